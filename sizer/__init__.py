@@ -1,8 +1,9 @@
 """sizer: a sizing advisor for transformer architectures.
 
 ``check`` runs the rules on a configuration or module and prices each finding, ``diff`` prices a change of one,
-``search`` looks for faster neighbouring dimensions, ``ops`` lists every operator with its predicted time, ``memory``
-what takes memory and what fits, ``read_config`` gives a file as a ``ModelShape``; ``pad_vocab``, ``round_to_alignment``
+``search`` looks for faster neighbouring dimensions, ``plan`` for splits over devices, ``ops`` lists every operator with
+its predicted time, ``memory`` what takes memory and what fits, ``mfu`` what a measured step reaches, ``deploy`` what
+engines do with a model, ``read_config`` gives a file as a ``ModelShape``; ``pad_vocab``, ``round_to_alignment``
 and ``swiglu_width`` are for model-config code. A mistake is an ``InputError``.
 
 >>> import sizer
@@ -18,9 +19,12 @@ if TYPE_CHECKING:
     from shapes.model import ModelShape
     from shapes.workload import Workload
     from sizer.answers.advice import pad_vocab, round_to_alignment
+    from sizer.answers.deploy import deploy
     from sizer.answers.diff import diff
     from sizer.answers.memory_breakdown import memory
+    from sizer.answers.mfu import mfu
     from sizer.answers.operator_table import ops
+    from sizer.answers.plan import plan_config as plan
     from sizer.checking import check
     from sizer.checking.findings import Report
     from sizer.readers import Reading, read_config
@@ -39,7 +43,9 @@ _HOMES = {
     "deploy": "sizer.answers.deploy",
     "diff": "sizer.answers.diff",
     "memory": "sizer.answers.memory_breakdown",
+    "mfu": "sizer.answers.mfu",
     "ops": "sizer.answers.operator_table",
+    "plan": "sizer.answers.plan:plan_config",
     "Reading": "sizer.readers",
     "read_config": "sizer.readers",
     "Report": "sizer.checking.findings",
@@ -59,8 +65,10 @@ __all__ = [
     "deploy",
     "diff",
     "memory",
+    "mfu",
     "ops",
     "pad_vocab",
+    "plan",
     "read_config",
     "round_to_alignment",
     "search",
@@ -72,7 +80,8 @@ def __getattr__(name: str) -> object:
     if name in _HOMES:
         from importlib import import_module
 
-        found = getattr(import_module(_HOMES[name]), name)
+        module, _, attribute = _HOMES[name].partition(":")
+        found = getattr(import_module(module), attribute or name)
         if _HOMES[name].startswith(_ANSWERING):
             import_module("sizer.render")  # how answers print and are written
         globals()[name] = found

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import ClassVar
+from io import StringIO
+from typing import Any, ClassVar
 
 from shapes.json_form import AsJson
 
@@ -31,6 +32,12 @@ class Printable(AsJson):
     def __str__(self) -> str:
         render = Printable._render
         return str(render(self.COMMAND, "text", self._answer())).rstrip("\n") if render is not None else repr(self)
+
+    def to_frame(self) -> Any:
+        """The rows of its command's CSV as a pandas DataFrame (needs pandas)."""
+        from pandas import read_csv
+
+        return read_csv(StringIO(Printable._render(self.COMMAND, "csv", self._answer())))  # type: ignore[misc]
 
     def _repr_html_(self) -> str | None:
         """The page of its command without charts and scripts, as notebooks show it."""

@@ -89,6 +89,7 @@ SAID: list[tuple[str, str]] = [
     (f"deploy {L} --recipe fp4", "did you mean"),
     ("explain vocab", "vocab-multiple"),
     ("rules SZ101", "sizer explain SZ101"),
+    (f"bench {G}", "sizer bench --config FILE"),
     ("store list --store a.db", "sizer store --store FILE list"),
 ]
 #: Spellings of other programs, and the same in ours.

@@ -87,7 +87,7 @@ def test_a_notebook_shows_tables_with_names_escaped() -> None:
     config = json.loads(Path(GPT2).read_text()) | {"vocab_size": 50304}
     report = sizer.check(config)
     assert report._repr_html_().startswith("<div><h3>&lt;")  # where: <dict>
-    assert "<dt>parameters</dt><dd>124.5 M</dd>" in report._repr_html_()
+    assert "124.5 M parameters" in report._repr_html_()
     assert "<td>vocab_size = 50257</td>" in sizer.check(GPT2)._repr_html_()
 
 

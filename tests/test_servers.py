@@ -136,10 +136,10 @@ def called(tool: str, **arguments: Any) -> Any:
 
     async def asked() -> Any:
         async with Client(
-            stdio_client(StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "mcp"]))
+            stdio_client(StdioServerParameters(command=COMMAND[0], args=[*COMMAND[1:], "mcp", "--root", str(CONFIGS)]))
         ) as client:
             names = {one.name for one in (await client.list_tools()).tools}
-            assert names == {"check", "search", "price", "diff"}
+            assert names == {"check", "search", "price", "diff", "memory", "plan", "deploy", "explain"}
             return await client.call_tool(tool, arguments)
 
     return asyncio.run(asyncio.wait_for(asked(), PATIENCE_S))
@@ -165,6 +165,59 @@ def test_an_agents_mistake_is_one_line() -> None:
     (content,) = answer.content
     assert "device" in content.text
     assert "\n" not in content.text
+
+
+LLAMA_FILE = str(CONFIGS / "llama-3.1-8b.json")
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "said"),
+    [
+        ("check", {"confg": LLAMA_FILE}, "expected config, device, workload"),
+        ("check", {}, "'config' is a required property"),
+        ("check", {"config": LLAMA_FILE, "workload": {"tpp": 2}}, "microbatch"),
+        ("check", {"config": LLAMA_FILE, "workload": {"tp": "2"}}, "check.workload.tp: '2' is not of type 'integer'"),
+        ("plan", {"config": LLAMA_FILE, "gpus": 8}, "'global_batch' is a required property"),
+        ("chek", {"config": LLAMA_FILE}, "expected one of check, search"),
+        ("check", {"config": "../../../pyproject.toml"}, "is outside of"),
+        ("check", {"config": "/etc/passwd"}, "is outside of"),
+        ("check", {"config": LLAMA_FILE, "device": "/etc/passwd.toml"}, "expected a name"),
+        ("plan", {"config": LLAMA_FILE, "gpus": 8, "global_batch": 8, "stack": "a/b.toml"}, "is not one of"),
+        ("deploy", {"config": LLAMA_FILE, "recipe": "../x"}, "expected a name"),
+    ],
+)
+def test_an_agent_is_told_the_right_argument_and_reads_below_the_root(
+    tool: str, arguments: dict[str, Any], said: str
+) -> None:
+    from sizer.servers.mcp import answer
+
+    with pytest.raises(sizer.InputError) as refused:
+        answer(tool, arguments, CONFIGS.resolve())
+    assert said in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_every_tool_answers_as_the_library_does() -> None:
+    from sizer.servers.mcp import answer, schemas
+
+    config, root = "gpt2.json", CONFIGS.resolve()
+    calls: dict[str, tuple[dict[str, Any], str]] = {
+        "check": ({"config": config}, "reports"),
+        "search": ({"h": 1024}, "candidates"),
+        "price": ({"config": config, "changes": {"vocab_size": 50304}}, "files"),
+        "diff": ({"old": config, "new": config}, "files"),
+        "memory": ({"config": config, "workload": {"tp": 2}}, "components"),
+        "plan": ({"config": config, "gpus": 2, "global_batch": 8}, "recommended"),
+        "deploy": ({"config": config, "tp": 2}, "engines"),
+        "explain": ({"rule": "SZ101"}, "page"),
+    }
+    assert set(calls) == set(schemas())
+    for tool, (arguments, key) in calls.items():
+        assert key in answer(tool, arguments, root), tool
+    workload = schemas()["check"]["properties"]["workload"]
+    assert workload["additionalProperties"] is False
+    assert workload["properties"]["tp"]["type"] == "integer"
+    assert "train" in workload["properties"]["phase"]["enum"]
 
 
 @pytest.mark.parametrize(("dimension", "multiple"), [("d_ff", 128), ("vocab", 64), ("layers", 1)])

@@ -13,9 +13,9 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, Unpack
 
-from shapes.device import Device
+from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.json_form import shown
@@ -24,10 +24,10 @@ from shapes.operators import needed_flops, operators
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import ELEMENTWISE, SoftwareStack, load_stack
 from shapes.toml_table import content
-from shapes.workload import Workload
+from shapes.workload import Workload, WorkloadKeywords, workload_fields
 from sizer.answers.batch import batch_of
 from sizer.printing import Printable
-from sizer.subject import Subject, run_on
+from sizer.subject import Subject, read_subject, run_on
 
 
 @frozen
@@ -247,6 +247,53 @@ def _step_time(line: str) -> float | None:
             value = float(match[1]) * unit
             return value if 0 < value < math.inf else None
     return None
+
+
+def mfu(
+    config: object = None,
+    *,
+    step_time: float | StepTimes,
+    params: float | None = None,
+    device: str | Device = DEFAULT_DEVICE,
+    explain: bool = False,
+    stack: str | SoftwareStack | None = None,
+    config_format: str | None = None,
+    **workload: Unpack[WorkloadKeywords],
+) -> MfuAnswer:
+    """TFLOPS, MFU and HFU of a step measured on ``gpus`` of ``device``, by every usual way of counting.
+
+    ``config``: as for ``check``, or None with ``params`` (6ND alone). ``step_time``: seconds of one optimizer step, or
+    those of a log (``read_step_times``), whose median counts. ``workload``: ``gpus`` and ``global_batch`` at least.
+    ``explain``: compare with the prediction of ``stack``, which asks for the layout. InputError for what cannot be.
+    """
+    # How a file stores its weights or splits its run does not bind what was measured.
+    run: dict[str, Any] = {"dtype": "bf16", "checkpointing": "none", **workload_fields(workload)}
+    gpus, global_batch = (positive_int(run.get(key), key, maximum=2**31) for key in ("gpus", "global_batch"))
+    dtype, checkpointing = run["dtype"], run["checkpointing"]
+    step_s = step_time.median_s if isinstance(step_time, StepTimes) else step_time
+    positive_amounts(step_time=step_s)
+    target, explanation = load_device(device), None
+    if config is not None:
+        # Counts are of a whole step, whose microbatch only its explanation asks for.
+        layout = run if explain else {**run, "b": 1}
+        subject = read_subject(config, config_format=config_format, stack=stack, **layout)
+        if subject.workload.decode:
+            expected = "expected train: `sizer check` has a decode step's utilisation"
+            raise InputError(expected, key="phase", value="decode")
+        s = subject.workload.s
+        found = counts(subject.whole(), s, global_batch, checkpointing, subject.workload)
+        explanation = explain_step(subject, target, step_s) if explain else None
+    else:
+        if params is None or explain:
+            raise InputError("expected a configuration" + ("" if explain else " or --params"), key="CONFIG")
+        positive_amounts(params=params)
+        s = positive_int(run.get("s", 4096), "s", maximum=2**31)
+        found = (parameters_count(params, s, global_batch, checkpointing),)
+    log = step_time if isinstance(step_time, StepTimes) else None
+    rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
+    # The causal count leaves nothing in that a kernel may skip.
+    check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)
+    return MfuAnswer(step_s, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
 
 
 #: A cause that changes the step by less explains nothing.

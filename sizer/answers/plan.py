@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, Unpack
 
-from shapes.device import Device
+from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
 from shapes.json_form import shown
@@ -21,10 +21,11 @@ from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
 from shapes.step import Pricer
-from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
-from shapes.workload import Workload
+from shapes.step.stack import SPREAD_STACK, SoftwareStack, default_stack, load_stack
+from shapes.workload import Workload, WorkloadKeywords, workload_fields
 from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable
+from sizer.subject import read_subject
 
 CHECKPOINTING = ("none", "selective", "full")
 #: Microbatches beyond this many sequences are not tried: products are long since tall enough.
@@ -170,6 +171,55 @@ class Plan(Printable):
         hours = seconds / 3600 * self.gpus
         cost = None if self.price is None else hours * self.price
         return TrainingRun(self.tokens, seconds / 86400, hours, hours * self.power_w / 1000, cost)
+
+
+#: What a file says of its own split does not bind a plan.
+_FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1) | {
+    "zero": 0,
+    "dtype": "bf16",
+    "attention": "auto",
+}
+
+
+def plan_config(
+    config: object,
+    *,
+    device: str | Device = DEFAULT_DEVICE,
+    stack: str | SoftwareStack | None = None,
+    tokens: float | None = None,
+    price: float | None = None,
+    top: int = 8,
+    config_format: str | None = None,
+    **workload: Unpack[WorkloadKeywords],
+) -> Plan:
+    """The fastest ways to spread a training step of ``config`` (as for ``check``) over ``gpus`` of ``device``.
+
+    ``workload``: fields of ``Workload``, ``gpus`` and ``global_batch`` among them; a plan finds the degrees and the
+    microbatch. ``stack`` (None: that of `sizer check` of such a split), ``tokens`` of a whole training and the
+    ``price`` of a device hour as for ``plan``; ``top``: how many are shown. InputError where no split fits.
+    """
+    asked = workload_fields(workload)
+    if asked.pop("phase", "train") != "train":
+        expected = "expected training: how serving is spread is what `sizer check --phase decode --tp N` prices, N by N"
+        raise InputError(expected, key="phase")
+    gpus, global_batch = (positive_int(asked.pop(key, None), key, maximum=2**31) for key in ("gpus", "global_batch"))
+    memory = {name: asked.pop(name, None) for name in ("optimizer", "precision", "implementation")}
+    # Without a stack named memory is counted as `memory` and `check` count it for the same file.
+    subject = read_subject(config, config_format=config_format, stack=stack, **_FOUND | asked)
+    form = subject.reading.format if subject.reading is not None else None
+    found = plan(
+        subject.whole(),
+        load_device(device),
+        gpus=gpus,
+        global_batch=global_batch,
+        base=subject.workload,
+        stack=default_stack(form, gpus > 1) if stack is None else stack,
+        tokens=tokens,
+        price=price,
+        loss=None if stack is None else load_stack(stack).loss,
+        **memory | {"implementation": memory["implementation"] or subject.implementation},
+    )
+    return replace(found, top=top)
 
 
 def plan(

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
-from typing import Any
 
 import click
 
 from shapes.errors import InputError
 from shapes.package import DISTRIBUTION, install
-from sizer.cli.options import DEVICES, RULES, output_options, write_answer
+from sizer.cli.options import DEVICES, RULES, declared, output_options, write_answer
 
 
 @click.command()
@@ -45,19 +43,23 @@ def explain(rule: str) -> None:
     write_answer("explain", find_rule(rule))
 
 
-def _serving(name: str, text: str, run: Callable[[Any], None]) -> click.Command:
-    """The command that runs the server of ``sizer.servers.NAME``, on standard input and output."""
-
-    @click.command(name, help=f"{text} on standard input and output (needs the {name} extra).")
-    def command() -> None:
-        try:
-            served = import_module(f"sizer.servers.{name}")
-        except ModuleNotFoundError as error:
-            raise InputError(f"needs {error.name}: {install(name)}", where=f"sizer {name}") from None
-        run(served.server(version(DISTRIBUTION)))
-
-    return command
+def _served(name: str, **said: str) -> None:
+    """Run the server of ``sizer.servers.NAME``, on standard input and output."""
+    try:
+        module = import_module(f"sizer.servers.{name}")
+    except ModuleNotFoundError as error:
+        raise InputError(f"needs {error.name}: {install(name)}", where=f"sizer {name}") from None
+    module.serve(module.server(version(DISTRIBUTION), **said))
 
 
-lsp = _serving("lsp", "Serve findings to editors: the Language Server Protocol", lambda server: server.start_io())
-mcp = _serving("mcp", "Serve check, search, price and diff to agents: MCP", lambda server: server.run())
+@click.command()
+def lsp() -> None:
+    """Serve findings to editors: the Language Server Protocol on standard input and output (needs the lsp extra)."""
+    _served("lsp")
+
+
+@click.command()
+@declared("mcp")
+def mcp(root: str) -> None:
+    """Serve the commands' answers to agents: MCP on standard input and output (needs the mcp extra). Writes nothing."""
+    _served("mcp", root=root)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from shapes.engines import ALIASES, ENGINES, FORMATS, USES
-from shapes.errors import InputError, positive_int
+from shapes.errors import InputError
 from shapes.workload import option_of
 from sizer.cli.numbers import seconds
 from sizer.cli.options import (
@@ -33,7 +33,6 @@ from sizer.cli.options import (
 
 if TYPE_CHECKING:
     from sizer.answers.mfu import StepTimes
-    from sizer.subject import Subject
 
 
 @subcommand()
@@ -101,12 +100,6 @@ def deploy(asked: Asked) -> None:
 
 #: Fields of the workload that a plan does not find itself.
 _TAKEN = ("s", "images", "dtype", "attention", "optimizer", "precision", "implementation", "finetune")
-#: What the file says of its own split does not bind a plan.
-_FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1) | {
-    "zero": 0,
-    "dtype": "bf16",
-    "attention": "auto",
-}
 
 
 @subcommand()
@@ -123,33 +116,11 @@ _FOUND: dict[str, Any] = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1
 @output_options("plan")
 def plan(asked: Asked) -> None:
     """List the fastest ways to spread a training step over N devices, as far as the cost model can tell."""
-    from shapes.device import load_device
-    from shapes.step.stack import default_stack, load_stack
-    from sizer.answers.plan import plan
-    from sizer.subject import read_subject
+    from sizer.answers.plan import plan_config
 
-    chosen = asked.workload
     _demand(asked, "plan", "--gpus 64", "--global-batch 1024")
-    if chosen.pop("phase", "train") != "train":
-        expected = "expected training: how serving is spread is what `sizer check --phase decode --tp N` prices, N by N"
-        raise InputError(expected, key="--phase")
-    split = {name: chosen.pop(name) for name in ("gpus", "global_batch")}
-    memory = {name: chosen.pop(name, None) for name in ("optimizer", "precision", "implementation")}
-    # Without a stack named memory is counted as `memory` and `check` count it for the same file.
-    subject = read_subject(asked.source(), **asked.named("config_format", "stack"), **_FOUND | chosen)
-    model = subject.whole()
-    memory["implementation"] = memory["implementation"] or subject.implementation
-    found = plan(
-        model,
-        load_device(asked.device),
-        base=subject.workload,
-        stack=asked.stack or default_stack(subject.reading.format if subject.reading else None, split["gpus"] > 1),
-        **asked.named("tokens", "price"),
-        loss=None if asked.stack is None else load_stack(asked.stack).loss,
-        **split,
-        **memory,
-    )
-    write_answer("plan", replace(found, top=asked.top), asked.format_, asked.output)
+    said = asked.named("device", "stack", "tokens", "price", "top", "config_format")
+    write_answer("plan", plan_config(asked.source(), **said, **asked.workload), asked.format_, asked.output)
 
 
 @subcommand()
@@ -165,54 +136,14 @@ def mfu(asked: Asked) -> None:
 
     --gpus and --global-batch are needed; --explain asks for the layout (--microbatch, --tp, --pp, --zero …) too.
     """
-    from shapes.device import load_device
-    from sizer.answers.mfu import (
-        MfuAnswer,
-        check_possible,
-        counts,
-        explain_step,
-        parameters_count,
-        positive_amounts,
-        utilization,
-    )
+    from sizer.answers.mfu import mfu
 
     model = [] if asked.config is not None or asked.params is not None else ["CONFIG (or --params 8B)"]
     _demand(asked, "mfu", *model, "--gpus 64", "--global-batch 1024", "--step-time 12.7")
-    gpus, global_batch = (
-        positive_int(asked.workload[key], option_of(key), maximum=2**31) for key in ("gpus", "global_batch")
-    )
-    # How a file stores its weights or splits its run does not bind what was measured.
-    run = {"dtype": "bf16", "checkpointing": "none", **asked.workload}
-    dtype, checkpointing = run["dtype"], run["checkpointing"]
-    times = _times(asked.step_time)
-    step_s = times if isinstance(times, float) else times.median_s
-    positive_amounts(step_time=step_s)
-    target = load_device(asked.device)
-    explanation = None
-    if asked.config is not None:
-        subject = _subject(asked, run)
-        s = subject.workload.s
-        found = counts(subject.whole(), s, global_batch, checkpointing, subject.workload)
-        explanation = explain_step(subject, target, step_s) if asked.explain else None
-    else:
-        s = positive_int(run.get("s", 4096), "--sequence", maximum=2**31)
-        found = (parameters_count(_parameters(asked), s, global_batch, checkpointing),)
-    log = None if isinstance(times, float) else times
-    rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
-    # The causal count leaves nothing in that a kernel may skip.
-    check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)
-    answer = MfuAnswer(step_s, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
-    write_answer("mfu", answer, asked.format_, asked.output)
-
-
-def _parameters(asked: Asked) -> float:
-    """The parameters of a model of which nothing else is known."""
-    found: float | None = asked.params
-    if found is None or asked.explain:
-        raise InputError("expected a configuration" + ("" if asked.explain else " or --params"), key="CONFIG")
-    if not 0 < found < 1e18:
-        raise InputError("expected a positive number of parameters", key="--params", value=found)
-    return found
+    config = None if asked.config is None else asked.source()
+    said = asked.named("params", "device", "explain", "stack", "config_format")
+    found = mfu(config, step_time=_times(asked.step_time), **said, **asked.workload)
+    write_answer("mfu", found, asked.format_, asked.output)
 
 
 def _demand(asked: Asked, command: str, *words: str) -> None:
@@ -221,19 +152,6 @@ def _demand(asked: Asked, command: str, *words: str) -> None:
     missing = [word for word in words if word.partition(" ")[0] not in said]
     if missing:
         raise InputError(f"expected {' and '.join(missing)} with it", where=f"sizer {command}")
-
-
-def _subject(asked: Asked, run: dict[str, Any]) -> Subject:
-    """The model that was run, by its named sizes; InputError for what was not training."""
-    from sizer.subject import read_subject
-
-    # Counts are of a whole step, whose microbatch only its explanation asks for.
-    layout = run if asked.explain else {**run, "b": 1}
-    subject = read_subject(asked.source(), **asked.named("config_format", "stack"), **layout)
-    if subject.workload.decode:
-        raise InputError("expected train: `sizer check` has a decode step's utilisation", key="--phase", value="decode")
-    subject.whole()
-    return subject
 
 
 def _times(said: str) -> float | StepTimes:

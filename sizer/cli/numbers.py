@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,38 +26,19 @@ def _split(text: str) -> tuple[str, str] | None:
     return (found[1].replace("_", "").replace(",", ""), found[2].lower()) if found else None
 
 
-class Count(_Type):
-    """An integer; ``4k`` is 4,096 and ``1e3`` 1,000."""
-
-    name = "integer"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The integer that ``value`` says; click's usage error for anything else."""
-        if isinstance(value, int):
-            return value
-        text = str(value)
-        if re.fullmatch(r"-?\d{1,40}", text):
-            return int(text)
-        parts = _split(text)
-        number = float(parts[0]) * _BINARY.get(parts[1], 0 if parts[1] else 1) if parts else 0.0
-        if not parts or number != int(number) or (parts[1] and not number):
-            self.fail(f"{text!r} is not an integer (such as 4096 or 4k).", param, ctx)
-        return int(number)
+def count(text: str) -> int | None:
+    """The integer that a text says, ``4k`` being 4,096 and ``1e3`` 1,000; None where it is none."""
+    if re.fullmatch(r"-?\d{1,40}", text):
+        return int(text)
+    number, suffix = _split(text) or ("nan", "")
+    found = float(number) * _BINARY.get(suffix, 0 if suffix else 1)
+    return int(found) if found == found // 1 and (found or not suffix) else None
 
 
-class Quantity(_Type):
-    """A number; ``2.7B`` is 2,700,000,000."""
-
-    name = "number"
-
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number that ``value`` says; click's usage error for anything else."""
-        if isinstance(value, (int, float)):
-            return float(value)
-        parts = _split(str(value))
-        if parts is None:
-            self.fail(f"{value!r} is not a number (such as 2.7e9 or 2.7B).", param, ctx)
-        return float(parts[0]) * _DECIMAL.get(parts[1], 1)
+def quantity(text: str) -> float | None:
+    """The number that a text says, ``2.7B`` being 2,700,000,000."""
+    parts = _split(text)
+    return float(parts[0]) * _DECIMAL.get(parts[1], 1) if parts else None
 
 
 #: Seconds of a unit that a time may be said in.
@@ -70,17 +52,20 @@ def seconds(text: str) -> float | None:
     return float(found[1]) * _UNITS[(found[2] or "").lower()] if found else None
 
 
-class Duration(_Type):
-    """A time above zero, in seconds; ``800ms`` is 0.8."""
+class Number(_Type):
+    """What ``read`` makes of an option's text; click's usage error where that is None."""
 
-    name = "time"
+    def __init__(self, name: str, read: Callable[[str], float | None], expected: str) -> None:
+        self.name, self.read, self.expected = name, read, expected
 
-    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The seconds that ``value`` says; click's usage error for anything else."""
-        found = float(value) if isinstance(value, (int, float)) else seconds(str(value))
-        if not found:
-            self.fail(f"{value!r} is not a time above zero (such as 90, 90s, 800ms or 2min).", param, ctx)
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number that ``value`` says, or is."""
+        found = self.read(value) if isinstance(value, str) else value
+        if found is None:
+            self.fail(f"{value!r} is not {self.expected}.", param, ctx)
         return found
 
 
-COUNT, QUANTITY, DURATION = Count(), Quantity(), Duration()
+COUNT = Number("integer", count, "an integer (such as 4096 or 4k)")
+QUANTITY = Number("number", quantity, "a number (such as 2.7e9 or 2.7B)")
+DURATION = Number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")

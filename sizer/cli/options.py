@@ -176,7 +176,11 @@ def usage_text(error: click.UsageError) -> str:
         if name in instead:
             return f"{error.option_name} is {instead[name]}"
         return f"{error.option_name} is now {known['removed'][name]}" if name in known["removed"] else said
-    return f"{said}: {instead['argument']}" if "extra argument" in said and "argument" in instead else said
+    return (
+        f"{said}: {instead['argument']}"
+        if ("extra argument" in said or "Invalid value for '[" in said) and "argument" in instead
+        else said
+    )
 
 
 class Command(click.Command):

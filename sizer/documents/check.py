@@ -16,7 +16,6 @@ from sizer.documents.document import (
     Charts,
     Column,
     Document,
-    Facts,
     Findings,
     Part,
     Section,
@@ -38,7 +37,6 @@ from sizer.readers.reading import sentences
 
 if TYPE_CHECKING:
     from sizer.answers.overview import Overview, Overviews
-    from sizer.documents.charts import Chart
 
 #: Columns of CSV: a row a finding.
 FIELDS = (
@@ -60,7 +58,6 @@ FIELDS = (
 )
 #: Configurations that a comment compares in one table.
 COMPARED = 12
-COLOURS = {"error": "#bb5566", "warning": "#ddaa33", "info": "#4477aa", "no findings": "#228833"}
 
 
 def document(answer: Checked | Overviews) -> Document:
@@ -114,13 +111,6 @@ def _price(report: Report, code: str, field: str) -> Cell:
 def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
     """``beside``: text shows its devices side by side."""
     step, model = report.step, report.model
-    facts = {
-        "model": model.model_type,
-        "parameters": count_text(model.parameters),
-        "device": report.device,
-        "step": within_text(step),
-        "MFU": mfu_text(step),
-    }
     warnings = set(sentences(one for one in model.unread if one.changes is not None))
     found_below = set(sentences(one for one in model.unread if one.changes is None))  # by SZ131
     notes = [note for note in model.notes if note not in found_below]
@@ -128,7 +118,6 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
     parts: list[Part] = [
         Text([Cell(f"{report.path}: ", style="head"), *_tally(Checked((report,))), Cell(f"; {step_text(step)}")]),
         Text(_conditions(report, report.device)),
-        Facts(facts),
         *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in notes), "quiet"),
         Findings("", found, report.step_s, report.path) if found else Text("", only=("text",)),
         *([Text(f"  together, {suggestion_text(report.joint, report.step_s)}")] if report.joint is not None else ()),
@@ -136,7 +125,7 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
     if seen is not None:
         from sizer.documents import memory, ops  # only pages show these
 
-        parts.append(Charts(partial(ops.charts, seen.table)))
+        parts.append(Charts(partial(ops.roofline, seen.table)))
         if seen.memory is not None:
             parts += memory.components(seen.memory)
         parts.append(ops.operators(seen.table))
@@ -224,21 +213,7 @@ def _compared(reports: Sequence[Report]) -> Section:
     """Configurations side by side; of one only a comment has the table."""
     many = len(reports) > 1
     parts: tuple[Part, ...] = (Table("Configurations" if many else "", REPORTS, reports, COMPARED),)
-    if many:
-        parts = (Charts(lambda: [_steps(reports)]), *parts)
     return Section("", parts, only=PAGES if many else ("markdown",))
-
-
-def _steps(reports: Sequence[Report]) -> Chart:
-    from sizer.documents.charts import Bar, steps
-
-    listed = []
-    for one in reports:
-        if (step := one.step) is not None:
-            said = f"{one.path}: {within_text(step)}, MFU {mfu_text(step)}"
-            pieces = [(one.worst() or "no findings", step.seconds, said)]
-            listed.append(Bar(one.path, pieces, (step.low, step.high)))
-    return steps("Steps side by side with their intervals, coloured by the worst finding.", listed, COLOURS)
 
 
 def _records(answer: Checked) -> Iterable[Mapping[str, object]]:

@@ -60,13 +60,6 @@ class Column(NamedTuple):
         return row
 
 
-class Facts(NamedTuple):
-    """Figures that are read at a glance, by name: tiles of a page; in other formats the first line says them."""
-
-    facts: Mapping[str, str]
-    only: tuple[str, ...] = ()
-
-
 class Text(NamedTuple):
     """A paragraph or line: a text, or pieces that are styled by themselves.
 
@@ -131,7 +124,7 @@ class Charts(NamedTuple):
 
 
 #: One of what a section holds.
-Part = Facts | Text | Table | Findings | Charts
+Part = Text | Table | Findings | Charts
 
 
 class Section(NamedTuple):

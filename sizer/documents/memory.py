@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
-from sizer.documents.document import GIB, Column, Document, Facts, Section, Table, lines, notes, seconds_text
+from sizer.documents.document import GIB, Column, Document, Section, Table, lines, notes, seconds_text
 
 #: Bytes of a row, in place 1.
 SIZE = Column("GiB", 1, ".3f", unit=GIB)
@@ -12,17 +12,11 @@ SIZE = Column("GiB", 1, ".3f", unit=GIB)
 
 def document(answer: MemoryBreakdown) -> Document:
     memory = answer.memory
-    facts = {
-        "needs": f"{memory.total_bytes / GIB:.1f} GiB",
-        "has": f"{answer.device_bytes / GIB:.1f} GiB",
-        "largest microbatch": str(answer.largest_microbatch or "none"),
-    }
     now = f" (the step is now {seconds_text(answer.times[0])})" if answer.times else ""
     parts = (
         *lines(_verdict(answer)[:1], "head"),
         *lines(_head(answer)[:1]),
         *lines(_head(answer)[1:]),
-        Facts(facts),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
         *lines(_verdict(answer)[1:]),
         Table(f"what each saving buys by itself{now}", SAVINGS, answer.savings),

@@ -10,7 +10,7 @@ from shapes.cost.predict import Term, attention_titles
 from shapes.operators import Operator, Product
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
-from sizer.documents.charts import Axis, Bar, Chart, Layer, bars, path, points
+from sizer.documents.charts import Axis, Chart, Layer, path, points
 from sizer.documents.document import (
     NOT_KNOWN,
     PAGES,
@@ -18,24 +18,19 @@ from sizer.documents.document import (
     Charts,
     Column,
     Document,
-    Facts,
     Part,
     Section,
     Table,
     Text,
     count_text,
     lines,
-    mfu_text,
     notes,
     percent_text,
-    seconds_scale,
     seconds_text,
     step_text,
-    within_text,
 )
 
 PHASES = ("forward", "dgrad", "wgrad", "optimizer")
-WHOLE = "whole step"
 #: Parts of a step and families of operators; what both have is of one colour.
 COLOURS = {
     "products": "#004488",
@@ -60,19 +55,12 @@ def document(answer: OperatorTable) -> Document:
         f"{'' if model.path == 'formula' else f', operators by {model.path}'}"
     )
     kernels = attention_titles(answer.operators, answer.device)
-    facts = {
-        "microbatch x sequence": f"{workload.b} x {workload.s}",
-        "type": workload.dtype,
-        "step": within_text(step),
-        "MFU": mfu_text(step),
-    }
     parts = (
         Text([Cell(f"{answer.path}: ", style="head"), Cell(step_text(step))]),
         Text(head),
-        Facts(facts),
         *lines([f"attention: {', '.join(kernels)}"] if kernels else []),
         *notes(model.notes),
-        Charts(lambda: charts(answer)),
+        Charts(lambda: roofline(answer)),
         operators(answer),
         *([parts_of(step)] if step is not None else []),
     )
@@ -87,33 +75,6 @@ def parts_of(step: StepTime) -> Table:
         Column("share", lambda part: part[1] / step.seconds, percent_text),
     )
     return Table("parts of the step", columns, sorted(step.parts.items(), key=lambda part: -part[1]))
-
-
-def charts(table: OperatorTable) -> list[Chart]:
-    return [step_stack(table, table.step), *roofline(table)] if table.step is not None else []
-
-
-def step_stack(table: OperatorTable, step: StepTime) -> Chart:
-    """A bar a phase, stacked of its operators; above them the step's parts with its interval."""
-    rows = sorted(table.rows, key=lambda row: (family(row), -row["seconds"] * row["count"]))
-    listed = [(WHOLE, name, name, seconds) for name, seconds in sorted(step.parts.items(), key=lambda part: -part[1])]
-    listed += [(row["phase"], family(row), row["name"], row["seconds"] * row["count"]) for row in rows]
-    pieces: dict[str, list[tuple[str, float, str]]] = {name: [] for name in (WHOLE, *PHASES)}
-    for phase, group, name, seconds in listed:
-        said = f"{name}, {phase}: {seconds_text(seconds)}, {percent_text(seconds / step.seconds)} of the step"
-        pieces[phase].append((group, seconds, said))
-    cover = f"the line holds {step.coverage:.0%} of cases" if step.coverage else "the line is the operators' own errors"
-    many = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
-    factor, unit = seconds_scale(step.high)
-    middle = [{"x": step.seconds * factor, "y": WHOLE, "what": f"step {within_text(step)}"}]
-    return bars(
-        f"The step{many} by its parts, and one microbatch as a stack of operators by phase; {cover}.",
-        unit,
-        [Bar(name, found, (step.low, step.high) if name == WHOLE else None) for name, found in pieces.items() if found],
-        factor,
-        COLOURS,
-        [Layer("point", middle, {"color": "currentColor"})],
-    )
 
 
 def family(row: dict[str, Any]) -> str:

@@ -13,7 +13,6 @@ from sizer.documents.document import (
     Charts,
     Column,
     Document,
-    Facts,
     Section,
     Table,
     Text,
@@ -46,12 +45,6 @@ Place = Callable[[Ranked], tuple[float, float]]
 
 
 def document(answer: SearchResult) -> Document:
-    best = answer.best
-    facts = {
-        "tokens": f"{answer.tokens:,}",
-        "candidates": f"{answer.considered:,}",
-        "speed-up": f"{best.speedup:.3f}x ({best.speedup_low:.2f} to {best.speedup_high:.2f})",
-    }
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
     columns = _columns(answer)
     parts = (
@@ -59,7 +52,6 @@ def document(answer: SearchResult) -> Document:
         Text(_first(answer)),
         *([Text(f"  {_serving(answer.serving)}")] if answer.serving is not None else []),
         *lines((f"  {note}" for note in (*answer.notes, *([f"excluded: {excluded}"] if excluded else []))), "quiet"),
-        Facts(facts),
         Charts(partial(_charts, answer)),
         Table("", columns, (answer.baseline, *answer.candidates)),
         *_fronts(answer, columns),

@@ -16,7 +16,6 @@ from sizer.documents.document import (
     Charts,
     Column,
     Document,
-    Facts,
     Findings,
     Part,
     Table,
@@ -95,16 +94,14 @@ def _place(chart: Chart, number: int) -> str:
 
 def _part(part: Part, sortable: bool = True) -> str:
     match part:
-        case Facts():
-            pairs = (f"<div><dt>{text(key)}</dt><dd>{text(value)}</dd></div>" for key, value in part.facts.items())
-            return f"<dl>{''.join(pairs)}</dl>"
         case Text(style="page"):
             return f"<pre>{escape(str(part))}</pre>"
         case Text():
             pieces = (
                 f"<span class={style}>{text(said)}</span>" if style else text(said) for said, _, style in part.pieces
             )
-            return f"<p>{''.join(pieces)}</p>"
+            verdict = " class=verdict" * any(style == "head" for _, _, style in part.pieces)
+            return f"<p{verdict}>{''.join(pieces)}</p>"
         case Table():
             return _table(part, sortable)
         case Findings():

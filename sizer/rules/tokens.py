@@ -333,7 +333,8 @@ def fits_in_memory(context: Context) -> Answer:
     has = f"{gib:.1f} GiB of {limit / GIB:.1f} GiB on {device.name}"
     if not context.sets_any(*(LAYOUT if workload.train else SERVING_LAYOUT)):
         said = "--gpus or --dp" if workload.train else "--tp, --pp or --gpus"
-        message = f"memory: {has} as it is split here, {most}; {_unsaid(context)} ({said}); `sizer plan` finds a split"
+        finds = "`sizer plan` finds a split" if workload.train else "`sizer memory --phase decode --tp N` counts one"
+        message = f"memory: {has} as it is split here, {most}; {_unsaid(context)} ({said}); {finds}"
         return NotApplicable(message, note=True)
     if context.implementation == "huggingface" and workload.train and workload.t * workload.p * workload.cp > 1:
         fused = memory(model, workload, device=device, implementation="megatron").total_bytes

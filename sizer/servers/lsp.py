@@ -18,11 +18,11 @@ from shapes.errors import InputError
 from shapes.frozen import frozen
 from sizer.answers.neighbours import neighbours
 from sizer.checking.checks import Request, Settled, report_of
-from sizer.checking.findings import PricedFinding, PricedSuggestion, Report, Severity
+from sizer.checking.findings import PricedSuggestion, Report, Severity
 from sizer.checking.fixes import ConfigText, fix_of
 from sizer.checking.proposals import Proposals
 from sizer.documents.check import place_of
-from sizer.documents.document import percent_text, seconds_text, suggestion_text, within_text
+from sizer.documents.document import cost_text, suggestion_text, within_text
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
 from sizer.readers.locate import Place, key_at, locate
 from sizer.render.findings import rule_url
@@ -75,8 +75,8 @@ def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagno
         return []
     step_s, found = checked.report.step_s, []
     for finding in checked.report.findings:
-        cost, url = _cost(finding, step_s), rule_url(finding.code)
-        lines = [finding.message + (f" ({cost})" if cost else "")]
+        cost, url = cost_text(finding, step_s), rule_url(finding.code)
+        lines = [finding.message + (f"; {cost}" if cost else "")]
         lines += [f"-> {suggestion_text(one, step_s)}" for one in finding.suggestions]
         found.append(
             types.Diagnostic(
@@ -137,7 +137,7 @@ def _findings_at(key: str, report: Report) -> list[str]:
     for finding in report.findings:
         changed = (name for suggestion in finding.suggestions for name in suggestion.change)
         if any(_names(key, name) for name in (finding.field, *changed)):
-            cost = _cost(finding, step_s)
+            cost = cost_text(finding, step_s)
             lines += [f"**{finding_markdown(finding)}**" + (f", {cost}" if cost else ""), ""]
             lines += [*_listed(finding.suggestions, step_s), ""]
     return lines
@@ -156,13 +156,6 @@ def _neighbours_at(key: str, proposals: Proposals, step_s: float | None) -> list
 
 def _listed(suggestions: Sequence[PricedSuggestion], step_s: float | None) -> list[str]:
     return [f"- {inline(suggestion_text(one, step_s))}" for one in suggestions]
-
-
-def _cost(finding: PricedFinding, step_s: float | None) -> str:
-    """A finding's price; nothing where it has none."""
-    if not finding.step_seconds or not step_s:
-        return ""
-    return f"costs {seconds_text(finding.step_seconds)} a step, {percent_text(finding.step_seconds / step_s)}"
 
 
 def _names(key: str, field: str) -> bool:
@@ -241,3 +234,8 @@ def server(version: str) -> LanguageServer:
         return actions(serving.checked(document), document, params.range)
 
     return serving
+
+
+def serve(serving: LanguageServer) -> None:
+    """On standard input and output, until its editor goes."""
+    serving.start_io()

@@ -1,98 +1,126 @@
-"""`sizer mcp`: check, search, price and diff as tools of an agent (Model Context Protocol, standard input and output).
+"""`sizer mcp`: what the commands answer, as tools of an agent (Model Context Protocol, standard input and output).
 
-Each tool is a function of the library and answers its JSON document. A mistake is one line, as everywhere.
+tools.json says each tool's arguments; a tool is the library's function of its name, and answers its JSON document. A
+mistake is one line, as everywhere. Nothing is written, and of files only configurations below one folder are read.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
-from functools import wraps
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
-from mcp.server.mcpserver import MCPServer
-from mcp.server.mcpserver.exceptions import ToolError
-from mcp_types import ToolAnnotations
+import anyio
+import mcp_types as protocol
+from jsonschema import ValidationError, validate
+from mcp.server.lowlevel import Server
+from mcp.server.stdio import stdio_server
 
 import sizer
 from shapes.errors import InputError
-from sizer.readers import Source
+from shapes.step.stack import list_stacks
+from shapes.workload import OPTIONS, WORDS
+from sizer.readers import Source, is_name
+from sizer.rules import find_rule
 
-Config = str | dict[str, Any]
-Tool = Callable[..., dict[str, Any]]
-
-INSTRUCTIONS = (
-    "sizer prices transformer dimensions on a GPU. `check` a configuration first; `price` a change of its keys before "
-    "making it; `search` for faster neighbours; `diff` two versions. Times are predictions with an interval: a gain "
-    "marked within_error is not one."
-)
+_SAID = json.loads(Path(__file__).with_name("tools.json").read_text("utf-8"))
+_KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
 
 
-def check(config: Config, device: str | None = None, workload: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Every finding of the rules on a model configuration, each priced in step seconds, with faster alternatives.
-
-    config: a path, or the configuration itself. device: as `sizer devices` lists them (default h100-sxm). workload:
-    tp, pp, dp, microbatch, sequence, phase and so on.
-    """
-    return _document(sizer.check(config, device=device, **(workload or {})))
-
-
-def search(
-    config: Config | None = None,
-    what: str | None = None,
-    h: int | None = None,
-    params: float | None = None,
-    device: str | None = None,
-    workload: dict[str, Any] | None = None,
-) -> dict[str, Any]:
-    """Faster neighbouring dimensions at equal parameters: of a configuration, a hidden size h, a parameter budget.
-
-    what: swiglu (default), model, hidden, heads, vocab and so on.
-    """
-    return _document(sizer.search(config, what=what, h=h, params=params, device=device, **(workload or {})))
+def schemas() -> dict[str, dict[str, Any]]:
+    """Tool -> the JSON schema of its arguments; those of a workload go by the names that people use."""
+    types = _SAID["types"]
+    types["stack"]["enum"] = list(list_stacks())
+    types["workload"]["properties"] = {
+        WORDS.get(name, name): {"type": _KINDS[one.kind], "description": one.help}
+        | ({"enum": list(one.choices)} if one.choices else {})
+        for name, one in OPTIONS.items()
+    }
+    return {
+        name: {
+            "type": "object",
+            "properties": {key: types[of] if isinstance(of, str) else of for key, of in one["properties"].items()},
+            "required": one["required"],
+            "additionalProperties": False,
+        }
+        for name, one in _SAID["tools"].items()
+    }
 
 
-def price(
-    config: Config, changes: dict[str, Any], device: str | None = None, workload: dict[str, Any] | None = None
-) -> dict[str, Any]:
-    """What changing keys of a configuration ({"intermediate_size": 11008}) does to its step, memory and findings."""
-    changed = Source(config, changes)
-    return _document(sizer.diff(config, changed, **_on(device), **(workload or {})))
+def answer(tool: str, arguments: Mapping[str, Any], root: Path) -> dict[str, Any]:
+    """The document that a tool answers with; InputError for arguments that are none."""
+    if tool not in (known := schemas()):
+        raise InputError(f"expected one of {', '.join(known)}", key="tool", value=tool)
+    try:
+        validate(arguments, known[tool])
+    except ValidationError as error:
+        takes = error.schema.get("properties", error.schema) if isinstance(error.schema, Mapping) else {}
+        where = ".".join(map(str, (tool, *error.absolute_path)))
+        raise InputError(f"{error.message}; expected {', '.join(map(str, takes))}", where=where) from None
+    asked = {key: _allowed(key, value, root) for key, value in arguments.items()}
+    if tool == "explain":
+        rule = find_rule(asked["rule"])
+        return {"code": rule.code, "slug": rule.slug, "page": rule.page}
+    if tool == "price":
+        tool, asked["old"] = "diff", asked.pop("config")
+        asked["new"] = replace(asked["old"], settings=asked.pop("changes"))
+    named = [asked.pop(key) for key in _CONFIGS if key in asked]
+    document: dict[str, Any] = json.loads(getattr(sizer, tool)(*named, **asked.pop("workload", {}), **asked).to_json())
+    return document
 
 
-def diff(old: Config, new: Config, device: str | None = None, workload: dict[str, Any] | None = None) -> dict[str, Any]:
-    """Two configurations compared: parameters, FLOPs, step, MFU, memory, energy, findings added and fixed."""
-    return _document(sizer.diff(old, new, **_on(device), **(workload or {})))
+#: Arguments that are configurations, in the order that the library takes them.
+_CONFIGS = ("config", "old", "new")
 
 
-TOOLS: tuple[Tool, ...] = (check, search, price, diff)
+def _allowed(key: str, value: Any, root: Path) -> Any:
+    """An argument as the library takes it: a configuration's path below ``root``, and no other path."""
+    if key not in _CONFIGS:
+        if isinstance(value, str) and (value.endswith(".toml") or not {"/", "\\"}.isdisjoint(value)):
+            raise InputError("expected a name", key=key, value=value)
+        return value
+    if isinstance(value, Mapping) or is_name(value):
+        return Source(value)
+    path = (root / value).resolve()
+    if not path.is_relative_to(root):
+        raise InputError(f"is outside of {root}, and not opened (sizer mcp --root DIR)", key=key, value=value)
+    return Source(str(path), root=str(root))
 
 
-def server(version: str) -> MCPServer[Any]:
-    """The server with its tools, not yet started."""
-    serving: MCPServer[Any] = MCPServer("sizer", instructions=INSTRUCTIONS, version=version)
-    for tool in TOOLS:
-        serving.add_tool(_refusing(tool), annotations=ToolAnnotations(read_only_hint=True, open_world_hint=False))
-    return serving
+def server(version: str, root: str = ".") -> Server[Any]:
+    """The server with its tools, not yet started. ``root``: the folder whose configurations may be read."""
+    looks = protocol.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    said = {name: one["description"] for name, one in _SAID["tools"].items()}
+    tools = [
+        protocol.Tool(name=name, description=said[name], input_schema=schema, annotations=looks)
+        for name, schema in schemas().items()
+    ]
 
+    async def listing(_context: Any, _params: Any) -> protocol.ListToolsResult:
+        return protocol.ListToolsResult(tools=tools)
 
-def _on(device: str | None) -> Mapping[str, Any]:
-    return {} if device is None else {"device": device}
-
-
-def _document(answer: Any) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(answer.to_json())
-    return found
-
-
-def _refusing(tool: Tool) -> Tool:
-    """``tool`` with a mistake as the protocol has it."""
-
-    @wraps(tool)
-    def called(*args: Any, **keywords: Any) -> dict[str, Any]:
+    async def called(_context: Any, params: protocol.CallToolRequestParams) -> protocol.CallToolResult:
+        asked = partial(answer, params.name, params.arguments or {}, Path(root).resolve())
         try:
-            return tool(*args, **keywords)
+            found = await anyio.to_thread.run_sync(asked)
         except InputError as error:
-            raise ToolError(str(error)) from None
+            return protocol.CallToolResult(content=[protocol.TextContent(text=str(error))], is_error=True)
+        text = protocol.TextContent(text=json.dumps(found))
+        return protocol.CallToolResult(content=[text], structured_content=found)
 
-    return called
+    return Server(
+        "sizer", version=version, instructions=_SAID["instructions"], on_list_tools=listing, on_call_tool=called
+    )
+
+
+def serve(serving: Server[Any]) -> None:
+    """On standard input and output, until its reader goes."""
+
+    async def run() -> None:
+        async with stdio_server() as (read, write):
+            await serving.run(read, write, serving.create_initialization_options())
+
+    anyio.run(run)
