@@ -163,10 +163,10 @@ seq_length: 2048
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "expected"), [("config.json", "huggingface"), ("megatron.yaml", "megatron")])
-def test_check_memory_and_plan_take_the_kernels_of_the_file_s_framework(tmp_path, name: str, expected: str) -> None:
+def test_memory_and_plan_take_the_kernels_of_the_file_s_framework(tmp_path, name: str, expected: str) -> None:
     path = tmp_path / name
     path.write_text(MEGATRON if name.endswith("yaml") else Path(LLAMA).read_text())
-    calls = (["check", "-b", "1"], ["memory", "-b", "1"], ["plan", "--gpus", "8", "--global-batch", "8"])
+    calls = (["memory", "-b", "1"], ["plan", "--gpus", "8", "--global-batch", "8"])
     for command, *options in calls:
         text = run(command, str(path), *options)
         assert f"{expected} kernels" in text.output, text.output
