@@ -10,6 +10,11 @@ from typing import Any
 
 import pytest
 
+from reports.bench.step_rows import price_step
+from shapes.device import load_device
+from shapes.model import Block, ModelShape
+from shapes.step.stack import load_stack
+from shapes.workload import Workload
 from sizer.readers import read_config
 from tests.test_parity import OLD
 from tests.test_readers import DEFAULTS, SETTINGS
@@ -80,3 +85,33 @@ KEPT = ("llama", "gpt2", "bert", "qwen2_moe", "deepseek_v3", "deepseek_v32", "bl
 @pytest.mark.parametrize(("family", "settings"), every_run(_cases(), *KEPT))
 def test_the_class_runs_what_the_formula_says(family: str, settings: dict[str, Any]) -> None:
     assert left_over({"model_type": family, **settings}) is None
+
+
+#: Within it a formula's step and that of the same class, recognised, have to be.
+STEP, STACK = 0.03, load_stack("megatron-core-te")
+
+
+def _without_dropout(model: ModelShape) -> ModelShape:
+    """Classes are recognised as they run in evaluation, which drops nothing out; towers did not run."""
+
+    def kept(block: Block) -> Block:
+        parts = {name: getattr(block, name) for name in ("attention", "cross")}
+        parts = {name: replace(part, dropout=0.0) for name, part in parts.items() if part is not None}
+        return replace(block, dropout=0.0, **parts)
+
+    stacks = (replace(stack, blocks=tuple(map(kept, stack.blocks))) for stack in model.stacks)
+    return replace(model, stacks=tuple(stacks), towers=())
+
+
+@pytest.mark.parametrize(("family", "settings"), every_run(_cases(), *KEPT))
+def test_a_step_takes_as_long_as_that_of_the_recognised_class(family: str, settings: dict[str, Any]) -> None:
+    from shapes.trace import recognise_config
+
+    config = {"model_type": family, **settings}
+    found = recognise_config(config).model
+    if found is None:
+        pytest.skip("its class is not understood without the formula")
+    workload, device = Workload(b=1, s=512), load_device("h100-sxm")
+    formula = _without_dropout(read_config(config).model)
+    seconds = [price_step(model, workload, device, STACK).seconds for model in (formula, found)]
+    assert seconds[1] == pytest.approx(seconds[0], rel=STEP)

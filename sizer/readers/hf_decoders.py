@@ -40,10 +40,6 @@ def mimo_windows(fields: Fields) -> Callable[[int], int | None]:
     return lambda layer: window if slides[layer] else None
 
 
-def mimo_sliding_heads(fields: Fields) -> int:
-    return fields.optional("swa_num_key_value_heads") or 2 * fields.kv_heads(all_heads(fields), "num_key_value_heads")
-
-
 def late_windows(fields: Fields) -> Callable[[int], int | None]:
     first = fields.count("max_window_layers")
     return sliding_where(fields, lambda layer: layer >= first)
