@@ -7,7 +7,7 @@ simplest is recommended, the one with the fewest kinds of parallelism.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import Any, Unpack
 
@@ -190,13 +190,15 @@ def plan_config(
     price: float | None = None,
     top: int = 8,
     config_format: str | None = None,
+    progress: Callable[[int, int], None] | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> Plan:
     """The fastest ways to spread a training step of ``config`` (as for ``check``) over ``gpus`` of ``device``.
 
     ``workload``: fields of ``Workload``, ``gpus`` and ``global_batch`` among them; a plan finds the degrees and the
     microbatch. ``stack`` (None: that of `sizer check` of such a split), ``tokens`` of a whole training and the
-    ``price`` of a device hour as for ``plan``; ``top``: how many are shown. InputError where no split fits.
+    ``price`` of a device hour as for ``plan``; ``top``: how many are shown; ``progress(done, of)``.
+    InputError where no split fits.
     """
     asked = workload_fields(workload)
     if asked.pop("phase", "train") != "train":
@@ -216,6 +218,7 @@ def plan_config(
         stack=default_stack(form, gpus > 1) if stack is None else stack,
         tokens=tokens,
         price=price,
+        progress=progress,
         loss=None if stack is None else load_stack(stack).loss,
         **memory | {"implementation": memory["implementation"] or subject.implementation},
     )
@@ -232,6 +235,7 @@ def plan(
     stack: str | SoftwareStack = SPREAD_STACK,
     tokens: float | None = None,
     price: float | None = None,
+    progress: Callable[[int, int], None] | None = None,
     **options: Any,
 ) -> Plan:
     """Every split of one step over ``gpus`` that fits, from the fastest.
@@ -246,10 +250,12 @@ def plan(
     dropped: Counter[str] = Counter()
     pricer = Pricer(device, stack=load_stack(stack))
     needed = operator_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
-    found = [
-        _priced(model, workload, used, needed, pricer)
-        for workload, used in _fitting(model, device, gpus, global_batch, base, options, dropped)
-    ]
+    fitting = list(_fitting(model, device, gpus, global_batch, base, options, dropped))
+    found = []
+    for at, (workload, used) in enumerate(fitting, 1):
+        found.append(_priced(model, workload, used, needed, pricer))
+        if progress is not None:
+            progress(at, len(fitting))
     if not found:
         why = f"; most often: {dropped.most_common(1)[0][0]}" if dropped else ""
         raise InputError(f"expected a number of devices that some split of the model fits{why}", key="gpus", value=gpus)

@@ -21,6 +21,7 @@ from sizer.cli.options import (
     given,
     output_options,
     price_option,
+    progress_line,
     read_standard_input,
     several,
     stack_option,
@@ -120,7 +121,11 @@ def plan(asked: Asked) -> None:
 
     _demand(asked, "plan", "--gpus 64", "--global-batch 1024")
     said = asked.named("device", "stack", "tokens", "price", "top", "config_format")
-    write_answer("plan", plan_config(asked.source(), **said, **asked.workload), asked.format_, asked.output)
+    with progress_line() as tell:
+        found = plan_config(
+            asked.source(), progress=lambda done, of: tell(done, of, "pricing splits"), **said, **asked.workload
+        )
+    write_answer("plan", found, asked.format_, asked.output)
 
 
 @subcommand()

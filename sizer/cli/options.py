@@ -475,7 +475,7 @@ def _coloured(text: str, kind: str) -> str:
 
 
 @contextmanager
-def progress_line(may_stop: Callable[[], None]) -> Iterator[Callable[[int, int, str], None]]:
+def progress_line(may_stop: Callable[[], None] = lambda: None) -> Iterator[Callable[[int, int, str], None]]:
     """What to call with how far something is, of how much, and a word on it; each call is a place to stop at.
 
     On a terminal a line on standard error shows it, rewritten at most ten times a second.

@@ -7,7 +7,6 @@ from dataclasses import field
 from typing import Any, Literal
 
 from shapes.frozen import frozen
-from sizer.documents.document import seconds_scale
 
 #: How points look that may lie on each other.
 POINTS = {"opacity": 0.8}
@@ -91,12 +90,6 @@ def bars(
     )
     order = tuple(dict.fromkeys(bar.name for bar in listed))
     return Chart(caption, Axis(unit), Axis(title, order=order), layers, 50 + 28 * len(order), colours=colours or {})
-
-
-def steps(caption: str, listed: Sequence[Bar], colours: Mapping[str, str], more: Sequence[Layer] = ()) -> Chart:
-    """Bars of seconds, in the unit that the longest is read in."""
-    factor, unit = seconds_scale(max((bar.within or (0.0, 0.0))[1] for bar in listed))
-    return bars(caption, f"step, {unit}", listed, factor, colours, more)
 
 
 def points(rows: Sequence[Row], *more: Layer, look: Mapping[str, Any] = POINTS) -> list[Layer]:

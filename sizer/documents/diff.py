@@ -7,12 +7,10 @@ from dataclasses import asdict, fields, replace
 from functools import partial
 
 from sizer.answers.diff import DeviceDiff, Diff, Figures, FileDiff
-from sizer.documents.charts import Bar, Chart, steps
 from sizer.documents.document import (
     GIB,
     PAGES,
     Cell,
-    Charts,
     Column,
     Document,
     Findings,
@@ -25,11 +23,9 @@ from sizer.documents.document import (
     notes,
     percent_text,
     plural,
-    range_text,
     seconds_text,
 )
 
-COLOURS = {"old": "#bbbbbb", "new": "#4477aa"}
 NAMES = [field.name for field in fields(Figures)]
 #: Columns of CSV: a row a file and device.
 FIELDS = (
@@ -116,7 +112,6 @@ def _section(file: FileDiff) -> Section:
     for key, versions in file.changes.items():
         old, new = ("-" if value is None else value for value in versions)
         parts.append(Text(f"{key} {old} -> {new}", indent=2))
-    parts.append(Charts(partial(_charts, file)))
     for one in file.devices:
         parts.append(Table(f"on {one.device}", CHANGES, _rows(one)))
         new_s, old_s = (None if side is None else side.step_s for side in (one.new, one.old))
@@ -189,16 +184,3 @@ def _records(answer: Diff) -> Iterable[Mapping[str, object]]:
                 "findings_fixed": [finding.code for finding in one.fixed],
                 "budgets_broken": broken,
             }
-
-
-def _charts(file: FileDiff) -> list[Chart]:
-    """Steps of both versions on each device."""
-    times = []
-    for of in file.devices:
-        for version, one in (("old", of.old), ("new", of.new)):
-            if one is not None:
-                name = f"{of.device} {version}"
-                said = f"{name}: {seconds_text(one.step_s)} ({range_text(one.step_low_s, one.step_high_s)})"
-                times.append(Bar(name, [(version, one.step_s, said)], (one.step_low_s, one.step_high_s)))
-    caption = "Steps with their intervals; what the change itself may be off by is less, and is in the table."
-    return [steps(caption, times, COLOURS)]
