@@ -21,7 +21,7 @@ PRICER = Pricer(load_device("h100-sxm"))
 
 @lru_cache(maxsize=2)
 def space_of(budget: float, tokens: float) -> Space:
-    baseline = Baseline.from_budget(budget, step=64)
+    baseline = Baseline.from_dimensions(None, parameters=budget, step=64)
     return make_space("model", baseline, PRICER.device, wide(Limits(), baseline.model, tokens, 64))
 
 

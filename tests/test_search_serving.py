@@ -25,7 +25,7 @@ from sizer.searching.baseline import Baseline
 from sizer.searching.pricing import estimates, rebuilt
 from sizer.searching.space import TIE, Limits
 from sizer.searching.spaces import make_space
-from sizer.searching.two_budgets import decode_gain, decode_step, training_gain
+from sizer.searching.two_budgets import decode_gain, training_gain
 from sizer.subject import run_by
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -174,8 +174,8 @@ def test_estimates_of_a_decode_step_equal_pricing_it_operator_by_operator(name: 
     changes, pricer = space.candidates[:: max(1, len(space.candidates) // 5)], Pricer(device)
     serving = Workload(b=32, context=4096, phase="decode")
     found = estimates(replace(space, workload=serving), changes, pricer)
-    exact = [decode_step(space, change, serving, pricer) for change in changes]
-    assert found.seconds == pytest.approx([step.seconds for step in exact if step is not None], rel=1e-9)
+    exact = [pricer.step(operators(rebuilt(space, change)[0], serving), serving) for change in changes]
+    assert found.seconds == pytest.approx([step.seconds for step in exact], rel=1e-9)
 
 
 def test_half_of_deepseek_v3s_heads_are_the_inference_flops_that_kimi_k2s_report_counted() -> None:

@@ -81,7 +81,7 @@ class Baseline:
     @classmethod
     def from_dimensions(
         cls,
-        h: int,
+        h: int | None,
         *,
         dimensions: Dimensions | None = None,
         parameters: float | None = None,
@@ -92,9 +92,15 @@ class Baseline:
     ) -> Baseline:
         """A plain gated decoder of hidden size ``h``, 32 layers where nothing is said, split over ``shards``.
 
-        Where nothing is said d_ff is the multiple of 256 and ``step`` nearest to 8h/3, heads are `usual_heads`.
+        Without ``h`` it is the `usual_model` of about ``parameters``. Where nothing is said d_ff is the multiple of 256
+        and ``step`` nearest to 8h/3, heads are `usual_heads`.
         """
-        given = _given({"hidden": h, **(dimensions or {})})
+        given, run = _given({"hidden": h, **(dimensions or {})}), _workload(workload, scope)
+        if h is None and parameters is not None:
+            vocab = _padded(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
+            return cls(resize(usual_model(parameters, step, shards, run.p, vocab), **given), run, parameters, scope)
+        if h is None:
+            raise InputError("expected --h, --params or a configuration to start from", key="--h")
         count = given.get("heads") or usual_heads(h, shards)
         if h % count and "heads" in given:
             raise InputError(f"expected a divisor of h = {h}", key="--heads", value=count)
@@ -105,25 +111,7 @@ class Baseline:
         block = Block(AttentionShape(count, kv_heads, dim, rotary_dim=dim), MlpShape(width))
         block = replace(block, count=given.get("layers") or 32)
         model = ModelShape("llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or _padded(VOCAB, step))
-        return cls(model, _workload(workload, scope), parameters, scope)
-
-    @classmethod
-    def from_budget(
-        cls,
-        parameters: float,
-        *,
-        dimensions: Dimensions | None = None,
-        scope: Scope = "mlp",
-        step: int = 1,
-        shards: int = 1,
-        **workload: Any,
-    ) -> Baseline:
-        """The `usual_model` of about so many parameters, with some dimensions changed."""
-        given = _given(dimensions)
-        found = _workload(workload, scope)
-        vocab = _padded(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
-        model = resize(usual_model(parameters, step, shards, found.p, vocab), **given)
-        return cls(model, found, parameters, scope)
+        return cls(model, run, parameters, scope)
 
 
 def sequences(tokens: int, workload: Mapping[str, Any]) -> dict[str, int]:

@@ -104,12 +104,8 @@ def search(
     if config is not None:
         asked["dimensions"] = {"hidden": h, **dimensions}
         start = Baseline.from_config(config, parameters=params, stack=stack, **asked)
-    elif h is not None:
-        start = Baseline.from_dimensions(h, parameters=params, **asked, **split)
-    elif params is not None:
-        start = Baseline.from_budget(params, **asked, **split)
     else:
-        raise InputError("expected --h, --params or a configuration to start from", key="--h")
+        start = Baseline.from_dimensions(h, parameters=params, **asked, **split)
     if stack is not None:
         start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
     return find(

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
 
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.operators import operators
-from shapes.step import Pricer, Step
+from shapes.step import Pricer
 from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
@@ -61,15 +61,6 @@ def whole_steps(space: Space, baseline: Baseline, serving: Workload) -> Space:
     return replace(space, model=baseline.model, timed=None, measured_parts=None, notes=notes)
 
 
-def decode_step(space: Space, change: Mapping[str, int], serving: Workload, pricer: Pricer) -> Step | None:
-    """The decode step of a candidate; None where it does not split as it is to be served."""
-    model, _ = rebuilt(space, change)
-    try:
-        return pricer.step(operators(model, serving), serving)
-    except InputError:
-        return None
-
-
 def beside(
     space: Space, ranked: Sequence[Ranked], budgets: Budgets, device: Device
 ) -> tuple[list[Ranked], dict[str, int]]:
@@ -96,9 +87,10 @@ def beside(
 def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: Pricer) -> list[Ranked]:
     own, found = pricer.step(operators(space.model, serving), serving), []
     for one in ranked:
-        step = decode_step(space, one.change, serving, pricer)
-        if step is None:
-            continue
+        try:
+            step = pricer.step(operators(rebuilt(space, one.change)[0], serving), serving)
+        except InputError:
+            continue  # it does not split as it is to be served
         timing = Timing(step.seconds, step.low, step.high, step.source, step.tier)
         worth = one.gain / one.speedup  # of a second, by the objective
         faster = own.seconds / step.seconds
