@@ -7,34 +7,21 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 import stat
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from shapes.errors import InputError
 
-#: How long a pipe that nobody has opened at its other end is waited for.
-PATIENCE_S = 5.0
-#: Bytes as they are on Windows too, which alone has the last; what it has not is 0 there.
-_BINARY = getattr(os, "O_BINARY", 0)
-_NOT_WAITING = getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_NOCTTY", 0) | _BINARY
-
 
 def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
     """The bytes of a file, pipe or device: at most ``most`` and one more, by which a caller sees too many."""
     where = os.fspath(path)
     try:
-        handle, begun = _open_to_read(where)
-        with open(handle, "rb", buffering=0) as file:
-            parts, left = [begun], most + 1 - len(begun)
-            while left > 0 and (part := file.read(min(left, 1 << 20))):
-                parts.append(part)
-                left -= len(part)
-            return b"".join(parts)
+        with open(where, "rb") as file:
+            return file.read(most + 1)
     except IsADirectoryError:
         raise InputError("expected a file, found a directory", where=where) from None
     except (OSError, ValueError) as error:
@@ -78,7 +65,8 @@ def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         irregular = present is not None and not stat.S_ISREG(present.st_mode)
         if irregular or _names_another(where, resolved):
-            _write_into(where, data)
+            with open(where, "ab") as file:  # standard output may be a file that is appended to
+                file.write(data)
         else:
             _replace(resolved, data, present)
     except (OSError, ValueError) as error:
@@ -111,9 +99,8 @@ def _replace(target: Path, data: bytes, present: os.stat_result | None) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     aside = target.parent / f".sizer-{os.urandom(8).hex()}.part"
     with _unstopped():
-        handle = os.open(aside, os.O_CREAT | os.O_EXCL | os.O_WRONLY | _BINARY, 0o666)
         try:
-            with open(handle, "wb") as file:
+            with open(aside, "xb") as file:
                 file.write(data)
             if present is not None:
                 with suppress(OSError, AttributeError):  # another's file in a shared folder; Windows
@@ -123,65 +110,6 @@ def _replace(target: Path, data: bytes, present: os.stat_result | None) -> None:
         except BaseException:
             aside.unlink(missing_ok=True)
             raise
-
-
-def _write_into(where: str, data: bytes) -> None:
-    handle = _open_to_write(where)
-    with open(handle, "wb", buffering=0) as file:
-        left = memoryview(data)
-        while left:
-            left = left[file.write(left) :]
-
-
-def _open_to_write(where: str) -> int:
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        try:
-            # Appending matters where standard output is a file that is appended to.
-            handle = os.open(where, os.O_WRONLY | os.O_APPEND | _NOT_WAITING)
-        except OSError as error:
-            if error.errno != errno.ENXIO or time.monotonic() > deadline:
-                raise
-            time.sleep(0.02)  # a pipe that is not read yet
-        else:
-            _wait(handle)
-            return handle
-
-
-def _wait(handle: int) -> None:
-    if hasattr(os, "O_NONBLOCK"):
-        os.set_blocking(handle, True)
-
-
-def _open_to_read(where: str) -> tuple[int, bytes]:
-    """A descriptor, and what had to be read of it to see that somebody writes."""
-    handle = os.open(where, os.O_RDONLY | _NOT_WAITING)
-    try:
-        kind = os.fstat(handle).st_mode
-        if stat.S_ISDIR(kind):
-            raise IsADirectoryError
-        begun = _begun(handle) if stat.S_ISFIFO(kind) else b""
-        _wait(handle)
-    except BaseException:
-        os.close(handle)
-        raise
-    return handle, begun
-
-
-def _begun(handle: int) -> bytes:
-    """The first bytes of a pipe: its writer is waited for, and may then take its time."""
-    deadline = time.monotonic() + PATIENCE_S
-    while True:
-        if select.select([handle], [], [], 0.02)[0]:
-            return b""
-        try:
-            found = os.read(handle, 1)
-        except BlockingIOError:
-            return b""
-        if found:
-            return found
-        if time.monotonic() > deadline:
-            raise TimeoutError(errno.ETIMEDOUT, f"a pipe into which nobody writes (waited {PATIENCE_S:g} s)")
 
 
 @contextmanager

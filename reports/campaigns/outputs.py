@@ -155,7 +155,7 @@ def _on_a_disk(outcome: Outcome, words: list[str], way: str, reads: bool, folder
             outcome.kinds["no mounts here"] += 1
             return
         done = _run(words, subprocess.DEVNULL)
-        codes = (0,) if reads else (0, 2) if way == "disk" else (2,)
+        codes = (0, 2) if reads or way == "disk" else (2,)
         _judge(outcome, f"store {way}", words, done, codes)
         kept = folder / "kept"
         shutil.rmtree(kept, ignore_errors=True)

@@ -1,7 +1,7 @@
 """One measurement: what was timed, where, the raw samples and what they say.
 
-A field of ``Measurement`` declares its check and its unit once: rows, their checks when they come from a file, and the
-columns of datasets follow. An imported row is checked whole: a wrong field would break every later reading.
+A field of ``Measurement`` declares its check once: rows, their checks when they come from a file, and the columns of
+datasets follow. An imported row is checked whole: a wrong field would break every later reading.
 """
 
 from __future__ import annotations
@@ -55,9 +55,9 @@ def _is_time(value: Any) -> bool:
     return _is_number(value) and value > 0
 
 
-def _column(check: Check, unit: str = "", **default: Any) -> Any:
+def _column(check: Check, **default: Any) -> Any:
     """A field that is a column of every row."""
-    return field(metadata={"check": check, "unit": unit}, **default)
+    return field(metadata={"check": check}, **default)
 
 
 TEXT: Check = _is_text, f"text of at most {MAX_TEXT} characters"
@@ -83,6 +83,8 @@ SAMPLES: Check = (
 class Measurement:
     """The outcome of one job. Without ``status`` "ok" there are no samples and ``message`` says why.
 
+    ``flops`` and ``bytes`` of one call; ``peak_bytes``: of memory. ``check_error`` and ``drift`` are relative,
+    ``correlation`` in samples, ``clocks`` in MHz, W and C, ``created`` in seconds since 1970.
     ``samples``: seconds of one call each (of short kernels the mean over ``per_sample`` calls), in the order taken.
     ``control_s``: the control shape's median while this was measured. ``stop``: precision, time or samples.
     """
@@ -91,24 +93,24 @@ class Measurement:
     description: Mapping[str, Any] = _column(OBJECT)
     environment: Environment = _column(OBJECT)
     status: Status = _column(STATUS)
-    samples: NDArray[np.float64] = _column(SAMPLES, "s", default_factory=lambda: np.empty(0), compare=False)
-    seconds: float | None = _column(TIME, "s", default=None)
-    low: float | None = _column(TIME, "s", default=None)
-    high: float | None = _column(TIME, "s", default=None)
+    samples: NDArray[np.float64] = _column(SAMPLES, default_factory=lambda: np.empty(0), compare=False)
+    seconds: float | None = _column(TIME, default=None)
+    low: float | None = _column(TIME, default=None)
+    high: float | None = _column(TIME, default=None)
     stop: str | None = _column(TEXT, default=None)
-    flops: int = _column(COUNT, "FLOP", default=0)
-    bytes: int = _column(COUNT, "B", default=0)
-    per_sample: int = _column(COUNT, "calls", default=1)
-    check_error: float | None = _column(ERROR, "relative", default=None)
-    control_s: float | None = _column(TIME, "s", default=None)
-    drift: float = _column(NUMBER, "relative", default=0.0)
-    correlation: float = _column(NUMBER, "samples", default=1.0)
-    peak_bytes: int | None = _column(COUNT, "B", default=None)
-    clocks: Mapping[str, Any] = _column(OBJECT, "JSON: MHz, W, C", default_factory=dict)
-    wall_s: float = _column(NUMBER, "s", default=0.0)
+    flops: int = _column(COUNT, default=0)
+    bytes: int = _column(COUNT, default=0)
+    per_sample: int = _column(COUNT, default=1)
+    check_error: float | None = _column(ERROR, default=None)
+    control_s: float | None = _column(TIME, default=None)
+    drift: float = _column(NUMBER, default=0.0)
+    correlation: float = _column(NUMBER, default=1.0)
+    peak_bytes: int | None = _column(COUNT, default=None)
+    clocks: Mapping[str, Any] = _column(OBJECT, default_factory=dict)
+    wall_s: float = _column(NUMBER, default=0.0)
     label: str = _column(TEXT, default="")
     message: str = _column(TEXT, default="")
-    created: float = _column(MOMENT, "s since 1970", default=0.0)
+    created: float = _column(MOMENT, default=0.0)
     uid: str = _column(NAME, default_factory=lambda: uuid.uuid4().hex)
 
     @property
@@ -149,10 +151,8 @@ class Measurement:
 
     @staticmethod
     def from_row(row: Mapping[str, Any]) -> Measurement:
-        """A measurement from what ``row`` wrote; KeyError, TypeError or ValueError where a field is wrong."""
+        """A measurement from what ``row`` wrote; KeyError, TypeError or ValueError where one is missing."""
         description = dict(row["description"])
-        if row["status"] not in get_args(Status):
-            raise ValueError(f"unknown status {row['status']!r}")
         plain = {name: row[name] for name in COLUMNS if name not in _NESTED and row.get(name) is not None}
         return Measurement(
             key=key_of(description),

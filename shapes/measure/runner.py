@@ -86,7 +86,7 @@ def measure(
         for one in book.found.values():
             keep(one)
         waiting = ordered([job for key, job in wanted.items() if key not in book.found], settings.seed)
-        samples = {} if fresh else kept.all_unfinished([job.key for job in waiting], environment)
+        samples = {} if fresh else kept.unfinished([job.key for job in waiting], environment)
         for event in executor.run(waiting, settings, deadline=deadline, unfinished=samples) if waiting else ():
             book.hear(event)
             if isinstance(event, Measurement):

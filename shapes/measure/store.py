@@ -13,16 +13,13 @@ import json
 import logging
 import os
 import shlex
-import shutil
 import sqlite3
 import time
 import uuid
 import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import IO, Any
 from urllib.parse import quote
@@ -47,9 +44,9 @@ _SMALLEST = 100
 #: How long a writer waits for another's transaction; each lasts about a millisecond.
 _BUSY_S = 60.0
 
-#: ``MIGRATIONS[i]`` takes a database from schema version i to i + 1. Append; never edit one that was released.
-MIGRATIONS: tuple[str, ...] = (
-    """
+#: Kept in the database's header. A store of another version is set aside as a damaged one is.
+SCHEMA_VERSION = 3
+_SCHEMA = f"""
     CREATE TABLE environment (identity TEXT PRIMARY KEY, device TEXT NOT NULL, data TEXT NOT NULL);
     CREATE TABLE measurement (
         id INTEGER PRIMARY KEY, uid TEXT NOT NULL UNIQUE, key TEXT NOT NULL, identity TEXT NOT NULL,
@@ -58,26 +55,15 @@ MIGRATIONS: tuple[str, ...] = (
         k INTEGER, status TEXT NOT NULL, seconds REAL, low REAL, high REAL, samples BLOB NOT NULL,
         label TEXT NOT NULL, created REAL NOT NULL, data TEXT NOT NULL);
     CREATE INDEX measurement_by_key ON measurement (key, identity, created);
-    """,
-    """
     CREATE TABLE part (
         key TEXT NOT NULL, identity TEXT NOT NULL, samples BLOB NOT NULL, controls BLOB NOT NULL,
         PRIMARY KEY (key, identity));
-    """,
-    """
-    CREATE TABLE claim (
-        key TEXT NOT NULL, identity TEXT NOT NULL, owner TEXT NOT NULL, host TEXT NOT NULL, process INTEGER NOT NULL,
-        until REAL NOT NULL, PRIMARY KEY (key, identity));
-    """,
-)
-SCHEMA_VERSION = len(MIGRATIONS)
+    PRAGMA user_version = {SCHEMA_VERSION};
+    PRAGMA application_id = {APPLICATION_ID};
+"""
 _NOT_WRITABLE = (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM)
 #: How a limit on the size of files (EFBIG) or a quota shows.
 _NO_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQLITE_IOERR_SHMOPEN)
-#: Reading makes files beside the database, too: where it cannot, a copy is read.
-_READ_ASIDE = (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY, sqlite3.SQLITE_FULL)
-#: A schema version that no release will reach is damage.
-_LARGEST_VERSION = 1000
 
 
 def default_path() -> Path:
@@ -115,9 +101,10 @@ class Store:
     what to do.
     """
 
-    def __init__(self, connection: sqlite3.Connection, path: Path, held: ExitStack | None = None) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
         self._connection = connection
-        self._held = held or ExitStack()
+        self._held = ExitStack()
+        self._held.callback(connection.close)
         self.path = path
         self._inode = _inode(path)
 
@@ -130,11 +117,11 @@ class Store:
         write: bool = True,
         measuring: bool = False,
     ) -> Store:
-        """The store at ``path`` (None: ``default_path()``), created if missing and brought to the newest schema.
+        """The store at ``path`` (None: ``default_path()``), created if missing.
 
-        ``write=False`` reads only, also where nothing can be written. ``measuring``: a damaged store is renamed, which
+        ``write=False`` changes no row. ``measuring``: a damaged store is renamed, which
         is logged, and a new one is opened; no other process measures into it. InputError for what is no store, damaged,
-        of a newer schema, not readable, (``write``) not writable, (``measuring``) in use, (``create=False``) missing.
+        of another schema, not to be opened, (``measuring``) in use, (``create=False``) missing.
         """
         place = Path(path) if path is not None else default_path()
         try:
@@ -162,7 +149,7 @@ class Store:
     def in_memory(cls) -> Store:
         """One that ends with its process."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
-        _migrate(connection, 0)
+        connection.executescript(_SCHEMA)
         return cls(connection, Path(":memory:"))
 
     @classmethod
@@ -173,31 +160,15 @@ class Store:
                     raise InputError("expected an existing store", where=str(place))
                 _create(place)
             _refuse_foreign(place)
-            return cls._connect(place, place, ExitStack(), write)
-        except sqlite3.Error as error:
-            code = getattr(error, "sqlite_errorcode", 0)
-            if write or (code & 0xFF not in _READ_ASIDE and code not in _NO_ROOM):
-                raise _trouble(error, place) from None
-        with ExitStack() as held:  # SQLite cannot read a log where it cannot write: a copy is read
-            copy = Path(held.enter_context(TemporaryDirectory(prefix="sizer-"))) / "store.db"
-            for suffix in ("", "-wal"):
-                with suppress(FileNotFoundError):
-                    shutil.copyfile(_companion(place, suffix), _companion(copy, suffix))
+            store = cls(sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None), place)
             try:
-                return cls._connect(copy, place, held.pop_all(), write)
-            except sqlite3.Error as error:
-                raise InputError(f"cannot open the store ({error})", where=str(place)) from None
-
-    @classmethod
-    def _connect(cls, place: Path, named: Path, held: ExitStack, write: bool) -> Store:
-        connection = sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None)
-        try:
-            _prepare(connection, named, write)
-        except BaseException:
-            connection.close()
-            held.close()
-            raise
-        return cls(connection, named, held)
+                _prepare(store._connection, place, write)
+            except BaseException:
+                store.close()
+                raise
+            return store
+        except sqlite3.Error as error:
+            raise _trouble(error, place) from None
 
     def __enter__(self) -> Store:
         return self
@@ -221,7 +192,6 @@ class Store:
             ) from None
 
     def close(self) -> None:
-        self._connection.close()
         self._held.close()
 
     @contextmanager
@@ -317,21 +287,18 @@ class Store:
                 [(key, environment.identity, _blob(own), _blob(control)) for key, (own, control) in unfinished.items()],
             )
 
-    def unfinished(self, key: str, environment: Environment) -> tuple[Array, Array] | None:
-        """(samples, control samples) that an interrupted run left of this work, if any."""
+    def unfinished(self, keys: Iterable[str], environment: Environment) -> dict[str, tuple[Array, Array]]:
+        """(samples, control samples) that an interrupted run left of each of ``keys``, where it left some."""
+        found = {}
         with self._guarded() as connection:
-            row = connection.execute(
-                "SELECT samples, controls FROM part WHERE key = ? AND identity = ?", (key, environment.identity)
-            ).fetchone()
-        try:
-            return (_samples_of(row[0]), _samples_of(row[1])) if row is not None else None
-        except (TypeError, ValueError):
-            return None  # damaged: it is taken anew
-
-    def all_unfinished(self, keys: Iterable[str], environment: Environment) -> dict[str, tuple[Array, Array]]:
-        """``unfinished`` of each of ``keys`` that has some."""
-        found = {key: self.unfinished(key, environment) for key in keys}
-        return {key: samples for key, samples in found.items() if samples is not None}
+            for key in keys:
+                row = connection.execute(
+                    "SELECT samples, controls FROM part WHERE key = ? AND identity = ?", (key, environment.identity)
+                ).fetchone()
+                if row is not None:
+                    with suppress(TypeError, ValueError):  # damaged: it is taken anew
+                        found[key] = _samples_of(row[0]), _samples_of(row[1])
+        return found
 
     def merge(self, other: Store) -> int:
         """Add what ``other`` has and this has not; returns how many. Doing it twice adds nothing."""
@@ -398,19 +365,13 @@ def _readable(row: Iterable[Any]) -> Measurement | None:
     """The measurement of a row of _SELECT; None where it is not as it was written."""
     data, samples, environment = row
     with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
-        return _measurement_of(data, samples, Environment.from_dict(json.loads(environment)))
+        text, _, checksum = data.rpartition(_CHECKSUM)
+        if int(checksum.removesuffix("}")) == _checksum(text, samples):
+            row = json.loads(f"{text}}}")
+            # The identity leaves out which card it was; the row has it.
+            environment = {**json.loads(environment), "uuid": row.pop("uuid")}
+            return Measurement.from_row({**row, "environment": environment, "samples": _samples_of(samples).tolist()})
     return None
-
-
-def _measurement_of(data: str, samples: bytes, environment: Environment) -> Measurement:
-    """A measurement from its row; KeyError, TypeError, ValueError … where that is not as it was written."""
-    text, mark, checksum = data.rpartition(_CHECKSUM)
-    if mark and int(checksum.removesuffix("}")) != _checksum(text, samples):
-        raise ValueError("the checksum does not hold")
-    row = json.loads(f"{text}}}" if mark else data)  # rows of before 0.2 have none
-    # The identity leaves out which card it was; the row has it.
-    environment = replace(environment, uuid=row.pop("uuid", environment.uuid))
-    return Measurement.from_row({**row, "environment": environment.to_dict(), "samples": _samples_of(samples).tolist()})
 
 
 def _checksum(text: str, samples: bytes) -> int:
@@ -467,7 +428,8 @@ def _create(place: Path) -> None:
         )
     aside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.new")
     try:
-        aside.write_bytes(_empty())
+        with Store.in_memory() as store:
+            aside.write_bytes(store._connection.serialize())
         try:
             os.link(aside, place)
         except FileExistsError:
@@ -517,19 +479,13 @@ def _refuse_foreign(place: Path) -> None:
         raise InputError(f"{wrong} program's database", where=where)
 
 
-def _empty() -> bytes:
-    """A new database's file."""
-    with Store.in_memory() as store:
-        return store._connection.serialize()
-
-
 def _trouble(error: sqlite3.Error, place: Path) -> InputError:
     """One line that says what to do, and never to move one of the store's files without the others."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) in _NO_ROOM:
         say = "the disk is full (or a limit on files is reached): what was stored is kept; make room and start again"
     elif code in _NOT_WRITABLE:
-        say = f"cannot be written ({error}): name another with --store or SIZER_STORE"
+        say = f"cannot be written ({error}), nor read so: name another, or a copy, with --store or SIZER_STORE"
     elif code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         say = f"another process has been writing for {_BUSY_S:.0f} s ({error}): start again when it has ended"
     elif code == sqlite3.SQLITE_IOERR:
@@ -540,16 +496,11 @@ def _trouble(error: sqlite3.Error, place: Path) -> InputError:
 
 
 def _prepare(connection: sqlite3.Connection, place: Path, write: bool) -> None:
-    version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if SCHEMA_VERSION < version < _LARGEST_VERSION:
-        raise InputError(
-            f"expected schema version {SCHEMA_VERSION} or older: a newer sizer made this store",
-            where=str(place),
-            key="schema version",
-            value=version,
-        )
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    if version != SCHEMA_VERSION:
+        raise _damaged(place, f"schema version {version}, not {SCHEMA_VERSION}")
     problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
-    if problem != "ok" or not 0 < version < _LARGEST_VERSION:
+    if problem != "ok":
         raise _damaged(place, problem)
     if not write:
         connection.execute("PRAGMA query_only = ON")
@@ -558,24 +509,5 @@ def _prepare(connection: sqlite3.Connection, place: Path, write: bool) -> None:
     # measurements, and none of them half.
     connection.execute("PRAGMA journal_mode = WAL")
     connection.execute("PRAGMA synchronous = NORMAL")
-    if version < SCHEMA_VERSION:
-        _migrate(connection, version)
     # Writing what is there already: a full disk or a read-only file is told before anything is measured.
     connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
-
-
-def _migrate(connection: sqlite3.Connection, version: int) -> None:
-    connection.execute("BEGIN IMMEDIATE")
-    try:
-        # Another process may have migrated while this one waited for the lock.
-        version = int(connection.execute("PRAGMA user_version").fetchone()[0])
-        for number in range(version, SCHEMA_VERSION):
-            for statement in MIGRATIONS[number].split(";"):
-                if statement.strip():
-                    connection.execute(statement)
-            connection.execute(f"PRAGMA user_version = {number + 1}")
-            connection.execute(f"PRAGMA application_id = {APPLICATION_ID}")
-    except BaseException:
-        connection.execute("ROLLBACK")
-        raise
-    connection.execute("COMMIT")

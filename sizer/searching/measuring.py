@@ -252,7 +252,7 @@ class Sampler:
 
     def _stored(self, job: Job) -> Array:
         environment = self._executor.environment
-        unfinished = self._store.unfinished(job.key, environment)
+        unfinished = self._store.unfinished([job.key], environment).get(job.key)
         if unfinished is not None:
             return unfinished[0]
         found = self._store.find(job.key, environment)
