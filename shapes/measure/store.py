@@ -367,10 +367,10 @@ def _readable(row: Iterable[Any]) -> Measurement | None:
     with suppress(KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError):
         text, _, checksum = data.rpartition(_CHECKSUM)
         if int(checksum.removesuffix("}")) == _checksum(text, samples):
-            row = json.loads(f"{text}}}")
+            said = json.loads(f"{text}}}")
             # The identity leaves out which card it was; the row has it.
-            environment = {**json.loads(environment), "uuid": row.pop("uuid")}
-            return Measurement.from_row({**row, "environment": environment, "samples": _samples_of(samples).tolist()})
+            found = {**json.loads(environment), "uuid": said.pop("uuid")}
+            return Measurement.from_row({**said, "environment": found, "samples": _samples_of(samples).tolist()})
     return None
 
 
