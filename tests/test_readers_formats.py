@@ -159,6 +159,8 @@ def test_a_layout_counts_what_the_release_has(file: str) -> None:
         ({"base_emb_dim": 64, "decoder_block": "gpt3"}, r"decoder_block = 'gpt3': has no formula here \(gpt3\)"),
         ({"base_emb_dim": 64, "num_experts": 8}, "num_experts = 8: has no formula here: expected 1"),
         ({"base_emb_dim": 64, "base_num_query_heads": "x"}, "base_num_query_heads = 'x': expected an integer"),
+        ({"base_emb_dim": 64, "student_overrides": {"model_name": "x"}}, "changes the model that is trained"),
+        ({**MEGATRON, "num_joint_layers": 19}, "num_joint_layers = 19: changes the layers"),
         ({"model": {"dim": 64, "n_layers": 2, "n_heads": 2}, "data": {}}, r"model\.vocab_size: .*--set"),
         ({"model": {"type": "gpt2", "hidden_dim": 64}, "data": {"tokenizer": "acme/x"}}, r"model\.vocab_size: .*--set"),
         ({"model": {"model_config": {"is_mamba_config": True}}}, "expected one of is_llama_config"),

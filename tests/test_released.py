@@ -168,6 +168,11 @@ def test_a_script_that_names_a_model_is_that_model(script: str, name: str, workl
             {"b": 2, "s": 512, "finetune": "lora"},
         ),
         ("python -m skyrl.main trainer.policy.model.path=Qwen/Qwen3-8B", {}),
+        # The server is the teacher's.
+        (
+            "sglang serve --model-path Qwen/Qwen3-32B --port 1\npython t.py --hf-checkpoint /root/Qwen3-8B",
+            {},
+        ),
     ],
 )
 def test_a_value_that_only_running_tells_is_not_there(script: str, workload: dict[str, object]) -> None:

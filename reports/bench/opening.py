@@ -213,7 +213,7 @@ def _readers(page: Page) -> str:
         f"{refused:,}, each "
         f"with a reason. Of {judged} whose parameters could be judged {right} are right. Recipes that only name a "
         f"model "
-        f"({named}) are refused, and the message says what to give."
+        f"({named}) were refused then; readers-clones.md counts what is read of such files now."
     )
 
 

@@ -29,17 +29,13 @@ MAX_REFERENCES = 10
 _SUFFIXES = (".yaml", ".yml", ".json")
 
 
-def root_of(path: Path) -> Path:
-    """The repository that holds ``path``; its folder where there is none."""
-    return next((one for one in path.parents if (one / ".git").exists()), path.parent)
-
-
 class Tree:
     """The files below ``root`` that one configuration is made of. ``names``: those opened, the first one left out."""
 
     def __init__(self, where: str, root: str | Path | None = None) -> None:
         self.first = Path(where).resolve()
-        self.root = Path(root).resolve() if root is not None else root_of(self.first)
+        above = (one for one in self.first.parents if (one / ".git").exists())
+        self.root = Path(root).resolve() if root is not None else next(above, self.first.parent)
         self.names: list[str] = []
         self._open = [self.first]
         self._characters = 0
@@ -167,12 +163,9 @@ def _referenced(value: Any, own: Mapping[str, Any], root: Mapping[str, Any]) -> 
     if isinstance(value, Mapping):
         return {key: _referenced(one, value, root) for key, one in value.items()}
     for _ in range(MAX_REFERENCES):
-        if not isinstance(value, str) or (named := _REFERENCE.fullmatch(value)) is None:
-            break
-        found = at(own if named[1].startswith(".") else root, named[1].lstrip("."))
-        if found is None or isinstance(found, Mapping | list):
-            break
-        value = found
+        named = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        found = at(own if named[1].startswith(".") else root, named[1].lstrip(".")) if named else None
+        value = value if found is None or isinstance(found, Mapping | list) else found
     return value
 
 

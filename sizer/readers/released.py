@@ -26,14 +26,14 @@ QUANTISED = {"quantization_config", "_hf_quant_config"}
 
 def released(name: str) -> tuple[Mapping[str, Any], str]:
     """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none."""
-    models = table("released")["models"]
+    models, sources = table("released")["models"], table("released")["sources"]
     known = {_plain(one): one for one in models} | {_plain(one).rpartition("/")[2]: one for one in models}
     asked = _plain(name)
     organisation, _, last = asked.rpartition("/")
     mirrored = organisation in table("formats")["names"]["mirrors"]
     found = known.get(asked) or known.get(last if mirrored else asked)
     if found is not None:
-        return models[found]["config"], f"{found}, from the table ({_source(models[found])})"
+        return models[found]["config"], f"{found}, from the table ({sources[models[found]['source']]})"
     if (cached := _cached(name)) is not None:
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
     for one, row in models.items():
@@ -42,16 +42,14 @@ def released(name: str) -> tuple[Mapping[str, Any], str]:
             owner == organisation or mirrored or not organisation
         )
         if same and not (last.endswith(("bf16", "fp16")) and row["config"].keys() & QUANTISED):
-            return row["config"], f"sizes are {one}'s, which {name} is a variant of by its name ({_source(row)})"
+            return row[
+                "config"
+            ], f"sizes are {one}'s, which {name} is a variant of by its name ({sources[row['source']]})"
     raise InputError(
         f"no such file, and no model of this name is known here{_nearest(name, {*known})}; --download asks "
         "the hub for its config.json",
         where=name,
     )
-
-
-def _source(row: Mapping[str, Any]) -> str:
-    return str(table("released")["sources"][row["source"]])
 
 
 def _without_variant(name: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from operator import itemgetter
 from typing import Any
 
 from shapes.errors import InputError
@@ -124,6 +125,7 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
 def _naming(script: Script) -> dict[str, Any] | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
+    named: list[tuple[bool, dict[str, Any] | None]] = []
     for command in (*script.commands, held):
         words = _split(command)
         found: dict[str, Any] = {}
@@ -140,9 +142,9 @@ def _naming(script: Script) -> dict[str, Any] | None:
                 inner[last] = value
         if "serve" in words[:-1]:  # vllm serve NAME
             found.setdefault("model", words[words.index("serve") + 1])
-        if recipe_of(found) is not None:
-            return found
-    return None
+        if (row := recipe_of(found)) is not None:
+            named.append(("phase" in row, found))
+    return min(named, key=itemgetter(0), default=(False, None))[1]  # a server may be a teacher's
 
 
 def _model_options(words: list[str]) -> dict[str, Any]:

@@ -1,0 +1,94 @@
+"""How many files of public repositories that state or name a model are read: clones.py DIR[:SUB] ...
+
+DIR are local clones, SUB a folder of one. A file that speaks of no model (``NoModel`` without a name) is not counted.
+Where a file is called by a size (8B, 350M), the parameters read are held against it. Writes reports/readers-clones.md.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from shapes.errors import InputError  # noqa: E402
+from sizer.readers import read_config  # noqa: E402
+
+REPORT = ROOT / "reports" / "readers-clones.md"
+SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".py")
+#: What a file is refused with that speaks of no model.
+SILENT = ("known formats", "expected a command or a variable", "expected Python assignments", "found an empty file")
+COLUMNS = ("files", "read", "by name", "refused: name unknown", "refused: other", "called by a size", "within 1.6x")
+#: Repositories that nobody looked at while the readers were written.
+KEPT_BACK = ("SkyRL", "ms-swift", "open-r1", "alignment-handbook", "smollm", "simpleRL-reason", "pythia")
+
+
+def size_in(name: str) -> float | None:
+    found = re.search(r"(?<![\dA-Za-z.])(\d+(?:\.\d+)?)([bBmM])(?![A-Za-z0-9])", name)
+    return float(found[1]) * (1e9 if found[2] in "bB" else 1e6) if found else None
+
+
+def counted(folder: Path, root: Path) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for path in sorted(folder.rglob("*")):
+        hidden = any(part.startswith(".") for part in path.relative_to(root).parts)
+        if hidden or path.suffix not in SUFFIXES or not path.is_file() or path.stat().st_size > 200_000:
+            continue
+        try:
+            reading = read_config(path, root=root)
+        except InputError as error:
+            if any(said in str(error) for said in SILENT):
+                continue
+            unknown = "names a model" in str(error) or "no model of this name" in str(error)
+            found.update(["files", "refused: name unknown" if unknown else "refused: other"])
+            continue
+        found.update(["files", "read", *(["by name"] if any("and no others" in one for one in reading.notes) else [])])
+        said = size_in(path.name)
+        if said is not None:
+            found.update(
+                ["called by a size", *(["within 1.6x"] if 1 / 1.6 < reading.model.parameters / said < 1.6 else [])]
+            )
+    return found
+
+
+def line(name: str, found: Counter[str]) -> str:
+    return f"| {name} | " + " | ".join(f"{found[column]:,}" for column in COLUMNS) + " |"
+
+
+def main(folders: list[str]) -> None:
+    rows = {}
+    for folder in folders:
+        clone, _, inner = folder.partition(":")
+        rows[f"{Path(clone).name}{'/' if inner else ''}{inner}"] = counted(Path(clone) / inner, Path(clone))
+    total = sum(rows.values(), Counter())
+    kept = sum((row for name, row in rows.items() if name.startswith(KEPT_BACK)), Counter())
+    text = [
+        "# Files of public repositories, read",
+        "",
+        f"Of {total['files']:,} files that state or name a model in {len(rows)} folders of public repositories sizer "
+        f"reads {total['read']:,}, {total['by name']:,} of them by the name of a released model. It refuses "
+        f"{total['refused: name unknown']:,} whose model it does not know by name, and {total['refused: other']:,} for "
+        "another reason that it names.",
+        f"Of repositories that were kept back it reads {kept['read']:,} of {kept['files']:,}. "
+        f"Of {total['called by a size']:,} files that are called by a size {total['within 1.6x']:,} have it within a factor of 1.6 (a release's name is "
+        "no count of its parameters: SmolLM's 1B has 1.71, a mixture is called by what is active).",
+        "",
+        "```sh",
+        "python reports/bench/clones.py DIR DIR:FOLDER ...",
+        "```",
+        "",
+        "| folder | " + " | ".join(COLUMNS) + " |",
+        "|---|" + "---|" * len(COLUMNS),
+        *(line(name, row) for name, row in rows.items()),
+        line("all", total),
+        "",
+    ]
+    REPORT.write_text("\n".join(text), encoding="utf-8")
+    sys.stdout.write(line("all", total) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
