@@ -73,7 +73,8 @@ def main(folders: list[str]) -> None:
         f"{total['refused: name unknown']:,} whose model it does not know by name, and {total['refused: other']:,} for "
         "another reason that it names.",
         f"Of repositories that were kept back it reads {kept['read']:,} of {kept['files']:,}. "
-        f"Of {total['called by a size']:,} files that are called by a size {total['within 1.6x']:,} have it within a factor of 1.6 (a release's name is "
+        f"Of {total['called by a size']:,} files that are called by a size "
+        f"{total['within 1.6x']:,} have it within a factor of 1.6 (a release's name is "
         "no count of its parameters: SmolLM's 1B has 1.71, a mixture is called by what is active).",
         "",
         "```sh",
