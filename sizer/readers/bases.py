@@ -169,10 +169,10 @@ def _referenced(value: Any, own: Mapping[str, Any], root: Mapping[str, Any]) -> 
     return value
 
 
-def _within(package: str, value: Any) -> dict[str, Any]:
+def _within(package: str, value: Any) -> Any:
     for name in reversed(package.split(".") if package else []):
         value = {name: value}
-    return value if isinstance(value, dict) else {}
+    return value
 
 
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:

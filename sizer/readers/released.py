@@ -20,9 +20,6 @@ from sizer.readers.reading import NoModel, Reading, at
 from sizer.readers.shell import unknown_in
 from sizer.readers.training import with_settings_of
 
-#: Keys that say how a release is quantised.
-QUANTISED = {"quantization_config", "_hf_quant_config"}
-
 
 def released(name: str) -> tuple[Mapping[str, Any], str]:
     """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none."""
@@ -41,7 +38,7 @@ def released(name: str) -> tuple[Mapping[str, Any], str]:
         same = _without_variant(own) == _without_variant(last) and (
             owner == organisation or mirrored or not organisation
         )
-        if same and not (last.endswith(("bf16", "fp16")) and row["config"].keys() & QUANTISED):
+        if same:
             return row[
                 "config"
             ], f"sizes are {one}'s, which {name} is a variant of by its name ({sources[row['source']]})"
