@@ -216,8 +216,8 @@ def main() -> None:
     from shapes.trace import prove  # noqa: F401 # once, before forking
 
     files = sorted(arguments.released.glob("*_config.json")) if arguments.released else []
-    names = sorted(config.model_type for config in transformers.AutoModelForCausalLM._model_mapping)
-    tasks: list[tuple[str, Any]] = [(name, None) for name in dict.fromkeys(names)]
+    names = sorted({config.model_type for config in transformers.AutoModelForCausalLM._model_mapping})
+    tasks: list[tuple[str, Any]] = [(name, None) for name in names]
     tasks += [(file.stem.removesuffix("_config"), file) for file in files if "hf_quant" not in file.stem]
     if arguments.only:
         tasks = [task for task in tasks if task[0] in arguments.only]
