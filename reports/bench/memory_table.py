@@ -218,7 +218,7 @@ def report(found: list[Row], drawn: list[Row], elapsed_s: float) -> str:
             f"(torch {torch.__version__}, transformers {transformers.__version__}, {elapsed_s:.0f} s).",
             "",
             "torch.distributed._tools.mem_tracker.MemTracker under FakeTensorMode on the CPU device: whole training "
-            "steps with AdamW (tensor by tensor), transformers' own classes in bf16, once the states exist. Totals are "
+            "steps with AdamW (one fused kernel), transformers' own classes in bf16, once the states exist. Totals are "
             "compared, at the fullest moment of a step of one microbatch (before whose backward there are no "
             f"gradients) and of one of two (whose second finds the first one's). b {B}, s {S}; MiB.",
             "",
