@@ -76,7 +76,7 @@ def test_every_function_of_a_topic_that_answers_as_a_rule_is_one() -> None:
         for function in vars(topic).values()
         if getattr(function, "__annotations__", {}).get("return") == "Answer"
     }
-    assert answering == {rule.check for rule in RULES}
+    assert answering == {rule.judge for rule in RULES}
 
 
 def test_every_limit_that_a_space_takes_is_one() -> None:

@@ -270,7 +270,7 @@ def test_codes_run_on_from_sz101_in_order_and_slugs_are_unique() -> None:
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_a_rules_page_says_what_it_asks_with_a_bad_and_a_good_example_and_a_source(rule: Any) -> None:
     text = str(render("explain", None, rule))
-    assert rule.check.__name__ == rule.slug.replace("-", "_")
+    assert rule.judge.__name__ == rule.slug.replace("-", "_")
     assert text.startswith(f"## {rule.code} {rule.slug}\n")
     assert rule.summary.endswith(".")
     for part in ("\nBad: ", "\nGood: ", "\nSource: "):
@@ -619,11 +619,11 @@ def test_parameters_alone_say_what_does_not_fit() -> None:
     (finding,) = found("SZ121", large)
     assert finding.error
     assert finding.value == pytest.approx(397e9 * 18 / 2**30 + 1, rel=1e-3)
-    unsaid = find_rule("SZ121").answer(replace(large, given=frozenset()))
+    unsaid = find_rule("SZ121").check(replace(large, given=frozenset()))
     assert isinstance(unsaid, NotApplicable)
     assert unsaid.note
-    assert find_rule("SZ121").answer(replace(large, parameters=10**9)) == []
-    answer = find_rule("SZ118").answer(large)
+    assert find_rule("SZ121").check(replace(large, parameters=10**9)) == ()
+    answer = find_rule("SZ118").check(large)
     assert isinstance(answer, NotApplicable)
     assert answer.reason == "the time of a step is not known"
 
@@ -699,7 +699,7 @@ def test_padding_of_expert_groups_is_priced_by_what_the_grouped_products_take() 
 @pytest.mark.parametrize("whole", [32, 2**31 - 2, 2**30])
 def test_a_microbatch_of_billions_names_the_largest_that_divides(whole: int) -> None:
     given = Context(model(), Workload(b=2**31 - 1, s=1024, global_batch=whole), load_device("h100-sxm"), (), (), {})
-    (finding,) = find_rule("SZ120").answer(given)
+    (finding,) = find_rule("SZ120").check(given)
     divisor = finding.suggestions[0].change["b"]
     assert whole % divisor == 0
     assert all(whole % other for other in range(divisor + 1, min(whole, divisor + 1000)) if other < 2**31 - 1)

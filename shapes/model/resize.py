@@ -27,6 +27,9 @@ from shapes.toml_table import DATA, content
 
 Part = TypeVar("Part", AttentionShape, MlaShape, SharedKeyShape, MlpShape, MoeShape, RecurrentShape, Linear)
 
+#: Dimension -> its old and its new size.
+_Sizes = dict[str, tuple[int, int]]
+
 _TABLES = content(DATA / "models.toml")
 #: Each dimension's place in a model.
 _PLACES: dict[str, str] = _TABLES["places"]
@@ -72,14 +75,14 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
         if (name, value) != ("shared_d_ff", 0):
             positive_int(value, name)
     new = _completed(model, old, changes)
-    stacks = tuple(_resized_stack(stack, old, new, main=stack is model.main) for stack in model.stacks)
+    sizes = {name: (old[name], new[name]) for name in old}
     return replace(
         model,
-        stacks=stacks,
+        stacks=tuple(_resized_stack(stack, sizes, main=stack is model.main) for stack in model.stacks),
         vocab=new.get("vocab", model.vocab),
-        after_embedding=_resized_linears(model.after_embedding, old, new),
-        before_head=_resized_linears(model.before_head, old, new),
-        pooling=_resized_attention(model.pooling, old, new) if model.pooling else None,
+        after_embedding=_resized_linears(model.after_embedding, sizes),
+        before_head=_resized_linears(model.before_head, sizes),
+        pooling=_resized_attention(model.pooling, sizes),
     )
 
 
@@ -87,25 +90,26 @@ def _completed(model: ModelShape, old: dict[str, int], changes: dict[str, int]) 
     new = {**old, **changes}
     if "heads" not in old:
         return new
-    multi_head = old["heads"] == old["kv_heads"]
-    if "heads" in changes and "kv_heads" not in changes and multi_head:
+    if "kv_heads" not in changes and old["heads"] == old["kv_heads"]:
         new["kv_heads"] = new["heads"]
     square = isinstance(model.attention, AttentionShape) and old["heads"] * old["head_dim"] == old["hidden"]
-    if square and "head_dim" not in changes and ({"heads", "hidden"} & changes.keys()):
+    if square and "head_dim" not in changes:
         if new["hidden"] % new["heads"]:
             raise InputError(f"expected a divisor of the hidden size {new['hidden']}", key="heads", value=new["heads"])
         new["head_dim"] = new["hidden"] // new["heads"]
     return new
 
 
-def _resized_stack(stack: Stack, old: dict[str, int], new: dict[str, int], *, main: bool) -> Stack:
-    if not main and stack.hidden != old["hidden"]:
+def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
+    if not main and stack.hidden != sizes["hidden"][0]:
         return stack
-    resized = {id(block): _resized_block(block, old, new) for block in {id(one): one for one in stack.blocks}.values()}
+    resized = {id(block): block for block in stack.blocks}
+    resized = {key: _resized_block(block, sizes) for key, block in resized.items()}
     blocks = tuple(resized[id(block)] for block in stack.blocks)
-    if main and new["layers"] != old["layers"]:
-        blocks = _with_layers(blocks, new["layers"])
-    return replace(stack, hidden=new["hidden"], blocks=blocks, front=_resized_linears(stack.front, old, new))
+    before, layers = sizes["layers"]
+    if main and layers != before:
+        blocks = _with_layers(blocks, layers)
+    return replace(stack, hidden=sizes["hidden"][1], blocks=blocks, front=_resized_linears(stack.front, sizes))
 
 
 def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
@@ -121,58 +125,62 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     return run_lengths((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
 
 
-def _renewed(part: Part, old: dict[str, int], new: dict[str, int], **names: str) -> Part:
-    """``part`` with each field that had the old size of the dimension it ``names`` at its new size."""
+#: Part of a model -> its fields that are a dimension's size.
+_FIELDS: dict[type, dict[str, str]] = {
+    Linear: {"out_features": "hidden", "in_features": "hidden"},
+    AttentionShape: {"window": "window"},
+    MlaShape: {name: name for name in ("heads", "q_lora_rank", "kv_lora_rank", "window")},
+    SharedKeyShape: {name: name for name in ("heads", "q_lora_rank", "window")},
+    MlpShape: {"width": "d_ff"},
+    MoeShape: {"experts": "experts", "top_k": "top_k", "width": "expert_d_ff"},
+}
+
+
+def _renewed(part: Part, sizes: _Sizes, **names: str) -> Part:
+    """``part`` with each field that had the old size of the dimension it ``names`` (of ``_FIELDS``) at its new size."""
     changed: dict[str, Any] = {
-        field: new[name] for field, name in names.items() if name in old and getattr(part, field) == old[name]
+        field: sizes[name][1]
+        for field, name in (names or _FIELDS[type(part)]).items()
+        if name in sizes and getattr(part, field) == sizes[name][0]
     }
     return replace(part, **changed)
 
 
-#: Sizes of attention through a latent that go by the dimension's own name.
-_RANKS = ("heads", "q_lora_rank", "window")
-
-
-def _resized_block(block: Block, old: dict[str, int], new: dict[str, int]) -> Block:
-    attention, mlp = block.attention, block.mlp
+def _resized_block(block: Block, sizes: _Sizes) -> Block:
+    attention, mlp, mixer = block.attention, block.mlp, block.mixer
+    if attention is not None:
+        attention = _renewed(attention, sizes)
     if isinstance(attention, AttentionShape):
-        attention = _renewed(_resized_attention(attention, old, new), old, new, window="window")
-    elif isinstance(attention, MlaShape):
-        attention = _renewed(attention, old, new, **{name: name for name in (*_RANKS, "kv_lora_rank")})
-    elif attention is not None:
-        attention = _renewed(attention, old, new, **{name: name for name in _RANKS})
+        attention = _resized_attention(attention, sizes)
     if attention and attention.indexer and attention.indexer.query_rank:
         queries = replace(attention.indexer, query_rank=getattr(attention, "q_lora_rank", None))
         attention = replace(attention, indexer=queries)
-    cross = _resized_attention(block.cross, old, new) if block.cross else None
-    if isinstance(mlp, MlpShape):
-        mlp = _renewed(mlp, old, new, width="d_ff")
-    elif mlp is not None:
-        mlp = _renewed(mlp, old, new, experts="experts", top_k="top_k", width="expert_d_ff")
-        kept = mlp.shared if new.get("shared_d_ff", 1) else None
-        shared = _renewed(kept, old, new, width="shared_d_ff") if kept else None
+    if mlp is not None:
+        mlp = _renewed(mlp, sizes)
+    if isinstance(mlp, MoeShape) and mlp.shared:
+        shared = _renewed(mlp.shared, sizes, width="shared_d_ff") if sizes.get("shared_d_ff", (1, 1))[1] else None
         mlp = replace(mlp, shared=shared, shared_gate=mlp.shared_gate and shared is not None)
-    mixer = block.mixer
     if mixer is not None and mixer.kind == "short_conv":
-        mixer = _renewed(mixer, old, new, heads="hidden")
-    return replace(block, attention=attention, cross=cross, mlp=mlp, mixer=mixer)
+        mixer = _renewed(mixer, sizes, heads="hidden")
+    return replace(block, attention=attention, cross=_resized_attention(block.cross, sizes), mlp=mlp, mixer=mixer)
 
 
-def _resized_attention(attention: AttentionShape, old: dict[str, int], new: dict[str, int]) -> AttentionShape:
-    if (attention.heads, attention.head_dim) != (old["heads"], old["head_dim"]):
+def _resized_attention(attention: AttentionShape | None, sizes: _Sizes) -> AttentionShape | None:
+    heads, head_dim = sizes.get("heads", (0, 0)), sizes.get("head_dim", (0, 0))
+    if attention is None or (attention.heads, attention.head_dim) != (heads[0], head_dim[0]):
         return attention
     return replace(
         attention,
-        heads=new["heads"],
-        kv_heads=new["kv_heads"] if attention.kv_heads == old["kv_heads"] else attention.kv_heads,
-        head_dim=new["head_dim"],
-        rotary_dim=attention.rotary_dim * new["head_dim"] // old["head_dim"],
-        v_head_dim=None if attention.v_head_dim == old["head_dim"] else attention.v_head_dim,
+        heads=heads[1],
+        kv_heads=sizes["kv_heads"][1] if attention.kv_heads == sizes["kv_heads"][0] else attention.kv_heads,
+        head_dim=head_dim[1],
+        rotary_dim=attention.rotary_dim * head_dim[1] // head_dim[0],
+        v_head_dim=None if attention.v_head_dim == head_dim[0] else attention.v_head_dim,
     )
 
 
-def _resized_linears(linears: tuple[Linear, ...], old: dict[str, int], new: dict[str, int]) -> tuple[Linear, ...]:
-    return tuple(_renewed(linear, old, new, out_features="hidden", in_features="hidden") for linear in linears)
+def _resized_linears(linears: tuple[Linear, ...], sizes: _Sizes) -> tuple[Linear, ...]:
+    return tuple(_renewed(linear, sizes) for linear in linears)
 
 
 #: The dimensions of a matrix's outputs and inputs.

@@ -180,19 +180,14 @@ def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Answer:
     The other rules on shapes then judge the model as it is unsplit: no shard of that split will exist. Those on costs
     say nothing: what would run is not what was asked for.
     """
-    answer = _settled(rule.answer(context))
+    answer = rule.check(context)
     # What is said of e is of experts' ranks, which may fold where no price is known of it.
     broken = not isinstance(answer, NotApplicable) and any(one.error or one.field == "e" for one in answer)
     if unsplit is None or broken:
         return answer
     if rule.of_costs:
         return NotApplicable("the split cannot be priced")
-    return _settled(rule.answer(replace(context, workload=unsplit)))
-
-
-def _settled(answer: Answer) -> Answer:
-    """A rule may yield its findings; they are read more than once."""
-    return answer if isinstance(answer, NotApplicable) else tuple(answer)
+    return rule.check(replace(context, workload=unsplit))
 
 
 def _on_device(subject: Subject, device: Device) -> Subject:

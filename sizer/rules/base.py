@@ -18,7 +18,7 @@ from shapes.frozen import frozen
 from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.unproven import Unproven
-from shapes.operators import Operator, split_problems
+from shapes.operators import Operator, Product, split_problems
 from shapes.step import StepCost
 from shapes.workload import Workload
 
@@ -110,6 +110,12 @@ class Context:
         return self.model is None or not split_problems(self.model, self.workload)
 
     @property
+    def whole(self) -> ModelShape:
+        """The model, of rules that need one."""
+        assert self.model is not None
+        return self.model
+
+    @property
     def room_bytes(self) -> int:
         """What a suggested change may fill of the device."""
         return int(ROOM * self.device.memory.bytes)
@@ -151,30 +157,50 @@ Answer = NotApplicable | Iterable[Finding]
 Check = Callable[[Context], Answer]
 
 
+#: What rules may need -> whether a context has it, and why a rule is not applicable where it has not.
+PREMISES: dict[str, tuple[Callable[[Context], bool], str]] = {
+    "model": (lambda one: one.model is not None, "the time of a step is not known"),
+    "split": (lambda one: one.divides, "the model does not divide over its devices (SZ105, SZ110, SZ115, SZ117)"),
+    "shards": (lambda one: one.workload.t > 1, "no tensor parallelism"),
+    "train": (
+        lambda one: one.workload.train,
+        "inference has no weight gradients, and batches of the requests that wait",
+    ),
+    "rows": (lambda one: not one.workload.decode, "a step of decoding has a token a request"),
+    "products": (lambda one: any(isinstance(op, Product) for op in one.operators), "no matrix products"),
+    "length": (
+        lambda one: one.model is None or one.model.main.length is None,
+        "the model, not the workload, sets the sequence length",
+    ),
+}
+
+
 @frozen
 class Rule:
     """A row of the catalogue. ``of_costs``: it judges seconds or bytes alone, and so forbids no suggestion.
 
-    ``of_parameters``: what it judges is known where only the parameters are.
+    ``needs``: of PREMISES, those without which it is not applicable.
     """
 
     code: str
     slug: str
     source: str
-    check: Check
+    judge: Check
     of_costs: bool
-    of_parameters: bool = False
+    needs: tuple[str, ...]
 
-    def answer(self, context: Context) -> Answer:
-        """What it says of ``context``."""
-        if self.of_costs and context.model is None and not self.of_parameters:
-            return NotApplicable("the time of a step is not known")
-        return self.check(context)
+    def check(self, context: Context) -> Answer:
+        """What it says of ``context``; findings may be read more than once."""
+        for holds, reason in map(PREMISES.__getitem__, self.needs):
+            if not holds(context):
+                return NotApplicable(reason)
+        answer = self.judge(context)
+        return answer if isinstance(answer, NotApplicable) else tuple(answer)
 
     @property
     def body(self) -> str:
         """The page without its heading and source: what the rule asks, a bad and a good example, what it suggests."""
-        return cleandoc(self.check.__doc__ or "")
+        return cleandoc(self.judge.__doc__ or "")
 
     @property
     def page(self) -> str:
@@ -187,19 +213,19 @@ class Rule:
 
     @property
     def file(self) -> str:
-        return self.check.__code__.co_filename
+        return self.judge.__code__.co_filename
 
 
 #: Code -> rule, as the topics' files are imported.
 DECLARED: dict[str, Rule] = {}
 
 
-def rule(code: str, *, source: str, of_costs: bool = False, of_parameters: bool = False) -> Callable[[Check], Check]:
-    """Declare the decorated function as the rule ``code``, with its own name as its slug."""
+def rule(code: str, *, source: str, of_costs: bool = False, needs: str = "") -> Callable[[Check], Check]:
+    """Declare the decorated function as the rule ``code``, with its own name as its slug; ``needs``: words."""
 
-    def declared(check: Check) -> Check:
-        slug = check.__name__.replace("_", "-")
-        DECLARED[code] = Rule(code, slug, source, check, of_costs, of_parameters)
-        return check
+    def declared(judge: Check) -> Check:
+        slug = judge.__name__.replace("_", "-")
+        DECLARED[code] = Rule(code, slug, source, judge, of_costs, tuple(needs.split()))
+        return judge
 
     return declared

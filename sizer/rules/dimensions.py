@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from shapes.model import AttentionShape, MlpShape, ModelShape
+from shapes.model import AttentionShape, ModelShape
 from shapes.model.resize import Side, sides
 from shapes.model.unproven import named
 from shapes.operators import Product
@@ -120,7 +120,7 @@ def hidden_per_shard(context: Context) -> Answer:
     return [Finding("hidden", hidden, message, suggestions, violated=violated, cause=cause)]
 
 
-@rule("SZ108", source="ML Engineering book, shape recommendation 6 and the SwiGLU search.")
+@rule("SZ108", source="ML Engineering book, shape recommendation 6 and the SwiGLU search.", needs="model")
 def swiglu_width(context: Context) -> Answer:
     """A gated MLP's width, per shard, is a multiple of the device's alignment.
 
@@ -133,8 +133,8 @@ def swiglu_width(context: Context) -> Answer:
     Suggestion: the neighbouring multiples of the alignment times t, of twice and of four times that; `sizer search --h
     H` looks wider.
     """
-    mlp = _gated(context.model)
-    if mlp is None:
+    mlp = context.whole.dense_mlp
+    if mlp is None or not mlp.gated:
         return NotApplicable("no gated dense MLP")
 
     def near(width: int, step: int) -> list[int]:
@@ -145,19 +145,15 @@ def swiglu_width(context: Context) -> Answer:
     return unaligned_shards(context, "d_ff", "d_ff", mlp.width, f"the width{origin}: {{}}", near)
 
 
-def _gated(model: ModelShape | None) -> MlpShape | None:
-    """The dense MLP that rule SZ108 judges."""
-    mlp = model.dense_mlp if model is not None else None
-    return mlp if mlp is not None and mlp.gated else None
-
-
 #: Below this share of the step a product is not worth a line.
 NOTABLE_PRODUCT = 0.001
 #: Nor, below this, is one whose dimension no configuration sets a fault.
 NOTABLE_GATE = 0.01
 
 
-@rule("SZ109", source="NVIDIA Matrix Multiplication Background User's Guide, tensor-core requirements.")
+@rule(
+    "SZ109", source="NVIDIA Matrix Multiplication Background User's Guide, tensor-core requirements.", needs="products"
+)
 def tensor_core_alignment(context: Context) -> Answer:
     """
     Every leading dimension of every product meets the tensor cores' requirement: forward, dgrad and wgrad, per shard.
@@ -173,13 +169,7 @@ def tensor_core_alignment(context: Context) -> Answer:
 
     Suggestion: the nearest aligned value of the dimension, where it is one that a configuration sets.
     """
-    if not any(isinstance(op, Product) for op in context.operators):
-        return NotApplicable("no matrix products")
-    return list(_misaligned(context))
-
-
-def _misaligned(context: Context) -> Iterator[Finding]:
-    """One finding a dimension, however many products have it: fixing it fixes them all."""
+    # One finding a dimension, however many products have it: fixing it fixes them all.
     step_s = context.step_s
     lost = _lost_seconds(context)
     for value, by_name in sorted(lost.items(), key=lambda item: -sum(item[1].values())):
@@ -221,7 +211,7 @@ def _covered(context: Context) -> set[int]:
     """Sizes that other rules judge, whole and as shards hold them."""
     dims, workload, model = context.dimensions, context.workload, context.model
     names = ["vocab", "hidden", "head_dim", "experts", "expert_d_ff", "shared_d_ff"]
-    if _gated(model) is not None:
+    if model is not None and model.dense_mlp is not None and model.dense_mlp.gated:
         names.append("d_ff")
     values = {dims[name] for name in names if name in dims} | _of_heads(model, workload)
     # Gate and up may be one product of twice the width.
@@ -304,6 +294,7 @@ _LATENT_BLOCK = 32
     "SZ124",
     source="Transformer Engine, docs/features/low_precision_training and pytorch/utils.py:609-624; vLLM issues 17569, "
     "54178 and SGLang issue 3345 (blocks of 128); shapes/recipes names each recipe's.",
+    needs="model",
 )
 def low_precision_shards(context: Context) -> Answer:
     """Every shard of every quantised matrix is made of whole blocks of the low-precision recipe.
@@ -321,12 +312,10 @@ def low_precision_shards(context: Context) -> Answer:
 
     Suggestion: the neighbouring widths that cut into whole blocks, or a smaller t that cuts none.
     """
-    recipe, model = context.workload.low_precision, context.model
-    if model is None:
-        return NotApplicable("a trace names no weight matrices")
+    recipe = context.workload.low_precision
     if recipe is None:
-        return list(_cut_features(context, model, None)) if model.formats else NotApplicable("no low-precision format")
-    return [*_cut_features(context, model, recipe), *_cut_tokens(context, recipe)]
+        return _cut_features(context, None) if context.whole.formats else NotApplicable("no low-precision format")
+    return [*_cut_features(context, recipe), *_cut_tokens(context, recipe)]
 
 
 def _step(side: Side, recipe: Recipe | None) -> int:
@@ -351,8 +340,8 @@ def _cut_blocks(model: ModelShape, t: int, recipe: Recipe | None) -> dict[str, S
 RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
 
 
-def _cut_features(context: Context, model: ModelShape, recipe: Recipe | None) -> Iterator[Finding]:
-    t = context.workload.t
+def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
+    model, t = context.whole, context.workload.t
     for dimension, side in _cut_blocks(model, t, recipe).items():
         step, kept = _step(side, recipe), recipe or side.kept
         padded = next_multiple(side.features, step)

@@ -171,6 +171,7 @@ HEAD_TILE = 64
     "SZ126",
     source="FlashMLA (head_dim 576, values 512); FlashInfer, mla/_core.py (supported_mla_head_dimensions); DeepSpeed "
     "issue 8276 (kv_lora_rank 68).",
+    needs="model",
 )
 def mla_shape(context: Context) -> Answer:
     """Multi-head latent attention has the ranks and head dimensions that its kernels are built for.
@@ -189,10 +190,10 @@ def mla_shape(context: Context) -> Answer:
 
     Suggestion: none, since a rank is the model's affair; DeepSeek's dimensions are named.
     """
-    attention = context.model.attention if context.model is not None else None
+    attention = context.whole.attention
     if not isinstance(attention, MlaShape):
         return NotApplicable("no multi-head latent attention")
-    return list(_latent(context, attention))
+    return _latent(context, attention)
 
 
 def _latent(context: Context, mla: MlaShape) -> Iterator[Finding]:

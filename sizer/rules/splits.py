@@ -21,7 +21,7 @@ from sizer.rules.arithmetic import (
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
 
 
-@rule("SZ105", source="ML Engineering book, shape recommendation 4; arXiv 2401.14489.")
+@rule("SZ105", source="ML Engineering book, shape recommendation 4; arXiv 2401.14489.", needs="shards")
 def batch_heads_per_shard(context: Context) -> Answer:
     """(b x a)/t is an integer, and so is a/t: every tensor-parallel shard holds whole heads.
 
@@ -31,8 +31,6 @@ def batch_heads_per_shard(context: Context) -> Answer:
     Suggestion: the nearest powers of two that divide the heads as t, or the nearest number of heads that t divides.
     """
     t, dims, model = context.workload.t, context.dimensions, context.model
-    if t == 1:
-        return NotApplicable("no tensor parallelism")
     known = head_counts(model) if model else tuple({dims["heads"]} if "heads" in dims else ())
     if not known:
         return NotApplicable("no attention heads known")
@@ -65,7 +63,7 @@ def _with_heads(dims: Mapping[str, int], heads: int, t: int) -> Iterator[Suggest
         yield Suggestion({"hidden": heads * dim, "heads": heads})
 
 
-@rule("SZ115", source="Megatron-LM (num-query-groups); GQA, arXiv 2305.13245.")
+@rule("SZ115", source="Megatron-LM (num-query-groups); GQA, arXiv 2305.13245.", needs="shards")
 def kv_heads_per_shard(context: Context) -> Answer:
     """Key/value heads divide over tensor parallelism, or t divides over them.
 
@@ -78,8 +76,6 @@ def kv_heads_per_shard(context: Context) -> Answer:
     key/value heads that t and the heads divide.
     """
     t, dims = context.workload.t, context.dimensions
-    if t == 1:
-        return NotApplicable("no tensor parallelism")
     if not {"kv_heads", "heads"} <= dims.keys() or dims["kv_heads"] == dims["heads"]:
         return NotApplicable("no shared key/value heads")
     kv = dims["kv_heads"]
@@ -112,6 +108,7 @@ NOTABLE_WAIT = 0.05
     source="arXiv 2401.14489, section VI; Megatron-LM, core/transformer/transformer_config.py:2385 "
     "(account_for_loss_in_pipeline_split); The Llama 3 Herd of Models, 3.3.2.",
     of_costs=True,
+    needs="model",
 )
 def pipeline_balance(context: Context) -> Answer:
     """The pipeline's stages take the same time: layers, head and predicted tokens spread evenly.
@@ -127,10 +124,10 @@ def pipeline_balance(context: Context) -> Answer:
     Suggestion: none that a configuration sets: fewer layers on the last stage (frameworks count the head as a layer or
     take a layout of stages), a p that divides the layers, or the next number of layers that p divides.
     """
-    model, p = context.model, context.workload.p
+    model, p = context.whole, context.workload.p
     if p == 1:
         return NotApplicable("no pipeline parallelism")
-    if model is None or len(model.stacks) > 1:
+    if len(model.stacks) > 1:
         return NotApplicable("no single stack of layers")
     if p > model.layers:
         message = f"{model.layers} layers over p {p}: a stage without a layer cannot run"
@@ -138,11 +135,12 @@ def pipeline_balance(context: Context) -> Answer:
         return [Finding("p", p, message, suggest("p", fewer), error=True)]
     if not context.operators:
         return NotApplicable("no stages are priced")
-    return list(_unbalanced(context, model, p))
+    return _unbalanced(context)
 
 
-def _unbalanced(context: Context, model: ModelShape, p: int) -> Iterator[Finding]:
+def _unbalanced(context: Context) -> Iterator[Finding]:
     """What the other stages wait for the slowest one, in the usual layout and in the best."""
+    model, p = context.whole, context.workload.p
     layers = model.layers
     layers_s = sum(seconds for op, _, seconds in context.timed() if op.name.startswith("layers."))
     head_s = sum(seconds for op, _, seconds in context.timed() if op.name in ENDS)
@@ -188,7 +186,11 @@ def _slowest_stage(layers: int, head: float, p: int) -> float:
 TILE_ROWS = 128
 
 
-@rule("SZ117", source="Grouped GEMM tiles of 128 rows; strides: transformers issue 48644, pytorch pull request 150374.")
+@rule(
+    "SZ117",
+    source="Grouped GEMM tiles of 128 rows; strides: transformers issue 48644, pytorch pull request 150374.",
+    needs="model",
+)
 def expert_shapes(context: Context) -> Answer:
     """Experts have aligned widths, divide over the devices, and are routed enough tokens to fill a tile.
 
@@ -205,15 +207,14 @@ def expert_shapes(context: Context) -> Answer:
     Suggestion: the neighbouring aligned width; a degree that divides the experts, or experts that it divides; a larger
     microbatch.
     """
-    model = context.model
-    moe = model.moe if model is not None else None
-    if model is None or moe is None:
+    model, workload = context.whole, context.workload
+    moe = model.moe
+    if moe is None:
         return NotApplicable("no experts")
-    refused = "; grouped products refuse rows off 16 bytes" * context.off_vector(moe.width, context.workload.t)
+    refused = "; grouped products refuse rows off 16 bytes" * context.off_vector(moe.width, workload.t)
     said = f"each expert's width: {{}}{refused}"
     width = unaligned_shards(context, "expert_d_ff", "d_ff", moe.width, said, neighbours)
-    found = [*width, *_spread(model, moe, context.workload)]
-    workload = context.workload
+    found = [*width, *_spread(model, moe, workload)]
     routed = workload.tokens * moe.top_k * workload.e
     if routed / moe.experts < TILE_ROWS and not workload.decode:
         message = (
@@ -262,6 +263,7 @@ NOTABLE_PADDING = 0.05
     source="torchtitan, models/common/token_dispatcher.py (TorchAOTokenDispatcher) and pull request 1503; Megatron-LM, "
     "core/fp8_utils.py get_fp8_align_size; DeepGEMM README (contiguous layout).",
     of_costs=True,
+    needs="model rows",
 )
 def expert_group_padding(context: Context) -> Answer:
     """The rows that pad each expert's group up to the grouped product's alignment are few.
@@ -276,12 +278,9 @@ def expert_group_padding(context: Context) -> Answer:
 
     Suggestion: a larger microbatch.
     """
-    model, workload = context.model, context.workload
-    moe = model.moe if model is not None else None
+    moe, workload = context.whole.moe, context.workload
     if moe is None:
         return NotApplicable("no experts")
-    if workload.decode:
-        return NotApplicable("decode kernels mask rows instead of padding groups")
     recipe = workload.low_precision
     multiple = recipe.alignment.expert_rows if recipe is not None else ROWS_16_BIT
     rows = workload.own_tokens(workload.s) * moe.top_k

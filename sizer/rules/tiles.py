@@ -28,6 +28,7 @@ def _notable_products(context: Context, share: float) -> Iterator[tuple[Gemm, Co
     "SZ111",
     source="NVIDIA Matrix Multiplication Background User's Guide, dimension quantization; ML Engineering book.",
     of_costs=True,
+    needs="model",
 )
 def tile_quantization(context: Context) -> Answer:
     """Partial tiles throw away at most 5% of the computed output.
@@ -51,7 +52,7 @@ def tile_quantization(context: Context) -> Answer:
         # The dimension of whose whole tiles the least is kept.
         value, edge = min(zip((op.m, op.n), cost.tile, strict=True), key=lambda pair: pair[0] / next_multiple(*pair))
         # Without a dimension to move, an edge is how the model is built and no advice.
-        if context.model is not None and not _at_the_edge(context, value, op.name):
+        if not _at_the_edge(context, value, op.name):
             continue
         text = (
             f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {cost.tile[0]} x {cost.tile[1]} keeps "
@@ -92,6 +93,7 @@ PERSISTENT = ("hopper", "blackwell")
     "SZ112",
     source="NVIDIA Matrix Multiplication Background User's Guide, wave quantization; ML Engineering book.",
     of_costs=True,
+    needs="model",
 )
 def wave_quantization(context: Context) -> Answer:
     """The last wave of thread blocks leaves at most 10% of a product's time idle.
@@ -108,7 +110,7 @@ def wave_quantization(context: Context) -> Answer:
     """
     if context.device.architecture in PERSISTENT:
         return NotApplicable("persistent kernels on this architecture pay little for a partial wave")
-    if context.model is None or "d_ff" not in context.dimensions:
+    if "d_ff" not in context.dimensions:
         return NotApplicable("no MLP width known to move")
     width, t = context.dimensions["d_ff"], context.workload.t
     idle = [
@@ -136,6 +138,7 @@ NOTABLE_VARIANT = 0.10
     "SZ130",
     source="Machine Learning Engineering book, training/performance, 'Do more SMs give more TFLOPS?'",
     of_costs=True,
+    needs="model",
 )
 def device_variants(context: Context) -> Answer:
     """Products of few waves run alike on every variant that the device is sold as.
@@ -171,7 +174,7 @@ def device_variants(context: Context) -> Answer:
 QUERY_TILE = 128
 
 
-@rule("SZ113", source="ML Engineering book, FlashAttention; arXiv 2401.14489.", of_costs=True)
+@rule("SZ113", source="ML Engineering book, FlashAttention; arXiv 2401.14489.", of_costs=True, needs="model rows")
 def attention_occupancy(context: Context) -> Answer:
     """Attention's thread blocks fill the device.
 
@@ -184,8 +187,6 @@ def attention_occupancy(context: Context) -> Answer:
     Suggestion: a larger microbatch, or a smaller t.
     """
     workload, units = context.workload, context.device.compute.units
-    if workload.decode:
-        return NotApplicable("decode kernels split the keys too, and fill the device with few requests")
     cores = [op for op in context.operators if isinstance(op, Attention) and op.phase == "forward"]
     if not cores:
         return NotApplicable("no fused attention")
@@ -208,7 +209,12 @@ MANY = 1 << 20
 NOTABLE_BOUND = 0.05
 
 
-@rule("SZ118", source="NVIDIA Matrix Multiplication Background User's Guide, math and memory bounds.", of_costs=True)
+@rule(
+    "SZ118",
+    source="NVIDIA Matrix Multiplication Background User's Guide, math and memory bounds.",
+    of_costs=True,
+    needs="model products rows",
+)
 def memory_bound_gemm(context: Context) -> Answer:
     """No product that takes a notable share of the step is bound by memory instead of arithmetic.
 
@@ -223,9 +229,7 @@ def memory_bound_gemm(context: Context) -> Answer:
     scores and values, which are as narrow in any batch, the fused kernel.
     """
     workload = context.workload
-    if not any(isinstance(op, Product) for op in context.operators):
-        return NotApplicable("no matrix products")
-    if workload.decode or (not workload.train and workload.s == 1):
+    if not workload.train and workload.s == 1:
         return NotApplicable("decoding reads every weight for a token a request: it is bound by memory by nature")
     slow = [(op, s) for op, cost, s in context.timed() if cost.bound == "memory" and isinstance(op, Product)]
     spent, step_s = sum(seconds for _, seconds in slow), context.step_s
@@ -264,6 +268,7 @@ NOTABLE_WAITING = 0.1
     "SZ123",
     source="Machine Learning Engineering book, 'Kernel launch'; pytorch.org/blog/accelerating-pytorch-with-cuda-graphs",
     of_costs=True,
+    needs="model",
 )
 def launch_bound(context: Context) -> Answer:
     """The device should not wait for the host: a step is no shorter than its kernels take to be launched.
@@ -300,7 +305,12 @@ def launch_bound(context: Context) -> Answer:
 NOTABLE_ROWS = 0.25
 
 
-@rule("SZ135", source="NVIDIA Matrix Multiplication Background User's Guide, dimension quantization.", of_costs=True)
+@rule(
+    "SZ135",
+    source="NVIDIA Matrix Multiplication Background User's Guide, dimension quantization.",
+    of_costs=True,
+    needs="model",
+)
 def decode_tiles(context: Context) -> Answer:
     """A decoding batch fills the rows of the tiles that its products compute, where computing takes the time.
 

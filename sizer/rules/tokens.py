@@ -18,12 +18,6 @@ from shapes.workload import Workload
 from sizer.rules.arithmetic import largest_power_of_two, neighbours, next_multiple
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
 
-FIXED = "the model, not the workload, sets the sequence length"
-
-
-def _sets_its_length(context: Context) -> bool:
-    return context.model is not None and context.model.main.length is not None
-
 
 def _sequences(context: Context, values: Iterable[int]) -> tuple[Suggestion, ...]:
     """Those of ``values`` that the model has positions for."""
@@ -31,7 +25,11 @@ def _sequences(context: Context, values: Iterable[int]) -> tuple[Suggestion, ...
     return suggest("s", (value for value in values if longest is None or value <= longest))
 
 
-@rule("SZ104", source="ML Engineering book, shape recommendation 3; pytorch/ao issue 3111 (fp8).")
+@rule(
+    "SZ104",
+    source="ML Engineering book, shape recommendation 3; pytorch/ao issue 3111 (fp8).",
+    needs="model train length",
+)
 def tokens_power_of_two(context: Context) -> Answer:
     """The tokens of a microbatch, b x s, are a multiple of the device's alignment.
 
@@ -45,10 +43,6 @@ def tokens_power_of_two(context: Context) -> Answer:
     Suggestion: the neighbouring sequence lengths.
     """
     workload = context.workload
-    if not workload.train:
-        return NotApplicable("no weight gradients in inference")
-    if context.model is None or _sets_its_length(context):
-        return NotApplicable(FIXED)
     tokens, step = workload.tokens, context.alignment
     if tokens % step == 0:
         return ()
@@ -127,6 +121,7 @@ ATTENTION_TILE = 64
     "SZ122",
     source="NVIDIA Matrix Multiplication Background User's Guide; vision-transformer practice (register tokens).",
     of_costs=True,
+    needs="model",
 )
 def odd_sequence(context: Context) -> Answer:
     """A fixed-length encoder's sequence sits on the tile.
@@ -140,8 +135,7 @@ def odd_sequence(context: Context) -> Answer:
     Suggestion: add register tokens up to the next multiple of 8 (aligned rows) or 64 (whole tiles), or pool instead of
     a class token.
     """
-    stacks = context.model.stacks if context.model is not None else ()
-    fixed = [(stack.name, stack.length) for stack in stacks if stack.length]
+    fixed = [(stack.name, stack.length) for stack in context.whole.stacks if stack.length]
     if not fixed:
         return NotApplicable("no stack of fixed length")
     return [
@@ -160,6 +154,7 @@ def odd_sequence(context: Context) -> Answer:
     "SZ127",
     source="Megatron-LM, training/arguments.py:1335 (seq_length over 2 cp) and core/tensor_parallel/mappings.py:181 "
     "(over t); Transformer Engine, fused_attn/context_parallel.cu.",
+    needs="rows length",
 )
 def sequence_shards(context: Context) -> Answer:
     """A sequence cuts into equal parts over context parallelism (2 cp of them) and over sequence parallelism (t).
@@ -178,10 +173,6 @@ def sequence_shards(context: Context) -> Answer:
     scattered = workload.t if workload.sequence_parallel else 1
     if cp == 1 and scattered == 1:
         return NotApplicable("neither context nor sequence parallelism")
-    if workload.decode:
-        return NotApplicable("a decode step has one token a request")
-    if _sets_its_length(context):
-        return NotApplicable(FIXED)
     parts = {
         f"2 x cp = {2 * cp} parts": 2 * cp if cp > 1 else 1,
         f"{cp * scattered} ranks of cp {cp} and t {workload.t}": cp * scattered,
@@ -197,19 +188,11 @@ def sequence_shards(context: Context) -> Answer:
     return [Finding("s", s, message, longer + rings, error=True)]
 
 
-def _counted(context: Context) -> ModelShape | NotApplicable:
-    """The model whose memory can be counted, or why it cannot."""
-    if context.model is None:
-        return NotApplicable("memory needs a model that is understood")
-    if not context.divides:
-        return NotApplicable("the model does not divide over its devices (SZ105, SZ110, SZ115, SZ117)")
-    return context.model
-
-
 @rule(
     "SZ106",
     source="Machine Learning Engineering book, shape recommendation 5; Megatron-LM (2205.05198)",
     of_costs=True,
+    needs="model split shards",
 )
 def smallest_tensor_parallel(context: Context) -> Answer:
     """Tensor parallelism should be as small as memory allows.
@@ -223,22 +206,12 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     Bad: `sizer check config.json --tp 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
     """
-    model, workload, device, implementation = (
-        _counted(context),
-        context.workload,
-        context.device,
-        context.implementation,
-    )
+    model, workload, implementation = context.whole, context.workload, context.implementation
     if workload.serving:
         return NotApplicable("in serving a larger t buys latency for throughput, which is a choice")
-    if isinstance(model, NotApplicable):
-        return model
-    t = workload.t
-    if t == 1:
-        return NotApplicable("no tensor parallelism")
+    t, device = workload.t, context.device
     whole = replace(workload, sequence_parallel=False)
-    room = context.room_bytes
-    smallest = smallest_tp(model, whole, room, largest=t, implementation=implementation)
+    smallest = smallest_tp(model, whole, context.room_bytes, largest=t, implementation=implementation)
     if smallest is None or smallest >= t:
         return []
     split = _within(replace(whole, gpus=workload.gpus), {"t": smallest}) or {"t": smallest}
@@ -249,7 +222,12 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     return [Finding("t", t, message, (Suggestion(change, note),))]
 
 
-@rule("SZ107", source="Machine Learning Engineering book, shape recommendation 2 and 'Batch sizes'", of_costs=True)
+@rule(
+    "SZ107",
+    source="Machine Learning Engineering book, shape recommendation 2 and 'Batch sizes'",
+    of_costs=True,
+    needs="model split train",
+)
 def largest_microbatch(context: Context) -> Answer:
     """The microbatch should be as large as memory allows.
 
@@ -263,16 +241,12 @@ def largest_microbatch(context: Context) -> Answer:
     Bad: `sizer check config.json -b 4 --global-batch 512` where 8 sequences fit.
     Good: the largest divisor of the global batch's share that `sizer memory config.json` finds to fit.
     """
-    model, workload = _counted(context), context.workload
-    if isinstance(model, NotApplicable):
-        return model
+    workload = context.workload
     if not context.sets_any("b"):
         return NotApplicable("no microbatch given (-b)")
-    if not workload.train:
-        return NotApplicable("a serving batch is as large as the requests that wait")
     if workload.global_batch is None:
         return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
-    largest = largest_that_fits(model, workload, context.room_bytes, implementation=context.implementation)
+    largest = largest_that_fits(context.whole, workload, context.room_bytes, implementation=context.implementation)
     if largest < workload.b:
         return NotApplicable("the workload does not fit the device (SZ121)")
     share = workload.global_batch // workload.d
@@ -299,7 +273,7 @@ DEGREES = (2, 4, 8, 16, 32, 64)
     "SZ121",
     source="Machine Learning Engineering book, 'Anatomy of model's memory usage'",
     of_costs=True,
-    of_parameters=True,
+    needs="split",
 )
 def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.
@@ -321,9 +295,7 @@ def fits_in_memory(context: Context) -> Answer:
     """
     if context.model is None:
         return _parameters_fit(context)
-    model, workload, device = _counted(context), context.workload, context.device
-    if isinstance(model, NotApplicable):
-        return model
+    model, workload, device = context.model, context.workload, context.device
     needed = memory(model, workload, device=device, implementation=context.implementation)
     if needed.fits:
         return []
@@ -359,6 +331,7 @@ NOTABLE_LOGITS = 0.1
     "SZ133",
     source="Liger Kernel (arXiv 2410.10989), FusedLinearCrossEntropy; Cut Your Losses (arXiv 2411.09009); transformers "
     "use_liger_kernel, torchtitan components/loss.py:606 (ChunkedLossWrapper)",
+    needs="model split train",
 )
 def fused_cross_entropy(context: Context) -> Answer:
     """Logits that are a tenth of the device's memory are not held whole: the loss is fused with the output projection.
@@ -373,12 +346,9 @@ def fused_cross_entropy(context: Context) -> Answer:
 
     Suggestion: none that a configuration sets.
     """
-    model, workload = _counted(context), context.workload
-    if isinstance(model, NotApplicable):
-        return model
-    if not workload.train or not model.head or not context.sets_any(*LAYOUT):
+    if not context.whole.head or not context.sets_any(*LAYOUT):
         return NotApplicable("no loss, or the layout was not said")
-    found = memory(model, workload, implementation=context.implementation)
+    found = memory(context.whole, context.workload, implementation=context.implementation)
     logits = found.components.get("logits_and_loss", 0)
     if logits < NOTABLE_LOGITS * context.device.memory.bytes:
         return ()
@@ -400,6 +370,7 @@ NOTABLE_UPDATE = 0.05
     "SZ134",
     source="Muon is Scalable for LLM Training (arXiv 2502.16982), 2.3; Megatron-LM, core/optimizer/muon.py",
     of_costs=True,
+    needs="model split train",
 )
 def muon_update(context: Context) -> Answer:
     """Muon's update is a small part of a step.
@@ -414,13 +385,11 @@ def muon_update(context: Context) -> Answer:
 
     Suggestion: more tokens a step, or matrices spread over the data-parallel ranks.
     """
-    model, workload = _counted(context), context.workload
-    if isinstance(model, NotApplicable):
-        return model
-    if not workload.train or workload.optimizer != "muon":
+    workload = context.workload
+    if workload.optimizer != "muon":
         return NotApplicable("another optimizer")
     total = 0
-    for one in model.tensors():
+    for one in context.whole.tensors():
         if one.role == "block" and len(one.shape) == 2:  # embeddings and the head are AdamW's
             short, long = sorted(one.shape)
             total += one.copies * ITERATIONS * short * short * (4 * long + 2 * short)

@@ -107,7 +107,7 @@ def _rules_written() -> set[str]:
     """Codes of functions that answer as a rule does, and of decorators in the topics' files."""
     codes = set(re.findall(r'(?m)^@rule\(\s*"(SZ\d+)"', text("sizer/rules/*.py")))
     functions = re.findall(r"(?m)^def ([a-z]\w*)\(.*\) -> Answer:", text("sizer/rules/*.py"))
-    declared = {rule.check.__name__ for rule in import_module("sizer.rules").RULES}
+    declared = {rule.judge.__name__ for rule in import_module("sizer.rules").RULES}
     return codes | (set(functions) - declared)
 
 
