@@ -21,7 +21,7 @@ from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, 
 from shapes.model.parameters import optimizer_state_bytes, precision_named
 from shapes.model.stages import Stage, parameter_tensors
 from shapes.workload import Workload
-from sizer.answers.batch import batch
+from sizer.answers.batch import check_batch
 
 GIB = 2**30
 
@@ -333,20 +333,22 @@ def test_unknown_names_list_the_known_ones() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "microbatch", "t", "p", "microbatches", "expected"),
-    [(8, 4, 1, 1, 1, 32), (8, 4, 2, 2, 1, 8), (8, 4, 1, 1, 4, 128)],
+    ("gpus", "t", "p", "d", "global_batch"),
+    [(8, 1, 1, 8, 32), (8, 2, 2, 2, 8), (8, 1, 1, 8, 128), (None, 2, 1, 3, None)],
 )
-def test_global_batch_is_microbatch_times_dp_times_accumulation(
-    gpus: int, microbatch: int, t: int, p: int, microbatches: int, expected: int
+def test_batches_and_devices_that_agree_are_taken(
+    gpus: int | None, t: int, p: int, d: int, global_batch: int | None
 ) -> None:
-    assert batch(gpus, microbatch, t=t, p=p, microbatches=microbatches).global_batch == expected
+    check_batch(Workload(b=4, t=t, p=p, d=d, gpus=gpus, global_batch=global_batch))
 
 
 def test_batches_and_devices_that_do_not_divide_are_refused() -> None:
     with pytest.raises(InputError, match="gpus = 9: expected a multiple of TP x PP = 2 x 2 = 4"):
-        batch(9, 4, t=2, p=2)
+        check_batch(Workload(gpus=9, t=2, p=2))
     with pytest.raises(InputError, match="global_batch = 100: expected a multiple of MBS x DP = 4 x 8 = 32"):
-        batch(8, 4, global_batch=100)
+        check_batch(Workload(d=8, b=4, global_batch=100))
+    with pytest.raises(InputError, match="d = 3: expected GPUs"):
+        check_batch(Workload(gpus=8, t=2, cp=2, d=3))
 
 
 def test_a_saved_view_keeps_its_whole_storage_and_a_shared_gradient_is_counted_once() -> None:

@@ -188,9 +188,11 @@ def moments(step: Step, gradients: Gradients) -> tuple[Moment, ...]:
         found.append(Moment("at the loss", saved, _tail(_alone(step), gradients), 0, made))
     if workload.finetune != "frozen-base":
         found += _of_layers(step, kinds, runs, saved, made, gradients)
-        found += _of_embedding(
-            step, saved, made if gradients.stay else everything - counted(model.front_tensors(workload.t))
-        )
+        if step.first and (size := _embedding_gradient(step)):
+            # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
+            alive = size + 2 * _tied_head(step)
+            there = made if gradients.stay else everything - counted(model.front_tensors(workload.t))
+            found.append(_moment("gradient of the embedding", alive, saved, there))
     return (*found, Moment("optimizer's step", 0, 0, 0, everything))
 
 
@@ -205,12 +207,6 @@ def _embedding_gradient(step: Step) -> int:
 def _tied_head(step: Step) -> int:
     """Bytes of a tied matrix's gradient of the head."""
     return _embedding_gradient(step) if step.model.tied and step.model.head and step.last else 0
-
-
-def _of_embedding(step: Step, saved: int, there: ShardParameters) -> Iterator[Moment]:
-    if step.first and (size := _embedding_gradient(step)):
-        # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
-        yield _moment("gradient of the embedding", size + 2 * _tied_head(step), saved, there)
 
 
 def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment:

@@ -303,23 +303,18 @@ class Line:
     """One operator or, without an ``output``, a change of what names of the running code keep (``inputs``).
 
     ``when`` and ``unless``: words that must hold and must not. ``run``: a module in the operator's place, which puts
-    its own operators on the tape. The other fields are those of ``Tape.op`` and ``view``.
+    its own operators on the tape. ``part``: a view. ``sums`` and ``ways``: further keywords of ``Tape.op`` or ``view``.
     """
 
     output: str
     inputs: tuple[str, ...]
     when: frozenset[str]
     unless: frozenset[str]
-    size: _Sum = ()
-    saves: tuple[str, ...] = ()
-    keeps: _Sum = ()
-    work: _Sum = ()
-    weights: _Sum = ()
-    adds: bool = False
-    views: bool = False
-    part: bool = False
-    joins: bool = False
     run: str = ""
+    part: bool = False
+    saves: tuple[str, ...] = ()
+    sums: Mapping[str, _Sum] = field(default_factory=dict)
+    ways: Mapping[str, bool] = field(default_factory=dict)
 
 
 def declared() -> Mapping[str, Any]:
@@ -342,12 +337,17 @@ def line_of(text: str) -> Line:
     if not arrow:
         return Line("", tuple(head.split()), when, unless)
     first, *rest = columns[0].split()
-    given: dict[str, Any] = {"run": rest[0]} if first == "run" else {"size": _sum([first, *rest])}
+    run = rest[0] if first == "run" else ""
+    saves, part = tuple(clauses.pop("saves", ())), clauses.pop("part", None) is not None
+    sums, ways = {} if run else {"size": _sum([first, *rest])}, {}
     for name, words in clauses.items() if len(columns) > 1 else ():
-        if name not in _CLAUSES:
+        if name in _SUMS:
+            sums[_SUMS[name]] = _sum(words)
+        elif name in _WAYS:
+            ways[_WAYS[name]] = True
+        else:
             raise ValueError(f"modules.toml: {text!r}: {name!r} is no clause")
-        given[name] = _CLAUSES[name](words)
-    return Line(output.strip(), tuple(inputs.split()), when, unless, **given)
+    return Line(output.strip(), tuple(inputs.split()), when, unless, run, part, saves, sums, ways)
 
 
 def _conditions(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
@@ -365,12 +365,9 @@ def _product(words: list[str]) -> tuple[int, tuple[str, ...], int | str]:
     return number, tuple(factors), int(divisor) if divisor.isdigit() else divisor
 
 
-#: How the words of a clause become the value of its field of a line.
-_CLAUSES: Mapping[str, Callable[[list[str]], Any]] = {
-    **dict.fromkeys(("keeps", "work", "weights"), _sum),
-    "saves": tuple,
-    **dict.fromkeys(("adds", "views", "part", "joins"), lambda words: True),
-}
+#: Clauses that are sums and those that are words alone -> the keyword of ``Tape.op`` or ``view``.
+_SUMS = {"keeps": "saves_bytes", "work": "work", "weights": "weights"}
+_WAYS = {"adds": "shares_gradient", "views": "views_gradient", "joins": "copies_gradient"}
 
 
 def play(
@@ -412,21 +409,11 @@ def _run(
 ) -> Tensor:
     if line.run:
         return runs[line.run](*inputs)
-    size = _value(line.size, numbers)
+    given: dict[str, Any] = {**{name: _value(terms, numbers) for name, terms in line.sums.items()}, **line.ways}
     if line.part:
-        return tape.view(inputs[0], size, copies_gradient=line.joins)
-    return tape.op(
-        line.output,
-        inputs,
-        size,
-        tuple(tensors[name] for name in line.saves if name != line.output),
-        saves_output=line.output in line.saves,
-        saves_bytes=_value(line.keeps, numbers),
-        work=_value(line.work, numbers),
-        weights=_value(line.weights, numbers),
-        shares_gradient=line.adds,
-        views_gradient=line.views,
-    )
+        return tape.view(inputs[0], **given)
+    saves = tuple(tensors[name] for name in line.saves if name != line.output)
+    return tape.op(line.output, inputs, saves=saves, saves_output=line.output in line.saves, **given)
 
 
 def _value(terms: _Sum, numbers: Mapping[str, int]) -> int:

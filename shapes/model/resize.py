@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import lru_cache
-from typing import Any, TypeVar
+from typing import Any
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
@@ -17,15 +17,12 @@ from shapes.model import (
     MlpShape,
     ModelShape,
     MoeShape,
-    RecurrentShape,
     SharedKeyShape,
     Stack,
 )
 from shapes.model.layers import MOST_LAYERS, run_lengths
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
-
-Part = TypeVar("Part", AttentionShape, MlaShape, SharedKeyShape, MlpShape, MoeShape, RecurrentShape, Linear)
 
 #: Dimension -> its old and its new size.
 _Sizes = dict[str, tuple[int, int]]
@@ -136,7 +133,7 @@ _FIELDS: dict[type, dict[str, str]] = {
 }
 
 
-def _renewed(part: Part, sizes: _Sizes, **names: str) -> Part:
+def _renewed(part: Any, sizes: _Sizes, **names: str) -> Any:
     """``part`` with each field that had the old size of the dimension it ``names`` (of ``_FIELDS``) at its new size."""
     changed: dict[str, Any] = {
         field: sizes[name][1]

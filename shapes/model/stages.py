@@ -119,16 +119,12 @@ def _tensors(model: ModelShape, t: int, e: int, p: int, stage: Stage) -> tuple[P
             found += block_tensors(block, stack.hidden, t, e)
         found += stack_front(stack, t) if first or whole else ()
         found += stack_end(stack) if last or whole else ()
-    return (*found, *_end_tensors(model, t, first=first, last=last))
-
-
-def _end_tensors(model: ModelShape, t: int, *, first: bool, last: bool) -> Iterator[ParameterTensor]:
     if first:
-        yield from model.front_tensors(t)
+        found += model.front_tensors(t)
     elif model.tied and model.head:
-        yield from model.embedding_tensors(t)
-    if last:
-        yield from model.end_tensors(t)
+        found += model.embedding_tensors(t)
+    found += model.end_tensors(t) if last else ()
+    return tuple(found)
 
 
 @frozen

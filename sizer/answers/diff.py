@@ -20,16 +20,8 @@ from sizer.checking.proposals import Proposals, propose
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
 
-_UNITS = {
-    "b": 1,
-    "kib": 2**10,
-    "mib": 2**20,
-    "gib": 2**30,
-    "tib": 2**40,
-    "kb": 1e3,
-    "mb": 1e6,
-    "gb": 1e9,
-    "tb": 1e12,
+_UNITS = {"b": 1} | {
+    f"{prefix}{end}": base**power for end, base in (("b", 1000), ("ib", 1024)) for power, prefix in enumerate("kmgt", 1)
 }
 #: Units of a share.
 _SHARES = {"": 1, "%": 0.01}
@@ -199,15 +191,15 @@ def diff(
     old: object,
     new: object,
     *,
-    device: str | Device | Iterable[str | Device] = DEFAULT_DEVICE,
+    device: str | Device | Iterable[str | Device] | None = None,
     select: Iterable[str] = (),
     ignore: Iterable[str] = (),
     budgets: DiffBudgets | None = None,
     stack: str | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> Diff:
-    """``old`` and ``new`` (each as for ``check``) compared on ``device``, one or several."""
-    chosen = [device] if isinstance(device, (str, Device)) else list(device)
+    """``old`` and ``new`` (each as for ``check``) compared on ``device``, one or several (None: h100-sxm)."""
+    chosen = [device] if isinstance(device, (str, Device)) else list(device or [DEFAULT_DEVICE])
     was, now = (read_subject(one, nearest=True, stack=stack, **workload) for one in (old, new))
     suppression = Suppression(tuple(select), tuple(ignore))
     return diff_of([compare(was, now, [load_device(one) for one in chosen], suppression)], budgets)
@@ -228,8 +220,7 @@ def compare(
 ) -> FileDiff:
     """Two resolved inputs on each of ``devices``; None: the file was added or removed."""
     there = new or old
-    if there is None:
-        raise InputError("expected a configuration on one side at least")
+    assert there is not None
 
     def on(device: Device) -> DeviceDiff:
         was, now = (None if one is None else _Priced(one, device, suppression) for one in (old, new))
@@ -278,13 +269,13 @@ def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> Devic
 
 def _among(findings: Sequence[PricedFinding], found: PricedFinding, least: int = len(SEVERITIES)) -> bool:
     """Whether a finding is among others, at the severity of this index or worse."""
-    return any(_same(found, one) and SEVERITIES.index(one.severity) <= least for one in findings)
-
-
-def _same(one: PricedFinding, other: PricedFinding) -> bool:
-    """Whether two findings are of one cause: a field, and a rule that points at it in both."""
-    codes = {*other.codes, other.code}
-    return one.field == other.field and not codes.isdisjoint((*one.codes, one.code))
+    # Two are of one cause: a field, and a rule that points at it in both.
+    return any(
+        one.field == found.field
+        and not {one.code, *one.codes}.isdisjoint((found.code, *found.codes))
+        and SEVERITIES.index(one.severity) <= least
+        for one in findings
+    )
 
 
 def _ratio(old: _Priced, new: _Priced) -> tuple[float, float]:

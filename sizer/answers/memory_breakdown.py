@@ -29,7 +29,7 @@ from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords
-from sizer.answers.batch import batch_of
+from sizer.answers.batch import check_batch
 from sizer.printing import Printable
 from sizer.subject import read_subject
 
@@ -186,8 +186,6 @@ def memory(
     loss = subject.stack.loss if loss is None and stack is not None else loss
     options: dict[str, Any] = {"loss": loss, "implementation": subject.implementation}
     options |= {} if weight_dtype is None else {"weight_dtype": weight_dtype}
-    arithmetic = batch_of(settled)
-    if arithmetic is not None:
-        options["microbatches"] = arithmetic.microbatches if settled.global_batch is not None else None
+    check_batch(settled)
     chosen = load_device(device) if isinstance(device, str) else device
     return memory_breakdown(model, settled, chosen, subject.where, memory_utilization, subject.stack, **options)

@@ -25,7 +25,7 @@ from shapes.step import Pricer, StepCost
 from shapes.step.stack import ELEMENTWISE, SoftwareStack, load_stack
 from shapes.toml_table import content
 from shapes.workload import Workload, WorkloadKeywords, workload_fields
-from sizer.answers.batch import batch_of
+from sizer.answers.batch import check_batch
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
 
@@ -348,7 +348,7 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
 
     InputError where devices and global batch do not agree with the layout: another step would be explained.
     """
-    batch_of(subject.workload)
+    check_batch(subject.workload)
     subject.whole()
     subject = run_on(subject, device)
     cost = _priced(subject, subject.workload, subject.stack, device)

@@ -30,7 +30,7 @@ from shapes.files import read_bounded, read_text, write_whole
 from shapes.frozen import frozen
 from shapes.workload import workload_fields
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
-from sizer.rules import MERGED, RULES, nearest
+from sizer.rules import MERGED, RULES, find_rule
 
 #: Keys of the table, and of each per-file table.
 KEYS = (
@@ -117,8 +117,6 @@ class ProjectTable:
 def load_defaults(config: str) -> Defaults:
     """Defaults for ``config`` (a path, or "-"): of the files that match, else the project's."""
     project = nearest_table(config)
-    if project is None:
-        return Defaults()
     device, stack = None, None
     workload: dict[str, Any] = {}
     for table in (project, *(rule for rule in project.per_file() if rule.is_of(config))):
@@ -129,21 +127,18 @@ def load_defaults(config: str) -> Defaults:
     return Defaults(device, stack, fail_on, project.text("format"), workload)
 
 
-def nearest_table(config: str | Path) -> ProjectTable | None:
-    """The table nearest above ``config``; keys are checked."""
-    if config == "-":
-        return None
-    try:
-        folder = Path(config).resolve().parent
-    except (OSError, ValueError, RuntimeError):
-        return None
-    for parent in (folder, *folder.parents):
+def nearest_table(config: str | Path) -> ProjectTable:
+    """The table nearest above ``config``, an empty one where there is none; keys are checked."""
+    folders: list[Path] = []
+    with suppress(OSError, ValueError, RuntimeError):
+        folders += Path(config).resolve().parents if config != "-" else ()
+    for parent in folders:
         for file, below in ((parent / "sizer.toml", ()), (parent / "pyproject.toml", ("tool", "sizer"))):
             table = _table(file, below)
             if table is not None:
                 table.only(KEYS)
                 return table
-    return None
+    return ProjectTable(Path(), "", {})
 
 
 def _table(file: Path, below: tuple[str, ...]) -> ProjectTable | None:
@@ -239,8 +234,6 @@ def load_suppression(
     demanded, because a suppression outlives the memory of why.
     """
     table = nearest_table(config)
-    if table is None:
-        return Suppression((*(select or (ALL,)), *extend_select) if select or extend_select else (), ignore)
     selected = select or table.codes("select")
     return Suppression(
         (*(selected or (ALL,)), *extend_select) if selected or extend_select else (),
@@ -264,18 +257,9 @@ def known_rule(name: str, key: str, where: str | None = None) -> str:
     """A rule's code for its slug, a code or a prefix of one as it is; InputError for what is none."""
     if name == ALL:
         return PREFIX
-    name = MERGED.get(name, name)
-    for rule in RULES:
-        if name == rule.slug:
-            return rule.code
-    if not name or not any(rule.code.startswith(name) for rule in RULES):
-        raise InputError(
-            f"expected a rule's code, a prefix of one or a slug{nearest(name)}; `sizer rules` lists them",
-            where=where,
-            key=key,
-            value=name,
-        )
-    return name
+    if name not in MERGED and name and any(rule.code.startswith(name) for rule in RULES):
+        return name
+    return find_rule(name, "a rule's code, a prefix of one or a slug", where=where, key=key).code
 
 
 #: Of the baseline's form; its largest size.

@@ -130,4 +130,4 @@ def _budget_table(config: str) -> tuple[dict[str, Any], str]:
     from sizer.checking.project import nearest_table
 
     found = nearest_table(config)
-    return (found.table("budgets"), str(found.file)) if found is not None else ({}, "")
+    return found.table("budgets"), str(found.file)

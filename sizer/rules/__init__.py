@@ -6,7 +6,7 @@ from shapes.errors import InputError
 from sizer.rules import dimensions, heads, splits, tiles, tokens
 from sizer.rules.base import DECLARED, Rule
 
-__all__ = ["MERGED", "RULES", "TOPICS", "Rule", "find_rule", "nearest"]
+__all__ = ["MERGED", "RULES", "TOPICS", "Rule", "find_rule"]
 
 TOPICS = (dimensions, heads, tokens, splits, tiles)
 
@@ -17,23 +17,21 @@ RULES: tuple[Rule, ...] = tuple(DECLARED[code] for code in sorted(DECLARED))
 MERGED = {"SZ128": "SZ110"}
 
 
-def find_rule(name: str) -> Rule:
+def find_rule(
+    name: str, expected: str = "a rule's code or slug", *, key: str = "rule", where: str | None = None
+) -> Rule:
     """The rule with this code or slug; an unknown one is an InputError naming the nearest."""
     name = MERGED.get(name.upper(), name)
     for rule in RULES:
         if name.upper() == rule.code or name.lower() == rule.slug:
             return rule
-    raise InputError(f"expected a rule's code or slug{nearest(name)}; `sizer rules` lists them", key="rule", value=name)
+    from difflib import get_close_matches  # only an unknown name pays for it
+
+    near = get_close_matches(name, rule_names(), n=3, cutoff=0.4)
+    nearest = f" (nearest: {', '.join(near)})" if near else ""
+    raise InputError(f"expected {expected}{nearest}; `sizer rules` lists them", where=where, key=key, value=name)
 
 
 def rule_names() -> list[str]:
     """Codes, then slugs."""
     return [rule.code for rule in RULES] + [rule.slug for rule in RULES]
-
-
-def nearest(name: str) -> str:
-    """The codes and slugs that ``name`` resembles, in brackets after a blank; nothing where there is none."""
-    from difflib import get_close_matches  # only an unknown name pays for it
-
-    near = get_close_matches(name, rule_names(), n=3, cutoff=0.4)
-    return f" (nearest: {', '.join(near)})" if near else ""

@@ -169,7 +169,11 @@ def tensor_core_alignment(context: Context) -> Answer:
 
     Suggestion: the nearest aligned value of the dimension, where it is one that a configuration sets.
     """
-    # One finding a dimension, however many products have it: fixing it fixes them all.
+    return _misaligned(context)
+
+
+def _misaligned(context: Context) -> Iterator[Finding]:
+    """One finding a dimension, however many products have it: fixing it fixes them all."""
     step_s = context.step_s
     lost = _lost_seconds(context)
     for value, by_name in sorted(lost.items(), key=lambda item: -sum(item[1].values())):
