@@ -16,7 +16,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError
-from shapes.files import read_bounded
+from shapes.files import read_text
 
 T = TypeVar("T")
 
@@ -75,11 +75,9 @@ def load(path: Path, build: Callable[[Mapping[str, Any], str], T]) -> T:
 
 @lru_cache(maxsize=256)
 def _built(build: Callable[[Mapping[str, Any], str], Any], path: str, mtime_ns: int, size: int) -> Any:
-    text = read_bounded(path, MAX_BYTES)
-    if len(text) > MAX_BYTES:
-        raise InputError(f"expected less than {MAX_BYTES >> 20} MiB", where=path, key="size", value=size)
+    text = read_text(path, MAX_BYTES)
     try:
-        data = tomllib.loads(text.decode("utf-8-sig"))
+        data = tomllib.loads(text)
     except (RecursionError, ValueError) as error:
         raise InputError(f"expected TOML: {error}", where=path) from None
     return build(data, path)

@@ -204,9 +204,9 @@ def test_a_wrong_file_is_named_with_key_and_value(change: dict[str, object], mes
     [
         (b"", "name: expected a string"),
         (b"name = ", "expected TOML"),
-        (b"\xff\xfe", "expected TOML"),
+        (b"\xff\xfe", "expected UTF-8 text"),
         (b"a = " + b"[" * 5000, "expected TOML"),
-        (b"#" * (2 << 20), "less than 1 MiB"),
+        (b"#" * (2 << 20), "at most 1 MiB"),
     ],
 )
 def test_a_file_that_is_no_device_is_refused(tmp_path: Path, content: bytes, message: str) -> None:

@@ -116,7 +116,7 @@ def test_actors_that_die_or_hang_are_replaced_and_their_culprits_named(cluster: 
     for module in (sys.modules[__name__], worker_fakes, measure_fakes):  # workers do not have these files
         ray.cloudpickle.register_pickle_by_value(module)
     said: list[str] = []
-    made = ray_workers(cluster, None, "cpu", said.append, worker_fakes.Faulty)
+    made = ray_workers(cluster, None, "cpu", worker_fakes.Faulty)
     jobs = [job(k) for k in (*range(1, 41), 1313, 2313, 3313)]
     sweep = measure(jobs, executor=Workers(made, said.append, silent_s=3.0))
     assert Counter(one.description["k"] for one in sweep.results.values()) == Counter([*range(1, 41), 1313, 2313, 3313])

@@ -27,10 +27,11 @@ from tabulate import tabulate
 
 from shapes.calibrate.data import Products, Record, held_out, products
 from shapes.calibrate.device_file import write_tables
-from shapes.calibrate.run import _plain, refine
+from shapes.calibrate.run import refine
 from shapes.cost import predict_gemm
 from shapes.cost.constants import gemm_constants
 from shapes.device import Device, load_device
+from shapes.json_form import plain
 
 REPORTS = Path(__file__).resolve().parents[1]
 FITTED = {"a100_sxm": "a100-sxm", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "l40s": "l40s", "b200_sxm": "b200"}
@@ -320,7 +321,7 @@ def write_borrowed_errors(root: Path) -> None:
     """What was judged of constants that are borrowed goes into the files of who borrows: errors, never constants."""
     for gpu, name in SPEC_ONLY.items():
         device = load_device(name)
-        error = _plain(device.errors)
+        error = plain(device.errors)
         for table, dtype, recipe, theirs in LOW_PRECISION:
             files = sorted((root / gpu).rglob("gemm_perf.parquet"))
             records = [one for file in files for one in products_of(file, {theirs: dtype})]

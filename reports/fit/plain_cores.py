@@ -25,11 +25,11 @@ from shapes.calibrate import write_tables
 from shapes.calibrate.data import held_out
 from shapes.calibrate.device_file import gemm_table
 from shapes.calibrate.fitting import bounds
-from shapes.calibrate.run import _plain
 from shapes.cost.constants import NUMBERS as OF_PRODUCTS
 from shapes.cost.constants import PLAIN_CORES, GemmConstants, carried, origin_of
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
+from shapes.json_form import plain
 
 #: Whose rows give whose constants.
 FITTED_ON = {PLAIN_CORES.usual: ("a100-pcie", "a100-pcie-40")} | {name: (name,) for name in PLAIN_CORES.of.values()}
@@ -126,9 +126,9 @@ def main() -> None:
             write_tables(
                 Path(device.origin),
                 {
-                    "cost": {**_plain(device.cost), "fp32": gemm_table(constants)},
-                    "error": {**_plain(device.errors), "fp32": means},
-                    "provenance": {**_plain(device.provenance), "fp32": source},
+                    "cost": {**plain(device.cost), "fp32": gemm_table(constants)},
+                    "error": {**plain(device.errors), "fp32": means},
+                    "provenance": {**plain(device.provenance), "fp32": source},
                 },
             )
 

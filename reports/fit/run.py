@@ -38,13 +38,14 @@ from fit.tables import parquet_columns
 from shapes.calibrate import Calibration, calibrate, write_tables
 from shapes.calibrate.data import Products, Record, held_out, products
 from shapes.calibrate.device_file import gemm_table
-from shapes.calibrate.run import Progress, _plain
+from shapes.calibrate.run import Progress
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import LEAST_K, STEP_K
 from shapes.cost.error import IN_CELL
 from shapes.cost.gemm import Limits
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
+from shapes.json_form import plain
 
 #: The table of constants that cells stand over: of 16-bit products, which fp16 borrows.
 CELLS_OF = "bf16"
@@ -127,7 +128,7 @@ def fit_device(
 
 def present_tables(device: Device) -> Calibration:
     """What the device's file says now."""
-    return Calibration(device.name, *(_plain(table) for table in (device.cost, device.errors, device.provenance)))
+    return Calibration(device.name, *(plain(table) for table in (device.cost, device.errors, device.provenance)))
 
 
 def add_cells(found: Calibration, device: Device, published: Sequence[Record], seed: int, progress: Progress) -> None:

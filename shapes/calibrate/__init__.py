@@ -9,4 +9,4 @@ from shapes.calibrate.data import stored_products
 from shapes.calibrate.device_file import write_tables
 from shapes.calibrate.run import Calibration, calibrate
 
-__all__ = ["Calibration", "Record", "calibrate", "refine", "stored_products", "write_tables"]
+__all__ = ["Calibration", "calibrate", "stored_products", "write_tables"]

@@ -18,6 +18,7 @@ from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
 from shapes.frozen import frozen
+from shapes.json_form import plain
 from shapes.operators.types import Gemm
 
 if TYPE_CHECKING:
@@ -62,10 +63,10 @@ def calibrate(
     Errors are those of constants that have not seen the held-out n, which are the constants returned. ``fit`` is what
     is done to the products that may be seen (`refine`); ``data`` says where the records are from.
     """
-    cost, error = _plain(device.cost), {**STATED, **_plain(device.errors)}
+    cost, error = plain(device.cost), {**STATED, **plain(device.errors)}
     provenance: dict[str, Any] = {
         # Constants that are not fitted anew stay, and so does what they were fitted on.
-        **{dtype: table for dtype, table in _plain(device.provenance).items() if dtype in cost},
+        **{dtype: table for dtype, table in plain(device.provenance).items() if dtype in cost},
         "data": data or "; ".join(sorted({record.source for record in records})),
         "date": date.today().isoformat(),
         "seed": seed,
@@ -121,13 +122,6 @@ def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> Gem
     rates = ("flops_per_s", "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "launch_s")
     moved = {name: getattr(small, name) * getattr(refined, name) / getattr(present, name) for name in rates}
     return replace(refined, small=replace(small, **moved))
-
-
-def _plain(value: Any) -> Any:
-    """Read-only device tables as plain dicts and lists."""
-    if hasattr(value, "items"):
-        return {key: _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, tuple) else value
 
 
 COUNT = 50

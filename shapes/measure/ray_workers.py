@@ -10,7 +10,7 @@ import signal
 import socket
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -23,9 +23,9 @@ from shapes.errors import InputError
 from shapes.measure.in_process import InProcess
 from shapes.measure.workers import START_S, Device, LostError, Make, Worker
 
-#: A head node that takes no connection within this is not there (Ray tries for minutes); after this long without a
-#: word of an actor a line says that it is waited for; what Ray said to be ready comes within this.
-CONNECT_S, WAITING_S, READY_S = 5.0, 20.0, 30.0
+#: A head node that takes no connection within this is not there (Ray tries for minutes); what Ray said to be ready
+#: comes within this.
+CONNECT_S, READY_S = 5.0, 30.0
 _TYPE = "accelerator_type:"
 #: What devices are called whose node does not name their type.
 UNNAMED = "GPU"
@@ -80,9 +80,7 @@ def accelerators() -> Counter[str]:
     return +found
 
 
-def ray_workers(
-    address: str, on: str | None, device: str | None, say: Callable[[str], None], make: Make | None = None
-) -> list[Worker]:
+def ray_workers(address: str, on: str | None, device: str | None, make: Make | None = None) -> list[Worker]:
     """The accelerators of the cluster at ``address``; ``on``: "H100" or "H100:2", their type and how many (None: all).
 
     InputError where there is no cluster, or not what was asked for.
@@ -95,7 +93,7 @@ def ray_workers(
         listed = ", ".join(f"{type_}:{here}" for type_, here in sorted(there.items())) or "no accelerators"
         raise InputError(f"expected a type, and how many, of what the cluster has: {listed}", key="--on", value=on)
     return [
-        RayWorker(f"{type_}/{number}", type_, device, say, make or accelerator_or_cpu)
+        RayWorker(f"{type_}/{number}", type_, device, make or accelerator_or_cpu)
         for type_, many in wanted.items()
         for number in range(many)
     ]
@@ -112,8 +110,8 @@ def accelerator_or_cpu(device: str | None) -> InProcess:
 class RayWorker:
     """See ``Worker``: an actor that has one accelerator."""
 
-    def __init__(self, name: str, type_: str, device: str | None, say: Callable[[str], None], make: Make) -> None:
-        self.name, self._say = name, say
+    def __init__(self, name: str, type_: str, device: str | None, make: Make) -> None:
+        self.name = name
         # Any share of the node's resource for the accelerator's type: the device itself is the actor's GPU.
         resources = {} if type_ == UNNAMED else {f"{_TYPE}{type_}": 0.001}
         # Ray fails what is asked of an actor that it starts again: another takes its place.
@@ -128,7 +126,7 @@ class RayWorker:
         stream = getattr(self._actor, request).options(num_returns="streaming").remote(*arguments)
         over = False
         try:
-            while self._comes(stream, patience_s):
+            while ray.wait([stream], timeout=START_S if self._fresh else patience_s)[0]:
                 message = ray.get(next(stream), timeout=READY_S)
                 self._fresh = False
                 yield message
@@ -144,14 +142,6 @@ class RayWorker:
         finally:
             if not over:
                 self.stop()
-
-    def _comes(self, stream: Any, patience_s: float) -> bool:
-        """Whether a message comes in time; a line says where it takes long, as where others have the device."""
-        limit_s = START_S if self._fresh else patience_s
-        if ray.wait([stream], timeout=min(limit_s, WAITING_S))[0]:
-            return True
-        self._say(f"{self.name}: nothing yet: waiting {limit_s:.0f} s at most")
-        return bool(ray.wait([stream], timeout=max(0.0, limit_s - WAITING_S))[0])
 
     def stop(self) -> None:
         """See ``Worker.stop``."""

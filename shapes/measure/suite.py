@@ -23,7 +23,6 @@ Every sweep has ``label``, ``dtypes`` and ``priority`` (its place in the file wh
 from __future__ import annotations
 
 import itertools
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from pathlib import Path
@@ -35,7 +34,7 @@ from shapes.frozen import frozen
 from shapes.measure.jobs import Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import Attention, Gemm, Phase
-from shapes.toml_table import Table
+from shapes.toml_table import Table, content
 from shapes.workload import Workload
 
 #: Scaled sizes stay multiples of this, so that an offset is the only misalignment there too.
@@ -59,13 +58,7 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
     where = str(path)
     if not 0 < scale <= 1:
         raise InputError("expected a number above 0 and at most 1", key="--scale", value=scale)
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", where=where) from None
-    except (UnicodeDecodeError, ValueError) as error:
-        raise InputError(f"expected TOML: {error}", where=where) from None
-    top = Table(data, where)
+    top = Table(content(path), where)
     settings: dict[str, Any] = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
     settings |= {key: top.integer(key) for key in ("interleave", "least_samples") if top.has(key)}
     jobs: list[Job] = []

@@ -10,7 +10,7 @@ Attention is one fused operator, or scores and values as batched products (eager
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 
@@ -27,16 +27,16 @@ from shapes.operators.types import (
     CollectiveName,
     Elementwise,
     Gemm,
-    Layout,
     Operator,
     Phase,
     Scan,
 )
+from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 
-#: Which collectives run in which phases, in order.
-Runs = tuple[tuple[Phase, CollectiveName], ...]
-ALL_TO_ALLS: Runs = (("forward", "all_to_all"), ("dgrad", "all_to_all"))
+_FACTS = content(DATA / "operators.toml")
+#: Which collectives run in which phases, in order, by what runs them.
+RUNS: Mapping[str, Sequence[tuple[Phase, CollectiveName]]] = _FACTS["collectives"]
 #: Tensors that a memory-bound kernel reads and writes: forward, then backward.
 Passes = tuple[int, int, int, int]
 ONCE: Passes = (1, 1, 1, 1)
@@ -84,13 +84,13 @@ class Lowering:
         name: str,
         buffer: int,
         ranks: int,
-        runs: Runs,
+        runs: str,
         times: int = 1,
         stride: int = 1,
         copies: int = 1,
     ) -> Iterator[Collective]:
-        """``runs`` of collectives of ``buffer`` bytes over ``ranks``."""
-        for asked, what in runs:
+        """Collectives of RUNS[``runs``], of ``buffer`` bytes over ``ranks``."""
+        for asked, what in RUNS[runs]:
             for phase, count in self.runs(asked):
                 yield Collective(
                     f"{self.prefix}{name}.{what}",
@@ -326,23 +326,9 @@ def decode_operators(
     )
 
 
-#: The batched products of an attention that is not fused: which part, m, n and k (of q_len, kv_len, d_qk, d_v), layout.
-_WRITTEN_OUT: dict[bool, tuple[tuple[str, str, str, str, Layout], ...]] = {
-    # Scores S = Q K^T, values O = P V.
-    True: (("scores", "q_len", "kv_len", "head_dim", "tn"), ("values", "q_len", "v_head_dim", "kv_len", "nn")),
-    # dQ = dS K, dK = dS^T Q, dP = dO V^T, dV = P^T dO.
-    False: (
-        ("scores", "q_len", "head_dim", "kv_len", "nn"),
-        ("scores", "kv_len", "head_dim", "q_len", "nt"),
-        ("values", "q_len", "kv_len", "v_head_dim", "tn"),
-        ("values", "kv_len", "v_head_dim", "q_len", "nt"),
-    ),
-}
-
-
 def _products(core: Attention) -> Iterator[Gemm]:
     """The batched products of an attention that is not fused, over the whole square."""
-    for part, *sizes, layout in _WRITTEN_OUT[core.phase == "forward"]:
+    for part, *sizes, layout in _FACTS["written_out"][core.phase]:
         m, n, k = (getattr(core, size) for size in sizes)
         name, batch = f"{core.name}.{part}", core.batch * core.heads
         yield Gemm(name, core.phase, m, n, k, batch, core.dtype, layout, core.count, "bmm")
@@ -389,11 +375,11 @@ def _recurrent_collectives(mixer: RecurrentShape, run: Lowering, tokens: int) ->
     """Sums of Mamba-1's time steps over tensor-parallel ranks; context parallelism's exchange of tokens for heads."""
     workload, size = run.workload, tokens * run.workload.activation_bytes
     if workload.t > 1 and mixer.kind == "mamba":
-        runs: Runs = (("forward", "all_reduce"), ("dgrad", "all_reduce"))
-        yield from run.sends(".tensor_parallel", size * (mixer.rank + 2 * mixer.state), workload.t, runs)
+        buffer = size * (mixer.rank + 2 * mixer.state)
+        yield from run.sends(".tensor_parallel", buffer, workload.t, "tensor_parallel")
     if workload.cp > 1:
         width = mixer.width(*mixer.form.parts, t=workload.t) + mixer.inner // workload.t
-        yield from run.sends(".context_parallel", size * width, workload.cp, ALL_TO_ALLS, stride=workload.t)
+        yield from run.sends(".context_parallel", size * width, workload.cp, "all_to_alls", stride=workload.t)
 
 
 #: Bytes of an element of a state, which serving software keeps in fp32 (vLLM's and SGLang's mamba_ssm_dtype of

@@ -300,7 +300,7 @@ def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, l
     )
     if workload.t > 1 and kept_whole:
         size = kept_whole * workload.activation_bytes
-        yield from Lowering(workload).sends("adapters.tensor_parallel", size, workload.t, (("wgrad", "all_reduce"),))
+        yield from Lowering(workload).sends("adapters.tensor_parallel", size, workload.t, "replicas")
 
 
 def _states_each(model: ModelShape, workload: Workload) -> float | None:

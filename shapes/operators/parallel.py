@@ -16,7 +16,7 @@ from shapes.errors import InputError
 from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
-from shapes.operators.cores import ALL_TO_ALLS, Lowering, Runs
+from shapes.operators.cores import Lowering
 from shapes.operators.sparse import passed_numbers
 from shapes.operators.types import Collective
 from shapes.workload import Workload
@@ -131,34 +131,18 @@ def _whole(shared: int, t: int) -> bool:
     return shared % t == 0 or t % shared == 0
 
 
-#: An all-reduce behind each row-parallel product and, backward, before each column-parallel one. Sequence parallelism
-#: splits it in a reduce-scatter and an all-gather, and gathers the input again for wgrad (Korthikanti et al.
-#: 2205.05198, section 4.2.2).
-ALL_REDUCES: Runs = (("forward", "all_reduce"), ("dgrad", "all_reduce"))
-SEQUENCE_PARALLEL: Runs = (
-    ("forward", "reduce_scatter"),
-    ("forward", "all_gather"),
-    ("dgrad", "reduce_scatter"),
-    ("dgrad", "all_gather"),
-    ("wgrad", "all_gather"),
-)
-#: Every rank meets all keys and values: handed round a ring or gathered, the bytes are the same. Backward they go round
-#: again, and their gradients back to where they belong.
-CONTEXT_PARALLEL: Runs = (("forward", "all_gather"), ("dgrad", "all_gather"), ("dgrad", "reduce_scatter"))
-
-
 def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Iterator[Collective]:
     """One layer's collectives: of tensor, context and expert parallelism."""
     workload = run.workload
     tokens, size = workload.own_tokens(s), workload.activation_bytes
     times = 1 if block.parallel else len(block.parts)
     if workload.t > 1 and times:
-        runs = SEQUENCE_PARALLEL if workload.sequence_parallel else ALL_REDUCES
+        runs = "sequence_parallel" if workload.sequence_parallel else "tensor_parallel"
         yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times)
     for attention in (block.attention, block.cross) if workload.cp > 1 else ():
         if attention is not None:
             buffer = workload.b * passed_numbers(attention, workload.t, s) * size
-            yield from run.sends("context_parallel", buffer, workload.cp, CONTEXT_PARALLEL, stride=workload.t)
+            yield from run.sends("context_parallel", buffer, workload.cp, "context_parallel", stride=workload.t)
     if workload.e > 1 and isinstance(block.mlp, MoeShape):
         yield from _expert_parallel(block.mlp, hidden, tokens, run)
 
@@ -170,35 +154,22 @@ def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> 
     routed = -(-tokens // workload.t) * moe.routed_width(hidden) * workload.activation_bytes * moe.top_k
     name = "overlapped_moe" if workload.ep_overlap else "moe"
     copies = moe.top_k if workload.dispatcher == "flex" else 1
-    yield from run.sends(name, routed, workload.e, ALL_TO_ALLS, 2, workload.t, copies)
-
-
-#: Tensor parallelism's of the vocabulary, with sequence parallelism and without: the embedding's rows are added up over
-#: the ranks; the head is a column-parallel product as any other.
-EMBEDDING: dict[bool, Runs] = {
-    True: (("forward", "reduce_scatter"), ("dgrad", "all_gather")),
-    False: (("forward", "all_reduce"),),
-}
-HEAD: dict[bool, Runs] = {
-    True: (("forward", "all_gather"), ("dgrad", "reduce_scatter"), ("wgrad", "all_gather")),
-    False: (("dgrad", "all_reduce"),),
-}
+    yield from run.sends(name, routed, workload.e, "all_to_alls", 2, workload.t, copies)
 
 
 def end_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
     """Tensor parallelism's of the vocabulary: behind the embedding, and around the head."""
     if workload.t == 1:
         return
-    size, sequence_parallel = workload.own_tokens(s) * workload.activation_bytes, workload.sequence_parallel
+    size = workload.own_tokens(s) * workload.activation_bytes
+    split = "_split" if workload.sequence_parallel else ""
     if model.vocab and workload.p == 1:
         buffer = size * (model.embedding_dim or model.hidden)
-        yield from Lowering(workload).sends(
-            "embedding.tensor_parallel", buffer, workload.t, EMBEDDING[sequence_parallel]
-        )
+        yield from Lowering(workload).sends("embedding.tensor_parallel", buffer, workload.t, f"embedding{split}")
     if model.head:
         times = model.heads * (model.head_passes if workload.train else 1)
-        runs = HEAD[sequence_parallel]
-        yield from Lowering(workload).sends("lm_head.tensor_parallel", size * model.hidden, workload.t, runs, times)
+        buffer = size * model.hidden
+        yield from Lowering(workload).sends("lm_head.tensor_parallel", buffer, workload.t, f"head{split}", times)
 
 
 def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
@@ -212,8 +183,7 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Itera
     streams = model.main.streams.number if model.main.streams else 1
     whole = workload.own_tokens(s) * model.hidden * streams * workload.activation_bytes
     if workload.t > 1 and not workload.sequence_parallel:
-        gathers: Runs = (("forward", "all_gather"), ("dgrad", "all_gather"))
-        yield from Lowering(workload).sends("pipeline", whole, workload.t, gathers)
+        yield from Lowering(workload).sends("pipeline", whole, workload.t, "pipeline")
     boundary, stride = -(-whole // workload.t), workload.t * workload.cp * workload.d
     for phase, times in Lowering(workload).runs("forward", "dgrad"):
         name = "pipeline.receive" if phase == "forward" else "pipeline.send"
@@ -229,9 +199,8 @@ def frozen_collectives(
         shard = ranks // workload.replicas if ranks % workload.replicas == 0 else ranks
         if workload.zero == 3 and shard > 1 and parameters:
             buffer = round(parameters * bytes_each / pieces)
-            gathers: Runs = (("forward", "all_gather"),)
             name = f"data_parallel.frozen{whose}"
-            yield from Lowering(workload).sends(name, buffer, shard, gathers, 2 * pieces, stride)
+            yield from Lowering(workload).sends(name, buffer, shard, "parameters", 2 * pieces, stride)
 
 
 def _data_parallel(held: ShardParameters, workload: Workload) -> tuple[tuple[str, int, int, int], ...]:
@@ -270,8 +239,8 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
             pieces, gathers = max(1, layers), 2
         reduced, gathered = (-(-parameters * workload.sent_bytes(one) // pieces) for one in sent)
         if shard > 1:
-            yield from run.sends(name, reduced, shard, (("wgrad", "reduce_scatter"),), pieces, stride)
-            yield from run.sends(name, gathered, shard, (("forward", "all_gather"),), gathers * pieces, stride)
+            yield from run.sends(name, reduced, shard, "gradients", pieces, stride)
+            yield from run.sends(name, gathered, shard, "parameters", gathers * pieces, stride)
         if ranks > shard:
             own, replicas = -(-parameters * workload.sent_bytes(workload.reduces) // shard), ranks // shard
-            yield from run.sends(name, own, replicas, (("wgrad", "all_reduce"),), stride=stride * shard)
+            yield from run.sends(name, own, replicas, "replicas", stride=stride * shard)

@@ -6,12 +6,10 @@ import contextlib
 import gzip
 import itertools
 import json
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, replace
-from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -28,40 +26,18 @@ from shapes.measure.runner import Progress, Sweep, measure
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, sweep_jobs
 from shapes.operators import Attention, Gemm, Operator
+from shapes.toml_table import content
 from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 
-#: What ``--op`` knows, and the sizes each needs.
-OPS: dict[str, tuple[str, ...]] = {
-    "gemm": ("m", "n", "k"),
-    "bmm": ("m", "n", "k"),
-    "swiglu": ("tokens", "hidden", "width"),
-    "mlp": ("tokens", "hidden", "width"),
-    "attention": ("sequence", "head_dim", "heads"),
-    "layer": ("sequence", "hidden", "heads", "width"),
-    "head": ("tokens", "hidden", "vocab"),
-    "norm": ("tokens", "hidden"),
-    "layer_norm": ("tokens", "hidden"),
-    "softmax": ("tokens", "hidden"),
-    "activation": ("tokens", "hidden"),
-    "residual": ("tokens", "hidden"),
-    "cross_entropy": ("tokens", "vocab"),
-}
-
-#: The layouts of the products that ``--phase`` asks for.
-LAYOUTS = {"forward": ["tn"], "dgrad": ["nn"], "wgrad": ["nt"], "backward": ["nn", "nt"], "all": ["tn", "nn", "nt"]}
+#: What ``--op`` knows, and the sizes each needs; the layouts of the products that ``--phase`` asks for.
+OPS, LAYOUTS = (content(Path(__file__).with_name("bench.toml"))[name] for name in ("ops", "layouts"))
 
 
 def option_of(size: str) -> str:
     """The command-line option of a size: -m, --head-dim."""
     return f"-{size}" if len(size) == 1 else f"--{size.replace('_', '-')}"
-
-
-#: Combinations of sizes of one sweep, half a second each: six days.
-MOST_JOBS = 1_000_000
-#: A file of rows is followed by another beyond this many bytes.
-ROLL_BYTES = 8 * 2**20
 
 
 def jobs_of_op(
@@ -112,15 +88,12 @@ def _layer(hidden: int, heads: int, width: int, kv_heads: int | None) -> dict[st
 
 
 def _refuse_sizes(op: str, sizes: Mapping[str, Sequence[int]]) -> None:
-    """InputError for an unknown ``op``, a size that it lacks, or too many combinations."""
+    """InputError for an unknown ``op``, or a size that it lacks."""
     if op not in OPS:
         raise InputError(f"expected one of {', '.join(OPS)}", key="--op", value=op)
     for size in OPS[op]:
         if not sizes.get(size):
             raise InputError(f"expected a size, a list or first:last:step for --op {op}", key=option_of(size))
-    wanted = prod(len(sizes[size]) for size in OPS[op])
-    if wanted > MOST_JOBS:
-        raise InputError(f"expected at most {MOST_JOBS} combinations of sizes, found {wanted}", key="--op", value=op)
 
 
 @frozen
@@ -293,39 +266,29 @@ class Bencher:
 class Rows:
     """``<name>.jsonl.gz`` in ``folder`` (None: nothing): a JSON object a measurement and line, times to 7 digits.
 
-    Each is on the disk when it was added; a file that grows over ROLL_BYTES is followed by ``<name>.2.jsonl.gz`` …
+    Each is on the disk when it was added.
     """
 
     def __init__(self, folder: Path | None, name: str) -> None:
-        self._folder, self._name = folder, name
         self.count = 0
-        self._files: list[gzip.GzipFile] = []
+        self._file: gzip.GzipFile | None = None
         if folder is not None:
             make_folder(str(folder))
-            self._next()
+            self._file = gzip.GzipFile(folder / f"{name}.jsonl.gz", "wb")
 
     def __enter__(self) -> Rows:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for file in self._files:
-            file.close()
-
-    def _next(self) -> None:
-        assert self._folder is not None
-        number = f".{len(self._files) + 1}" if self._files else ""
-        self._files.append(gzip.GzipFile(self._folder / f"{self._name}{number}.jsonl.gz", "wb"))
+        if self._file is not None:
+            self._file.close()
 
     def add(self, one: Measurement) -> None:
         self.count += 1
-        if not self._files:
+        if self._file is None:
             return
         row = one.row()
         row["samples"] = [float(f"{value:.7g}") for value in row["samples"]]
         row["environment"].pop("host", None)
-        file = self._files[-1]
-        file.write((json.dumps(row, sort_keys=True) + "\n").encode())
-        file.flush()
-        if os.stat(file.name).st_size > ROLL_BYTES:
-            file.close()
-            self._next()
+        self._file.write((json.dumps(row, sort_keys=True) + "\n").encode())
+        self._file.flush()

@@ -44,7 +44,7 @@ def chosen_executor(
         raise InputError(f"expected Ray to be installed: {install('ray')}", key="--ray", value=ray)
     from shapes.measure.ray_workers import ray_workers
 
-    return Workers(ray_workers(ray, on, device, say_line), say_line)
+    return Workers(ray_workers(ray, on, device), say_line)
 
 
 def say_line(line: str) -> None:
