@@ -39,45 +39,64 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     for key, allowed in limits.items():
         if held.get(key) not in (None, *allowed):
             raise fields.error(f"has no formula here: expected {' or '.join(map(str, allowed)) or 'none'}", key)
-    names = {**row["names"], **kind}
-    found = {**(fields.config if row.get("through") else {})}
-    used = {*(row.get("kind") or row["kinds"]), *limits}
-    for ours, said in names.items():
-        value = _value(said, {**found, **held}, used, row.get("words", ()))
-        if value is not _ABSENT:
-            found[ours] = value
-    fields.ignore(*filter(None, used))
-    vocab = next((name for name in row.get("tokenizer", ()) if isinstance(at(config, name), str)), None)
-    if vocab and found.get("vocab_size") is None and (size := tokenizer_size(at(config, vocab))):
-        found["vocab_size"] = size
-    if found.get("vocab_size", -1) == -1:
-        raise fields.error(
-            f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N", "vocab_size"
-        )
-    plain = {ours: one for ours, said in names.items() for one in reversed(said.split(" | ")) if one.isidentifier()}
-    plain |= {ours: one for ours, said in names.items() for one in said.split(" | ") if one in held}
-    plain |= {key: key for key in found if row.get("through") and key not in plain}
+    names, through = {**row["names"], **kind}, bool(row.get("through"))
+    found, used = _found(names, held, dict(fields.config) if through else {}, row.get("words", ()))
+    fields.ignore(*filter(None, {*(row.get("kind") or row["kinds"]), *limits, *used}))
+    _add_vocabulary(found, row, config, fields)
+    plain = _plain(names, held)
+    plain = {key: key for key in found if through} | plain
+    read_as = import_module(f"sizer.readers.{row.get('reader', 'huggingface')}").read
     try:
-        reading: Reading = import_module(f"sizer.readers.{row.get('reader', 'huggingface')}").read(
-            found, where, **built
-        )
+        reading: Reading = read_as(found, where, **built)
     except InputError as error:
         key = plain.get(error.key or "", error.key)
         raise InputError(error.expected, where=where, key=key and fields.prefix + key, value=error.value) from None
     keys = {one: key for one in dimensions(reading.model) for key in reversed(KEYS.get(one, ())) if key in plain}
-    through = {fields.prefix + key for key in reading.asked} if row.get("through") else set()
-    sizes = {ours: at(config, theirs) for ours, theirs in row.get("workload", {}).items()}
-    sizes = {key: int(size) for key, size in sizes.items() if type(size) in (int, float) and 1 <= size < 2**40}
+    asked = {fields.prefix + key for key in reading.asked} if through else set()
     return replace(
         reading,
         format=name,
         source=where,
         keys={one: fields.prefix + plain[key] for one, key in keys.items()},
         notes=(*reading.notes, *(said for key, said in row.get("unless", {}).items() if not found.get(key, True))),
-        workload={**reading.workload, **sizes},
-        asked=frozenset({*outer.asked, *through, *row.get("workload", {}).values(), *row.get("tokenizer", ())}),
+        workload={**reading.workload, **_workload(row, config)},
+        asked=frozenset({*outer.asked, *asked, *row.get("workload", {}).values(), *row.get("tokenizer", ())}),
         unread=(),
     )
+
+
+def _found(
+    names: Mapping[str, str], held: Mapping[str, Any], found: dict[str, Any], words: Collection[str]
+) -> tuple[dict[str, Any], set[str]]:
+    """(the other reader's keys with values, over what is ``found`` already; which keys of the file were asked)."""
+    used: set[str] = set()
+    for ours, said in names.items():
+        value = _value(said, {**found, **held}, used, words)
+        if value is not _ABSENT:
+            found[ours] = value
+    return found, used
+
+
+def _plain(names: Mapping[str, str], held: Mapping[str, Any]) -> dict[str, str]:
+    """The file's key for each of the other reader's that one key alone gives: the first, or the one that it has."""
+    said = {ours: one.split(" | ") for ours, one in names.items()}
+    first = {ours: one for ours, keys in said.items() for one in reversed(keys) if one.isidentifier()}
+    return first | {ours: one for ours, keys in said.items() for one in keys if one in held}
+
+
+def _add_vocabulary(found: dict[str, Any], row: Mapping[str, Any], config: Mapping[str, Any], fields: Fields) -> None:
+    """The vocabulary's size from a tokenizer that the file names; InputError where neither is known."""
+    tokenizer = next((name for name in row.get("tokenizer", ()) if isinstance(at(config, name), str)), None)
+    if tokenizer and found.get("vocab_size") is None and (size := tokenizer_size(at(config, tokenizer))):
+        found["vocab_size"] = size
+    if found.get("vocab_size", -1) == -1:
+        expected = f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N"
+        raise fields.error(expected, "vocab_size")
+
+
+def _workload(row: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, int]:
+    sizes = {ours: at(config, theirs) for ours, theirs in row.get("workload", {}).items()}
+    return {key: int(size) for key, size in sizes.items() if type(size) in (int, float) and 1 <= size < 2**40}
 
 
 def _kind(row: Mapping[str, Any], held: Mapping[str, Any], fields: Fields) -> Mapping[str, Any]:
