@@ -245,7 +245,8 @@ def test_kills_lose_nothing_and_double_nothing(kills: int, tmp_path: Path) -> No
 
 FORKING = """
 import os, random, signal, sys, time
-from shapes.measure import InProcess, Settings, measure
+from shapes.measure import InProcess, Settings
+from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from test_runner import job
 

@@ -9,11 +9,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from measure_fakes import ENVIRONMENT, FakeExecutor, measurement
+from measure_fakes import ENVIRONMENT, FakeExecutor
 from worker_fakes import FakeWorker, Faulty
 
 from shapes.errors import InputError
@@ -23,7 +22,7 @@ from shapes.measure.executor import DeviceLostError, Event, Executor, Round
 from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
-from shapes.measure.workers import Child, Workers, _Leases, bursts
+from shapes.measure.workers import Child, Workers, _Leases
 from shapes.operators import Gemm
 from shapes.package import install
 
@@ -43,11 +42,6 @@ def steady(name: str | None, wall_s: float = 0.0) -> FakeExecutor:
 def fleet(*made: FakeWorker, silent_s: float = 60.0) -> tuple[Workers, list[str]]:
     said: list[str] = []
     return Workers(made, said.append, silent_s), said
-
-
-@pytest.fixture(autouse=True)
-def every_event_is_a_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MESSAGE_S", 0.0)
 
 
 def test_a_sweep_over_two_devices_gives_each_job_once_and_says_where_each_was_made() -> None:
@@ -183,40 +177,6 @@ def test_leases_shrink_towards_the_end_and_follow_the_order() -> None:
     sizes = list(map(len, given_))
     assert sizes[0] == 10  # a quarter of what waits, for two devices
     assert sizes == sorted(sizes, reverse=True)
-
-
-@given(st.lists(st.integers(1, 5), min_size=1, max_size=30), st.integers(0, 3))
-def test_the_last_burst_has_every_sample_that_was_taken(counts: list[int], before: int) -> None:
-    taken, made = np.arange(before, dtype=float), []
-    for count in counts:
-        taken = np.concatenate((taken, np.arange(count) + len(taken)))
-        made.append(Round({job(1).key: (taken, taken)}, np.ones(2)))
-    *_, (last,) = bursts(made)
-    assert isinstance(last, Round)
-    assert last.samples[job(1).key][0].tolist() == list(range(before + sum(counts)))
-
-
-def test_the_samples_of_a_burst_are_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MESSAGE_S", 0.25)
-    clock = iter(np.arange(0.0, 100.0, 0.036))  # a round takes 36 ms
-    row = np.ones(10)
-    rounds = [Round({job(k).key: (row * n, row * n) for k in range(8)}, row) for n in range(1, 15)]
-    sent = list(bursts(rounds, now=lambda: float(next(clock))))
-    assert len(sent) == 2
-    assert all(isinstance(one, Round) and len(one.control) == 7 for (one,) in sent)
-
-
-def test_a_job_that_is_done_leaves_no_samples_behind_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(workers, "MESSAGE_S", 0.25)
-    row = np.ones(6)
-    (first,), (second, done) = bursts(
-        [Round({job(1).key: (row, row)}, row), Round({job(1).key: (row, row)}, row), measurement(job(1), row)],
-        now=iter([0.0, 1.0, 1.0, 1.0, 2.0, 2.0]).__next__,
-    )
-    assert isinstance(first, Round)
-    assert list(first.samples) == [job(1).key]
-    assert isinstance(second, Round)
-    assert (second.samples, done) == ({}, measurement(job(1), row, uid=done.uid, created=done.created))
 
 
 @pytest.mark.slow

@@ -41,7 +41,7 @@ class FakeWorker:
                 self._device = None
                 raise LostError("its process died" if fate == "dies" else f"answered nothing for {patience_s:.0f} s")
             yield _sent(message)
-            keys = [key for key in keys if key not in {getattr(event, "key", "") for event in message}]
+            keys = [key for key in keys if key != getattr(message, "key", "")]
 
     def stop(self) -> None:
         self.stopped.set()

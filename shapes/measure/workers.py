@@ -39,8 +39,6 @@ Array = NDArray[np.float64]
 #: Makes the executor of a process: of torch's ``device``, None being the accelerator that the process was given.
 Make = Callable[[str | None], Executor]
 
-#: A message is sent so often: less is lost with a process than it takes to start one.
-MESSAGE_S = 0.25
 #: A process may take so long to be ready, and a device at work say nothing; torch.compile may take ``COMPILING`` times
 #: as long before the first sample.
 START_S, SILENT_S, COMPILING = 180.0, 60.0, 5
@@ -90,52 +88,22 @@ class Device:
 
     def run(
         self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
-    ) -> Iterator[tuple[Event, ...]]:
-        """The jobs' samples and measurements, a few times a second; the first message says that the device is well."""
+    ) -> Iterator[Event]:
+        """What the executor says of the jobs as it comes; the first event says that the device is well."""
         executor = self._executor or self._make(self._device)
         self._executor = executor
         deadline = None if left_s is None else time.monotonic() + left_s
         # What crosses a wire may be read-only.
         unfinished = {key: (np.array(own), np.array(control)) for key, (own, control) in unfinished.items()}
-        for burst in bursts(executor.run(jobs, settings, deadline=deadline, unfinished=unfinished)):
-            yield tuple(
-                replace(one, environment=self._signed(one.environment)) if isinstance(one, Measurement) else one
-                for one in burst
-            )
+        for event in executor.run(jobs, settings, deadline=deadline, unfinished=unfinished):
+            if isinstance(event, Measurement):
+                yield replace(event, environment=self._signed(event.environment))
+            else:
+                yield event
 
     def _signed(self, environment: Environment) -> Environment:
         """``environment`` saying on which node it is."""
         return replace(environment, host={**environment.host, "node": socket.gethostname()})
-
-
-def bursts(events: Iterable[Event], now: Callable[[], float] = time.monotonic) -> Iterator[tuple[Event, ...]]:
-    """``events`` of a sweep, a few times a second: the rounds since the last as one, then what was done; () is a sign
-
-    of life.
-    """
-    samples: dict[str, tuple[Array, Array]] = {}
-    control: list[float] = []
-    done: list[Measurement] = []
-
-    def joined() -> tuple[Event, ...]:
-        return (Round(samples, np.array(control)), *done) if control else tuple(done)
-
-    last = now()
-    for event in events:
-        if isinstance(event, Measurement):
-            samples.pop(event.key, None)
-            done.append(event)
-        elif not event.control.size:
-            yield ()
-            continue
-        else:
-            control.append(float(np.median(event.control)))
-            samples.update(event.samples)
-        if now() - last >= MESSAGE_S:
-            yield joined()
-            samples, control, done, last = {}, [], [], now()
-    if control or done:
-        yield joined()
 
 
 class Child:
@@ -379,16 +347,15 @@ class Workers:
         patience_s = self._silent_s * (COMPILING if compiled else 1)
         at_work = False
         try:
-            for burst in worker.ask(patience_s, "run", list(left.values()), sweep.settings, begun, left_s):
+            for event in worker.ask(patience_s, "run", list(left.values()), sweep.settings, begun, left_s):
                 at_work = True
-                for event in burst:
-                    if isinstance(event, Round):
-                        sweep.kept.update(event.samples)
-                    else:
-                        del left[event.key]
-                        sweep.kept.pop(event.key, None)
-                        self.done[worker.name] += 1
-                    sweep.tell(event)
+                if isinstance(event, Round):
+                    sweep.kept.update(event.samples)
+                else:
+                    del left[event.key]
+                    sweep.kept.pop(event.key, None)
+                    self.done[worker.name] += 1
+                sweep.tell(event)
             if left and (sweep.deadline is None or time.monotonic() < sweep.deadline):
                 raise LostError("left its work undone")
         except LostError as lost:
