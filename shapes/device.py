@@ -11,7 +11,6 @@ import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
-from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -213,44 +212,27 @@ def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
     peak_flops = top.numbers_by_dtype("peak_flops")
     if not peak_flops:
         raise top.fail("peak_flops", "expected at least one dtype")
-    by_dtype = {key: compute.numbers_by_dtype(key) for key in ("clock_mhz_of", "flops_per_clock_per_unit")}
-    result = top.record(
+    # Tables by dtype may only speak of dtypes that have a peak.
+    by_dtype = {key: compute.numbers_by_dtype(key, peak_flops) for key in ("clock_mhz_of", "flops_per_clock_per_unit")}
+    if not set(compute.texts("vector_dtypes")) <= peak_flops.keys():
+        raise compute.fail("vector_dtypes", "expected dtypes that have a peak in [peak_flops]")
+    alignment = top.table("alignment_bytes")
+    alignment_bytes = alignment.keyed(Table.integer, peak_flops)
+    for dtype, size in alignment_bytes.items():
+        if size % BYTES[dtype]:
+            raise alignment.fail(dtype, f"expected a multiple of the element's {BYTES[dtype]} bytes")
+    return top.record(
         Device,
         compute=compute.record(Compute, **by_dtype),
         peak_flops=peak_flops,
         memory=memory.record(Memory),
-        alignment_bytes=top.integers_by_dtype("alignment_bytes"),
+        alignment_bytes=alignment_bytes,
         link=link.record(Link),
-        mamf_flops=top.numbers_by_dtype("mamf_flops"),
+        mamf_flops=top.numbers_by_dtype("mamf_flops", peak_flops),
         sources=top.documents(),
         errors=top.read_only("error"),
         origin=where,
     )
-    _check_dtypes_agree(result)
-    return result
-
-
-def _check_dtypes_agree(device: Device) -> None:
-    """Tables by dtype may only speak of dtypes that have a peak."""
-    for key in (
-        "compute.flops_per_clock_per_unit",
-        "compute.clock_mhz_of",
-        "compute.vector_dtypes",
-        "alignment_bytes",
-        "mamf_flops",
-    ):
-        for dtype in attrgetter(key)(device):
-            if dtype not in device.peak_flops:
-                expected = "expected a dtype that has a peak in [peak_flops]"
-                raise InputError(expected, where=device.origin, key=key, value=dtype)
-    for dtype, size in device.alignment_bytes.items():
-        if size % BYTES[dtype]:
-            raise InputError(
-                f"expected a multiple of the element's {BYTES[dtype]} bytes",
-                where=device.origin,
-                key=f"alignment_bytes.{dtype}",
-                value=size,
-            )
 
 
 def _normalise(name: str) -> str:

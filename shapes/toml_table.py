@@ -221,11 +221,8 @@ class Table:
             entry.refuse_the_rest()
         return MappingProxyType(source_of)
 
-    def numbers_by_dtype(self, key: str) -> Mapping[str, float]:
-        return self.table(key).keyed(Table.number, DTYPES)
-
-    def integers_by_dtype(self, key: str) -> Mapping[str, int]:
-        return self.table(key).keyed(Table.integer, DTYPES)
+    def numbers_by_dtype(self, key: str, known: Collection[str] = DTYPES) -> Mapping[str, float]:
+        return self.table(key).keyed(Table.number, known)
 
     def read_only(self, key: str) -> Mapping[str, Any]:
         """The table below as it is, unvalidated, in read-only mappings and tuples all the way down."""

@@ -24,9 +24,7 @@ _GUESSED = " by another's"
 
 def _tables() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
     """Form -> device -> its constants and errors."""
-    return {
-        key: table for name in ("sparse", "decode", "scans") for key, table in content(DATA / f"{name}.toml").items()
-    }
+    return {key: table for name in FILES for key, table in content(DATA / f"{name}.toml").items()}
 
 
 @cache

@@ -7,7 +7,7 @@ does not change the work (an operator's name, how often a model runs it) is in i
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, get_args
@@ -138,9 +138,8 @@ class Job:
 
     @cached_property
     def key(self) -> str:
-        """One line of JSON, the same for the same work in every process and year."""
-        # Kept, since making it takes as long as timing a small kernel.
-        return json.dumps(self.describe(), sort_keys=True, separators=(",", ":"))
+        """`key_of` the description, kept: making it takes as long as timing a small kernel."""
+        return key_of(self.describe())
 
     def describe(self) -> dict[str, Any]:
         """Flat fields: kind, phase, dtype, kernel and the sizes, without what does not change the work."""
@@ -173,6 +172,11 @@ class Job:
         else:
             text = f"{work.kind} {work.name}"
         return f"{text} {self.kernel}".rstrip()
+
+
+def key_of(description: Mapping[str, Any]) -> str:
+    """The store's key: one line of JSON, the same for the same work in every process and year."""
+    return json.dumps(description, sort_keys=True, separators=(",", ":"))
 
 
 def by_key(jobs: Iterable[Job]) -> dict[str, Job]:

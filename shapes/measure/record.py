@@ -23,7 +23,7 @@ from shapes.errors import InputError
 from shapes.files import decoded
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
-from shapes.measure.jobs import Job, flat
+from shapes.measure.jobs import Job, flat, key_of
 from shapes.measure.stats import CONFIDENCE, summarise
 
 #: "wrong": the result differs from fp32; "unsupported": no kernel here does this work.
@@ -199,11 +199,6 @@ def outcome(job: Job, environment: Environment, status: Status, **said: Any) -> 
         created=time.time(),
         **said,
     )
-
-
-def key_of(description: Mapping[str, Any]) -> str:
-    """The store's key of a description, as ``Job.key`` writes it."""
-    return json.dumps(dict(description), sort_keys=True, separators=(",", ":"))
 
 
 def summary_fields(samples: NDArray[np.float64], confidence: float = CONFIDENCE) -> dict[str, Any]:
