@@ -17,7 +17,7 @@ from tabulate import tabulate
 
 import sizer
 from sizer.answers.diff import DeviceDiff, diff
-from sizer.documents.document import seconds_text
+from sizer.documents.document import Charts, seconds_text
 from sizer.readers import Source
 from sizer.render import document_of
 from sizer.render.vega import assets, spec
@@ -104,7 +104,8 @@ def main() -> None:
     limits = Limits(step=512, vary=("mla-heads",))
     stack = TRAINING["stack"]
     found = search(CONFIG, what="model", limits=limits, e=32, d=32, serving=SERVING, training_budget=1.0, stack=stack)
-    (chart,) = (one for part in document_of("search", found).seen("html") for one in part.charts)
+    (section,) = document_of("search", found).seen("html")
+    (chart,) = (one for part in section.parts if isinstance(part, Charts) for one in part.make())
     drawn = {**spec(chart), "width": 620, "background": "white", "config": assets()["config"]}
     PLOT.write_bytes(vl_convert.vegalite_to_png(json.dumps(drawn), scale=2))
     front = [

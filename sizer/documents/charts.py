@@ -1,4 +1,4 @@
-"""Charts as data: axes, layers of marks, and the bars, points and limits that several commands draw."""
+"""Charts as data: axes, layers of marks, and the points and lines that several commands draw."""
 
 from __future__ import annotations
 
@@ -16,21 +16,19 @@ Row = Mapping[str, Any]
 
 @frozen
 class Axis:
-    """``order`` names the categories of an axis that has some, from the top or the left; ``whole``: integers alone."""
+    """Of numbers, in what ``title`` says; ``whole``: integers alone."""
 
     title: str
     log: bool = False
-    zero: bool = True
-    order: tuple[str, ...] = ()
     whole: bool = False
 
 
 @frozen
 class Layer:
-    """Marks of one kind, one a row. Keys of a row: ``x``, ``y``, ``x2``, ``y2`` (positions), ``group`` (its colour),
-    ``kind`` (its shape), ``size`` (its area), ``text`` (what is written), ``what`` (what is said of it)."""
+    """Marks of one kind, one a row. Keys of a row: ``x``, ``y`` (where it is), ``y2`` (its other end), ``group`` (its
+    colour), ``kind`` (its shape), ``size`` (its area), ``text`` (what is written), ``what`` (what is said of it)."""
 
-    mark: Literal["bar", "point", "line", "rule", "text"]
+    mark: Literal["point", "line", "rule", "text"]
     rows: Sequence[Row]
     look: Mapping[str, Any] = field(default_factory=dict)
 
@@ -38,8 +36,8 @@ class Layer:
 @frozen
 class Chart:
     """``caption`` says what is seen; all of it is in a table of the page too. ``colours`` and ``shapes``: group and
-    kind -> how they look, in the legend's order (the palette's where none is named; where rows have no kind, shapes are
-    the groups'); ``legend``: what each of them is called. A layer without rows is not drawn."""
+    kind -> how they look, in the legend's order (shapes of their own where none is named; where rows have no kind,
+    shapes are the groups'); ``legend``: what groups are called. A layer without rows is not drawn."""
 
     caption: str
     x: Axis
@@ -48,51 +46,10 @@ class Chart:
     height: int = 380
     colours: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, str] = field(default_factory=dict)
-    legend: tuple[str, str] = ("", "")
+    legend: str = ""
 
 
-@frozen
-class Bar:
-    """A bar of a chart: pieces (group, length, what is said of it) from the axis on, its interval, its label."""
-
-    name: str
-    pieces: Sequence[tuple[str, float, str]]
-    within: tuple[float, float] | None = None
-    label: str = ""
-
-
-def bars(
-    caption: str,
-    unit: str,
-    listed: Sequence[Bar],
-    scale: float = 1,
-    colours: Mapping[str, str] | None = None,
-    more: Sequence[Layer] = (),
-    title: str = "",
-) -> Chart:
-    """Bars below each other; lengths are multiplied by ``scale``. ``more``: layers on top of them."""
-    pieces, within, labels = [], [], []
-    for bar in listed:
-        end = 0.0
-        for group, length, what in bar.pieces:
-            start, end = end, end + length * scale
-            pieces.append({"x": start, "x2": end, "y": bar.name, "group": group, "what": what})
-        if bar.within is not None:
-            low, high = (bound * scale for bound in bar.within)
-            within.append({"x": low, "x2": high, "y": bar.name, "what": bar.pieces[0][2]})
-        if bar.label:
-            labels.append({"x": end, "y": bar.name, "text": bar.label})
-    layers = (
-        Layer("bar", pieces, {"stroke": "#88888880", "strokeWidth": 0.5}),
-        Layer("rule", within, {"strokeWidth": 2}),
-        Layer("text", labels, {"align": "left", "dx": 5}),
-        *more,
-    )
-    order = tuple(dict.fromkeys(bar.name for bar in listed))
-    return Chart(caption, Axis(unit), Axis(title, order=order), layers, 50 + 28 * len(order), colours=colours or {})
-
-
-def points(rows: Sequence[Row], *more: Layer, look: Mapping[str, Any] = POINTS) -> list[Layer]:
+def points(rows: Sequence[Row], *more: Layer) -> list[Layer]:
     """A point each, with its vertical interval (``low``, ``high``) and its ``label`` where it has one.
 
     ``more``: what lies below them.
@@ -103,7 +60,7 @@ def points(rows: Sequence[Row], *more: Layer, look: Mapping[str, Any] = POINTS) 
     return [
         *more,
         Layer("rule", within, {"opacity": 0.5}),
-        Layer("point", drawn, look),
+        Layer("point", drawn, POINTS),
         Layer("text", labels, {"align": "left", "dx": 9, "dy": -9, "fontWeight": "bold"}),
     ]
 
@@ -142,10 +99,10 @@ def landscape(
     joined = shapes and len({row["x"] for row in curve}) == len(curve)
     return Chart(
         f"{caption} over {size} with its interval, coloured by the power of two that divides it. {more}".rstrip(),
-        Axis(size, zero=False, whole=True),
-        Axis("TFLOPS", zero=False),
+        Axis(size, whole=True),
+        Axis("TFLOPS"),
         points(rows, *below, Layer("line", curve if joined else (), {"strokeWidth": 0.8})),
         colours=ALIGNMENT_COLOURS,
         shapes=shapes or {},
-        legend=("divisible by", ""),
+        legend="divisible by",
     )

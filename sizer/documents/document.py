@@ -138,10 +138,6 @@ class Section(NamedTuple):
     def seen(self, format_: str) -> list[Part]:
         return seen(self.parts, format_)
 
-    @property
-    def charts(self) -> list[Any]:
-        return [chart for part in self.parts if isinstance(part, Charts) for chart in part.make()]
-
 
 class Document(NamedTuple):
     """A command's whole answer. ``headline``: what a comment says first, of commands that have one.

@@ -31,9 +31,8 @@ from sizer.documents.document import (
 )
 
 PHASES = ("forward", "dgrad", "wgrad", "optimizer")
-#: Parts of a step and families of operators; what both have is of one colour.
+#: Of families of operators.
 COLOURS = {
-    "products": "#004488",
     "MLP, experts": "#4477aa",
     "attention projections": "#66ccee",
     "head, embedding": "#99ddff",

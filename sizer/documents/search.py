@@ -258,5 +258,5 @@ def _front(
     edge = sorted(place(one) for one in answer.front or answer.pareto)
     line = path(edge, color=ROLES["on the front"][1], interpolate="step-after")
     colours = {role: colour for role, (_, colour, _) in ROLES.items()}
-    horizontal, vertical = (Axis(name, zero=False) for name in axes)
+    horizontal, vertical = map(Axis, axes)
     return Chart(caption, horizontal, vertical, points(rows, line), colours=colours, shapes=SHAPES)
