@@ -39,7 +39,6 @@ class Compute:
     ``flops_per_clock_per_unit`` holds the dtypes whose parts are public; a fused multiply-add is two FLOPs.
     ``clock_mhz_of`` holds the dtypes whose peak is stated at another clock than ``clock_mhz``.
     ``vector_dtypes`` have a peak but no matrix units (tensor cores): fp32 on NVIDIA, fp64 on most cards.
-    ``other_units``: of variants that are sold under the same name.
     """
 
     units: int
@@ -47,7 +46,6 @@ class Compute:
     clock_mhz_of: Mapping[str, float]
     flops_per_clock_per_unit: Mapping[str, float]
     vector_dtypes: tuple[str, ...]
-    other_units: tuple[int, ...] = ()
 
 
 @frozen

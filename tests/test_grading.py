@@ -9,7 +9,7 @@ import pytest
 from shapes.device import load_device
 from shapes.step import Pricer, Step
 from sizer.checking.findings import PricedSuggestion
-from sizer.checking.grading import Offer, PricedStep, price_offer, saving, severity
+from sizer.checking.grading import Offer, PricedStep, price_offer, severity
 from sizer.rules.base import Finding, Suggestion
 from sizer.subject import read_subject
 
@@ -52,9 +52,10 @@ def test_doing_less_work_is_no_saving() -> None:
     found, step = priced({"d_ff": 12288}, b=4, s=2048)  # 14336 and 12288 are both as aligned as can be
     assert found.step_seconds_change < -0.05 * step.seconds
     assert found.flops_change < -0.05 * step.flops
-    assert saving(found, step) < 0.01 * step.seconds
+    offer = Offer(found, step, frozenset(), Suggestion({}), "fitted")
+    assert offer.saving < 0.01 * step.seconds
     assert found.within_error
-    assert severity(Finding("d_ff", 14336, ""), [Offer(found, step, frozenset(), Suggestion({}), "fitted")]) == "info"
+    assert severity(Finding("d_ff", 14336, ""), [offer]) == "info"
 
 
 def test_more_work_is_not_credited_to_a_larger_model() -> None:
@@ -62,7 +63,7 @@ def test_more_work_is_not_credited_to_a_larger_model() -> None:
     slower = PricedSuggestion(
         {"d_ff": 1}, step_seconds_change=0.5, parameters_change=1, flops_change=9, within_error=False
     )
-    assert saving(slower, step) == -0.5
+    assert Offer(slower, step, frozenset(), Suggestion({}), "fitted").saving == -0.5
 
 
 def test_a_gain_beyond_the_error_is_a_warning_from_one_percent_of_the_step_on() -> None:

@@ -243,7 +243,6 @@ NOT_APPLICABLE: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ126", model(), {}),
     ("SZ127", model(), {"s": 4097, "t": 8}),
     ("SZ129", model(), {}),
-    ("SZ130", model(), {}),
     ("SZ132", model(), {}),
     ("SZ133", model(), {"phase": "infer"}),
     ("SZ134", model(), {}),
@@ -411,7 +410,6 @@ def test_every_rule_has_a_bad_example() -> None:
         "SZ121",
         "SZ123",
         "SZ129",
-        "SZ130",
         "SZ131",
         "SZ132",
         "SZ134",
@@ -589,15 +587,6 @@ def test_nothing_is_said_of_head_dimensions_where_the_kernels_are_not_public() -
     answer = find_rule("SZ114").check(context(model(head_dim=132), "gaudi3"))
     assert isinstance(answer, NotApplicable)
     assert "Gaudi FusedSDPA" in answer.reason
-
-
-def test_304_tiles_are_two_waves_on_one_b300_and_three_on_the_other() -> None:
-    # The ML Engineering book's case; 4096 wide projections of 1216 tokens.
-    seen = context(model(hidden=4096, heads=32), "b300", b=1, s=1216, phase="infer")
-    (finding,) = found("SZ130", seen)
-    assert "304 tiles: 3 waves on" in finding.message
-    assert "2 on the one with 152" in finding.message
-    assert found("SZ130", context(model(), "b300")) == []
 
 
 def test_modules_that_are_not_understood_are_named_the_largest_first() -> None:

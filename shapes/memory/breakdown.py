@@ -139,7 +139,7 @@ def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, we
     return Memory(own.parts + overhead, *named, own.moment, totals, own.gradients)
 
 
-def memory_of_parameters(parameters: int, workload: Workload, context_bytes: int = CONTEXT_BYTES) -> int:
+def memory_of_parameters(parameters: int, workload: Workload) -> int:
     """The least bytes of one device for a model of which the parameters alone are known, spread as evenly as can be.
 
     Weights, and in training their master copies, gradients and optimizer states, with the framework's own.
@@ -148,10 +148,10 @@ def memory_of_parameters(parameters: int, workload: Workload, context_bytes: int
     tensors = (ParameterTensor("parameters", (side, side), 1, "block"),)
     precision = precision_named(workload.precision or default_precision(workload))
     if not workload.train:
-        return weight_bytes(tensors, "bf16" if workload.dtype == "tf32" else workload.dtype) + context_bytes
+        return weight_bytes(tensors, "bf16" if workload.dtype == "tf32" else workload.dtype) + CONTEXT_BYTES
     states = optimizer_state_bytes(tensors, workload.optimizer or "adamw", precision) + side * side * precision.master
     sizes = ((states, 1), (side * side * precision.gradients, 2), (side * side * precision.weights, 3))
-    return context_bytes + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
+    return CONTEXT_BYTES + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
 
 
 def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
@@ -180,7 +180,10 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
         dtype = f"{', '.join(formats)}, the rest in {dtype}"
         size = sum(tensor.stored_bytes(workload.activation_bytes) for tensor in step.tensors)
     yield Component("weights", size, f"{n:,} parameters in {dtype}")
-    yield Component("kv_cache", *_kv_cache(step))
+    kinds = ((stack, block) for stack, blocks in step.kinds for block in blocks)
+    cached = [part for stack, block in kinds for part in _cached(step, stack, block)]
+    what = "; ".join(text for _, text in cached) or "no causal attention"
+    yield Component("kv_cache", sum(held for held, _ in cached), what)
     plain, forward = Step(model, workload, Recipe(implementation=step.recipe.implementation)), 0
     for stack, blocks in step.kinds:
         sizes = plain.sizes(sequence_length(model, stack, workload))
@@ -214,14 +217,8 @@ def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
     return total
 
 
-def _kv_cache(step: Step) -> tuple[int, str]:
-    """Keys and values of every layer: grouped heads, a window's worth of them, or MLA's latent vector."""
-    kinds = ((stack, block) for stack, blocks in step.kinds for block in blocks)
-    parts = [part for stack, block in kinds for part in _cached(step, stack, block)]
-    return sum(size for size, _ in parts), "; ".join(text for _, text in parts) or "no causal attention"
-
-
 def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]:
+    """Keys and values of a layer's kind: grouped heads, a window's worth of them, or MLA's latent vector."""
     workload, attention, many = step.workload, block.attention, f"{block.count} layers x b {step.workload.b} x"
     if block.mixer is not None:
         state = state_bytes(block.mixer, workload)

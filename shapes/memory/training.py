@@ -82,7 +82,12 @@ def training(step: Step) -> Training:
     ]
     _, fullest, kept = max(looked_at, key=lambda one: one[0])
     exchanged, text = communication(step, parameter_count(tensors))
-    buckets, dummies = _ddp_buckets(step, trained), tuple(_dummy_wgrads(step))
+    # DistributedDataParallel's buckets are as large as all gradients together. gradient_as_bucket_view False, torch's
+    # default, keeps gradients in addition.
+    buckets = 0
+    if workload.d > 1 and not workload.zero and not step.megatron:
+        buckets = parameter_count(trained) * step.recipe.precision.gradients
+    dummies = tuple(_dummy_wgrads(step))
     always = sum(part.bytes for part in (*states, *dummies)) + exchanged + buckets
     how = _gradients_formula(fullest.gradients, workload, gradients)
     if buckets:
@@ -166,16 +171,6 @@ def _base_bytes(tensor: ParameterTensor, quantised: float, rest: int) -> int:
     each = quantised if tensor.is_matrix and tensor.role == "block" and not tensor.expert else rest
     scales = 4 * tensor.copies * tensor.shape[0] if each == 1 else 0
     return ceil(each * tensor.copies * tensor.elements) + scales
-
-
-def _ddp_buckets(step: Step, trained: Sequence[ParameterTensor]) -> int:
-    """DistributedDataParallel's buckets: as large as all gradients together.
-
-    torch's documentation of ``gradient_as_bucket_view``: False, the default, keeps gradients in addition.
-    """
-    if step.workload.d == 1 or step.workload.zero or step.megatron:
-        return 0
-    return parameter_count(trained) * step.recipe.precision.gradients
 
 
 def _dummy_wgrads(step: Step) -> Iterator[Component]:

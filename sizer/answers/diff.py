@@ -297,17 +297,14 @@ def _changes(old: Subject | None, new: Subject | None) -> dict[str, Change]:
     """Dimensions and workload fields that differ, under the file's own names."""
     if old is None or new is None:
         return {}
-    return {name: change for name, change in _values(old, new) if change.old != change.new}
-
-
-def _values(old: Subject, new: Subject) -> Iterator[tuple[str, Change]]:
-    yield "model_type", Change(old.model_type, new.model_type)
+    values = {"model_type": Change(old.model_type, new.model_type)}
     for key in dict.fromkeys((*old.dimensions, *new.dimensions)):
         named_by = new if key in new.dimensions else old
-        yield named_by.name_of(key), Change(old.dimensions.get(key), new.dimensions.get(key))
+        values[named_by.name_of(key)] = Change(old.dimensions.get(key), new.dimensions.get(key))
     was, now = old.asked or old.workload, new.asked or new.workload
     for field in WORKLOAD_FIELDS:
-        yield WORDS.get(field, field), Change(_shown(getattr(was, field)), _shown(getattr(now, field)))
+        values[WORDS.get(field, field)] = Change(_shown(getattr(was, field)), _shown(getattr(now, field)))
+    return {name: change for name, change in values.items() if change.old != change.new}
 
 
 def _shown(value: object) -> int | str | None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 from sizer.checking.findings import PricedSuggestion
 from sizer.checking.grading import PricedStep, price_offer
 from sizer.checking.proposals import Proposals
@@ -38,12 +36,8 @@ def neighbours(proposals: Proposals, dimension: str, each_side: int = 2) -> tupl
     return tuple(found)
 
 
-def _values(dimension: str, value: int, *, below: bool) -> Iterator[int]:
+def _values(dimension: str, value: int, *, below: bool) -> range:
     """Multiples of ``MULTIPLES`` on one side of ``value``, nearest first."""
     of = MULTIPLES.get(dimension, 1)
-    first = (value - 1) // of if below else value // of + 1
-    for number in range(MOST_TRIED):
-        other = (first - number if below else first + number) * of
-        if other <= 0:
-            return
-        yield other
+    first = ((value - 1) // of if below else value // of + 1) * of
+    return range(first, 0, -of)[:MOST_TRIED] if below else range(first, first + MOST_TRIED * of, of)

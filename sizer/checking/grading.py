@@ -59,7 +59,10 @@ class Offer:
 
     @property
     def saving(self) -> float:
-        return saving(self.priced, self.step)
+        """Seconds saved beyond what doing less work saves; a larger model's work is not credited."""
+        step = self.step
+        less_work = step.seconds * max(0.0, -self.flops / step.flops) if step.flops else 0.0
+        return -self.change_s - less_work
 
     def noted(self, note: str) -> Offer:
         """The same with one more thing said of it."""
@@ -72,10 +75,6 @@ class Offer:
     @property
     def flops(self) -> int:
         return self.priced.flops_change or 0
-
-    @property
-    def parameters(self) -> int:
-        return self.priced.parameters_change or 0
 
 
 @frozen
@@ -113,12 +112,6 @@ def grade(
         offers.append(offer)
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
     return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
-
-
-def saving(suggestion: PricedSuggestion, step: Step) -> float:
-    """Seconds a suggestion saves beyond what doing less work saves; a larger model's work is not credited."""
-    less_work = step.seconds * max(0.0, -(suggestion.flops_change or 0) / step.flops) if step.flops else 0.0
-    return -(suggestion.step_seconds_change or 0.0) - less_work
 
 
 def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, measured: bool = False) -> Severity:
@@ -379,7 +372,7 @@ def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool
 
 
 def _same_size(offer: Offer, subject: Subject) -> bool:
-    return abs(offer.parameters) <= SAME_SIZE * subject.parameters
+    return abs(offer.priced.parameters_change or 0) <= SAME_SIZE * subject.parameters
 
 
 def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:

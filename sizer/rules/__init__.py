@@ -14,7 +14,7 @@ RULES: tuple[Rule, ...] = tuple(DECLARED[code] for code in sorted(DECLARED))
 
 
 #: Codes of rules that are part of another rule now.
-MERGED = {"SZ128": "SZ110"}
+MERGED = {"SZ128": "SZ110", "SZ130": "SZ112"}
 
 
 def find_rule(

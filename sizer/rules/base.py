@@ -211,10 +211,6 @@ class Rule:
         """What a rule asks, in its docstring's first line."""
         return self.body.partition("\n")[0]
 
-    @property
-    def file(self) -> str:
-        return self.judge.__code__.co_filename
-
 
 #: Code -> rule, as the topics' files are imported.
 DECLARED: dict[str, Rule] = {}

@@ -35,11 +35,8 @@ def batch_heads_per_shard(context: Context) -> Answer:
     if not known:
         return NotApplicable("no attention heads known")
     cut = [heads for heads in known if heads % t]
-    return [_cut_heads(context, known, cut)] if cut else ()
-
-
-def _cut_heads(context: Context, known: tuple[int, ...], cut: list[int]) -> Finding:
-    t, dims, model = context.workload.t, context.dimensions, context.model
+    if not cut:
+        return ()
 
     def divides(degree: int) -> bool:
         return gcd(*known) % degree == 0 and (model is None or divides_over(model, degree))
@@ -49,7 +46,7 @@ def _cut_heads(context: Context, known: tuple[int, ...], cut: list[int]) -> Find
         suggestions += tuple(change for value in neighbours(cut[0], t) for change in _with_heads(dims, value, t))
     heads = " and ".join(map(str, cut))
     message = f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them"
-    return Finding("t", t, message, suggestions, error=True)
+    return [Finding("t", t, message, suggestions, error=True)]
 
 
 def _with_heads(dims: Mapping[str, int], heads: int, t: int) -> Iterator[Suggestion]:

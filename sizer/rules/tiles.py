@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from math import ceil
 
 from shapes.cost import Cost
 from shapes.operators import Attention, Gemm, Operator, Product
@@ -52,7 +51,7 @@ def tile_quantization(context: Context) -> Answer:
         # The dimension of whose whole tiles the least is kept.
         value, edge = min(zip((op.m, op.n), cost.tile, strict=True), key=lambda pair: pair[0] / next_multiple(*pair))
         # Without a dimension to move, an edge is how the model is built and no advice.
-        if not _at_the_edge(context, value, op.name):
+        if not _behind(context, value, op.name)[2]:
             continue
         text = (
             f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {cost.tile[0]} x {cost.tile[1]} keeps "
@@ -60,28 +59,24 @@ def tile_quantization(context: Context) -> Answer:
         )
         waste = share * (1 - kept)
         worst[value] = max(worst.get(value, (0.0, "", "")), (waste, op.name.removeprefix("layers.*."), text))
-    return [
-        Finding(*_behind(context, value, name), text, _at_the_edge(context, value, name))
-        for value, (_, name, text) in worst.items()
-    ]
+    found = []
+    for value, (_, operator, text) in worst.items():
+        name, now, changes = _behind(context, value, operator)
+        found.append(Finding(name, now, text, changes))
+    return found
 
 
-def _behind(context: Context, value: int, operator: str) -> tuple[str, int]:
-    """The configuration's field behind ``value``; the operator itself where there is none."""
-    workload, dims = context.workload, context.dimensions
-    for name in ("vocab", "d_ff", "hidden"):
-        if name in dims and value in (dims[name], -(-dims[name] // workload.t)):
-            return name, dims[name]
-    return ("s", workload.s) if value in (workload.s, workload.tokens) else (operator, value)
+def _behind(context: Context, value: int, operator: str) -> tuple[str, int, tuple[Suggestion, ...]]:
+    """The width behind ``value`` and its neighbours that fill their tiles; a smaller vocabulary would lose tokens.
 
-
-def _at_the_edge(context: Context, value: int, operator: str) -> tuple[Suggestion, ...]:
-    """The neighbouring widths that fill their tiles; a smaller vocabulary would lose tokens."""
-    name, now = _behind(context, value, operator)
-    if name not in ("vocab", "d_ff"):
-        return ()
-    near = neighbours(now, 128 * context.workload.t)
-    return suggest(name, (other for other in near if other > now or (other < now and name != "vocab")))
+    The operator itself where no width is behind it.
+    """
+    t, dims = context.workload.t, context.dimensions
+    for name in ("vocab", "d_ff"):
+        if name in dims and value in ((now := dims[name]), -(-now // t)):
+            near = (other for other in neighbours(now, 128 * t) if other > now or (other < now and name != "vocab"))
+            return name, now, suggest(name, near)
+    return operator, value, ()
 
 
 LARGEST_IDLE = 0.10
@@ -128,46 +123,6 @@ def wave_quantization(context: Context) -> Answer:
     step = max(context.alignment, 128) * t
     values = {value for base in (width - step, width, width + step) for value in neighbours(max(base, step), step)}
     return [Finding("d_ff", width, message, suggest("d_ff", nearest_first(values - {width}, width)[:4]))]
-
-
-#: Waves that differ by less than this, beyond what the units themselves do, are not worth a line.
-NOTABLE_VARIANT = 0.10
-
-
-@rule(
-    "SZ130",
-    source="Machine Learning Engineering book, training/performance, 'Do more SMs give more TFLOPS?'",
-    of_costs=True,
-    needs="model",
-)
-def device_variants(context: Context) -> Answer:
-    """Products of few waves run alike on every variant that the device is sold as.
-
-    Some accelerators are sold under one name with different numbers of multiprocessors (B300: 148 and 152). Tiles that
-    fill two waves on one take three on the other: what a search measured on the machine at hand, or a prediction for
-    the one in the data sheet, does not hold for the other. With many waves the difference is that of the peak.
-
-    Bad: 304 tiles on B300: two waves on 152 multiprocessors, three on 148.
-    Good: 3,584 tiles: 24 or 25 waves.
-
-    Suggestion: none; measure on the variant that will train (`sizer search --measure`).
-    """
-    units, others = context.device.compute.units, context.device.compute.other_units
-    if not others:
-        return NotApplicable(f"{context.device.name} is sold with one number of multiprocessors")
-    worst = (0.0, "")
-    for op, cost, _ in _notable_products(context, NOTABLE_WAVES):
-        for other in others:
-            waves, elsewhere = (ceil((cost.tiles or 1) / on) for on in (units, other))
-            off = max(waves, elsewhere) / min(waves, elsewhere) - max(units, other) / min(units, other)
-            if off >= NOTABLE_VARIANT and off > worst[0]:
-                worst = (
-                    off,
-                    f"{op.name} {op.phase} is {cost.tiles} tiles: {waves} waves on the {context.device.title} with "
-                    f"{units} multiprocessors, {elsewhere} on the one with {other}: what is measured on one need not "
-                    "hold on the other",
-                )
-    return [Finding("device", context.device.name, worst[1])] if worst[1] else []
 
 
 #: Queries a thread block works on in FlashAttention 2 and 3 forward (most head dimensions).

@@ -303,7 +303,7 @@ def fits_in_memory(context: Context) -> Answer:
     gib, limit = round(needed.total_bytes / GIB, 2), device.memory.bytes
     most = f"most of it {largest.name.replace('_', ' ')}, {largest.bytes / GIB:.1f} GiB"
     has = f"{gib:.1f} GiB of {limit / GIB:.1f} GiB on {device.name}"
-    if not context.sets_any(*(LAYOUT if workload.train else SERVING_LAYOUT)):
+    if not _spread(context):
         said = "--gpus or --dp" if workload.train else "--tp, --pp or --gpus"
         finds = "`sizer plan` finds a split" if workload.train else "`sizer memory --phase decode --tp N` counts one"
         message = f"memory: {has} as it is split here, {most}; {_unsaid(context)} ({said}); {finds}"
@@ -346,7 +346,7 @@ def fused_cross_entropy(context: Context) -> Answer:
 
     Suggestion: none that a configuration sets.
     """
-    if not context.whole.head or not context.sets_any(*LAYOUT):
+    if not context.whole.head or not _spread(context):
         return NotApplicable("no loss, or the layout was not said")
     found = memory(context.whole, context.workload, implementation=context.implementation)
     logits = found.components.get("logits_and_loss", 0)
@@ -415,12 +415,20 @@ def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
         return []
     gib = round(least / GIB, 2)
     states = "weights, gradients and optimizer states" if workload.train else "weights"
-    said = context.sets_any(*(LAYOUT if workload.train else SERVING_LAYOUT))
     message = (
         f"{context.parameters:,} parameters alone need at least {gib:.1f} GiB of {device.memory.bytes / GIB:.1f} GiB "
         f"on {device.name} ({states}; activations are not known)"
     )
-    return [Finding("memory", gib, message, error=True)] if said else NotApplicable(f"memory: {message}", note=True)
+    return (
+        [Finding("memory", gib, message, error=True)]
+        if _spread(context)
+        else NotApplicable(f"memory: {message}", note=True)
+    )
+
+
+def _spread(context: Context) -> bool:
+    """Whether it was said how the model is spread."""
+    return context.sets_any(*(LAYOUT if context.workload.train else SERVING_LAYOUT))
 
 
 def _unsaid(context: Context) -> str:
