@@ -86,10 +86,6 @@ def make_folder(path: str | os.PathLike[str]) -> None:
         os.makedirs(where, exist_ok=True)
         if not os.access(where, os.W_OK | os.X_OK):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-        with _unstopped():
-            probe = Path(where) / f".sizer-{os.urandom(8).hex()}.part"
-            probe.touch()  # some file systems (/proc) say that they can be written and cannot
-            probe.unlink()
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be written: {_reason(error)}", where=where) from None
 

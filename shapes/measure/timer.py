@@ -78,10 +78,8 @@ def verify(kernel: Kernel) -> float:
     return error
 
 
-def warm_up(
-    batch: Callable[[], Array], now: Callable[[], float], *, least_s: float, most_s: float, steady: float = STEADY
-) -> int:
-    """Run batches until two successive medians agree within ``steady`` and ``least_s`` is over, or until ``most_s``.
+def warm_up(batch: Callable[[], Array], now: Callable[[], float], *, least_s: float, most_s: float) -> int:
+    """Run batches until two successive medians agree within STEADY and ``least_s`` is over, or until ``most_s``.
 
     Returns how many batches ran (at least two).
     """
@@ -92,7 +90,7 @@ def warm_up(
         after = float(np.median(batch()))
         batches += 1
         spent = now() - start
-        if spent >= most_s or (spent >= least_s and abs(after - before) <= steady * after):
+        if spent >= most_s or (spent >= least_s and abs(after - before) <= STEADY * after):
             return batches
         before = after
 
