@@ -210,13 +210,12 @@ def adapter_rank(linear: Linear, workload: Workload) -> int:
     own = linear.name.rsplit(".", 1)[-1]
     if not has_adapters(workload) or "router" in own or ".experts." in linear.name:
         return 0
-    targets = USUAL if workload.lora_targets is None else _targets(workload.lora_targets)
+    targets = set(USUAL)
+    if workload.lora_targets is not None:
+        # Under both names: what attention's class calls out_proj is o_proj here, a recurrent layer's is out_proj.
+        said = set(map(str.strip, workload.lora_targets.split(",")))
+        targets = said | {_ALSO.get(one, one) for one in said}
     return workload.lora_rank if own in targets or ALL_LINEAR in targets else 0
-
-
-def _targets(text: str) -> tuple[str, ...]:
-    # Under both names: what attention's class calls out_proj is o_proj here, a recurrent layer's is out_proj.
-    return tuple(name for one in text.split(",") for name in (one.strip(), _ALSO.get(one.strip(), one.strip())))
 
 
 def adapters(linear: Linear, workload: Workload) -> tuple[Linear, ...]:

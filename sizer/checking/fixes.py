@@ -151,10 +151,8 @@ def _runs(config: ConfigText, wanted: Subject) -> bool:
         found = config.settle().subject
     except InputError:
         return False
-    return all(getattr(found, part) == getattr(wanted, part) for part in _PRICED)
-
-
-_PRICED = ("operators", "workload", "asked", "parameters", "dimensions")
+    priced = ("operators", "workload", "asked", "parameters", "dimensions")
+    return all(getattr(found, part) == getattr(wanted, part) for part in priced)
 
 
 def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) -> list[Edit | None]:

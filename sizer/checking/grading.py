@@ -12,7 +12,6 @@ from typing import Any
 
 from shapes.cost.alignment import family_table
 from shapes.cost.constants import gemm_constants
-from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.model.resize import DIMENSIONS
@@ -182,18 +181,14 @@ def _tier(by: PricedStep, subject: Subject, suggestion: Suggestion) -> str:
     """Where a price comes from: the worst of products, misaligned ones and, of a workload, the software stack."""
     if by.measured:
         return "measured"
-    of = [products_tier(by.pricer.device, subject.workload.dtype)]
+    device = by.pricer.device
+    _, origin = gemm_constants(device, subject.workload.dtype)
+    products = "fitted" if origin.own_device else "borrowed" if origin.same_vendor else "extrapolated"
+    known = str(family_table(device)["tier"]) in ("published", "measured")
+    of = [products, "fitted" if known else "extrapolated"]
     if by.step.cost is not None and not of_dimensions(suggestion.change):
         of.append(by.step.cost.tier)
     return max(of, key=TIERS.index)
-
-
-def products_tier(device: Device, dtype: str) -> str:
-    """How products are known on ``device``, misaligned ones included."""
-    _, origin = gemm_constants(device, dtype)
-    products = "fitted" if origin.own_device else "borrowed" if origin.same_vendor else "extrapolated"
-    aligned = {"published": "fitted", "measured": "fitted"}.get(str(family_table(device)["tier"]), "extrapolated")
-    return max((products, aligned), key=TIERS.index)
 
 
 def equal_work(subject: Subject, step: Step, changed: Subject, after: Step) -> float:
