@@ -133,14 +133,17 @@ def test_the_highest_rate_of_several_products_is_named(bench) -> None:
     assert re.search(r"highest rate: \S+ TFLOPS, gemm 32 x 32 x \d\d tn fp32\n", result.output)
 
 
-def test_rows_are_on_the_disk_as_they_come(tmp_path: Path) -> None:
+def test_rows_are_on_the_disk_as_they_come_and_go_on_in_another_file(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr("sizer.answers.bench.ROLL_BYTES", 700)
     made = [measurement(Job(Gemm("x", "forward", 16, 16, k)), np.full(12, 1e-5)) for k in range(1, 9)]
     with Rows(tmp_path, "t") as rows:
         for one in made[:-1]:
             rows.add(one)
-        cut = (tmp_path / "t.jsonl.gz").read_bytes()
+        cut = max(tmp_path.glob("t*.jsonl.gz"), key=lambda path: path.stat().st_mtime_ns).read_bytes()
         rows.add(made[-1])
-    imported = run_store(tmp_path, "import", str(tmp_path / "t.jsonl.gz"))
+    files = sorted(map(str, tmp_path.glob("t*.jsonl.gz")))
+    assert 1 < len(files) < 8
+    imported = run_store(tmp_path, "import", *files)
     assert imported.exit_code == 0, imported.output
     with Store.open(tmp_path / "s.db") as store:
         assert {one.uid for one in store.measurements()} == {one.uid for one in made}

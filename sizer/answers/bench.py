@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import itertools
 import json
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,6 +34,9 @@ from sizer.subject import Subject
 
 #: What ``--op`` knows, and the sizes each needs; the layouts of the products that ``--phase`` asks for.
 OPS, LAYOUTS = (content(Path(__file__).with_name("bench.toml"))[name] for name in ("ops", "layouts"))
+
+#: A file of rows is followed by another beyond this many bytes.
+ROLL_BYTES = 8 * 2**20
 
 
 def option_of(size: str) -> str:
@@ -266,29 +270,39 @@ class Bencher:
 class Rows:
     """``<name>.jsonl.gz`` in ``folder`` (None: nothing): a JSON object a measurement and line, times to 7 digits.
 
-    Each is on the disk when it was added.
+    Each is on the disk when it was added; a file that grows over ROLL_BYTES is followed by ``<name>.2.jsonl.gz`` …
     """
 
     def __init__(self, folder: Path | None, name: str) -> None:
+        self._folder, self._name = folder, name
         self.count = 0
-        self._file: gzip.GzipFile | None = None
+        self._files: list[gzip.GzipFile] = []
         if folder is not None:
             make_folder(str(folder))
-            self._file = gzip.GzipFile(folder / f"{name}.jsonl.gz", "wb")
+            self._next()
 
     def __enter__(self) -> Rows:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._file is not None:
-            self._file.close()
+        for file in self._files:
+            file.close()
+
+    def _next(self) -> None:
+        assert self._folder is not None
+        number = f".{len(self._files) + 1}" if self._files else ""
+        self._files.append(gzip.GzipFile(self._folder / f"{self._name}{number}.jsonl.gz", "wb"))
 
     def add(self, one: Measurement) -> None:
         self.count += 1
-        if self._file is None:
+        if not self._files:
             return
         row = one.row()
         row["samples"] = [float(f"{value:.7g}") for value in row["samples"]]
         row["environment"].pop("host", None)
-        self._file.write((json.dumps(row, sort_keys=True) + "\n").encode())
-        self._file.flush()
+        file = self._files[-1]
+        file.write((json.dumps(row, sort_keys=True) + "\n").encode())
+        file.flush()
+        if os.stat(file.name).st_size > ROLL_BYTES:
+            file.close()
+            self._next()
