@@ -737,7 +737,7 @@ def test_a_recipe_that_leaves_the_sizes_to_another_file_says_what_to_give(recipe
         ),
         (
             "{dim: 64, n_layers: 2, n_heads: 4, vocab_size: 256, norm_eps: 1, n_embd: 4, n_head: 2, n_layer: 2}",
-            "and of nanogpt",
+            "of nanogpt and of meta",
         ),
         ("{model_type: llama, hidden_size: 64, hidden_size: 128}", "hidden_size: is given twice"),
         (
@@ -758,3 +758,11 @@ def test_a_key_that_changes_the_model_can_be_taken_out_and_a_merged_one_replaced
     assert read_text(merged, where="a.yaml").model.hidden == 192
     with pytest.raises(InputError, match="n_embd: is given twice"):
         read_text('{"model_type": "gpt2", "n_embd": 64, "n_embd": 128}', where="config.json")
+
+
+def test_a_key_that_only_an_expression_asks_for_is_named_where_it_is_no_number() -> None:
+    with pytest.raises(InputError, match="multiple_of = 'x': expected a number"):
+        read_config({**META, "multiple_of": "x"}, config_format="meta")
+    sparse = {**META, "moe": {"num_experts": 8, "num_experts_per_tok": 9}}
+    with pytest.raises(InputError, match=r"moe\.num_experts_per_tok = 9: expected at most the 8 experts"):
+        read_config(sparse, config_format="meta")

@@ -32,9 +32,21 @@ from sizer.readers.reading import (
 
 #: Formats by name, each the module of that name, which has NAME and read(config, where) and is loaded when its claim
 #: (formats.json) holds: `check` answers in a blink.
-MODULES = ("torchtitan", "huggingface", "meta", "litgpt_training", "nanogpt", "nemo", "gpt_neox", "megatron")
+MODULES = ("torchtitan", "huggingface", "litgpt_training", "nanogpt", "nemo", "gpt_neox", "megatron")
 #: Those that are a table of layouts.json come after.
-LAYOUTS = ("litgpt", "maxtext", "olmo", "levanter", "open_lm", "lingua", "nanotron", "internevo", "fla", "llm_foundry")
+LAYOUTS = (
+    "meta",
+    "litgpt",
+    "maxtext",
+    "olmo",
+    "levanter",
+    "open_lm",
+    "lingua",
+    "nanotron",
+    "internevo",
+    "fla",
+    "llm_foundry",
+)
 READERS = MODULES + LAYOUTS
 
 #: What models are called: at most an organisation and a name.

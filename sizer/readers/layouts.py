@@ -33,15 +33,22 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     for key in filter(None, row.get("section", "").split(".")):
         fields = fields.nested(key)
     held = {**row.get("defaults", {}), **{key: one for key, one in fields.config.items() if one is not None}}
+    for section in filter(held.get, row.get("sections", ())):
+        inner = fields.nested(section).config
+        held |= {f"{section}__{key}": one for key, one in inner.items() if one is not None}
     kind = dict(_kind(row, held, fields))
+    for key in row.get("numbers", ()):
+        fields.number(key)
     limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
     built = {"family": kind.pop("family")} if "family" in kind else {}
     for key, allowed in limits.items():
         if held.get(key) not in (None, *allowed):
-            raise fields.error(f"has no formula here: expected {' or '.join(map(str, allowed)) or 'none'}", key)
+            said = row.get("refused", {}).get(key) or f"expected {' or '.join(map(str, allowed)) or 'none'}"
+            raise fields.error(f"has no formula here: {said}", key)
     names, through = {**row["names"], **kind}, bool(row.get("through"))
     found, used = _found(names, held, dict(fields.config) if through else {}, row.get("words", ()))
-    fields.ignore(*filter(None, {*(row.get("kind") or row["kinds"]), *limits, *used}))
+    asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
+    fields.ignore(*(one.replace("__", ".") for one in asked if one))
     _add_vocabulary(found, row, config, fields)
     plain = _plain(names, held)
     plain = {key: key for key in found if through} | plain
@@ -49,18 +56,18 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     try:
         reading: Reading = read_as(found, where, **built)
     except InputError as error:
-        key = plain.get(error.key or "", error.key)
+        key = plain.get(error.key or "", error.key or "").replace("__", ".")
         raise InputError(error.expected, where=where, key=key and fields.prefix + key, value=error.value) from None
     keys = {one: key for one in dimensions(reading.model) for key in reversed(KEYS.get(one, ())) if key in plain}
-    asked = {fields.prefix + key for key in reading.asked} if through else set()
+    further = {fields.prefix + key for key in reading.asked} if through else set()
     return replace(
         reading,
         format=name,
         source=where,
-        keys={one: fields.prefix + plain[key] for one, key in keys.items()},
+        keys={one: fields.prefix + plain[key].replace("__", ".") for one, key in keys.items()},
         notes=(*reading.notes, *(said for key, said in row.get("unless", {}).items() if not found.get(key, True))),
         workload={**reading.workload, **_workload(row, config)},
-        asked=frozenset({*outer.asked, *asked, *row.get("workload", {}).values(), *row.get("tokenizer", ())}),
+        asked=frozenset({*outer.asked, *further, *row.get("workload", {}).values(), *row.get("tokenizer", ())}),
         unread=(),
     )
 
@@ -81,7 +88,7 @@ def _plain(names: Mapping[str, str], held: Mapping[str, Any]) -> dict[str, str]:
     """The file's key for each of the other reader's that one key alone gives: the first, or the one that it has."""
     said = {ours: one.split(" | ") for ours, one in names.items()}
     first = {ours: one for ours, keys in said.items() for one in reversed(keys) if one.isidentifier()}
-    return first | {ours: one for ours, keys in said.items() for one in keys if one in held}
+    return first | {ours: one for ours, keys in said.items() for one in reversed(keys) if one in held}
 
 
 def _add_vocabulary(found: dict[str, Any], row: Mapping[str, Any], config: Mapping[str, Any], fields: Fields) -> None:
@@ -119,7 +126,7 @@ def _value(said: str, held: Mapping[str, Any], used: set[str], words: Collection
                 return held[one]
             continue
         numbers = {key: value for key, value in held.items() if isinstance(value, int | float) and abs(value) < 2**40}
-        numbers |= {key: held[key] for key in words if isinstance(held[key], str)}
+        numbers |= {key: held[key] for key in words if isinstance(held[key], str | Mapping)}
         code = compile(one, "layouts.json", "eval")
         used.update(set(code.co_names) - _CALLS.keys())
         try:
