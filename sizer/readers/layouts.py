@@ -32,13 +32,8 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     outer = fields = Fields(config, where)
     for key in filter(None, row.get("section", "").split(".")):
         fields = fields.nested(key)
-    held = {**row.get("defaults", {}), **{key: one for key, one in fields.config.items() if one is not None}}
-    for section in filter(held.get, row.get("sections", ())):
-        inner = fields.nested(section).config
-        held |= {f"{section}__{key}": one for key, one in inner.items() if one is not None}
+    held = opened(row, fields)
     kind = dict(_kind(row, held, fields))
-    for key in row.get("numbers", ()):
-        fields.number(key)
     limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
     built = {"family": kind.pop("family")} if "family" in kind else {}
     for key, allowed in limits.items():
@@ -46,7 +41,7 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
             said = row.get("refused", {}).get(key) or f"expected {' or '.join(map(str, allowed)) or 'none'}"
             raise fields.error(f"has no formula here: {said}", key)
     names, through = {**row["names"], **kind}, bool(row.get("through"))
-    found, used = _found(names, held, dict(fields.config) if through else {}, row.get("words", ()))
+    found, used = expressed(names, held, dict(fields.config) if through else {}, row.get("words", ()))
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
     fields.ignore(*(one.replace("__", ".") for one in asked if one))
     _add_vocabulary(found, row, config, fields)
@@ -72,7 +67,21 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     )
 
 
-def _found(
+def opened(row: Mapping[str, Any], fields: Fields) -> dict[str, Any]:
+    """The file's keys with values over the row's defaults, those of its ``sections`` as section__key.
+
+    Keys that the row has ``checked`` are of their kind: an expression passes over what it cannot take.
+    """
+    for key, kind in row.get("checked", {}).items():
+        getattr(fields, kind)(key)
+    held = {**row.get("defaults", {}), **{key: one for key, one in fields.config.items() if one is not None}}
+    for section in filter(held.get, row.get("sections", ())):
+        inner = fields.nested(section).config
+        held |= {f"{section}__{key}": one for key, one in inner.items() if one is not None}
+    return held
+
+
+def expressed(
     names: Mapping[str, str], held: Mapping[str, Any], found: dict[str, Any], words: Collection[str]
 ) -> tuple[dict[str, Any], set[str]]:
     """(the other reader's keys with values, over what is ``found`` already; which keys of the file were asked)."""
