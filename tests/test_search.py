@@ -274,8 +274,8 @@ def test_parameters_of_a_model_search_equal_the_models_own(config: Any, layers: 
     fixed = {"hidden": 3072, "heads": 24, "head_dim": 128, "kv_heads": 8, "vocab": 50304}
     if model.attention is not None and model.attention.kv_heads == model.attention.heads:
         fixed["kv_heads"] = 24
-    counted = parameters_by(model, fixed).of(layers, d_ff)
-    assert counted == resize(model, **fixed, layers=layers, d_ff=d_ff).parameters
+    ends, rest, each = parameters_by(model, fixed)
+    assert ends + layers * (rest + d_ff * each) == resize(model, **fixed, layers=layers, d_ff=d_ff).parameters
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from sizer.cli.options import (
     config_options,
     declared,
     exceeds,
+    left_open,
     measuring_options,
     option_error,
     output_options,
@@ -245,16 +246,11 @@ def _take_project_s(asked: Asked) -> None:
     from sizer.render import formats
 
     project = load_defaults(asked.configs[0])
-    asked.fail_on = _unless_given("fail_on", asked.fail_on, project.fail_on)
-    asked.format_ = _unless_given("format_", asked.format_, project.format)
+    for option, said in (("fail_on", project.fail_on), ("format_", project.format)):
+        if said is not None and left_open(option):
+            setattr(asked, option, said)
     if asked.format_ not in formats("check"):
         raise InputError(f"expected one of {', '.join(formats('check'))}", key="format", value=asked.format_)
-
-
-def _unless_given(option: str, value: str, default: str | None) -> str:
-    """The project's ``default`` for an option that was left at its own."""
-    source = click.get_current_context().get_parameter_source(option)
-    return default if default is not None and source is click.core.ParameterSource.DEFAULT else value
 
 
 def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, InputError | None]]:

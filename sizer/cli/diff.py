@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
@@ -78,14 +78,15 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     from shapes.device import load_device
     from sizer.answers.diff import budgets_of, compare, diff_of
     from sizer.checking.checks import Request
+    from sizer.checking.project import nearest_table
 
     devices = asked.devices
     request = Request(devices[0] if devices else None, asked.stack, workload=asked.workload, **asked.suppression())
     sides = _read(pair, partial(request.settle, _of(pair)), notes)
     if sides is None:
         return None
-    table, where = _budget_table(_of(pair))
-    budgets = budgets_of(table, asked.limits, where)
+    project = nearest_table(_of(pair))
+    budgets = budgets_of(project.table("budgets"), asked.limits, str(project.file))
     old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]
@@ -124,10 +125,3 @@ def _read(
             notes.append(f"{error.where}: no model configuration, passed over")
             return None
     return found[0], found[1]
-
-
-def _budget_table(config: str) -> tuple[dict[str, Any], str]:
-    from sizer.checking.project import nearest_table
-
-    found = nearest_table(config)
-    return found.table("budgets"), str(found.file)

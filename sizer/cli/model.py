@@ -20,13 +20,11 @@ from sizer.cli.options import (
     device_option,
     given,
     output_options,
-    price_option,
     progress_line,
     read_standard_input,
     several,
     stack_option,
     subcommand,
-    trace_option,
     workload_option,
     workload_options,
     write_answer,
@@ -43,7 +41,6 @@ if TYPE_CHECKING:
 @declared("ops")
 @workload_options
 @config_options
-@trace_option
 @output_options("ops")
 def ops(asked: Asked) -> None:
     """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
@@ -110,7 +107,6 @@ _TAKEN = ("s", "images", "dtype", "attention", "optimizer", "precision", "implem
 @workload_option("global_batch", help="Sequences a step, over all devices.", rare=False)
 @stack_option
 @declared("plan")
-@price_option
 @several(*(workload_option(field) for field in _TAKEN))
 @workload_option("phase", hidden=True)
 @config_options

@@ -347,11 +347,9 @@ def stated(text: str, option: str) -> tuple[str, Any]:
 device_option = declared("device")
 #: A software stack's name, None where not given; and what the device is allowed, which its name then says.
 stack_option = declared("stack")
-trace_option = declared("trace")
 config_options = declared("config")
 rules_options = declared("rules")
 measuring_options = declared("measuring")
-price_option = declared("price")
 
 
 def exceeds(worst: str | None, fail_on: str) -> bool:
@@ -408,9 +406,9 @@ def write_answer(
     ``seen``: what a page is made of, where that is more than ``answer``. In a workflow of GitHub's,
     annotations are the default where the command has them.
     """
-    if output is None and _format_left_open() and os.environ.get("GITHUB_ACTIONS") == "true":
+    if output is None and left_open("format_") and os.environ.get("GITHUB_ACTIONS") == "true":
         format_ = "github"
-    if format_ not in formats(command) and _format_left_open():
+    if format_ not in formats(command) and left_open("format_"):
         format_ = None  # the default, which another view of the command's answer may have another of
     text = render(command, format_, (seen or answer) if format_ == "html" else answer, _page(output))
     if output is not None:
@@ -419,9 +417,10 @@ def write_answer(
         say(text)
 
 
-def _format_left_open() -> bool:
+def left_open(option: str) -> bool:
+    """Whether an option was left at its default."""
     context = click.get_current_context(silent=True)
-    source = context.get_parameter_source("format_") if context is not None else None
+    source = context.get_parameter_source(option) if context is not None else None
     return source is click.core.ParameterSource.DEFAULT
 
 

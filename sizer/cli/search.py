@@ -60,14 +60,6 @@ def _of_whole(text: str) -> float:
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
-def _names(text: str) -> tuple[str, ...]:
-    return tuple(name.strip() for name in text.split(","))
-
-
-def _list(text: str) -> tuple[int, ...]:
-    return tuple(map(int, text.split(",")))
-
-
 #: How sure a measured search can be asked to be.
 LEAST_SURE, MOST_SURE = 0.5, 0.999
 TWO = "LOW:HIGH, two numbers"
@@ -79,9 +71,9 @@ ONE_PRODUCT = "swiglu-gemm"
 #: baseline's; how far from the best is good enough when measuring, and how sure to be.
 _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "aspect": ("aspect", _reads(_ends(float, 1e-9, 1e9), TWO)),
-    "head-dim": ("head_dims", _reads(_list, "integers between commas")),
+    "head-dim": ("head_dims", _reads(lambda text: tuple(map(int, text.split(","))), "integers between commas")),
     "tp-ready": ("tp_ready", _reads(int, "an integer")),
-    "vary": ("vary", _reads(_names, "names")),
+    "vary": ("vary", _reads(lambda text: tuple(map(str.strip, text.split(","))), "names")),
     "training-budget": ("training_budget", _share),
     "regret": ("regret", _share),
     "confidence": ("confidence", _reads(_sure, f"a share from {LEAST_SURE} to {MOST_SURE}")),
@@ -107,7 +99,7 @@ def command(asked: Asked) -> None:
     from sizer.subject import read_model
 
     said, measure = _said(asked.limits), _measure(asked)
-    budgets: dict[str, Any] = {name: said.get(name) for name in ("training_budget", "regret", "confidence")}
+    limits = _limits(asked, said)
     reading = None
     if asked.config is not None:
         reading = read_model(asked.source(asked.config), config_format=asked.config_format)
@@ -118,13 +110,13 @@ def command(asked: Asked) -> None:
         result = search(
             reading,
             device=asked.device if len(asked.device) > 1 else next(iter(asked.device), None),
-            limits=_limits(asked, said),
+            limits=limits,
             measure=measure,
             progress=lambda done, total: told(done, total, label),
-            serving=_fields(asked.serving, "--serving"),
+            serving=_serving(asked.serving),
             what="swiglu" if asked.what == ONE_PRODUCT else asked.what,
             gemm_only=asked.what == ONE_PRODUCT,
-            **budgets,
+            **said,
             **asked.named("objective", "top", "stack", "strategy", "time_limit_s", "store"),
             **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
             **asked.workload,
@@ -136,10 +128,11 @@ def command(asked: Asked) -> None:
 
 
 def _limits(asked: Asked, said: dict[str, Any]) -> Any:
+    """The limits of a space, which are taken out of what was ``said``."""
     from sizer.searching.space import Limits
 
     low, high = (None, None) if asked.range_ is None else _reads(_ends(int), TWO)(asked.range_, "--range")
-    further: dict[str, Any] = {name: said.get(name) for name in ("aspect", "head_dims", "tp_ready", "vary")}
+    further: dict[str, Any] = {name: said.pop(name, None) for name in ("aspect", "head_dims", "tp_ready", "vary")}
     return Limits(_share(asked.tolerance, "--tolerance"), low, high, asked.step, **further)
 
 
@@ -162,11 +155,11 @@ def _measure(asked: Asked) -> bool:
     return asked.measure if asked.measure is not None else not asked.device and accelerator_here()
 
 
-def _fields(text: str | None, option: str) -> dict[str, Any] | None:
+def _serving(text: str | None) -> dict[str, Any] | None:
     """KEY=VALUE between commas: fields of a workload, numbers as the other options take them."""
     if text is None:
         return None
     for part in text.split(","):
         if "=" not in part:
-            raise InputError("expected KEY=VALUE between commas", key=option, value=part)
-    return dict(stated(part, option) for part in text.split(","))
+            raise InputError("expected KEY=VALUE between commas", key="--serving", value=part)
+    return dict(stated(part, "--serving") for part in text.split(","))

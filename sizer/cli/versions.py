@@ -53,7 +53,7 @@ def of_git(revision: str, paths: tuple[str, ...]) -> Iterator[Pair]:
             continue
         held = _git("cat-file", "blob", old[name], top=top) if name in old else None
         if named or any(states_a_model(name, one) for one in (held, here) if one is not None):
-            shown = _relative(path)
+            shown = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
             before = Version(shown, decoded(held, f"{revision}:{name}")) if held is not None else None
             yield Pair(shown, before, Version(shown) if here is not None else None, named)
 
@@ -74,13 +74,6 @@ def _content(path: Path) -> bytes | None:
 def _hash(content: bytes, like: str) -> str:
     kind = "sha256" if len(like) == 64 else "sha1"
     return hashlib.new(kind, b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
-
-
-def _relative(path: Path) -> str:
-    try:
-        return str(path.relative_to(Path.cwd()))
-    except ValueError:
-        return str(path)
 
 
 def _git(*arguments: str, of: str | None = None, top: Path | None = None) -> bytes:

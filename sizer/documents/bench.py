@@ -50,16 +50,15 @@ def records(measurements: Sequence[Measurement]) -> Iterator[Mapping[str, object
 
 
 def document(answer: Bench) -> Document:
-    sections = [Section(group.title or "Measured", list(_group(group.title, group.parts))) for group in answer.groups]
+    sections = [
+        Section(
+            group.title or "Measured",
+            [*lines([group.title], "head"), *(said for part in group.parts for said in _sweep(part))],
+        )
+        for group in answer.groups
+    ]
     rows = partial(records, answer.measurements)
     return Document("sizer bench", sections, answer, records=rows, fields=FIELDS)
-
-
-def _group(title: str, parts: Sequence[Measured]) -> Iterator[Part]:
-    if title:
-        yield Text(title, "head")
-    for part in parts:
-        yield from _sweep(part)
 
 
 TIMES = (

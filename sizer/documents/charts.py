@@ -43,7 +43,6 @@ class Chart:
     x: Axis
     y: Axis
     layers: Sequence[Layer]
-    height: int = 380
     colours: Mapping[str, str] = field(default_factory=dict)
     shapes: Mapping[str, str] = field(default_factory=dict)
     legend: str = ""
@@ -74,10 +73,16 @@ def path(places: Iterable[tuple[float, float]], what: str = "", **look: object) 
     return Layer("line", [{"x": x, "y": y, **({"what": what} if what else {})} for x, y in places], look)
 
 
-#: Divisor -> its colour: how a chart shows the power of two that divides a size, from what every kernel takes to what
-#: few take; the last is for odd sizes.
-_CLASSES = {64: "#4477aa", 32: "#66ccee", 16: "#228833", 8: "#ccbb44", 2: "#ee6677", 1: "#aa3377"}
-ALIGNMENT_COLOURS = {"nothing (odd)" if size == 1 else str(size): colour for size, colour in _CLASSES.items()}
+ODD = "nothing (odd)"
+#: How a chart shows the power of two that divides a size, from what every kernel takes to what few take.
+ALIGNMENT_COLOURS = {
+    "64": "#4477aa",
+    "32": "#66ccee",
+    "16": "#228833",
+    "8": "#ccbb44",
+    "2": "#ee6677",
+    ODD: "#aa3377",
+}
 
 
 def landscape(
@@ -92,9 +97,8 @@ def landscape(
 
     ``more``: what else the caption says.
     """
-    classes = dict(zip(_CLASSES, ALIGNMENT_COLOURS, strict=True))
     for row in rows:
-        row["group"] = next(name for divisor, name in classes.items() if row["x"] % divisor == 0)
+        row["group"] = next((name for name in ALIGNMENT_COLOURS if name != ODD and row["x"] % int(name) == 0), ODD)
     curve = sorted((_at(row) for row in rows), key=lambda row: row["x"])
     joined = shapes and len({row["x"] for row in curve}) == len(curve)
     return Chart(

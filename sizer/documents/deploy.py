@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from shapes.memory import UTILIZATION
-from sizer.answers.deploy import Deployed, Deployment
+from sizer.answers.deploy import Deployed, Deployment, FactOutcome
 from sizer.documents.document import Cell, Column, Document, Part, Section, Table, Text, lines
 
 #: How a verdict is coloured.
@@ -17,16 +17,14 @@ ENGINES = (
     Column("version", lambda one: one.version[:12]),
     Column("read", "read"),
     Column("verdict", lambda one: Cell(one.verdict, style=STYLES.get(one.verdict, ""))),
-    Column("facts that hold", lambda one: f"{_held(one)} of {len(one.outcomes)}"),
+    Column("facts that hold", lambda one: f"{len(one.outcomes) - len(_told(one))} of {len(one.outcomes)}"),
 )
 
 
 def document(answer: Deployment) -> Document:
     experts = f" ep {answer.ep}" if answer.ep > 1 else ""
     head = f"{answer.path}: {answer.model_type} at tp {answer.tp}{experts}, {answer.recipe} on {answer.device}"
-    sources = list(
-        dict.fromkeys(fact.source for one in answer.engines for fact in one.outcomes if fact.verdict != "loads")
-    )
+    sources = list(dict.fromkeys(fact.source for one in answer.engines for fact in _told(one)))
     by_verdict = {
         one.verdict: [of.title for of in answer.engines if of.verdict == one.verdict] for one in answer.engines
     }
@@ -54,12 +52,13 @@ def _memory(answer: Deployment) -> Iterator[Text]:
     )
 
 
-def _held(one: Deployed) -> int:
-    return sum(fact.verdict == "loads" for fact in one.outcomes)
+def _told(one: Deployed) -> list[FactOutcome]:
+    """The facts that an engine does otherwise than load by."""
+    return [fact for fact in one.outcomes if fact.verdict != "loads"]
 
 
 def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
-    told = [fact for fact in one.outcomes if fact.verdict != "loads"]
+    told = _told(one)
     if told or not one.outcomes:
         verdict = f"{one.title}: {one.verdict}"
         yield Text(verdict if told else f"{verdict}; no fact of it is about this", STYLES.get(one.verdict, ""))

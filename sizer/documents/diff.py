@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, fields, replace
+from dataclasses import fields, replace
 from functools import partial
 
 from sizer.answers.diff import DeviceDiff, Diff, Figures, FileDiff
@@ -124,17 +124,13 @@ def _section(file: FileDiff) -> Section:
     return Section(file.path, parts, file.path)
 
 
-def _gib(size: float) -> str:
-    return f"{size:.2f} GiB"
-
-
 CHANGES = tuple(Column(name, at) for at, name in enumerate(("figure", "old", "new", "change")))
 FIGURES = (
     Column("parameters", "parameters", count_text),
     Column("FLOPs a token", "flops_per_token", lambda flops: f"{flops:.4g} G", unit=1e9),
     Column("step", "step_s", seconds_text),
     Column("MFU", "mfu", percent_text),
-    Column("memory a device", "memory_bytes", _gib, unit=GIB),
+    Column("memory a device", "memory_bytes", lambda size: f"{size:.2f} GiB", unit=GIB),
     Column("tokens/s a device", "tokens_per_s", ",.0f"),
 )
 
@@ -168,19 +164,11 @@ def time_text(one: DeviceDiff) -> str:
 def _records(answer: Diff) -> Iterable[Mapping[str, object]]:
     for file in answer.files:
         for one in file.devices:
-            sides = (("old", one.old), ("new", one.new))
-            figures = {f"{name}_{age}": value for age, side in sides if side for name, value in asdict(side).items()}
-            broken = [v.budget for v in answer.violations if (v.path, v.device) == (file.path, one.device)]
-            yield {
-                "path": file.path,
-                "status": file.status,
-                "model_type": file.model_type,
-                "device": one.device,
-                **figures,
-                "time_ratio": one.ratio,
-                "ratio_error": one.ratio_error,
-                "exceeds_error": one.exceeds_error,
-                "findings_added": [finding.code for finding in one.added],
-                "findings_fixed": [finding.code for finding in one.fixed],
-                "budgets_broken": broken,
-            }
+            row = (
+                *(file.path, file.status, file.model_type, one.device),
+                *(getattr(side, name, None) for name in NAMES for side in (one.old, one.new)),
+                *(one.ratio, one.ratio_error, one.exceeds_error),
+                *([finding.code for finding in found] for found in (one.added, one.fixed)),
+                [v.budget for v in answer.violations if (v.path, v.device) == (file.path, one.device)],
+            )
+            yield dict(zip(FIELDS, row, strict=True))

@@ -15,8 +15,7 @@ def document(answer: MemoryBreakdown) -> Document:
     now = f" (the step is now {seconds_text(answer.times[0])})" if answer.times else ""
     parts = (
         *lines(_verdict(answer)[:1], "head"),
-        *lines(_head(answer)[:1]),
-        *lines(_head(answer)[1:]),
+        *lines(_head(answer)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
         *lines(_verdict(answer)[1:]),
         Table(f"what each saving buys by itself{now}", SAVINGS, answer.savings),

@@ -113,7 +113,6 @@ def roofline(table: OperatorTable) -> list[Chart]:
                 Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
                 *points([_operator(row, longest) for row in rows]),
             ],
-            height=420,
             colours=COLOURS,
         )
     ]
@@ -130,11 +129,6 @@ def _operator(row: dict[str, Any], longest: float) -> dict[str, Any]:
     return {"x": x, "y": rate, "what": what, **looks, "low": rate / (1 + error), "high": rate / (1 - error)}
 
 
-def _counted(row: dict[str, Any], value: float | None) -> float | None:
-    """Of an operator that has FLOPs; one that only moves memory has none."""
-    return value if row["visible_flops"] > 0 else None
-
-
 def operators(table: OperatorTable) -> Table:
     """A line an operator, its phases side by side; FLOPs are those that the attention's mask leaves."""
     rows = table.folded
@@ -148,7 +142,7 @@ def operators(table: OperatorTable) -> Table:
         *(Column(one, one, seconds_text, drop=4) for one in phases),
         Column("time", "step_seconds", seconds_text),
         Column("share", "share", percent_text),
-        Column("TFLOPS", lambda row: _counted(row, _rate(row)), ".0f", drop=2),
+        Column("TFLOPS", _rate, ".0f", drop=2),
         Column("bound", "bound", drop=2),
         Column("tier", "tier", only=PAGES),
     )
@@ -156,8 +150,9 @@ def operators(table: OperatorTable) -> Table:
 
 
 def _rate(row: dict[str, Any]) -> float | None:
-    """TFLOPS over all phases of an operator."""
-    return row["step_flops"] / row["step_seconds"] / 1e12 if row["step_seconds"] else None
+    """TFLOPS over all phases of an operator; one that only moves memory has none."""
+    counted = row["visible_flops"] > 0 and row["step_seconds"]
+    return row["step_flops"] / row["step_seconds"] / 1e12 if counted else None
 
 
 def explained(table: OperatorTable) -> Document:

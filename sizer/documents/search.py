@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any
 
 from shapes.workload import Workload
-from sizer.documents.charts import Axis, Chart, Row, landscape, path, points
+from sizer.documents.charts import Axis, Chart, landscape, path, points
 from sizer.documents.document import (
     FULL,
     Charts,
@@ -39,9 +39,6 @@ SHAPES = {role: shape for role, (shape, _, _) in ROLES.items()}
 
 #: Those whose names are written in a chart.
 NAMED = ("best", "baseline")
-
-#: Where a candidate lies in a chart.
-Place = Callable[[Ranked], tuple[float, float]]
 
 
 def document(answer: SearchResult) -> Document:
@@ -164,12 +161,10 @@ def _charts(answer: SearchResult) -> list[Chart]:
     return [(served if answer.front else rates if single else front)(answer)]
 
 
-def _points(
-    answer: SearchResult, place: Place, said: Callable[[Ranked], str], more: Callable[[Ranked, str], Row]
-) -> list[dict[str, Any]]:
+def _points(answer: SearchResult, point: Callable[[Ranked, str], dict[str, Any]]) -> list[dict[str, Any]]:
     """A point a candidate with a time, the notable ones last, so that they are drawn on top.
 
-    ``said``: of a candidate; ``more``: further channels of a candidate and what it is.
+    ``point``: the channels of a candidate and its role, ``what`` being said of it besides its name and role.
     """
     listed = [one.change for one in answer.candidates]
     on_front = [one.change for one in answer.front or answer.pareto]
@@ -183,9 +178,8 @@ def _points(
 
     rows = []
     for one, name in sorted(((one, role(one)) for one in answer.ranked), key=lambda pair: list(ROLES).index(pair[1])):
-        x, y = place(one)
-        what = f"{label(one)}\n{name}: {said(one)}"
-        rows.append({"x": x, "y": y, "size": ROLES[name][2], "what": what, **more(one, name)})
+        row = point(one, name)
+        rows.append({**row, "size": ROLES[name][2], "what": f"{label(one)}\n{name}: {row['what']}"})
     return rows
 
 
@@ -193,18 +187,14 @@ def rates(answer: SearchResult) -> Chart:
     """TFLOPS over the searched dimension, coloured by alignment, with what it may be off by."""
     (field,) = answer.baseline.change
 
-    def more(one: Ranked, role: str) -> Row:
+    def point(one: Ranked, role: str) -> dict[str, Any]:
         slow, fast = (one.tflops * one.timing.seconds / max(end, 1e-12) for end in (one.timing.high, one.timing.low))
         name = f"{role} {one.change[field]}" if role in NAMED else ""
-        return {"low": slow, "high": fast, "kind": role, "label": name}
+        what = f"{one.tflops:.4g} TFLOPS, {within_text(one.timing)}, {_times(one.speedup)}"
+        place = {"x": one.change[field], "y": one.tflops, "low": slow, "high": fast}
+        return {**place, "kind": role, "label": name, "what": what}
 
-    rows = _points(
-        answer,
-        lambda one: (one.change[field], one.tflops),
-        lambda one: f"{one.tflops:.4g} TFLOPS, {within_text(one.timing)}, {_times(one.speedup)}",
-        more,
-    )
-    return landscape(f"{answer.what}: rate", "", field, rows, (), SHAPES)
+    return landscape(f"{answer.what}: rate", "", field, _points(answer, point), (), SHAPES)
 
 
 def front(answer: SearchResult) -> Chart:
@@ -212,51 +202,41 @@ def front(answer: SearchResult) -> Chart:
     unit, scale = ("billions", 1e9) if answer.ranked[0].parameters >= 10**9 else ("millions", 1e6)
     factor, time = seconds_scale(max(one.timing.seconds for one in answer.ranked))
 
-    def within(one: Ranked, role: str) -> Row:
-        return {"low": one.timing.low * factor, "high": one.timing.high * factor} if role in NAMED else {}
+    def point(one: Ranked, role: str) -> dict[str, Any]:
+        within = {"low": one.timing.low * factor, "high": one.timing.high * factor} if role in NAMED else {}
+        what = f"{seconds_text(one.timing.seconds)}, {_times(one.speedup)}"
+        return {"x": one.parameters / scale, "y": one.timing.seconds * factor, "group": role, "what": what, **within}
 
-    return _front(
-        answer,
+    caption = (
         f"{answer.what}: time over parameters of every candidate; those on the front are faster than all that have "
-        "more parameters. Lines at baseline and best: their intervals.",
-        (f"parameters, {unit}", f"time, {time}"),
-        lambda one: (one.parameters / scale, one.timing.seconds * factor),
-        lambda one: f"{seconds_text(one.timing.seconds)}, {_times(one.speedup)}",
-        within,
+        "more parameters. Lines at baseline and best: their intervals."
     )
+    return _front(answer, caption, f"parameters, {unit}", f"time, {time}", point)
 
 
 def served(answer: SearchResult) -> Chart:
     """The decode step over the training step, each over the baseline's and by the objective."""
     ends = [one.change for one in (answer.front[0], answer.front[-1])]
 
-    def differs(one: Ranked, _: str) -> Row:
+    def point(one: Ranked, role: str) -> dict[str, Any]:
         found = (f"{key} {value}" for key, value in one.change.items() if value != answer.baseline.change[key])
-        return {"label": ", ".join(found)} if one.change in ends else {}
+        name = ", ".join(found) if one.change in ends else ""
+        what = f"{_times(one.speedup)} to train, {_times(one.decode_speedup)} to decode"
+        place = {"x": 1 / training_gain(one), "y": 1 / decode_gain(one)}
+        return {**place, "group": role, "label": name, "what": what}
 
-    return _front(
-        answer,
+    caption = (
         f"{answer.what}: the decode step over the training step, both over the baseline's, by {answer.objective}; none "
-        "is faster in both than what is on the front.",
-        ("training step, over the baseline's", "decode step, over the baseline's"),
-        lambda one: (1 / training_gain(one), 1 / decode_gain(one)),
-        lambda one: f"{_times(one.speedup)} to train, {_times(one.decode_speedup)} to decode",
-        differs,
+        "is faster in both than what is on the front."
     )
+    horizontal, vertical = (f"{name} step, over the baseline's" for name in ("training", "decode"))
+    return _front(answer, caption, horizontal, vertical, point)
 
 
-def _front(
-    answer: SearchResult,
-    caption: str,
-    axes: tuple[str, str],
-    place: Place,
-    said: Callable[[Ranked], str],
-    more: Callable[[Ranked, str], Row],
-) -> Chart:
+def _front(answer: SearchResult, caption: str, x: str, y: str, point: Callable[[Ranked, str], dict[str, Any]]) -> Chart:
     """Every candidate at its place, with the line of those that none beats."""
-    rows = _points(answer, place, said, lambda one, role: {"group": role, **more(one, role)})
-    edge = sorted(place(one) for one in answer.front or answer.pareto)
+    edge = sorted((row["x"], row["y"]) for row in (point(one, "") for one in answer.front or answer.pareto))
     line = path(edge, color=ROLES["on the front"][1], interpolate="step-after")
     colours = {role: colour for role, (_, colour, _) in ROLES.items()}
-    horizontal, vertical = map(Axis, axes)
-    return Chart(caption, horizontal, vertical, points(rows, line), colours=colours, shapes=SHAPES)
+    rows = points(_points(answer, point), line)
+    return Chart(caption, Axis(x), Axis(y), rows, colours=colours, shapes=SHAPES)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, distribution
 from typing import cast
@@ -50,20 +50,26 @@ def reviewed(document: Document) -> Checked | Diff:
     return cast(Checked | Diff, document.answer)
 
 
+def looked_at(
+    answer: Checked | Diff,
+) -> Iterator[tuple[str, str, Sequence[PricedFinding], float | None, set[str]]]:
+    """Each path and device, with its findings (of a diff those added), its step's time and the rules not asked."""
+    if isinstance(answer, Checked):
+        for one in answer.reports:
+            yield one.path, one.device, one.findings, one.step_s, {*one.not_applicable, *one.suppressed}
+        return
+    for file in answer.files:
+        for each in file.devices:
+            yield file.path, each.device, each.added, each.new.step_s if each.new is not None else None, set()
+
+
 def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
     """A check's findings; a diff's findings added and budgets broken."""
     texts = lru_cache(maxsize=None)(text_of)
-    if isinstance(answer, Checked):
-        for report in answer.reports:
-            for finding in report.findings:
-                yield _of_finding(report.path, report.device, finding, report.step_s, texts(report.path))
-        return
-    for file in answer.files:
-        for one in file.devices:
-            for finding in one.added:
-                step_s = one.new.step_s if one.new is not None else None
-                yield _of_finding(file.path, one.device, finding, step_s, texts(file.path))
-    for broken in answer.violations:
+    for path, device, findings, step_s, _ in looked_at(answer):
+        for finding in findings:
+            yield _of_finding(path, device, finding, step_s, texts(path))
+    for broken in () if isinstance(answer, Checked) else answer.violations:
         name = broken.budget
         yield Annotation(broken.path, None, "error", name, "budget", broken.device, "", broken.message, (name,))
 

@@ -27,7 +27,7 @@ from sizer.documents.document import (
 )
 from sizer.render import Page
 from sizer.render.findings import rule_url
-from sizer.render.vega import asset, assets, spec
+from sizer.render.vega import HEIGHT, asset, assets, spec
 
 #: What the page may load: nothing but what is in it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -79,17 +79,11 @@ def _body(document: Document, charts: list[Chart]) -> Iterable[str]:
             if isinstance(part, Charts):
                 for chart in part.make():
                     charts.append(chart)
-                    yield _place(chart, len(charts))
+                    place = f'<div class="chart" id="chart-{len(charts)}" style="min-height:{HEIGHT + 60}px"></div>'
+                    yield f"<figure>{place}<figcaption>{text(chart.caption)}</figcaption></figure>"
             else:
                 yield _part(part)
         yield "</section>"
-
-
-def _place(chart: Chart, number: int) -> str:
-    return (
-        f'<figure><div class="chart" id="chart-{number}" style="min-height:{chart.height + 60}px"></div>'
-        f"<figcaption>{text(chart.caption)}</figcaption></figure>"
-    )
 
 
 def _part(part: Part, sortable: bool = True) -> str:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 from sizer.answers.diff import Diff
-from sizer.checking.findings import SEVERITIES, Checked
+from sizer.checking.findings import SEVERITIES
 from sizer.documents.document import Document
 from sizer.render import Page
-from sizer.render.findings import Annotation, annotate, reviewed, title
+from sizer.render.findings import Annotation, annotate, looked_at, reviewed, title
 from sizer.rules import RULES
 
 #: Characters that no XML document may hold, escaped or not.
@@ -24,7 +24,7 @@ def render(document: Document, page: Page) -> str:
     answer = reviewed(document)
     found = list(annotate(answer))
     root = ElementTree.Element("testsuites")
-    for path, device, skipped in _suites(answer):
+    for path, device, _, _, skipped in looked_at(answer):
         own = [one for one in found if (one.path, one.device) == (path, device)]
         cases = {rule.code: f"{rule.code} {rule.slug}" for rule in RULES}
         if isinstance(answer, Diff):
@@ -34,14 +34,6 @@ def render(document: Document, page: Page) -> str:
         _suite(ElementTree.SubElement(root, "testsuite", {**named, **_FIXED}), cases, skipped, own)
     ElementTree.indent(root)
     return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
-
-
-def _suites(answer: Checked | Diff) -> Iterator[tuple[str, str, set[str]]]:
-    """Path and device of each, and the rules that were not asked."""
-    if isinstance(answer, Checked):
-        yield from ((one.path, one.device, {*one.not_applicable, *one.suppressed}) for one in answer.reports)
-    else:
-        yield from ((file.path, one.device, set()) for file in answer.files for one in file.devices)
 
 
 def _suite(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from html import escape
 
 from shapes.errors import printable
@@ -102,14 +101,10 @@ def _table(table: Table) -> list[str]:
     return [
         "",
         *([f"{inline(table.caption)}:", ""] if table.caption else []),
-        *(_line(row) for row in ([inline(one.name) for one in columns], rule, *cells)),
+        *(f"| {' | '.join(row)} |" for row in ([inline(one.name) for one in columns], rule, *cells)),
         *filter(None, [table.left]),
         "",
     ]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 def _findings(part: Findings) -> list[str]:

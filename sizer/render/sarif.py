@@ -87,10 +87,7 @@ def _fix(title: str, fix: Fix, file: Mapping[str, str]) -> dict[str, Any]:
 
 def _uri(path: str) -> str:
     """A path as a URI, relative to the working directory where it lies below it."""
-    there = Path(path)
-    if there.is_absolute():
-        try:
-            there = there.relative_to(Path.cwd())
-        except ValueError:
-            return "file://" + quote(there.as_posix(), errors="surrogateescape")
-    return quote(there.as_posix(), errors="surrogateescape")
+    there, here = Path(path), Path.cwd()
+    if there.is_relative_to(here):
+        there = there.relative_to(here)
+    return "file://" * there.is_absolute() + quote(there.as_posix(), errors="surrogateescape")

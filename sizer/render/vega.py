@@ -14,6 +14,9 @@ from typing import Any
 
 from sizer.documents.charts import Axis, Chart, Layer
 
+#: Of a chart, in pixels, without its axes' and its legend's.
+HEIGHT = 380
+
 
 @cache
 def assets() -> dict[str, Any]:
@@ -38,7 +41,7 @@ def spec(chart: Chart) -> dict[str, Any]:
     shapes = {name: shape for name, shape in named.items() if name in (kinds or groups)}
     return {
         "width": "container",
-        "height": chart.height,
+        "height": HEIGHT,
         "description": chart.caption,
         "padding": {"left": 5, "right": 56, "top": 5, "bottom": 5},
         "layer": [_layer(layer, chart, colours, shapes) for layer in chart.layers if layer.rows],

@@ -35,15 +35,10 @@ MISSED = 0.25
 
 #: Sizes as somebody gave them; a vocabulary may be a tokenizer's name.
 Dimensions = Mapping[str, int | str | None]
+#: Those that have a name of their own, as keywords of ``search`` and as options.
+DIMENSIONS = ("d_ff", "heads", "kv_heads", "layers", "vocab")
 #: Dimension -> the command line's option of it.
-OPTIONS = {
-    "hidden": "--h",
-    "d_ff": "--d-ff",
-    "heads": "--heads",
-    "kv_heads": "--kv-heads",
-    "layers": "--layers",
-    "vocab": "--vocab",
-}
+OPTIONS = {"hidden": "--h", **{name: f"--{name.replace('_', '-')}" for name in DIMENSIONS}}
 
 
 @frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -10,7 +10,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
-from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, OPTIONS, Baseline, Scope, sequences
+from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, DIMENSIONS, OPTIONS, Baseline, Scope, sequences
 from sizer.searching.result import SearchResult
 from sizer.searching.run import EXHAUSTIVE, find
 from sizer.searching.space import DEFAULT_OBJECTIVE, Limits, find_objective
@@ -20,8 +20,7 @@ if TYPE_CHECKING:
     from shapes.measure.executor import SamplingExecutor
     from sizer.searching.measuring import Measured
 
-#: Keywords of ``search`` that go to the baseline's dimensions and to a measured source, by name.
-_DIMENSIONS = ("d_ff", "heads", "kv_heads", "layers", "vocab")
+#: Keywords of ``search`` that go to a measured source, by name.
 _MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
 
 
@@ -58,7 +57,7 @@ def search(
     limits: Limits | None = None,
     objective: str = DEFAULT_OBJECTIVE,
     top: int = 5,
-    measure: bool | SamplingExecutor | Sequence[SamplingExecutor] = False,
+    measure: bool | SamplingExecutor = False,
     progress: Callable[[int, int], None] | None = None,
     stack: str | SoftwareStack | None = None,
     serving: Mapping[str, Any] | None = None,
@@ -89,7 +88,7 @@ def search(
     0
     """
     rest: dict[str, Any] = {**options}
-    dimensions = {name: rest.pop(name, None) for name in _DIMENSIONS}
+    dimensions = {name: rest.pop(name, None) for name in DIMENSIONS}
     measuring = {name: value for name in _MEASURING if (value := rest.pop(name, None)) is not None}
     what = what or ("model" if params is not None else "swiglu")
     scope: Scope = "product" if rest.pop("gemm_only", False) else ("model" if config is not None else "mlp")
@@ -166,7 +165,7 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
 
 
 def _source(
-    measure: bool | SamplingExecutor | Sequence[SamplingExecutor],
+    measure: bool | SamplingExecutor,
     device: str | Device | None,
     measuring: dict[str, Any],
 ) -> tuple[Device, Measured | None]:
@@ -183,10 +182,9 @@ def _source(
         from shapes.measure import InProcess
 
         measure = InProcess()
-    executors = tuple(measure) if isinstance(measure, (list, tuple)) else (measure,)
-    if len(executors) != 1:
+    if isinstance(measure, (list, tuple)):
         raise InputError("expected one device with it", key="--measure")
-    return device_to_measure(executors[0], device), Measured(executors[0], **measuring)
+    return device_to_measure(measure, device), Measured(measure, **measuring)
 
 
 def _predicted(device: str | Device | None, measuring: Mapping[str, Any]) -> Device:

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from math import log
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
 from shapes.memory import memory
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
-from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import listing
 from sizer.searching.pricing import (
@@ -31,15 +30,7 @@ from sizer.searching.pricing import (
 from sizer.searching.result import Ranked, SearchResult, keeps, launched_verdict, verdict
 from sizer.searching.space import Limits, Objective, Space
 from sizer.searching.spaces import make_space
-from sizer.searching.two_budgets import (
-    NO_BUDGETS,
-    Budgets,
-    beside,
-    check_served,
-    decode_gain,
-    training_gain,
-    whole_steps,
-)
+from sizer.searching.two_budgets import Budgets, beside, decode_gain, served_space, training_gain
 from sizer.subject import run_by
 
 if TYPE_CHECKING:
@@ -57,10 +48,10 @@ def find(
     device: Device,
     measured: Measured | None = None,
     *,
-    top: int = 5,
-    progress: Progress | None = None,
-    budgets: Budgets = NO_BUDGETS,
-    stacked: bool = False,
+    top: int,
+    progress: Progress | None,
+    budgets: Budgets,
+    stacked: bool,
 ) -> SearchResult:
     """The ``top`` candidates of the space named ``what`` that ``objective`` likes best, predicted for ``device``.
 
@@ -78,7 +69,7 @@ def find(
     elif measured is not None:
         raise InputError("expected --predict with it", key="--serving")
     else:
-        space = _served_space(baseline, what, device, limits, budgets.serving)
+        space = served_space(what, baseline, device, limits, budgets.serving)
     space, stack = _run_by_stack(space, baseline, predicted=measured is None, asked=stacked)
     pricer = Pricer(device, stack=stack)
     considered, budget = len(space.candidates), budgets.training if measured is None else None
@@ -96,7 +87,7 @@ def find(
     if measured is None:
         nearest = aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
     fixes = listed.fixes or (("the device's alignment",) if nearest else ())
-    fronts = {
+    fronts: dict[str, Any] = {
         name: _with_memory(space, [ranked[place] for place in places])
         for name, places in _fronts(what, ranked, budgets).items()
     }
@@ -115,12 +106,11 @@ def find(
         considered=considered,
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
-        excluded=Counter(space.excluded) + Counter(left_out) + Counter(listed.excluded),
+        excluded=Counter(space.excluded) + left_out + Counter(listed.excluded),
         notes=(*space.notes, *times.notes),
         ranked=tuple(ranked),
         serving=budgets.serving,
-        pareto=fronts.get("pareto", ()),
-        front=fronts.get("front", ()),
+        **fronts,
     )
 
 
@@ -134,13 +124,6 @@ def _run_by_stack(
         known = "expected --predict and whole steps (--what model, or --serving) with it"
         raise InputError(known, key="--stack", value=baseline.stack.name if baseline.stack is not None else None)
     return space, None
-
-
-def _served_space(baseline: Baseline, what: str, device: Device, limits: Limits, serving: Workload) -> Space:
-    """The space of candidates that split as they are to be served, whole steps of them timed."""
-    check_served(what, baseline, serving)
-    limits = replace(limits, tp_ready=limits.shards(serving.t))
-    return whole_steps(make_space(what, baseline, device, limits), baseline, serving)
 
 
 def _fronts(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, list[int]]:
@@ -164,19 +147,20 @@ def rank(row: Sequence[TimedCandidate], objective: Objective) -> list[Ranked]:
     for index, first in enumerate(row):
         low, high = _ratio_bounds(base, first) if index else (1.0, 1.0)
         worth = objective.weight(base) / objective.weight(first)
+        speedup = base.timing.seconds / first.timing.seconds
         ranked.append(
             Ranked(
                 change=first.change,
                 timing=first.timing,
                 tflops=first.flops / first.timing.seconds / 1e12,
-                speedup=base.timing.seconds / first.timing.seconds,
+                speedup=speedup,
                 speedup_low=low,
                 speedup_high=high,
                 parameters=first.parameters,
                 parameters_change=first.parameters - base.parameters,
                 memory_change_bytes=None,
                 value=first.timing.seconds * objective.weight(first),
-                gain=base.timing.seconds / first.timing.seconds * worth,
+                gain=speedup * worth,
                 gain_low=low * worth,
                 gain_high=high * worth,
             )

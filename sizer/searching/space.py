@@ -125,14 +125,6 @@ def layers_named(words: tuple[str, ...], model: ModelShape, workload: Workload) 
 
 #: Largest change of parameters where none is asked for, and those that follow where it leaves no candidate.
 TOLERANCE, WIDER = 0.01, (0.02, 0.05, 0.1, 0.25)
-#: Option -> what it takes.
-EXPECTED = {
-    "--tolerance": "expected a share between 0 and 1 (or a percentage up to 100%)",
-    "--range": "expected LOW:HIGH with LOW at most HIGH",
-    "--step": "expected a positive integer",
-    "--limit aspect": "expected LOW:HIGH, positive, LOW at most HIGH",
-    "--limit vary": f"expected some of {', '.join(VARIABLE)}",
-}
 
 
 @frozen
@@ -160,7 +152,7 @@ class Limits:
         self._check_bounds()
         for name in self.vary or ():
             if name not in VARIABLE:
-                raise InputError(EXPECTED["--limit vary"], key="--limit vary", value=name)
+                raise InputError(f"expected some of {', '.join(VARIABLE)}", key="--limit vary", value=name)
         for number in self.head_dims or ():
             positive_int(number, "--limit head-dim")
         if self.tp_ready is not None:
@@ -168,15 +160,16 @@ class Limits:
 
     def _check_bounds(self) -> None:
         low, high, aspect = self.low, self.high, self.aspect or (1.0, 1.0)
-        holds: dict[tuple[str, Any], bool] = {
-            ("--tolerance", self.tolerance): 0 <= self.tolerance <= 1,
-            ("--range", f"{low}:{high}"): low is None or high is None or low <= high,
-            ("--step", self.step): self.step is None or self.step >= 1,
-            ("--limit aspect", f"{aspect[0]:g}:{aspect[1]:g}"): 0 < aspect[0] <= aspect[1],
-        }
-        for (option, value), right in holds.items():
+        share, ends = "a share between 0 and 1 (or a percentage up to 100%)", f"{aspect[0]:g}:{aspect[1]:g}"
+        ordered = low is None or high is None or low <= high
+        for option, value, right, expected in (
+            ("--tolerance", self.tolerance, 0 <= self.tolerance <= 1, share),
+            ("--range", f"{low}:{high}", ordered, "LOW:HIGH with LOW at most HIGH"),
+            ("--step", self.step, self.step is None or self.step >= 1, "a positive integer"),
+            ("--limit aspect", ends, 0 < aspect[0] <= aspect[1], "LOW:HIGH, positive, LOW at most HIGH"),
+        ):
             if not right:
-                raise InputError(EXPECTED[option], key=option, value=value)
+                raise InputError(f"expected {expected}", key=option, value=value)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""

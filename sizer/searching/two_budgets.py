@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import sqrt
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.frozen import frozen
 from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.timing import Timing
@@ -15,10 +17,11 @@ from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.pricing import budget_limit, rebuilt
 from sizer.searching.result import Ranked
-from sizer.searching.space import Space, nothing_left
+from sizer.searching.space import Limits, Space, nothing_left
+from sizer.searching.spaces import make_space
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Budgets:
     """``serving``: the decode step that is priced with each candidate's step (None: none). ``training``: the longest
 
@@ -39,21 +42,18 @@ class Budgets:
             raise InputError("expected a decode step", key="--serving", value=self.serving.phase)
 
 
-NO_BUDGETS = Budgets()
+def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, serving: Workload) -> Space:
+    """The space of candidates that split as they are to be served, whole steps timed, as serving runs whole models.
 
-
-def check_served(what: str, baseline: Baseline, serving: Workload) -> None:
-    """InputError for what serves nobody, or does not split as it is to be served."""
+    InputError for what serves nobody, or does not split so.
+    """
     if baseline.scope != "model" and what == "swiglu":
         raise InputError("expected a search that changes a whole model with it", key="--serving")
     try:
         operators(baseline.model, serving)
     except InputError as error:
         raise InputError(error.expected, key=f"--serving {error.key}", value=error.value) from None
-
-
-def whole_steps(space: Space, baseline: Baseline, serving: Workload) -> Space:
-    """``space`` with whole steps timed, as serving runs whole models, of candidates whose experts divide over its e."""
+    space = make_space(what, baseline, device, replace(limits, tp_ready=limits.shards(serving.t)))
     if "experts" in space.candidates.columns:
         divide = space.candidates.columns["experts"] % serving.e == 0
         space = space.where({f"experts that divide over ep {serving.e}": divide})
@@ -63,13 +63,12 @@ def whole_steps(space: Space, baseline: Baseline, serving: Workload) -> Space:
 
 def beside(
     space: Space, ranked: Sequence[Ranked], budgets: Budgets, device: Device
-) -> tuple[list[Ranked], dict[str, int]]:
+) -> tuple[list[Ranked], Counter[str]]:
     """``ranked`` (baseline first) within the training budget, each with its decode step; and how many were left out.
 
     Served ones are better by the geometric mean of both gains.
     """
-    excluded: dict[str, int] = {}
-    found = list(ranked)
+    excluded, found = Counter[str](), list(ranked)
     if budgets.training is not None:
         most = budgets.training * ranked[0].timing.seconds
         found = [ranked[0], *(one for one in ranked[1:] if one.timing.seconds <= most)]
@@ -78,8 +77,7 @@ def beside(
         priced = _served(space, found, budgets.serving, Pricer(device))
         excluded[f"the split that serves (tp {budgets.serving.t}, ep {budgets.serving.e})"] = len(found) - len(priced)
         found = priced
-    excluded = {reason: number for reason, number in excluded.items() if number}
-    if excluded and len(found) == 1:
+    if len(found) == 1 < len(ranked):
         raise nothing_left(space.what, excluded)
     return found, excluded
 
@@ -92,18 +90,19 @@ def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: P
         except InputError:
             continue  # it does not split as it is to be served
         timing = Timing(step.seconds, step.low, step.high, step.source, step.tier)
-        worth = one.gain / one.speedup  # of a second, by the objective
         faster = own.seconds / step.seconds
+        # Over the gain in training: a second's worth by the objective is the same in both.
+        mean = sqrt(faster / one.speedup)
         error = max((each.high - each.low) / 2 / each.seconds for each in (own, step)) if one is not ranked[0] else 0.0
         found.append(
             replace(
                 one,
                 decode=timing,
                 decode_speedup=faster,
-                gain=sqrt(one.gain * faster * worth),
-                gain_low=sqrt(one.gain_low * faster * max(0.0, 1 - error) * worth),
-                gain_high=sqrt(one.gain_high * faster * (1 + error) * worth),
-                value=1 / sqrt(one.gain * faster * worth),
+                gain=one.gain * mean,
+                gain_low=sqrt(one.gain_low * one.gain * max(0.0, 1 - error)) * mean,
+                gain_high=sqrt(one.gain_high * one.gain * (1 + error)) * mean,
+                value=1 / (one.gain * mean),
             )
         )
     return found

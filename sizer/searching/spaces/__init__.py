@@ -23,8 +23,6 @@ TAKEN_BY = {
     "head_dims": (heads, model),
     "vary": (model,),
 }
-#: Those whose option is not called as they are.
-OPTIONS = {"head_dims": "--limit head-dim"}
 
 
 def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) -> Space:
@@ -40,7 +38,7 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
     for name, takers in TAKEN_BY.items():
         if getattr(limits, name) is not None and SPACES[what] not in takers:
             others = " or ".join(taker.__name__ for taker in takers)
-            option = OPTIONS.get(name, f"--limit {name.replace('_', '-')}")
+            option = f"--limit {name.removesuffix('s').replace('_', '-')}"
             raise InputError(f"expected --what {others} with it, not {what}", key=option)
     if baseline.scope == "product" and what != "swiglu":
         raise InputError("expected --what swiglu with it", key="--gemm-only")

@@ -6,7 +6,6 @@ Of a mixture of experts their width, number and top_k with them, at the budget's
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import astuple
 from math import ceil, floor, gcd, lcm
 from typing import Any
 
@@ -14,7 +13,6 @@ import numpy as np
 
 from shapes.columns import Table, rows_by
 from shapes.errors import InputError
-from shapes.frozen import frozen
 from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
 from shapes.model.resize import dimensions, resize
 from sizer.searching.space import VARIABLE, Candidates, Limits, Request, Space, whole_heads
@@ -94,7 +92,7 @@ def _dense(request: Request, target: float) -> Candidates:
         for fixed in around
     ]
     table = Table(Candidates.of(around).columns)
-    counts = rows_by(table, lambda part: astuple(parameters_by(model, part)), 3)
+    counts = rows_by(table, lambda part: parameters_by(model, part), 3)
     of, width = np.repeat(np.arange(len(around)), list(map(len, widths))), np.concatenate(widths)
     ends, rest, each = counts[:, of]
     layer = rest + width * each
@@ -197,24 +195,12 @@ def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]
             yield one
 
 
-@frozen
-class ParameterCount:
-    """Parameters of the model by layers and d_ff at fixed other dimensions: ends + layers (rest + d_ff x each)."""
+def parameters_by(model: ModelShape, fixed: Mapping[str, Any] | Table) -> tuple[Any, Any, Any]:
+    """Parameters by layers and d_ff at fixed other dimensions, linear in both: ends, rest and each of
 
-    ends: int
-    rest: int
-    each: int
-
-    def layer(self, width: int) -> int:
-        return self.rest + width * self.each
-
-    def of(self, layers: int, width: int) -> int:
-        return self.ends + layers * self.layer(width)
-
-
-def parameters_by(model: ModelShape, fixed: Mapping[str, Any] | Table) -> ParameterCount:
-    """The count, linear in layers and in d_ff, from three resized models."""
+    ends + layers (rest + d_ff x each), from three resized models.
+    """
     one, wide, two = (
         resize(model, **fixed, layers=layers, d_ff=width).parameters for layers, width in ((1, 1), (1, 2), (2, 1))
     )
-    return ParameterCount(2 * one - two, two - wide, wide - one)
+    return 2 * one - two, two - wide, wide - one
