@@ -7,7 +7,7 @@ key/value heads are not yet repeated, and the layer's window and causality are s
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     from shapes.trace.recorder import Recorder
 
 
-def core_of(
-    where: str, query: Tensor, key: Tensor, value: Tensor, *, causal: bool, window: int | None, training: bool = False
-) -> Attention:
-    """The forward core of queries, keys and values [..., heads, tokens, channels] as an operator."""
+#: Queries, keys and values [..., heads, tokens, channels].
+Operands = tuple[Tensor, Tensor, Tensor]
+#: (causal, window): what a mask lets through.
+Form = tuple[bool, int | None]
+
+
+def core_of(where: str, operands: Operands, seen: Form, *, training: bool = False) -> Attention:
+    """The forward core as an operator."""
+    query, key, value = operands
     return Attention(
         name=where,
         phase="forward",
@@ -39,11 +44,22 @@ def core_of(
         kv_len=key.shape[-2],
         head_dim=query.shape[-1],
         v_head_dim=value.shape[-1],
-        causal=causal,
-        window=window,
+        causal=seen[0],
+        window=seen[1],
         dtype=dtype_name(query.dtype),
         training=training,
     )
+
+
+@contextmanager
+def standing_in(registry: Any, functions: Mapping[str, Any]) -> Iterator[None]:
+    """``functions`` in place of those of these names in a ``registry`` of transformers."""
+    registry.update(functions)
+    try:
+        yield
+    finally:
+        for name in functions:
+            del registry[name]
 
 
 class _Core(torch.autograd.Function):
@@ -51,16 +67,15 @@ class _Core(torch.autograd.Function):
     def forward(
         ctx: Any,
         recorder: Recorder,
-        causal: bool,
-        window: int | None,
+        seen: Form,
+        mask: Tensor | None,
         query: Tensor,
         key: Tensor,
         value: Tensor,
-        mask: Tensor | None,
     ) -> Tensor:
         where, times, _ = recorder.place()
         training = any(ctx.needs_input_grad)
-        ctx.operator = core_of(where, query, key, value, causal=causal, window=window, training=training)
+        ctx.operator = core_of(where, (query, key, value), seen, training=training)
         ctx.recorder, ctx.times = recorder, times
         ctx.mask = None if mask is None else mask.shape
         recorder.add(ctx.operator, times)
@@ -71,8 +86,8 @@ class _Core(torch.autograd.Function):
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         ctx.recorder.add(replace(ctx.operator, phase="dgrad"), ctx.times)
         made = [torch.empty_like(saved) for saved in ctx.saved_tensors]
-        mask = gradient.new_empty(ctx.mask) if ctx.mask is not None and ctx.needs_input_grad[6] else None
-        return None, None, None, *made, mask
+        mask = gradient.new_empty(ctx.mask) if ctx.mask is not None and ctx.needs_input_grad[2] else None
+        return None, None, mask, *made
 
 
 class FusedAttention(TorchFunctionMode):
@@ -97,25 +112,16 @@ class FusedAttention(TorchFunctionMode):
         is_causal: bool = False,
         **_other: Any,
     ) -> Tensor:
+        operands = query, key, value
         if query.dim() < 4:  # one head without its dimension
-            query, key, value = (tensor.unsqueeze(-3) for tensor in (query, key, value))
-            return self.core(query, key, value, attn_mask, causal=is_causal, window=None).squeeze(-3)
-        return self.core(query, key, value, attn_mask, causal=is_causal, window=None)
+            operands = query.unsqueeze(-3), key.unsqueeze(-3), value.unsqueeze(-3)
+        out = self.core(operands, attn_mask, (is_causal, None))
+        return out.squeeze(-3) if query.dim() < 4 else out
 
-    def core(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        *,
-        causal: bool,
-        window: int | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def core(self, operands: Operands, mask: Tensor | None, seen: Form, sinks: Tensor | None = None) -> Tensor:
         """One attention core; ``sinks`` are learned logits, which no product reads."""
         # torch leaves apply without annotations.
-        result: Tensor = _Core.apply(self.recorder, causal, window, query, key, value, mask)  # type: ignore[no-untyped-call] # as said
+        result: Tensor = _Core.apply(self.recorder, seen, mask, *operands)  # type: ignore[no-untyped-call] # as said
         return result
 
     @contextmanager
@@ -129,24 +135,13 @@ class FusedAttention(TorchFunctionMode):
         ) -> tuple[Tensor, None]:
             causal = kwargs.get("is_causal")
             causal = getattr(module, "is_causal", True) if causal is None else causal
-            out = self.core(
-                query,
-                key,
-                value,
-                attention_mask,
-                causal=bool(causal) and query.shape[-2] > 1,
-                window=kwargs.get("sliding_window"),
-                sinks=kwargs.get("s_aux"),
-            )
+            seen = bool(causal) and query.shape[-2] > 1, kwargs.get("sliding_window")
+            out = self.core((query, key, value), attention_mask, seen, kwargs.get("s_aux"))
             return out.transpose(1, 2).contiguous(), None
 
-        registries: list[tuple[Any, Any]] = [(ALL_ATTENTION_FUNCTIONS, attention)]
-        if not masks:
-            registries.append((ALL_MASK_ATTENTION_FUNCTIONS, lambda *_args, **_kwargs: None))
-        try:
-            for registry, function in registries:
-                registry["sdpa"] = function
+        no_masks = {} if masks else {"sdpa": lambda *_args, **_kwargs: None}
+        with (
+            standing_in(ALL_ATTENTION_FUNCTIONS, {"sdpa": attention}),
+            standing_in(ALL_MASK_ATTENTION_FUNCTIONS, no_masks),
+        ):
             yield
-        finally:
-            for registry, _ in registries:
-                del registry["sdpa"]

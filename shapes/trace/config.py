@@ -22,7 +22,7 @@ from shapes.trace.guards import TooLong, bounded_modules, bounded_operators, che
 from shapes.trace.inputs import DataAnswers, example_inputs
 from shapes.trace.repeats import Cut, layers_cut
 from shapes.trace.result import Traced
-from shapes.trace.run import masks_where_read, run, said
+from shapes.trace.run import masks_where_read, parameters_of, run, said
 from shapes.workload import routing_note
 
 T = TypeVar("T")
@@ -84,7 +84,7 @@ class Built:
                 return self.trace(train=train, **run)
         except TooLong as error:
             sizes, keys = named_dimensions(self.settings)
-            parameters = sum(parameter.numel() for parameter in self.module.parameters())
+            parameters = parameters_of(self.module)
             notes = (f"its products are not listed: {error.expected}",)
             return Traced((), parameters, None, self.settings.model_type, notes=notes, dimensions=sizes, keys=keys)
 
@@ -92,7 +92,6 @@ class Built:
     @quietly()
     def trace(self, *, b: int, s: int, train: bool, decoder_s: int | None = None) -> Traced:
         """The operators of b sequences of s tokens."""
-        parameters = sum(parameter.numel() for parameter in self.module.parameters())
         active = active_parameters(self.module, self.settings)
         if train:
             _train_experts(self.module)
@@ -103,7 +102,7 @@ class Built:
         sizes, keys = named_dimensions(self.settings)
         return replace(
             traced,
-            parameters=parameters,
+            parameters=parameters_of(self.module),
             active_parameters=active,
             notes=(*traced.notes, *self.notes, *_expert_notes(self.settings)),
             dimensions=sizes,
@@ -336,8 +335,7 @@ def active_parameters(model: nn.Module, settings: Any) -> int | None:
     if experts is None or top_k is None or experts == 1:
         return None
     routed = {id(one): one.numel() for module in model.modules() for one in _expert_weights(module, experts)}
-    total = sum(parameter.numel() for parameter in model.parameters())
-    return total - sum(routed.values()) * (experts - top_k) // experts
+    return parameters_of(model) - sum(routed.values()) * (experts - top_k) // experts
 
 
 def _expert_weights(module: nn.Module, experts: int) -> Iterator[nn.Parameter]:

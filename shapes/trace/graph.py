@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Literal
 
 import torch
@@ -19,15 +20,14 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shapes.errors import InputError
 from shapes.operators.types import Attention
-from shapes.trace.attention import FusedAttention, core_of
+from shapes.trace.attention import Form, FusedAttention, Operands, core_of, standing_in
 from shapes.trace.dimensions import NAMES
 from shapes.trace.guards import count_operator
 from shapes.trace.inputs import DataAnswers
-from shapes.trace.products import convolution_product, identity, is_product, read_product
+from shapes.trace.products import Product, is_product, read_product, tensors_in
 from shapes.trace.repeats import calls_followed
-from shapes.trace.run import on_meta_device, refusal
+from shapes.trace.run import on_meta_device
 
 #: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), and on the inputs.
 TRIGONOMETRY, INPUTS = 1, 2
@@ -116,10 +116,6 @@ class Graph:
         return found
 
 
-#: (causal, window) of a mask.
-Form = tuple[bool, int | None]
-
-
 @dataclass(slots=True)
 class _Scores:
     """Queries by keys on their way to a softmax, and past it.
@@ -175,7 +171,7 @@ class Known:
             with _disable_current_modes(), torch.device("cpu"):
                 values = [torch.empty(one.shape, dtype=one.dtype) if isinstance(one, Tensor) else one for one in leaves]
         unknown = any(value is None and leaf is not None for value, leaf in zip(values, leaves, strict=True))
-        outs = [one for one in _pytree.tree_leaves(out) if isinstance(one, Tensor)]
+        outs = tensors_in(out)
         if unknown or "rand" in func._schema.name or sum(one.numel() for one in outs) > _MOST_KNOWN:
             if func._schema.is_mutable:
                 self._lost.update((storage._cdata, storage) for storage in (one.untyped_storage() for one in outs))
@@ -187,7 +183,7 @@ class Known:
                 found = func(*args, **kwargs)
             except Exception:  # an operator that the CPU lacks
                 return
-        for one, value in zip(outs, (x for x in _pytree.tree_leaves(found) if isinstance(x, Tensor)), strict=True):
+        for one, value in zip(outs, tensors_in(found), strict=True):
             self.put(one, value)
 
 
@@ -245,26 +241,6 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             number = TOKEN if name.endswith("input_ids") else 1
             self.known.put(tensor, torch.full(tensor.shape, number, dtype=tensor.dtype, device="cpu"))
 
-    def attention(
-        self,
-        out: Tensor,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        *,
-        causal: bool,
-        window: int | None,
-        sinks: Tensor | None,
-    ) -> None:
-        """A fused attention core whose result is ``out``."""
-        node = self._node("attention")
-        node.query, node.key, node.value = (self._value(one).mask for one in (query, key, value))
-        node.core = core_of(node.where, query, key, value, causal=causal, window=window)
-        if sinks is not None:
-            for path in self._value(sinks).made_of:
-                self._scaled(path, "sinks", node.bit)
-        self._set(out, node.bit, frozenset(), True)
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         count_operator(self._ran, self.where)
         out = func(*args, **(kwargs or {}))
@@ -272,45 +248,36 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         name = func._schema.name
         if is_product(name):
             product, a, b = read_product(name, args, out)
-            # What is added to the result is in front of the operands.
-            addend = None if args[0] is a or args[0] is b else args[0]
-            self._product(product, a, b, addend, out)
-        elif name in ("aten::convolution", "aten::_convolution"):
-            self._convolution(args, out)
+            # What is added to the result is in front of the operands, and behind a convolution's.
+            addend = args[2 if product.kind == "conv" else 0]
+            self._product(product, a, b, None if addend is a or addend is b else addend, out)
         elif name == "aten::embedding":
             self._lookup(args[0], args[1], out)
         else:
             self._other(name, args, kwargs or {}, out)
         return out
 
-    def _convolution(self, args: Any, out: Tensor) -> None:
-        inputs, weight, bias, transposed, groups = args[0], args[1], args[2], args[6], args[8]
-        product = convolution_product(inputs, weight, out, groups, transposed=transposed)
-        if groups > 1 and groups == inputs.shape[1 if inputs.dim() == weight.dim() else 0]:
-            value = self._value(inputs)
-            node = self._node("depthwise", weight=self._first(weight))
-            node.m, node.n, node.k, node.reads = product.m, groups, product.k, value.mask
-            node.bias = None if bias is None else self._first(bias)
-            self._use(weight, bias)
-            self._set(out, value.mask | node.bit, frozenset(), True)
-            return
-        self._product(product, inputs, weight, bias, out)
+    def _depthwise(self, product: Product, inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
+        reads = self._value(inputs).mask
+        node = self._node("depthwise", weight=self._use(weight))
+        node.m, node.n, node.k, node.reads = product.m, product.batch, product.k, reads
+        node.bias = None if bias is None else self._use(bias)
+        self._set(out, reads | node.bit)
 
     def _lookup(self, table: Tensor, index: Tensor, out: Tensor) -> None:
-        made_of = self._value(table).made_of
-        if not made_of:
+        if not self._value(table).made_of:
             self._other("aten::embedding", (table, index), {}, out)
             return
-        node = self._node("lookup", weight=self._first(table))
+        node = self._node("lookup", weight=self._use(table))
         node.reads, node.index = self._value(index).mask, _index(self.known.of(index))
         node.m, node.n = index.numel(), table.shape[-1]
-        self._use(table)
-        self._set(out, node.bit, frozenset(), True)
+        self._set(out, node.bit)
 
-    def _product(self, product: Any, a: Tensor, b: Tensor, addend: Tensor | None, out: Tensor) -> None:
+    def _product(self, product: Product, a: Tensor, b: Tensor, addend: Tensor | None, out: Tensor) -> None:
+        if product.kind == "conv" and 1 < product.batch == a.shape[1 if a.dim() == b.dim() else 0]:
+            self._depthwise(product, a, b, addend, out)
+            return
         first, second = self._value(a), self._value(b)
-        if product.kind == "grouped" and product.a != identity(a):
-            first, second = second, first
         if not first.activation and second.activation and product.kind != "conv":
             product, first, second = product.transposed(), second, first
         if not first.activation and not second.activation:
@@ -324,6 +291,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         node.reads = first.mask
         mask = node.bit
         if second.made_of and not second.activation:
+            # As `_use`: either operand may be the weight.
             self.graph.used |= second.made_of
             node.weight = min(second.made_of)
         elif second.activation and first.scores is not None and first.scores.normalised:
@@ -336,11 +304,10 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         if addend is not None:
             value = self._value(addend)
             if value.made_of and not value.activation:
-                node.bias = self._first(addend)
-                self._use(addend)
+                node.bias = self._use(addend)
             else:
                 mask |= value.mask
-        self._set(out, mask, frozenset(), True)
+        self._set(out, mask)
         if node.kind == "bmm":
             self._value(out).scores = _Scores(node)
             bias = torch.zeros((), device="cpu") if addend is None else self.known.of(addend)
@@ -361,10 +328,10 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         node.core = Attention(node.where, "forward", 1, *sizes, causal=causal, window=window, dtype=node.dtype)
 
     def _other(self, name: str, args: Any, kwargs: Any, out: Any) -> None:
-        outs = [leaf for leaf in _pytree.tree_leaves(out) if isinstance(leaf, Tensor)]
+        outs = tensors_in(out)
         if not outs:
             return
-        tensors = [leaf for leaf in _pytree.tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        tensors = tensors_in((args, kwargs))
         values = [self._value(tensor) for tensor in tensors]
         mask, made_of, activation = 0, frozenset[str](), False
         for value in values:
@@ -419,13 +386,11 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         self.graph.used.add(path)
         self.graph.scaled.append(Scaled(path, operator, reads))
 
-    def _use(self, *tensors: Tensor | None) -> None:
-        for tensor in tensors:
-            if tensor is not None:
-                self.graph.used |= self._value(tensor).made_of
-
-    def _first(self, tensor: Tensor) -> str | None:
-        return min(self._value(tensor).made_of, default=None)
+    def _use(self, tensor: Tensor) -> str | None:
+        """The (first) parameter that ``tensor`` was made of, noted as used."""
+        made_of = self._value(tensor).made_of
+        self.graph.used |= made_of
+        return min(made_of, default=None)
 
     def _node(self, kind: NodeKind, weight: str | None = None) -> Node:
         node = Node(len(self.graph.nodes) + FIRST, kind, self._stack[-1], weight=weight)
@@ -441,17 +406,15 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         # The storage is kept alive, so that its address is never taken for another's.
         self._values[storage._cdata] = _Value(mask, made_of, activation, storage)
 
-    def _set(self, tensor: Tensor, mask: int, made_of: frozenset[str], activation: bool) -> None:
+    def _set(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = True) -> None:
         """A result: of a new storage its own set, of one that is written into or viewed united with what it had."""
         before = self._values.get(tensor.untyped_storage()._cdata)
         if before is None:
             self._put(tensor, mask, made_of, activation)
-        elif before.activation or activation:
-            before.mask |= mask
-            before.activation, before.made_of = True, frozenset()
-        else:
-            before.mask |= mask
-            before.made_of |= made_of
+            return
+        before.mask |= mask
+        before.activation |= activation
+        before.made_of = frozenset() if before.activation else before.made_of | made_of
 
 
 #: The number of every token that runs: neither padding nor the kind of a sentence.
@@ -551,45 +514,37 @@ class _Watched(FusedAttention):
                 self._graph.known.put(out, torch.tensor(args[0], dtype=out.dtype))
         return out
 
-    def core(
-        self,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        *,
-        causal: bool,
-        window: int | None,
-        sinks: Tensor | None = None,
-    ) -> Tensor:
+    def core(self, operands: Operands, mask: Tensor | None, seen: Form, sinks: Tensor | None = None) -> Tensor:
+        recorder, problems = self._graph, self._graph.graph.problems
+        query, _, value = operands
         out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device="meta")
+        node = recorder._node("attention")
         if mask is not None:
-            form, where = self._graph.form_of(mask) or self._values_form(mask), self._graph.where
+            form, window = recorder.form_of(mask) or self._values_form(mask), seen[1]
             if form is None:
-                self._graph.graph.problems[where] = "an attention mask of unknown form"
+                problems[node.where] = "an attention mask of unknown form"
             elif window is not None and form[1] != window:
-                self._graph.graph.problems[where] = f"a window of {window} keys and a mask of {form[1]}"
+                problems[node.where] = f"a window of {window} keys and a mask of {form[1]}"
             else:
-                causal, window = form[0] and query.shape[-2] > 1, form[1]
-        self._graph.attention(out, query, key, value, causal=causal, window=window, sinks=sinks)
+                seen = form[0] and query.shape[-2] > 1, form[1]
+        node.query, node.key, node.value = (recorder._value(one).mask for one in operands)
+        node.core = core_of(node.where, operands, seen)
+        for path in recorder._value(sinks).made_of if sinks is not None else ():
+            recorder._scaled(path, "sinks", node.bit)
+        recorder._set(out, node.bit)
         return out
 
     def _values_form(self, mask: Tensor) -> Form | None:
         """What a mask lets through by its values, where those depend on no weight or token."""
         seen = self._graph.known.of(mask)
-        if seen is None:
-            return None
-        return mask_of(torch.where(seen, 0.0, -torch.inf) if seen.dtype == torch.bool else seen)
+        if seen is not None and seen.dtype == torch.bool:
+            seen = torch.where(seen, 0.0, -torch.inf)
+        return None if seen is None else mask_of(seen)
 
     @contextmanager
     def in_transformers(self, *, masks: bool) -> Iterator[None]:
         """Also note what each mask lets through, in place of making it (``masks``: it is made as well)."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
-
-        making = dict(ALL_MASK_ATTENTION_FUNCTIONS)
-
-        def noted(implementation: str) -> Callable[..., Tensor | None]:
-            return lambda *args, **kwargs: note(making[implementation], *args, **kwargs)
 
         def note(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor | None:
             mask_function = kwargs.get("mask_function")
@@ -607,14 +562,9 @@ class _Watched(FusedAttention):
             self._graph.forms[storage._cdata] = storage, form
             return made
 
-        with super().in_transformers(masks=True):
-            for name in ("sdpa", "eager"):
-                ALL_MASK_ATTENTION_FUNCTIONS[name] = noted(name)
-            try:
-                yield
-            finally:
-                for name in ("sdpa", "eager"):
-                    ALL_MASK_ATTENTION_FUNCTIONS.pop(name)
+        noted = {name: partial(note, ALL_MASK_ATTENTION_FUNCTIONS[name]) for name in ("sdpa", "eager")}
+        with super().in_transformers(masks=True), standing_in(ALL_MASK_ATTENTION_FUNCTIONS, noted):
+            yield
 
 
 def record(
@@ -635,16 +585,11 @@ def record(
     InputError where the forward asks for a tensor's values.
     """
     recorder = GraphRecorder(module, buffers or {})
-    watched = _Watched(recorder)
     # Positional arguments are token numbers.
     for name, value in (*(("input_ids", one) for one in args), *kwargs.items()):
         if isinstance(value, Tensor):
             recorder.reads_input(name, value)
-    try:
-        with on_meta_device(recorder, watched, answers, transformers=transformers, masks=masks, train=False):
-            module(*args, **kwargs)
-    except InputError:
-        raise
-    except Exception as error:
-        raise refusal(error, recorder.where, where or type(module).__name__) from error
+    around = _Watched(recorder), answers, where or type(module).__name__
+    with on_meta_device(recorder, *around, transformers=transformers, masks=masks, train=False):
+        module(*args, **kwargs)
     return recorder.graph

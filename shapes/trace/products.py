@@ -64,9 +64,7 @@ class Product:
 def _along_last(tensor: Tensor) -> bool:
     # A dimension of size 1 has an arbitrary stride: the other one decides.
     rows, columns = tensor.stride()[-2:]
-    if tensor.shape[-1] == 1 or tensor.shape[-2] == 1:
-        return bool(columns == 1 or tensor.shape[-1] == 1)
-    return bool(columns == 1 or rows != 1)
+    return columns == 1 or tensor.shape[-1] == 1 or (rows != 1 and tensor.shape[-2] != 1)
 
 
 def matrix_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
@@ -103,18 +101,14 @@ def grouped_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
     return replace(base, batch=a.shape[0], kind="bmm")
 
 
-def convolution_product(
-    inputs: Tensor, weight: Tensor, out: Tensor, groups: int, *, transposed: bool = False
-) -> Product:
+def convolution_product(inputs: Tensor, weight: Tensor, out: Tensor, *, groups: int, transposed: bool) -> Product:
     """A convolution's implicit GEMM: m = batch x output positions, n = channels out, k = channels in x kernel.
 
     A grouped (depthwise) convolution is ``batch`` = groups products. A transposed convolution multiplies each *input*
     position with the kernel. Layout: as a linear layer over the unfolded patches.
     """
-    positions = inputs if transposed else out
-    rows = (
-        positions.shape[0] * prod(positions.shape[2:]) if positions.dim() == weight.dim() else prod(positions.shape[1:])
-    )
+    positions = (inputs if transposed else out).shape
+    rows = positions[0] * prod(positions[2:]) if len(positions) == weight.dim() else prod(positions[1:])
     kernel = prod(weight.shape[2:])
     if transposed:
         n, k = weight.shape[1] * kernel, weight.shape[0] // groups
@@ -150,7 +144,7 @@ _READERS = {"matrix": matrix_product, "vector": vector_product, "grouped": group
 
 
 def is_product(operator: str) -> bool:
-    """Whether the dispatched ``operator`` is a matrix product that :func:`read_product` reads."""
+    """Whether the dispatched ``operator`` is a product or convolution that :func:`read_product` reads."""
     return operator in _PRODUCTS
 
 
@@ -158,6 +152,8 @@ def read_product(operator: str, arguments: Sequence[Any], out: Any) -> tuple[Pro
     """The product, and its operands A and B."""
     kind, position = _PRODUCTS[operator]
     a, b = arguments[position : position + 2]
+    if kind == "convolution":
+        return convolution_product(a, b, out, groups=arguments[8], transposed=arguments[6]), a, b
     product = _READERS[kind](a, b, out)
     return (product, b, a) if kind == "grouped" and a.dim() == 3 and b.dim() == 2 else (product, a, b)
 

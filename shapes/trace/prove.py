@@ -30,7 +30,7 @@ from shapes.trace.inputs import LoopAnswers, example_inputs
 from shapes.trace.recognise import recognise
 from shapes.trace.repeats import Cut, Names
 from shapes.trace.result import batch_and_sequence
-from shapes.trace.run import masks_where_read, on_meta, run, to_meta
+from shapes.trace.run import masks_where_read, on_meta, parameters_of, run, to_meta
 from shapes.workload import Workload
 
 #: A product or core as both sides give it.
@@ -246,7 +246,7 @@ def prove_built(built: Built) -> Proof:
         with bounded_operators():
             found = built.on_few_layers(lambda cut: prove(OfClass(built.module, built.settings, built.where), cut))
     except TooLong as error:
-        parameters = sum(parameter.numel() for parameter in built.module.parameters())
+        parameters = parameters_of(built.module)
         found, built.too_long = Proof(None, (Unproven("", 1.0, error.expected),), parameters), error
     longest, keys = positions(built.settings), named_dimensions(built.settings)[1]
     return replace(found, keys=keys, longest=longest, built=None if found.model else built)
@@ -256,7 +256,7 @@ def prove_module(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, 
     """``module``, called with token numbers [b, s], recognised and proven at that length and at half of it."""
     args, kwargs = to_meta(args, kwargs)
     b, s = batch_and_sequence((*args, *kwargs.values()))
-    parameters = sum(parameter.numel() for parameter in module.parameters())
+    parameters = parameters_of(module)
     if s < 2:
         return Proof(None, (Unproven("", 1.0, "its arguments are no sequences of token numbers"),), parameters)
     buffers = {path: buffer for path, buffer in module.named_buffers() if buffer.device.type == "cpu"}

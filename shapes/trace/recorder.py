@@ -23,10 +23,8 @@ from shapes.operators.types import Gemm, GroupedGemm, Operator, Phase
 from shapes.trace.guards import count_operator
 from shapes.trace.products import (
     Product,
-    convolution_product,
     data_gradient,
     grouped_product,
-    identity,
     is_product,
     read_product,
     tensors_in,
@@ -120,11 +118,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         out = func(*args, **(kwargs or {}))
         name = func._schema.name
         if is_product(name):
-            product, a, b = read_product(name, args, out)
-            self._product(product, a, b)
-        elif name in ("aten::convolution", "aten::_convolution"):
-            groups, transposed = args[8], args[6]
-            self._product(convolution_product(args[0], args[1], out, groups, transposed=transposed), args[0], args[1])
+            self._product(*read_product(name, args, out))
         elif name == "aten::convolution_backward":
             self._convolution_backward(args[-1])
         elif name == "transformers::grouped_mm_fallback_backward":
@@ -146,9 +140,6 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         name, times = self._places[bisect_right(self._place_numbers, number) - 1]
         return name, times, number
 
-    def _differentiating(self) -> bool:
-        return torch._C._current_autograd_node() is not None
-
     def add(self, operator: Operator, times: int) -> None:
         self._rows[operator] = self._rows.get(operator, 0) + times
 
@@ -160,17 +151,14 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         if number is not None:
             self._backward(product, where, times, number)
             return
-        (a_level, a_parameter), (b_level, b_parameter) = self._weight(a), self._weight(b)
-        if product.kind == "grouped" and product.a != identity(a):  # read_product turned it round
-            (a_level, a_parameter), (b_level, b_parameter) = (b_level, b_parameter), (a_level, a_parameter)
-        if a_level > b_level and product.kind != "conv":
-            product = product.transposed()
-            (a_level, a_parameter), (b_level, b_parameter) = (b_level, b_parameter), (a_level, a_parameter)
-        name = self.names.of_product(b_parameter, where) if b_parameter is not None else where
+        first, (level, parameter) = self._weight(a), self._weight(b)
+        if first[0] > level and product.kind != "conv":
+            product, (level, parameter) = product.transposed(), first
+        name = self.names.of_product(parameter, where)
         if torch.is_grad_enabled():
             # The node was made just before its operator was dispatched.
             made = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
-            self._forwards[made] = _Forward(name, times, product, b_level > 0)
+            self._forwards[made] = _Forward(name, times, product, level > 0)
         self._emit(name, "forward", product, times)
 
     def _backward(self, product: Product, where: str, times: int, number: int) -> None:
@@ -185,10 +173,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
     def _grouped_backward(self, forward: Product, weight: Tensor) -> None:
         where, times, _ = self.place()
-        parameter = self._weight(weight)[1]
-        name = self.names.of_product(parameter, where) if parameter is not None else where
-        self._emit(name, "dgrad", data_gradient(forward), times)
-        self._emit(name, "wgrad", weight_gradient(forward), times)
+        name = self.names.of_product(self._weight(weight)[1], where)
+        self._gradients(_Forward(name, times, forward, weight=True))
+
+    def _gradients(self, forward: _Forward, *, data: bool = True, weight: bool = True) -> None:
+        """Those of a product whose backward pass is one operator."""
+        if data:
+            self._emit(forward.name, "dgrad", data_gradient(forward.product), forward.times)
+        if weight:
+            phase: Phase = "wgrad" if forward.weight else "dgrad"
+            self._emit(forward.name, phase, weight_gradient(forward.product), forward.times)
 
     def _convolution_backward(self, output_mask: list[bool]) -> None:
         number = self.place()[2]
@@ -196,12 +190,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         if forward is None:
             self.opaque.add("aten::convolution_backward of a convolution that was not seen")
             return
-        if output_mask[0]:
-            self._emit(forward.name, "dgrad", data_gradient(forward.product), forward.times)
-        if output_mask[1]:
-            self._emit(
-                forward.name, "wgrad" if forward.weight else "dgrad", weight_gradient(forward.product), forward.times
-            )
+        self._gradients(forward, data=output_mask[0], weight=output_mask[1])
 
     def _emit(self, name: str, phase: Phase, product: Product, times: int) -> None:
         if min(product.m, product.n, product.k, product.batch) == 0:
@@ -217,7 +206,7 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         self.add(operator, times)
 
     def _taint(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
-        if not isinstance(out, (Tensor, tuple, list)) or self._differentiating():
+        if torch._C._current_autograd_node() is not None:
             return
         levels = [self._weight(tensor) for tensor in tensors_in((args, kwargs))]
         # Only what is computed from parameters alone in the forward pass is a weight: a cast, a scale, a stack.

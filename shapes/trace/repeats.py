@@ -53,13 +53,11 @@ class Names:
         self.of_module: dict[int, str] = {}
         for path, child in module.named_modules():
             self.of_module.setdefault(id(child), self.fold(path))
-        self.of_parameter: dict[int, str] = {}
         self._by_owner: dict[int, dict[str, str]] = {}
         for path, parameter in module.named_parameters(remove_duplicate=False):
             owner, _, leaf = path.rpartition(".")
             folded = self.fold(owner)
             name = folded if leaf == "weight" else f"{folded}.{leaf}" if folded else leaf
-            self.of_parameter.setdefault(id(parameter), name)
             self._by_owner.setdefault(id(parameter), {})[folded] = name
 
     def fold(self, path: str) -> str:
@@ -72,9 +70,12 @@ class Names:
         self._folded_prefix[path] = folded = f"{head}.{part}" if head else part
         return folded
 
-    def of_product(self, parameter: int, calling: str) -> str:
+    def of_product(self, parameter: int | None, calling: str) -> str:
         """The name of a product with ``parameter``: as ``calling`` has it (a tied head), else as it is first met."""
-        return self._by_owner[parameter].get(calling, self.of_parameter[parameter])
+        if parameter is None:
+            return calling
+        names = self._by_owner[parameter]
+        return names.get(calling, next(iter(names.values())))
 
 
 #: Attributes that number a layer and those that only matter to a random generator do not make it another kind.

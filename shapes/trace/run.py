@@ -49,25 +49,26 @@ def run(
     models read; the operators stay the same.
     """
     recorder = Recorder(module, cut.stands_for if cut is not None else {})
-    fused = FusedAttention(recorder)
-    try:
-        with on_meta_device(recorder, fused, answers, transformers=config is not None, masks=masks, train=train):
-            output = module(*args, **kwargs)
-            if train:
-                _backward(output)
-    except InputError:
-        raise
-    except Exception as error:
-        raise refusal(error, recorder.where, where or type(module).__name__) from error
+    where = where or type(module).__name__
+    around = FusedAttention(recorder), answers, where
+    with on_meta_device(recorder, *around, transformers=config is not None, masks=masks, train=train):
+        output = module(*args, **kwargs)
+        if train:
+            _backward(output)
     asked = sorted(getattr(answers, "asked", ()))
     return Traced(
         operators=recorder.operators(),
-        parameters=sum(parameter.numel() for parameter in module.parameters()),
+        parameters=parameters_of(module),
         active_parameters=None,
         model_type=model_type,
         opaque=tuple(sorted(recorder.opaque)),
         notes=(ANSWERED + ", ".join(asked),) if asked else (),
     )
+
+
+def parameters_of(module: nn.Module) -> int:
+    """The elements of its parameters, tied ones once."""
+    return sum(parameter.numel() for parameter in module.parameters())
 
 
 def to_meta(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -86,27 +87,33 @@ def on_meta_device(
     recorder: Any,
     fused: FusedAttention,
     answers: DataAnswers | None,
+    where: str,
     *,
     transformers: bool,
     masks: bool,
     train: bool,
 ) -> Iterator[None]:
-    """What a forward on the meta device needs around it, the ``recorder`` innermost."""
+    """What a forward on the meta device needs around it, the ``recorder`` innermost; InputError for what it raises."""
     if isinstance(answers, LoopAnswers):
         answers.running = lambda: recorder.running
-    with ExitStack() as stack:
-        for context in (
-            torch.device("meta"),
-            torch.set_grad_enabled(train),
-            _no_autocast_on_meta(),
-            fused.in_transformers(masks=masks) if transformers else nullcontext(),
-            recorder.following(),
-            fused,
-            answers or nullcontext(),
-            recorder,
-        ):
-            stack.enter_context(context)
-        yield
+    try:
+        with ExitStack() as stack:
+            for context in (
+                torch.device("meta"),
+                torch.set_grad_enabled(train),
+                _no_autocast_on_meta(),
+                fused.in_transformers(masks=masks) if transformers else nullcontext(),
+                recorder.following(),
+                fused,
+                answers or nullcontext(),
+                recorder,
+            ):
+                stack.enter_context(context)
+            yield
+    except InputError:
+        raise
+    except Exception as error:
+        raise _refusal(error, recorder.where, where) from error
 
 
 class _Plain:
@@ -161,7 +168,7 @@ def _tensors(output: Any) -> list[Tensor]:
     return found
 
 
-def refusal(error: Exception, path: str, where: str) -> InputError:
+def _refusal(error: Exception, path: str, where: str) -> InputError:
     """What went wrong in the module at ``path``, in one line."""
     place = f"{where}: {path}" if path else where
     text = f"{type(error).__name__}: {said(error)}"[:300]
