@@ -105,8 +105,7 @@ def trace_config(
 def recognise_config(config: Mapping[str, Any] | str | Path | Any) -> Proof:
     """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
 
-    _require("torch")
-    _require("transformers")
+    _require("torch", "transformers")
     from shapes.trace.prove import prove_built
 
     found: Proof = _with_class(config, prove_built, attention="auto", dtype="bf16")
@@ -114,8 +113,7 @@ def recognise_config(config: Mapping[str, Any] | str | Path | Any) -> Proof:
 
 
 def _with_class(config: Any, once: Callable[[Built], Any], **options: Any) -> Any:
-    _require("torch")
-    _require("transformers")
+    _require("torch", "transformers")
     from shapes.trace.config import with_class
 
     return with_class(config, once, **options)
@@ -130,8 +128,9 @@ def longest_sequence(config: Mapping[str, Any] | str | Path | Any) -> int | None
     return positions(load_config(config)[0])
 
 
-def _require(package: str) -> None:
+def _require(*packages: str) -> None:
     from importlib.util import find_spec
 
-    if find_spec(package) is None:
-        raise MissingExtra(f"tracing needs {package}, which is not installed: {install('trace')}")
+    for package in packages:
+        if find_spec(package) is None:
+            raise MissingExtra(f"tracing needs {package}, which is not installed: {install('trace')}")

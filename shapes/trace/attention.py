@@ -23,6 +23,7 @@ from shapes.trace.products import dtype_name
 
 if TYPE_CHECKING:
     from shapes.trace.recorder import Recorder
+    from shapes.trace.repeats import Follower
 
 
 #: Queries, keys and values [..., heads, tokens, channels].
@@ -93,7 +94,9 @@ class _Core(torch.autograd.Function):
 class FusedAttention(TorchFunctionMode):
     """Meets ``scaled_dot_product_attention`` while active and records an Attention operator."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    recorder: Any
+
+    def __init__(self, recorder: Follower) -> None:
         super().__init__()
         self.recorder = recorder
 

@@ -151,7 +151,7 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
 
 
 def _expert_notes(settings: Any) -> Iterator[str]:
-    if expert_count(settings) is not None:
+    if _first(settings, "experts") is not None:
         yield routing_note(1.0)
     if settings.model_type in NAMES["classes"]["every_expert"]:
         yield (
@@ -226,21 +226,14 @@ def model_class(settings: Any, where: str) -> type[Any]:
         found = getattr(transformers, name, None) if isinstance(name, str) else None
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
-    found = _auto_class(settings)
-    if found is None:
-        raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
-    return found
-
-
-def _auto_class(settings: Any) -> type[Any] | None:
     translating = getattr(settings, "is_encoder_decoder", False)
     for auto in sorted(NAMES["classes"]["auto"], key=lambda name: translating and "Seq2Seq" not in name):
         mapping = getattr(transformers, auto)._model_mapping
         if type(settings) in mapping:
-            found = mapping[type(settings)]
-            first: type[Any] = found[0] if isinstance(found, (tuple, list)) else found
+            held: Any = mapping[type(settings)]
+            first: type[Any] = held[0] if isinstance(held, (tuple, list)) else held
             return first
-    return None
+    raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
 
 
 def build(
@@ -316,12 +309,8 @@ def without_initialization() -> Iterator[None]:
         yield
 
 
-def expert_count(settings: Any) -> int | None:
-    """Routed experts of a mixture-of-experts configuration, its language part included; None for a dense one."""
-    return _first(settings, "experts")
-
-
 def _first(settings: Any, name: str) -> int | None:
+    """Routed ``experts`` or ``top_k`` of a configuration, its language part included; None for a dense one."""
     parts = (settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig)))
     return next((found[0] for part in parts if (found := size_in(part, NAMES["attributes"][name]))), None)
 
@@ -331,7 +320,7 @@ def active_parameters(model: nn.Module, settings: Any) -> int | None:
 
     An expert weight is a stacked parameter whose first dimension counts the experts, or lies in a ModuleList of them.
     """
-    experts, top_k = expert_count(settings), _first(settings, "top_k")
+    experts, top_k = _first(settings, "experts"), _first(settings, "top_k")
     if experts is None or top_k is None or experts == 1:
         return None
     routed = {id(one): one.numel() for module in model.modules() for one in _expert_weights(module, experts)}
@@ -348,4 +337,4 @@ def _expert_weights(module: nn.Module, experts: int) -> Iterator[nn.Parameter]:
 def answers_for(settings: Any, tokens: int | None = None) -> DataAnswers:
     """Answers for a model of transformers; ``tokens`` of one call, where they are known."""
     top_k = _first(settings, "top_k")
-    return DataAnswers(expert_count(settings), tokens * top_k if tokens and top_k else None)
+    return DataAnswers(_first(settings, "experts"), tokens * top_k if tokens and top_k else None)

@@ -7,9 +7,8 @@ projections feed a core and which vector scales whose output are facts of edges,
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Literal
@@ -17,7 +16,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
-from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
+from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
 from shapes.operators.types import Attention
@@ -26,7 +25,7 @@ from shapes.trace.dimensions import NAMES
 from shapes.trace.guards import count_operator
 from shapes.trace.inputs import DataAnswers
 from shapes.trace.products import Product, is_product, read_product, tensors_in
-from shapes.trace.repeats import calls_followed
+from shapes.trace.repeats import Follower
 from shapes.trace.run import on_meta_device
 
 #: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), and on the inputs.
@@ -187,17 +186,13 @@ class Known:
             self.put(one, value)
 
 
-class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
+class GraphRecorder(Follower):
     """Builds a ``Graph`` while active; the module's tensors are on the meta device and no gradient is taken."""
 
     def __init__(self, module: nn.Module, buffers: Mapping[str, Tensor]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
+        super().__init__({id(child): path for path, child in module.named_modules()})
         self.known = Known()
         self.graph = Graph({path: tuple(p.shape) for path, p in module.named_parameters()})
-        self._module = module
-        self._modules = {id(child): path for path, child in module.named_modules()}
-        self._stack: list[str] = [""]
-        self._ran: Counter[str] = Counter()
         #: Attention masks' storages, kept alive so that each is no other tensor's, with what each lets through.
         self.forms: dict[int, tuple[object, Form | None]] = {}
         self._values: dict[int, _Value] = {}
@@ -209,30 +204,9 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
             if path in buffers:
                 self.known.put(buffer, buffers[path])
 
-    def following(self) -> AbstractContextManager[None]:
-        """Follow calls into modules, so that nodes know where they ran."""
-
-        def enter(module: nn.Module, _inputs: Any) -> None:
-            self._stack.append(self._modules.get(id(module), self._stack[-1]))
-
-        def leave(_module: nn.Module, _inputs: Any, _output: Any) -> None:
-            self._stack.pop()
-
-        return calls_followed(enter, leave)
-
     def form_of(self, mask: Tensor) -> Form | None:
         """What an attention mask lets through, where the function that made it says so."""
         return self.forms.get(mask.untyped_storage()._cdata, (None, None))[1]
-
-    @property
-    def where(self) -> str:
-        """Path of the module that is running."""
-        return self._stack[-1]
-
-    @property
-    def running(self) -> nn.Module:
-        """The module at that path."""
-        return self._module.get_submodule(self.where)
 
     def reads_input(self, name: str, tensor: Tensor) -> None:
         """``tensor`` is the model's argument of that name: every token is number TOKEN, and none is padding."""
@@ -393,7 +367,7 @@ class GraphRecorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch
         return min(made_of, default=None)
 
     def _node(self, kind: NodeKind, weight: str | None = None) -> Node:
-        node = Node(len(self.graph.nodes) + FIRST, kind, self._stack[-1], weight=weight)
+        node = Node(len(self.graph.nodes) + FIRST, kind, self.where, weight=weight)
         self.graph.nodes.append(node)
         return node
 
@@ -502,20 +476,18 @@ def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
 class _Watched(FusedAttention):
     """Fused attention as a node of the graph; masks as transformers' own functions say them."""
 
-    def __init__(self, recorder: GraphRecorder) -> None:
-        super().__init__(recorder)  # type: ignore[arg-type] # nothing of a Recorder is asked here
-        self._graph = recorder
+    recorder: GraphRecorder
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
         if func is torch.tensor:
             # Made at once of Python's numbers, which no operator shows.
             with _disable_current_modes(), torch.device("cpu"):
-                self._graph.known.put(out, torch.tensor(args[0], dtype=out.dtype))
+                self.recorder.known.put(out, torch.tensor(args[0], dtype=out.dtype))
         return out
 
     def core(self, operands: Operands, mask: Tensor | None, seen: Form, sinks: Tensor | None = None) -> Tensor:
-        recorder, problems = self._graph, self._graph.graph.problems
+        recorder, problems = self.recorder, self.recorder.graph.problems
         query, _, value = operands
         out = torch.empty((*query.shape[:-1], value.shape[-1]), dtype=query.dtype, device="meta")
         node = recorder._node("attention")
@@ -536,7 +508,7 @@ class _Watched(FusedAttention):
 
     def _values_form(self, mask: Tensor) -> Form | None:
         """What a mask lets through by its values, where those depend on no weight or token."""
-        seen = self._graph.known.of(mask)
+        seen = self.recorder.known.of(mask)
         if seen is not None and seen.dtype == torch.bool:
             seen = torch.where(seen, 0.0, -torch.inf)
         return None if seen is None else mask_of(seen)
@@ -559,7 +531,7 @@ class _Watched(FusedAttention):
                 except Exception:  # of tensors on the meta device
                     form = None
             storage = made.untyped_storage()
-            self._graph.forms[storage._cdata] = storage, form
+            self.recorder.forms[storage._cdata] = storage, form
             return made
 
         noted = {name: partial(note, ALL_MASK_ATTENTION_FUNCTIONS[name]) for name in ("sdpa", "eager")}

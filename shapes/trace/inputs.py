@@ -82,7 +82,7 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options, name = kwargs or {}, func._schema.name
         asked, answer = _ANSWERS.get(name, ("", None))
-        if answer is not None and args[0].is_meta and (found := answer(self, func, args, options)) is not None:
+        if answer is not None and args[0].is_meta and (found := answer(self, args, options)) is not None:
             self.asked.add(asked)
             return found
         out = func(*args, **options)
@@ -91,23 +91,24 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
             self._untrue.append(out)
         return out
 
-    def _scalar(self, func: Any, args: Any, options: Any) -> bool | int | float:
+    def _scalar(self, args: Any, options: Any) -> bool | int | float:
         tensor: Tensor = args[0]
         if tensor.dtype == torch.bool:
             return not any(tensor is untrue for untrue in self._untrue)
         return 1.0 if tensor.is_floating_point() else 0
 
-    def _nonzero(self, func: Any, args: Any, options: Any) -> Tensor:
+    def _nonzero(self, args: Any, options: Any) -> Tensor:
         return args[0].new_empty((self._hits(args[0]), args[0].dim()), dtype=torch.long)  # type: ignore[no-any-return]
 
-    def _bincount(self, func: Any, args: Any, options: Any) -> Tensor:
+    def _bincount(self, args: Any, options: Any) -> Tensor:
         least = args[2] if len(args) > 2 else options.get("minlength", 0)
         return args[0].new_empty((max(least, self.experts or 1),), dtype=torch.long)  # type: ignore[no-any-return]
 
-    def _masked(self, func: Any, args: Any, options: Any) -> Tensor | None:
+    def _selected(self, args: Any, options: Any) -> Tensor:
+        return args[0].new_empty((self._hits(args[1]),))  # type: ignore[no-any-return]
+
+    def _indexed(self, args: Any, options: Any) -> Tensor | None:
         tensor: Tensor = args[0]
-        if func._schema.name == "aten::masked_select":
-            return tensor.new_empty((self._hits(args[1]),))
         masks = [index for index in args[1] if index is not None and index.dtype in (torch.bool, torch.uint8)]
         if len(masks) != 1 or args[1][0] is None:
             return None
@@ -115,20 +116,16 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
 
     # How many rows each expert gets, where that is read as a list.
 
-    def _listed(self, func: Any, args: Any, options: Any) -> Tensor | None:
-        if options.get("device") != torch.device("cpu") or not self._counts_rows(args[0]):
+    def _listed(self, args: Any, options: Any) -> Tensor | None:
+        counts: Tensor = args[0]
+        integers = not counts.is_floating_point() and counts.dtype != torch.bool
+        asked = options.get("device") == torch.device("cpu") and integers and counts.shape == (self.experts,)
+        if not asked or self.experts is None or self.routed is None:
             return None
+        even, left = divmod(self.routed, self.experts)
+        shares = [even + (expert < left) for expert in range(self.experts)]
         with torch.device("cpu"):
-            return torch.tensor(self._shares(), dtype=args[0].dtype)
-
-    def _counts_rows(self, tensor: Tensor) -> bool:
-        integers = not tensor.is_floating_point() and tensor.dtype != torch.bool
-        return self.routed is not None and integers and tensor.shape == (self.experts,)
-
-    def _shares(self) -> list[int]:
-        experts = self.experts or 1
-        even, left = divmod(self.routed or 0, experts)
-        return [even + (expert < left) for expert in range(experts)]
+            return torch.tensor(shares, dtype=counts.dtype)
 
     def _hits(self, mask: Tensor) -> int:
         if self.experts is None:
@@ -148,25 +145,24 @@ class LoopAnswers(DataAnswers):  # type: ignore[no-untyped-call] # as its base
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name
-        if name not in _LOOPS and not (name == "aten::_local_scalar_dense" and args[0].dtype == torch.bool):
-            return func(*args, **(kwargs or {}))
-        lists = [child for child in self.running().children() if isinstance(child, nn.ModuleList)]
-        self.experts = max(map(len, lists), default=0) or None
-        if self.experts is None:
-            return func(*args, **(kwargs or {}))
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        if name in _LOOPS or (name == "aten::_local_scalar_dense" and args[0].dtype == torch.bool):
+            lists = [child for child in self.running().children() if isinstance(child, nn.ModuleList)]
+            self.experts = max(map(len, lists), default=0) or None
+            if self.experts is not None:
+                return super().__torch_dispatch__(func, types, args, kwargs)
+        return func(*args, **(kwargs or {}))
 
 
-#: What a loop over experts asks with.
-_LOOPS = frozenset({"aten::nonzero", "aten::nonzero_numpy", "aten::bincount", "aten::masked_select", "aten::index"})
 #: Operator -> the question in a note's words, and what answers it (None: it is none after all).
-_ANSWERS: Mapping[str, tuple[str, Callable[[DataAnswers, Any, Any, Any], Any]]] = {
+_ANSWERS: Mapping[str, tuple[str, Callable[[DataAnswers, Any, Any], Any]]] = {
     "aten::_local_scalar_dense": ("item", DataAnswers._scalar),
     "aten::equal": ("equal", lambda *_: True),
     "aten::nonzero": ("nonzero", DataAnswers._nonzero),
     "aten::nonzero_numpy": ("nonzero", DataAnswers._nonzero),
     "aten::bincount": ("bincount", DataAnswers._bincount),
-    "aten::masked_select": ("boolean mask", DataAnswers._masked),
-    "aten::index": ("boolean mask", DataAnswers._masked),
+    "aten::masked_select": ("boolean mask", DataAnswers._selected),
+    "aten::index": ("boolean mask", DataAnswers._indexed),
     "aten::_to_copy": ("rows an expert", DataAnswers._listed),
 }
+#: What a loop over experts asks with.
+_LOOPS = _ANSWERS.keys() - {"aten::_local_scalar_dense", "aten::equal", "aten::_to_copy"}

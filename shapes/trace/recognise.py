@@ -36,7 +36,7 @@ from shapes.model import (
 )
 from shapes.operators.types import Attention
 from shapes.toml_table import DATA, content
-from shapes.trace.graph import INPUTS, TRIGONOMETRY, Graph, Node, Scaled
+from shapes.trace.graph import INPUTS, TRIGONOMETRY, Graph, Index, Node, Scaled
 from shapes.trace.repeats import repeated_children
 
 #: Learned vectors of recurrences, which go by these names in every implementation.
@@ -177,7 +177,11 @@ class Recogniser:
         adapters = sorted(dense, key=lambda one: one.width)
         mlp: MlpShape | MoeShape | None = adapters.pop() if dense else None
         if moe is not None:
-            mlp, adapters = self._with_shared(layer, moe, dense), []
+            mlp, adapters = moe, []
+            if dense:
+                gates = [node for node in layer.open("gemm") if node.n == 1]
+                layer.claim(*gates[:1])
+                mlp = replace(moe, shared=dense[0], shared_gate=bool(gates))
         parallel = self._parallel(layer)
         norms, weights = self._norms(layer, hidden)
         # Next to each other the two read one norm's output.
@@ -207,8 +211,7 @@ class Recogniser:
         """The products with weights that a set consists of; Misfit where one is another layer's."""
         found = [node for node in self.graph.of(mask) if node.kind in ("gemm", "conv", "grouped")]
         for node in found:
-            if self._layer_of[node.number] is not layer:
-                raise Misfit(f"{layer.path}: reads {node.weight} of another layer")
+            layer.need(self._layer_of[node.number] is layer, f"reads {node.weight} of another layer")
         return found
 
     def _attentions(self, layer: _Layer) -> tuple[AttentionShape | MlaShape | None, AttentionShape | None]:
@@ -229,12 +232,10 @@ class Recogniser:
         return own, replace(cross, cross=True)
 
     def _is_cross(self, core: Node) -> bool:
-        queries, keys = (self.graph.of(mask) for mask in (core.query, core.key))
-        read = [0, 0]
-        for side, nodes in enumerate((queries, keys)):
-            for node in nodes:
-                read[side] |= node.reads
-        return bool(read[1] & ~read[0]) and not read[1] & read[0] & ~(TRIGONOMETRY | INPUTS)
+        queries, keys = (
+            reduce(or_, (node.reads for node in self.graph.of(mask)), 0) for mask in (core.query, core.key)
+        )
+        return bool(keys & ~queries) and not keys & queries & ~(TRIGONOMETRY | INPUTS)
 
     def _attention(self, layer: _Layer, core: Node, *again: Node) -> AttentionShape | MlaShape:
         """``again``: further cores on the same queries, keys and values."""
@@ -381,6 +382,17 @@ class Recogniser:
         layer.vectors.update(vectors)
         return kind, len(vectors) // 2
 
+    def _take(self, layer: _Layer, reads: int, sizes: Iterable[int], most: int | None = None) -> list[str]:
+        """The vectors without a role, of these sizes, on what ``reads`` has, at ``most`` so many; they are claimed."""
+        found = dict.fromkeys(
+            one.parameter
+            for one in layer.scaled
+            if one.parameter not in layer.vectors and one.reads & reads and self._size(one.parameter) in sizes
+        )
+        taken = list(found)[:most]
+        layer.vectors.update(taken)
+        return taken
+
     def _size(self, parameter: str) -> int:
         return prod(self.graph.parameters[parameter])
 
@@ -409,17 +421,12 @@ class Recogniser:
                 layer.extra.append((one.parameter.removeprefix(f"{layer.path}."), self._size(one.parameter)))
 
     def _mlp(self, first: Sequence[Node], down: Node) -> MlpShape | None:
-        bias = down.bias is not None
-        if any((node.bias is not None) != bias for node in first):
+        bias, widths = down.bias is not None, [node.n for node in first]
+        plain, fused = widths == [down.k], widths == [2 * down.k]
+        apart = widths == [down.k, down.k] and first[0].reads == first[1].reads
+        if any((node.bias is not None) != bias for node in first) or not (plain or fused or apart):
             return None
-        widths = [node.n for node in first]
-        if widths == [down.k]:
-            return MlpShape(down.k, False, bias)
-        if widths == [2 * down.k]:
-            return MlpShape(down.k, True, bias, fused_gate_up=True)
-        if widths == [down.k, down.k] and first[0].reads == first[1].reads:
-            return MlpShape(down.k, True, bias)
-        return None
+        return MlpShape(down.k, not plain, bias, fused_gate_up=fused)
 
     def _experts(self, layer: _Layer, hidden: int) -> MoeShape | None:
         grouped = layer.open("grouped")
@@ -435,18 +442,20 @@ class Recogniser:
         layer.claim(down, *first)
         latent, latent_bias = self._routed_width(layer, first[0], down, hidden)
         router = self._router(layer, first[0], hidden)
-        biased = self._expert_biases(layer, (*first, down), router)
-        scalars = self._router_scalars(layer, router)
+        # An expert's bias is picked for a row by the number of the expert.
+        biases = [self._take(layer, one.bit | router.bit, [one.batch * one.n], most=1) for one in (*first, down)]
+        # A correction bias, one an expert.
+        scalars = self._take(layer, router.bit, [router.n])
         return MoeShape(
             experts,
             rows // self.sequence,
             width,
             gated=fused or len(first) == 2,
-            bias=biased,
+            bias=all(biases),
             fused_gate_up=fused or len(first) == 1,
             router_bias=router.bias is not None,
             router_dtype=router.dtype if router.dtype != down.dtype else None,
-            router_parameters=scalars,
+            router_parameters=len(scalars) * router.n,
             latent=latent,
             latent_bias=latent_bias,
         )
@@ -457,13 +466,6 @@ class Recogniser:
         router = layer.one([node for node in found if first.reads & node.bit] or found, "routers")
         layer.claim(router)
         return router
-
-    def _router_scalars(self, layer: _Layer, router: Node) -> int:
-        """Learned scalars of the router, one an expert (a correction bias)."""
-        found = {one.parameter for one in layer.scaled if one.reads & router.bit} - layer.vectors
-        found = {path for path in found if self._size(path) == router.n}
-        layer.vectors |= found
-        return len(found) * router.n
 
     def _reads_one_of(self, node: Node, others: Sequence[Node]) -> bool:
         return any(node.reads & one.bit for one in others)
@@ -478,28 +480,6 @@ class Recogniser:
         both = layer.one(into, what), layer.one(back, what)
         layer.claim(*both)
         return first.k, all(one.bias is not None for one in both)
-
-    def _expert_biases(self, layer: _Layer, products: Iterable[Node], router: Node) -> bool:
-        """Whether each grouped product has a bias, which is picked for a row by the number of its expert."""
-        found = []
-        for node in products:
-            own = [
-                one
-                for one in layer.scaled
-                if one.parameter not in layer.vectors
-                and one.reads & (node.bit | router.bit)
-                and self._size(one.parameter) == node.batch * node.n
-            ][:1]
-            layer.vectors.update(one.parameter for one in own)
-            found.append(bool(own))
-        return all(found)
-
-    def _with_shared(self, layer: _Layer, moe: MoeShape, dense: Sequence[MlpShape]) -> MoeShape:
-        if not dense:
-            return moe
-        gates = [node for node in layer.open("gemm") if node.n == 1]
-        layer.claim(*gates[:1])
-        return replace(moe, shared=dense[0], shared_gate=bool(gates))
 
     def _parallel(self, layer: _Layer) -> bool:
         """Whether the MLP does not read what this layer's attention wrote."""
@@ -524,8 +504,7 @@ class Recogniser:
         if not owners:
             return sum(wide == hidden and self._place(where) == layer.place for where, wide in self.graph.normed), 0
         weights = set(owners.values())
-        if len(weights) != 1:
-            raise Misfit(f"{layer.path}: norms of {sorted(weights)} weights")
+        layer.need(len(weights) == 1, f"norms of {sorted(weights)} weights")
         return len(owners), weights.pop()
 
     def _mixer(self, layer: _Layer, hidden: int) -> RecurrentShape | None:
@@ -580,7 +559,8 @@ class Recogniser:
             norms = {one.parameter for node in into if node.k == inner for one in self._on(layer, node)}
             layer.vectors |= norms
             return RecurrentShape("mamba", heads, 1, 1, sizes[-1] // heads, 1, rank=rank, step_norms=bool(norms))
-        norm = self._scan_norm(layer, conv, inner, heads)
+        # On what a scan wrote: weights for all heads, or each channel's own.
+        norm = sum(map(self._size, self._take(layer, conv.bit, (inner, inner // heads))))
         if not alike:
             return RecurrentShape("kda", heads, dim, heads, dim, DELTA_CHUNK, norm=norm, rank=dim)
         delta = not any(path.endswith(".D") for path in vectors)
@@ -588,18 +568,6 @@ class Recogniser:
         chunk = DELTA_CHUNK if delta else _attribute(module, "chunk_size")
         groups = (conv.n - inner) // (2 * state)
         return RecurrentShape("gated_delta" if delta else "mamba2", heads, dim, groups, state, chunk, norm=norm)
-
-    def _scan_norm(self, layer: _Layer, conv: Node, inner: int, heads: int) -> int:
-        """Weights of the norm on what a scan wrote: one for all heads, or each channel's own."""
-        found = {
-            one.parameter
-            for one in layer.scaled
-            if one.reads & conv.bit
-            and one.parameter not in layer.vectors
-            and self._size(one.parameter) in (inner, inner // heads)
-        }
-        layer.vectors |= found
-        return sum(map(self._size, found))
 
     # -- the whole ---------------------------------------------------------------------------------------------------
 
@@ -674,27 +642,29 @@ class Recogniser:
             except Misfit as error:
                 self.left[layer.path] = str(error)
         outside.need(bool(blocks), next(iter(self.left.values()), "no layer was recognised"))
-        started = earlier[-1].last if earlier else 0
+        started = earlier[-1].last + 1 if earlier else 0
 
         def between(least: int, most: int, wide: int | None = hidden) -> list[str]:
-            return [
+            found = [
                 one.parameter
                 for one in self._vectors(outside)
                 if least <= _newest(one.reads) <= most and wide in (None, self._size(one.parameter))
             ]
+            outside.vectors.update(found)
+            return found
 
-        tables = [node for node in self._tables(outside, "positions") if started < node.number < span.first]
-        rows = sum(self.graph.parameters[node.weight or ""][0] for node in tables if node.n == hidden)
-        narrow = sum(self._size(node.weight or "") for node in tables if node.n != hidden)
-        kinds = [node for node in self._tables(outside, "types") if started < node.number < span.first]
-        before = between(started + 1, span.first - 1) if earlier else between(0, span.first - 1)
-        outside.vectors.update(before)
+        def tables(index: Index) -> list[tuple[str, int]]:
+            found = [node for node in self._tables(outside, index) if started <= node.number < span.first]
+            return [(node.weight or "", node.n) for node in found]
+
+        positions = tables("positions")
+        rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
+        narrow = sum(self._size(path) for path, wide in positions if wide != hidden)
+        before = between(started, span.first - 1)
         narrow_norms = [] if earlier else between(0, span.first - 1, None)
-        outside.vectors.update(narrow_norms)
         after = between(span.first, span.last)
-        outside.vectors.update(after)
         extra = [
-            ("token_type_embeddings", sum(self._size(node.weight or "") for node in kinds)),
+            ("token_type_embeddings", sum(self._size(path) for path, _ in tables("types"))),
             ("positions", narrow),
             ("embedding_norm", sum(map(self._size, narrow_norms))),
         ]
@@ -718,7 +688,7 @@ class Recogniser:
         outside.claim(*heads)
         return heads
 
-    def _tables(self, outside: _Layer, index: str) -> list[Node]:
+    def _tables(self, outside: _Layer, index: Index) -> list[Node]:
         """Tables that were asked for tokens' numbers, for positions, or for the one kind that all tokens are of."""
         found = [node for node in outside.nodes if node.kind == "lookup" and node.index == index]
         outside.vectors.update(node.weight for node in found if node.weight is not None)

@@ -8,15 +8,12 @@ from which operand of that product the formula still needs: the weight gives dgr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapes.frozen import frozen
 from shapes.operators.types import Gemm, GroupedGemm, Operator, Phase
@@ -30,7 +27,7 @@ from shapes.trace.products import (
     tensors_in,
     weight_gradient,
 )
-from shapes.trace.repeats import Names, calls_followed
+from shapes.trace.repeats import Follower, Names
 
 #: Operator namespaces whose members either are products listed in products.py or move bytes only.
 _SEEN_THROUGH = frozenset({"aten", "prim", "prims", "profiler", "transformers", "_c10d_functional", "c10d"})
@@ -52,21 +49,19 @@ class _Forward:
         return self.weight or self.product.b_along_k
 
 
-class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
+class Recorder(Follower):
     """Counts products and attention cores while active; :meth:`operators` then gives them, equal ones merged.
 
     ``stands_for``: path of a layer -> how many layers its operators count for (1 elsewhere).
     """
 
     def __init__(self, module: nn.Module, stands_for: Mapping[str, int]) -> None:
-        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
         self.names = Names(module)
+        super().__init__(self.names.of_module)
         self._stands_for = {id(module.get_submodule(path)): times for path, times in stands_for.items()}
         self.opaque: set[str] = set()
-        self.stack: list[nn.Module] = []
         self._rows: dict[Operator, int] = {}
         self._forwards: dict[int, _Forward] = {}
-        self._ran: Counter[str] = Counter()
         self._places: list[tuple[str, int]] = [("", 1)]
         self._place_numbers: list[int] = [0]
         # Weights by storage: parameters (2) and what was computed from parameters alone (1). The values keep the
@@ -76,32 +71,16 @@ class Recorder(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             storage = parameter.untyped_storage()
             self._weights[storage._cdata] = (2, id(parameter), storage)
 
-    def following(self) -> AbstractContextManager[None]:
-        """Follow calls into modules, so that operators get their names."""
-        return calls_followed(self._enter, self._leave)
-
-    @property
-    def running(self) -> nn.Module:
-        """The module that is running."""
-        return self.stack[-1]
-
-    @property
-    def where(self) -> str:
-        """Path of the module that is running, indices folded."""
-        return next((name for m in reversed(self.stack) if (name := self.names.of_module.get(id(m)))), "")
-
     @property
     def _times(self) -> int:
         return next((self._stands_for[id(m)] for m in self.stack if id(m) in self._stands_for), 1)
 
     def _enter(self, module: nn.Module, _inputs: Any) -> None:
-        self.stack.append(module)
+        super()._enter(module, _inputs)
         self._mark()
 
     def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
-        # A forward that raised and was caught leaves its module on the stack.
-        while self.stack and self.stack.pop() is not module:
-            pass
+        super()._leave(module, _inputs, _output)
         self._mark()
 
     def _mark(self) -> None:

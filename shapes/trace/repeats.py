@@ -3,28 +3,56 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import torch
 from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapes.frozen import frozen
 
 T = TypeVar("T")
 
 
-@contextmanager
-def calls_followed(enter: Callable[..., None], leave: Callable[..., None]) -> Iterator[None]:
-    """``enter(module, inputs)`` before every module's forward, ``leave(module, inputs, output)`` after it."""
-    hooks = register_module_forward_pre_hook(enter), register_module_forward_hook(leave)
-    try:
-        yield
-    finally:
-        for hook in hooks:
-            hook.remove()
+class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
+    """Sees dispatched operators, and knows in which module they run. ``names``: of modules, by identity."""
+
+    def __init__(self, names: Mapping[int, str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
+        self.stack: list[nn.Module] = []
+        self._module_names = names
+        self._ran: Counter[str] = Counter()
+
+    @contextmanager
+    def following(self) -> Iterator[None]:
+        """Follow calls into modules, so that what runs gets its place."""
+        hooks = register_module_forward_pre_hook(self._enter), register_module_forward_hook(self._leave)
+        try:
+            yield
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    @property
+    def running(self) -> nn.Module:
+        """The module that is running."""
+        return self.stack[-1]
+
+    @property
+    def where(self) -> str:
+        """The name of the module that is running, or of the nearest around it that has one."""
+        return next((name for m in reversed(self.stack) if (name := self._module_names.get(id(m)))), "")
+
+    def _enter(self, module: nn.Module, _inputs: Any) -> None:
+        self.stack.append(module)
+
+    def _leave(self, module: nn.Module, _inputs: Any, _output: Any) -> None:
+        # A forward that raised and was caught leaves its module on the stack.
+        while self.stack and self.stack.pop() is not module:
+            pass
 
 
 def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
