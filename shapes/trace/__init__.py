@@ -95,10 +95,8 @@ def trace_config(
     if attention not in CHOICES:
         raise InputError(f"expected one of {', '.join(CHOICES)}", key="attention", value=attention)
 
-    def once(built: Built) -> Traced:
-        return built.trace(b=b, s=s, train=phase == "train", decoder_s=decoder_s)
-
-    found: Traced = _with_class(config, once, attention=attention, dtype=dtype)
+    asked: dict[str, Any] = {"b": b, "s": s, "train": phase == "train", "decoder_s": decoder_s}
+    found: Traced = _with_class(config, lambda built: built.trace(**asked), attention=attention, dtype=dtype)
     return found
 
 

@@ -7,6 +7,7 @@ projections feed a core and which vector scales whose output are facts of edges,
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -79,24 +80,17 @@ class Scaled:
 
 
 @dataclass(slots=True)
-class Rotated:
-    """``width`` channels of an activation multiplied by cosines or sines."""
-
-    reads: int
-    width: int
-
-
-@dataclass(slots=True)
 class Graph:
     """Nodes in the order in which they ran. ``normed``: where each norm ran and its width, with weights or without.
 
+    ``rotated``: set -> channels of what comes from it that were multiplied by cosines or sines.
     ``problems``: module -> what of its attention mask was not understood. ``eager``: attention ran as products.
     """
 
     parameters: Mapping[str, tuple[int, ...]]
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
-    rotated: list[Rotated] = field(default_factory=list)
+    rotated: Counter[int] = field(default_factory=Counter)
     normed: list[tuple[str, int]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     problems: dict[str, str] = field(default_factory=dict)
@@ -197,10 +191,10 @@ class GraphRecorder(Follower):
         self.forms: dict[int, tuple[object, Form | None]] = {}
         self._values: dict[int, _Value] = {}
         for path, parameter in module.named_parameters():
-            self._put(parameter, 0, frozenset({path}), False)
+            self._put(parameter, 0, frozenset({path}))
         for path, buffer in module.named_buffers():
             if buffer.is_floating_point():
-                self._put(buffer, TRIGONOMETRY, frozenset(), False)
+                self._put(buffer, TRIGONOMETRY)
             if path in buffers:
                 self.known.put(buffer, buffers[path])
 
@@ -210,7 +204,7 @@ class GraphRecorder(Follower):
 
     def reads_input(self, name: str, tensor: Tensor) -> None:
         """``tensor`` is the model's argument of that name: every token is number TOKEN, and none is padding."""
-        self._put(tensor, INPUTS, frozenset(), True)
+        self._put(tensor, INPUTS, activation=True)
         if not tensor.is_floating_point():
             number = TOKEN if name.endswith("input_ids") else 1
             self.known.put(tensor, torch.full(tensor.shape, number, dtype=tensor.dtype, device="cpu"))
@@ -354,7 +348,7 @@ class GraphRecorder(Follower):
                 self._scaled(path, operator, reads)
             if value.mask & TRIGONOMETRY and operator in ("mul", "mul_"):
                 wide = min(tensor.shape[-1], *(one.shape[-1] for one in tensors if one.dim())) if tensor.dim() else 0
-                self.graph.rotated.append(Rotated(reads & ~TRIGONOMETRY, wide * (4 if tensor.is_complex() else 1)))
+                self.graph.rotated[reads & ~TRIGONOMETRY] += wide * (4 if tensor.is_complex() else 1)
 
     def _scaled(self, path: str, operator: str, reads: int) -> None:
         self.graph.used.add(path)
@@ -375,7 +369,7 @@ class GraphRecorder(Follower):
         found = self._values.get(tensor.untyped_storage()._cdata)
         return found if found is not None else _Value(0, frozenset(), False, None)
 
-    def _put(self, tensor: Tensor, mask: int, made_of: frozenset[str], activation: bool) -> None:
+    def _put(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = False) -> None:
         storage = tensor.untyped_storage()
         # The storage is kept alive, so that its address is never taken for another's.
         self._values[storage._cdata] = _Value(mask, made_of, activation, storage)

@@ -98,11 +98,10 @@ def _refusing(real: Callable[..., Any]) -> Callable[..., Any]:
 @contextmanager
 def offline() -> Iterator[None]:
     """Hugging Face's libraries are told that they are offline, so that they do not try again, and sockets refuse."""
-    found = [(socket, "getaddrinfo"), (socket, "create_connection"), (socket.socket, "connect")]
-    kept: list[tuple[Any, str, Any]] = [(owner, name, getattr(owner, name)) for owner, name in found]
+    found: list[tuple[Any, str]] = [(socket, "getaddrinfo"), (socket, "create_connection"), (socket.socket, "connect")]
     flags = (("huggingface_hub.constants", "HF_HUB_OFFLINE"), ("transformers.utils.hub", "_is_offline_mode"))
     told = [(sys.modules[module], name) for module, name in flags if hasattr(sys.modules.get(module), name)]
-    kept += [(module, name, getattr(module, name)) for module, name in told]
+    kept = [(owner, name, getattr(owner, name)) for owner, name in (*found, *told)]
     before, _HERE.offline = getattr(_HERE, "offline", False), True
     try:
         for owner, name in found:

@@ -27,7 +27,7 @@ from shapes.trace.dimensions import named_dimensions, positions
 from shapes.trace.graph import Graph, Node, record
 from shapes.trace.guards import TooLong, bounded_operators
 from shapes.trace.inputs import LoopAnswers, example_inputs
-from shapes.trace.recognise import recognise
+from shapes.trace.recognise import Recogniser
 from shapes.trace.repeats import Cut, Names
 from shapes.trace.result import batch_and_sequence
 from shapes.trace.run import masks_where_read, on_meta, parameters_of, run, to_meta
@@ -277,7 +277,7 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     ``cut``: which layers of the whole those stand for that run. InputError where the whole cannot be told from them.
     """
     module, (graph, lengths, dtype) = subject.module, recorded(subject)
-    found = recognise(graph, module, subject.name, lengths[0])
+    found = Recogniser(graph, module, subject.name, lengths[0]).read()
     parameters = sum(_stands_for(path, cut, all_of_kind=True) * prod(graph.parameters[path]) for path in graph.used)
     problems, model = dict(found.left_over), found.model
     if model is not None and not problems:

@@ -115,6 +115,7 @@ class Recogniser:
         self.claimed: set[str] = set()
 
     def read(self) -> Recognised:
+        """The ``ModelShape`` that the graph shows."""
         self.left.update(self.graph.problems)
         stacks, ends = self._layers()
         try:
@@ -306,7 +307,8 @@ class Recogniser:
             fused_qkv=fused,
             causal=run.causal,
             window=run.window,
-            rotary_dim=self._rotary(query, wide, 2 if fused else 1),
+            # Each channel is multiplied by a cosine and by a sine; one product may hold queries and keys.
+            rotary_dim=min(self.graph.rotated[query.bit] // (4 if fused else 2), wide),
             qk_norm=kind,
             qk_norm_weights=weights,
             sinks=bool(sinks),
@@ -356,11 +358,6 @@ class Recogniser:
             window=run.window,
             latent_norm=norms,
         )
-
-    def _rotary(self, query: Node, wide: int, shared: int) -> int:
-        """Channels of a head that are rotated: each is multiplied by a cosine and by a sine."""
-        total = sum(one.width for one in self.graph.rotated if one.reads & ~TRIGONOMETRY == query.bit)
-        return min(total // (2 * shared), wide)
 
     def _on(self, layer: _Layer, node: Node) -> list[Scaled]:
         """Vectors that exactly this product's output is combined with."""
@@ -435,8 +432,8 @@ class Recogniser:
         down = layer.one([node for node in grouped if self._reads_one_of(node, grouped)], "grouped products out")
         first = [node for node in grouped if node is not down]
         width, experts, rows = down.k, down.batch, first[0].m
-        fused = [node.n for node in first] == [2 * width]
         sizes = [node.n for node in first]
+        fused = sizes == [2 * width]
         layer.need(fused or sizes in ([width], [width, width]), f"experts of {sizes} and {width} columns")
         layer.need(rows % self.sequence == 0, f"{rows} rows of experts for {self.sequence} tokens")
         layer.claim(down, *first)
@@ -725,8 +722,3 @@ def _attribute(module: nn.Module, name: str) -> int:
     if isinstance(value, int) and value > 0:
         return value
     raise Misfit(f"{type(module).__name__} says nothing of {name}")
-
-
-def recognise(graph: Graph, module: nn.Module, model_type: str, sequence: int) -> Recognised:
-    """The ``ModelShape`` that a graph of one sequence of ``sequence`` tokens shows."""
-    return Recogniser(graph, module, model_type, sequence).read()

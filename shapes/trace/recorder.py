@@ -102,7 +102,9 @@ class Recorder(Follower):
             self._convolution_backward(args[-1])
         elif name == "transformers::grouped_mm_fallback_backward":
             # transformers 5's grouped product where torch has none (2.6): one call for both gradients.
-            self._grouped_backward(grouped_product(args[0], args[1], args[3]), args[1])
+            where, times, _ = self.place()
+            called = self.names.of_product(self._weight(args[1])[1], where)
+            self._gradients(_Forward(called, times, grouped_product(args[0], args[1], args[3]), weight=True))
         elif func.namespace not in _SEEN_THROUGH:
             self.opaque.add(name)
         self._taint(func, args, kwargs, out)
@@ -149,11 +151,6 @@ class Recorder(Follower):
         if _is_turned(product, forward.product, of_a=of_a) != forward.lies_turned(of_a=of_a):
             product = product.transposed()
         self._emit(forward.name, "wgrad" if forward.weight and not of_a else "dgrad", product, forward.times)
-
-    def _grouped_backward(self, forward: Product, weight: Tensor) -> None:
-        where, times, _ = self.place()
-        name = self.names.of_product(self._weight(weight)[1], where)
-        self._gradients(_Forward(name, times, forward, weight=True))
 
     def _gradients(self, forward: _Forward, *, data: bool = True, weight: bool = True) -> None:
         """Those of a product whose backward pass is one operator."""

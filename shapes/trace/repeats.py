@@ -75,9 +75,7 @@ class Names:
     """Folded names of a module's submodules and parameters, by identity."""
 
     def __init__(self, module: nn.Module) -> None:
-        containers = {path for path, _ in repeated_children(module)}
-        self._folded_prefix: dict[str, str] = {"": ""}
-        self.containers = containers
+        self._containers = {path for path, _ in repeated_children(module)}
         self.of_module: dict[int, str] = {}
         for path, child in module.named_modules():
             self.of_module.setdefault(id(child), self.fold(path))
@@ -90,13 +88,10 @@ class Names:
 
     def fold(self, path: str) -> str:
         """``path`` with every index into a repetition replaced by ``*``."""
-        if path in self._folded_prefix:
-            return self._folded_prefix[path]
         parent, _, leaf = path.rpartition(".")
-        head = self.fold(parent)
-        part = "*" if leaf.isdigit() and parent in self.containers else leaf
-        self._folded_prefix[path] = folded = f"{head}.{part}" if head else part
-        return folded
+        head = self.fold(parent) if parent else ""
+        part = "*" if leaf.isdigit() and parent in self._containers else leaf
+        return f"{head}.{part}" if head else part
 
     def of_product(self, parameter: int | None, calling: str) -> str:
         """The name of a product with ``parameter``: as ``calling`` has it (a tied head), else as it is first met."""
