@@ -98,15 +98,8 @@ class Graph:
 
     def of(self, mask: int) -> list[Node]:
         """The nodes of a set, in order."""
-        found, number = [], FIRST
-        mask >>= FIRST
-        while mask:
-            skipped = (mask & -mask).bit_length() - 1
-            number += skipped
-            found.append(self.nodes[number - FIRST])
-            mask >>= skipped + 1
-            number += 1
-        return found
+        digits = reversed(bin(mask >> FIRST))
+        return [node for node, digit in zip(self.nodes, digits, strict=False) if digit == "1"]
 
 
 @dataclass(slots=True)
@@ -180,7 +173,7 @@ class Known:
             self.put(one, value)
 
 
-class GraphRecorder(Follower):
+class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
     """Builds a ``Graph`` while active; the module's tensors are on the meta device and no gradient is taken."""
 
     def __init__(self, module: nn.Module, buffers: Mapping[str, Tensor]) -> None:

@@ -31,12 +31,15 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
 
 def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: int, s: int) -> dict[str, Any]:
     main = getattr(model, "main_input_name", "input_ids")
+    shape: tuple[int, ...] = ()
     if main in ("pixel_values", "pixel_values_videos") and "pixel_values" in accepted and "input_ids" not in accepted:
-        return {"pixel_values": _image(settings, b, _dtype(model))}
-    if main == "input_features" and main in accepted:
-        return {main: torch.empty(_spectrogram(settings, b, s), dtype=_dtype(model), device="meta")}
-    if main == "input_values" and main in accepted:
-        return {main: torch.empty((b, s), dtype=_dtype(model), device="meta")}
+        main, shape = "pixel_values", (b, *_image(settings))
+    elif main == "input_features" and main in accepted:
+        shape = _spectrogram(settings, b, s)
+    elif main == "input_values" and main in accepted:
+        shape = (b, s)
+    if shape:
+        return {main: torch.empty(shape, dtype=next(model.parameters()).dtype, device="meta")}
     # Musicgen's tokens are codebooks of one frame each, a row of the batch apiece.
     inputs = {"input_ids": _tokens(b * getattr(model, "num_codebooks", 1), s)}
     if "attention_mask" in accepted:
@@ -50,20 +53,16 @@ def _spectrogram(settings: Any, b: int, s: int) -> tuple[int, int, int]:
     return (b, bins, frames) if settings.model_type == "whisper" else (b, s, bins)
 
 
-def _dtype(model: nn.Module) -> torch.dtype:
-    return next(model.parameters()).dtype
-
-
 def _tokens(b: int, s: int) -> Tensor:
     return torch.zeros((b, s), dtype=torch.long, device="meta")
 
 
-def _image(settings: Any, b: int, dtype: torch.dtype) -> Tensor:
+def _image(settings: Any) -> tuple[int, int, int]:
     vision = getattr(settings, "vision_config", None) or getattr(settings, "backbone_config", None) or settings
     size: Any = getattr(vision, "image_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
     channels: int = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
-    return torch.empty((b, channels, height, width), dtype=dtype, device="meta")
+    return channels, height, width
 
 
 class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there

@@ -589,7 +589,7 @@ class Recogniser:
         for node in outside.open("gemm", "grouped", "conv", "depthwise", "attention"):
             self.left[node.weight or node.where] = f"{node.kind} outside the layers"
         vocab = rows if head is None else head.n
-        extra = [("head_norm", sum(map(self._size, norms))), ("embedding_rows", len(tables) * (rows - vocab) * width)]
+        rest = len(tables) * (rows - vocab) * width
         positions = [stack.positions for stack in read if stack.positions]
         return ModelShape(
             self.model_type,
@@ -602,7 +602,7 @@ class Recogniser:
             after_embedding=self._linears(into, "embedding_projection"),
             before_head=self._linears(before, "head_transform"),
             max_positions=positions[-1] if positions else None,
-            extra=tuple((name, number) for name, number in extra if number),
+            extra=_some(head_norm=sum(map(self._size, norms)), embedding_rows=rest),
             embedding_tables=len(tables),
             heads=len(heads) or 1,
             head_inputs=head.k if head is not None and head.k not in (width, hidden) else None,
@@ -660,11 +660,11 @@ class Recogniser:
         before = between(started, span.first - 1)
         narrow_norms = [] if earlier else between(0, span.first - 1, None)
         after = between(span.first, span.last)
-        extra = [
-            ("token_type_embeddings", sum(self._size(path) for path, _ in tables("types"))),
-            ("positions", narrow),
-            ("embedding_norm", sum(map(self._size, narrow_norms))),
-        ]
+        extra = _some(
+            token_type_embeddings=sum(self._size(path) for path, _ in tables("types")),
+            positions=narrow,
+            embedding_norm=sum(map(self._size, narrow_norms)),
+        )
         causal = any(block.attention is None or block.attention.causal for block in blocks)
         return Stack(
             "decoder" if causal else "encoder",
@@ -673,7 +673,7 @@ class Recogniser:
             positions=rows,
             embedding_norm=len(before),
             final_norm=len(after),
-            extra=tuple((name, number) for name, number in extra if number),
+            extra=extra,
         )
 
     def _heads(self, outside: _Layer, main: _Span, rows: int) -> list[Node]:
@@ -705,6 +705,10 @@ class Recogniser:
         if not widths:
             raise Misfit("no product reads the residual stream")
         return widths.most_common(1)[0][0]
+
+
+def _some(**elements: int) -> tuple[tuple[str, int], ...]:
+    return tuple((name, number) for name, number in elements.items() if number)
 
 
 def _newest(reads: int) -> int:

@@ -42,14 +42,8 @@ class _Forward:
     product: Product
     weight: bool
 
-    def lies_turned(self, *, of_a: bool) -> bool:
-        """Whether the gradient of A (or B) lies transposed in memory: as what it is the gradient of."""
-        if of_a:
-            return not self.weight and not self.product.a_along_k
-        return self.weight or self.product.b_along_k
 
-
-class Recorder(Follower):
+class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     """Counts products and attention cores while active; :meth:`operators` then gives them, equal ones merged.
 
     ``stands_for``: path of a layer -> how many layers its operators count for (1 elsewhere).
@@ -148,7 +142,7 @@ class Recorder(Follower):
             self._emit(where, "dgrad", product, times)
             return
         of_a = _differentiates_a(product, forward.product)
-        if _is_turned(product, forward.product, of_a=of_a) != forward.lies_turned(of_a=of_a):
+        if _is_turned(product, forward, of_a=of_a):
             product = product.transposed()
         self._emit(forward.name, "wgrad" if forward.weight and not of_a else "dgrad", product, forward.times)
 
@@ -198,14 +192,17 @@ class Recorder(Follower):
         return tuple(replace(operator, count=count) for operator, count in self._rows.items())
 
 
-def _is_turned(product: Product, forward: Product, *, of_a: bool) -> bool:
-    """Whether a backward product is the transpose of dA = dC B^T (``of_a``) or dB = A^T dC."""
-    m, n, k = forward.m, forward.n, forward.k
+def _is_turned(product: Product, of: _Forward, *, of_a: bool) -> bool:
+    """Whether dA = dC B^T (``of_a``) or dB = A^T dC is not as it lies in memory: as what it is the gradient of."""
+    forward = of.product
     if of_a:
-        read, there, elsewhere, shape = forward.b, product.b, product.a, (m, k)
+        read, there, elsewhere, shape = forward.b, product.b, product.a, (forward.m, forward.k)
+        lies_turned = not of.weight and not forward.a_along_k
     else:
-        read, there, elsewhere, shape = forward.a, product.a, product.b, (k, n)
-    return elsewhere == read or (there != read and (product.m, product.n) != shape)
+        read, there, elsewhere, shape = forward.a, product.a, product.b, (forward.k, forward.n)
+        lies_turned = of.weight or forward.b_along_k
+    transpose = elsewhere == read or (there != read and (product.m, product.n) != shape)
+    return transpose != lies_turned
 
 
 def _differentiates_a(product: Product, forward: Product) -> bool:
