@@ -183,6 +183,11 @@ class Fields:
         """A count; None where it is absent, zero or "auto", which leaves it to another file."""
         return None if self.raw(*names, default=None) == "auto" else self.count(*names) or None
 
+    def devices(self) -> int | None:
+        """Devices that Lightning's ``devices`` and ``num_nodes`` say; None where they are no numbers."""
+        each, nodes = self.raw("devices", default=None), self.raw("num_nodes", default=None) or 1
+        return each * nodes if type(each) is type(nodes) is int and 0 < each * nodes < 2**20 else None
+
     def given(self, read: Callable[..., int | None], **names: str | tuple[str, ...]) -> dict[str, Any]:
         """Workload fields -> what ``read`` finds under these names, of those that the file gives."""
         spelled = {key: (name,) if isinstance(name, str) else name for key, name in names.items()}

@@ -15,9 +15,7 @@ from sizer.readers.hf_blocks import (
     hidden_size,
     layer_count,
     listed,
-    mlp,
     model_of,
-    positions,
     sliding_where,
     stack,
 )
@@ -261,22 +259,15 @@ def language_tables(fields: Fields) -> tuple[tuple[str, int], ...]:
     return (("language_embeddings", number * hidden_size(fields)),) if number > 1 else ()
 
 
-def opt(fields: Fields) -> ModelShape:
-    """OPT: positions start at 2; opt-350m embeds in fewer dimensions and norms after each part, so has no last norm."""
-    hidden, bias = hidden_size(fields), fields.flag("enable_bias", default=True)
-    width = fields.optional("word_embed_proj_dim") or hidden
-    affine = 2 if fields.flag("layer_norm_elementwise_affine", default=True) else 0
-    before = fields.flag("do_layer_norm_before", default=True) and not fields.flag("_remove_final_layer_norm")
-    layers = stack(
-        fields,
-        attention(bias=bias, kv_heads=all_heads, rotary=0.0),
-        mlp(fields.integer("ffn_dim"), gated=False, bias=bias),
-        norm_weights=affine,
-        final_norm=affine if before else 0,
-        positions=positions(fields) + 2,
-    )
-    if width == hidden:
-        return model_of(fields, layers, max_positions=positions)
-    into, out = Linear("project_in", hidden, width), Linear("project_out", width, hidden)
-    projected = {"embedding_dim": width, "after_embedding": (into,), "before_head": (out,)}
-    return model_of(fields, layers, max_positions=positions, **projected)
+def embedded_width(fields: Fields) -> int | None:
+    """opt-350m embeds in fewer dimensions than its layers have."""
+    width = fields.optional("word_embed_proj_dim")
+    return width if width != hidden_size(fields) else None
+
+
+def projection(fields: Fields, name: str) -> tuple[Linear, ...]:
+    """Between the embedding and the layers, or back: ``project_in`` or ``project_out``."""
+    hidden, width = hidden_size(fields), embedded_width(fields)
+    if width is None:
+        return ()
+    return (Linear(name, hidden, width) if name == "project_in" else Linear(name, width, hidden),)

@@ -11,7 +11,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from sizer.readers import layouts
-from sizer.readers.fields import Fields, table
+from sizer.readers.fields import Fields, stated, table
 from sizer.readers.reading import Reading, did_you_mean
 from sizer.readers.training import optimizer
 
@@ -30,13 +30,14 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     reading = layouts.read("litgpt", {**sizes, "fused_qkv": not adapted}, where)
     train = fields.nested("train")
     workload = train.given(train.optional, **_TABLE["workload"])
-    workload |= _devices(fields) | _TABLE["precisions"].get(fields.text("precision"), {})
+    gpus = fields.devices() or 0
+    workload |= stated(gpus=gpus, zero=3 if gpus > 1 else 0) | _TABLE["precisions"].get(fields.text("precision"), {})
     if adapted:
         workload |= _adapters(fields)
         workload.pop("precision", None)  # of the base, which is frozen
     elif "checkpoint_dir" in config:
         workload["finetune"] = "full"
-    if workload.get("gpus", 1) > 1 and "finetune" in workload:
+    if gpus > 1 and "finetune" in workload:
         workload["checkpointing"] = "full"  # finetune/*.py: FSDPStrategy(activation_checkpointing_policy={Block})
     section = config.get("optimizer")
     kind = section.get("class_path") if isinstance(section, Mapping) else section
@@ -63,14 +64,6 @@ def _sizes(fields: Fields) -> dict[str, Any]:
         guess = f": did you mean {near}?" if near else "; give model_config"
         raise InputError(f"is not a model of litgpt's that is known{guess}", where=fields.where, key=key, value=name)
     return {"norm_class_name": "LayerNorm", **models[name], "name": name}
-
-
-def _devices(fields: Fields) -> dict[str, Any]:
-    devices, nodes = fields.raw("devices", default=None), fields.raw("num_nodes", default=None)
-    if type(devices) is not int or type(nodes or 1) is not int or not 0 < devices * (nodes or 1) < 2**20:
-        return {}
-    gpus = devices * (nodes or 1)
-    return {"gpus": gpus, "zero": 3} if gpus > 1 else {"gpus": gpus}
 
 
 def _adapters(fields: Fields) -> dict[str, Any]:

@@ -28,10 +28,8 @@ def read(config: Mapping[str, Any], where: str) -> Reading:
     arguments = _arguments(section, optim)
     precision = str(trainer.raw("precision", default=""))
     arguments |= {"bf16": True} if "bf16" in precision else {"fp16": True} if precision.startswith("16") else {}
-    devices, nodes = trainer.raw("devices", default=None), trainer.raw("num_nodes", default=1)
     arguments["_program"] = "bert" if "bert" in outer.text("name") else ""
-    if type(devices) is int and type(nodes) is int and 0 < devices * nodes < 2**31:
-        arguments["_devices"] = devices * nodes
+    arguments["_devices"] = trainer.devices()
     fields = Fields(arguments, where, prefix="model.")
     model, notes = build(fields)
     settled, layout_notes = workload(fields, model)
