@@ -49,19 +49,10 @@ def _ends(number: Callable[[str], Any], low: Any = None, high: Any = None) -> Ca
     return read
 
 
-def _sure(text: str) -> float:
-    found = _of_whole(text)
-    if not LEAST_SURE <= found <= MOST_SURE:
-        raise ValueError
-    return found
-
-
 def _of_whole(text: str) -> float:
     return float(text[:-1]) / 100 if text.endswith("%") else float(text)
 
 
-#: How sure a measured search can be asked to be.
-LEAST_SURE, MOST_SURE = 0.5, 0.999
 TWO = "LOW:HIGH, two numbers"
 _share = _reads(_of_whole, "a percentage (1%) or a share (0.01)")
 #: The search of one product alone, that of the ML Engineering book.
@@ -76,7 +67,7 @@ _READ: dict[str, tuple[str, Callable[[str, str], Any]]] = {
     "vary": ("vary", _reads(lambda text: tuple(map(str.strip, text.split(","))), "names")),
     "training-budget": ("training_budget", _share),
     "regret": ("regret", _share),
-    "confidence": ("confidence", _reads(_sure, f"a share from {LEAST_SURE} to {MOST_SURE}")),
+    "confidence": ("confidence", _share),
 }
 
 

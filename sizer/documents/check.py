@@ -190,10 +190,6 @@ def _total(answer: Checked) -> str:
     return "; ".join(text for text, holds in said.items() if holds)
 
 
-def _worst(report: Report) -> Cell | None:
-    return severity_cell(level) if (level := report.worst()) is not None else None
-
-
 def severity_cell(level: Severity) -> Cell:
     return Cell(level, SEVERITIES.index(level), level)
 
@@ -205,7 +201,7 @@ REPORTS = (
     Column("step", lambda one: Cell(within_text(one.step), one.step_s)),
     Column("MFU", lambda one: Cell(mfu_text(one.step), one.step and one.step.mfu)),
     Column("findings", _tally_of),
-    Column("worst", _worst, only=FULL),
+    Column("worst", lambda one: severity_cell(one.worst()) if one.findings else None, only=FULL),
 )
 
 

@@ -132,6 +132,8 @@ class Measured:
             raise InputError(f"expected one of {', '.join(STRATEGIES)}", key="--strategy", value=self.strategy)
         if not 0 < self.regret < 1:
             raise InputError("expected more than 0 and less than 100%", key="--limit regret", value=self.regret)
+        if not 0.5 <= self.confidence <= 0.999:
+            raise InputError("expected a share from 0.5 to 0.999", key="--limit confidence", value=self.confidence)
 
     def times(
         self, space: Space, row: Sequence[TimedCandidate], objective: Objective, progress: Progress | None

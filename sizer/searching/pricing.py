@@ -132,13 +132,9 @@ def _structure(step: Step) -> tuple[int, bool, bool]:
     products = [product for product, own in seconds.items() if own >= least_s]
     level = min(min(size & -size, ALIGNED) for op, _ in products for size in (op.n, op.k))
     filled = max(products, key=seconds.__getitem__)[1].wave_efficiency
-    return level, filled is not None and filled >= 1 - IDLE, any(_thin(*product) for product in products)
-
-
-def _thin(product: Gemm | GroupedGemm, cost: Cost) -> bool:
-    if not isinstance(product, GroupedGemm) or product.ragged != "m" or cost.tile is None:
-        return False
-    return product.m < product.groups * cost.tile[0]
+    ragged = [(op, cost) for op, cost in products if isinstance(op, GroupedGemm) and op.ragged == "m"]
+    thin = any(cost.tile is not None and op.m < op.groups * cost.tile[0] for op, cost in ragged)
+    return level, filled is not None and filled >= 1 - IDLE, thin
 
 
 def device_agrees(device: Device, dtype: str) -> None:
