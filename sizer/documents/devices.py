@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from shapes.cost.constants import gemm_constants
 from shapes.cost.error import expected
 from shapes.cost.explain import expected_errors
@@ -34,17 +32,16 @@ def _fitted(device: Device) -> str:
     return f"{off.tier}{whose}, +-{percent_text(off.error)}, 95% within {percent_text(off.p95)}"
 
 
-def _peak(dtype: str, device: Device) -> float | Cell:
-    return device.peak_flops.get(dtype, Cell("-"))
-
-
 DEVICES = (
     Column("device", "name"),
     Column("architecture", "architecture"),
     Column("units", "compute.units", "d"),
     Column("GiB", "memory.bytes", ".0f", unit=GIB),
     Column("TB/s", "memory.bandwidth_bytes_per_s", ".2f", unit=1e12),
-    *(Column(dtype, partial(_peak, dtype), ".0f", unit=1e12) for dtype in ("fp16", "bf16", "fp8")),
+    *(
+        Column(dtype, lambda one, dtype=dtype: one.peak_flops.get(dtype, Cell("-")), ".0f", unit=1e12)  # type: ignore[misc]
+        for dtype in ("fp16", "bf16", "fp8")
+    ),
     Column("16-bit products", _fitted),
 )
 

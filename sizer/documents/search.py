@@ -44,12 +44,13 @@ NAMED = ("best", "baseline")
 def document(answer: SearchResult) -> Document:
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
     columns = _columns(answer)
+    chart = served if answer.front else rates if len(answer.baseline.change) == 1 else front
     parts = (
         Text(answer.verdict, "head"),
         Text(_first(answer)),
         *([Text(f"  {_serving(answer.serving)}")] if answer.serving is not None else []),
         *lines((f"  {note}" for note in (*answer.notes, *([f"excluded: {excluded}"] if excluded else []))), "quiet"),
-        Charts(partial(_charts, answer)),
+        Charts(lambda: [chart(answer)]),
         Table("", columns, (answer.baseline, *answer.candidates)),
         *_fronts(answer, columns),
         Table("every candidate", columns, answer.ranked, only=FULL),
@@ -154,11 +155,6 @@ def patch(answer: SearchResult) -> Document:
             inner = inner.setdefault(parent, {})
         inner[last] = value
     return Document("sizer search --emit", (), found)
-
-
-def _charts(answer: SearchResult) -> list[Chart]:
-    single = len(answer.baseline.change) == 1
-    return [(served if answer.front else rates if single else front)(answer)]
 
 
 def _points(answer: SearchResult, point: Callable[[Ranked, str], dict[str, Any]]) -> list[dict[str, Any]]:

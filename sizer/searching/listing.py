@@ -54,7 +54,12 @@ def listing(
 ) -> Listing:
     """The ``top`` of ``ranked`` (baseline first). ``stack``: what `check` will price them on."""
     others = (one for one in ranked[1:] if one.change != ranked[0].change)
-    rest = sorted(others, key=lambda one: (_level(one, ranked), -_aligned(one.change), one.value, one.parameters))
+
+    def order(one: Ranked) -> tuple[float, ...]:
+        # Ties of the objective have the same first number.
+        return round(log(one.value / ranked[0].value) / TIE), -_aligned(one.change), one.value, one.parameters
+
+    rest = sorted(others, key=order)
     if not space.ruled:
         return Listing(tuple(rest[:top]))
     own = _objections(space, space.baseline, pricer)
@@ -116,11 +121,6 @@ def _distinct(rest: Sequence[Ranked]) -> Iterator[Ranked]:
             continue
         others.append(layers)
         yield one
-
-
-def _level(one: Ranked, ranked: Sequence[Ranked]) -> int:
-    """Ties of the objective as one integer."""
-    return round(log(one.value / ranked[0].value) / TIE)
 
 
 def _aligned(change: Mapping[str, int]) -> int:

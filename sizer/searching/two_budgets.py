@@ -70,8 +70,8 @@ def beside(
     """
     excluded, found = Counter[str](), list(ranked)
     if budgets.training is not None:
-        most = budgets.training * ranked[0].timing.seconds
-        found = [ranked[0], *(one for one in ranked[1:] if one.timing.seconds <= most)]
+        most = budgets.training * found[0].timing.seconds
+        found = [one for one in ranked if one is ranked[0] or one.timing.seconds <= most]
         excluded[budget_limit(budgets.training)] = len(ranked) - len(found)
     if budgets.serving is not None:
         priced = _served(space, found, budgets.serving, Pricer(device))

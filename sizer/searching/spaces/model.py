@@ -153,7 +153,9 @@ def _heads(request: Request, hidden: int) -> Iterable[dict[str, int]]:
     """Heads of each allowed dimension; of latent attention as many a width as now."""
     attention = request.model.attention
     if isinstance(attention, AttentionShape):
-        return whole_head_counts(request, hidden, _head_dims(attention, request.limits), _ready(request, attention))
+        # Shards that heads split over: those asked for, else those to READY that the baseline's split over.
+        ready = 1 if request.limits.tp_ready else gcd(attention.heads, READY)
+        return whole_head_counts(request, hidden, _head_dims(attention, request.limits), lcm(request.shards, ready))
     assert attention is not None
     step = lcm(request.shards, gcd(attention.heads, MOST_HEADS_STEP))
     return [{"heads": max(step, round(attention.heads * hidden / request.model.hidden / step) * step)}]
@@ -173,11 +175,6 @@ def whole_head_counts(request: Request, hidden: int, dims: Iterable[int], shards
             excluded["whole heads on every shard"] += 1
         else:
             yield {"heads": heads, "head_dim": dim, "kv_heads": heads // group}
-
-
-def _ready(request: Request, attention: AttentionShape) -> int:
-    """Shards that heads split over: those asked for, else those to ``READY`` that the baseline's split over."""
-    return request.shards if request.limits.tp_ready else lcm(request.shards, gcd(attention.heads, READY))
 
 
 def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]:
