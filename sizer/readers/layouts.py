@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
 from shapes.errors import InputError
 from shapes.model.resize import dimensions
+from sizer.readers import huggingface
 from sizer.readers.fields import Fields, table, tokenizer_size
-from sizer.readers.huggingface import KEYS
 from sizer.readers.reading import Reading, at
 
 #: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
@@ -47,13 +46,14 @@ def read(name: str, config: Mapping[str, Any], where: str) -> Reading:
     _add_vocabulary(found, row, config, fields)
     plain = _plain(names, held)
     plain = {key: key for key in found if through} | plain
-    read_as = import_module(f"sizer.readers.{row.get('reader', 'huggingface')}").read
     try:
-        reading: Reading = read_as(found, where, **built)
+        reading = huggingface.read(found, where, **built)
     except InputError as error:
         key = plain.get(error.key or "", error.key or "").replace("__", ".")
         raise InputError(error.expected, where=where, key=key and fields.prefix + key, value=error.value) from None
-    keys = {one: key for one in dimensions(reading.model) for key in reversed(KEYS.get(one, ())) if key in plain}
+    keys = {
+        one: key for one in dimensions(reading.model) for key in reversed(huggingface.KEYS.get(one, ())) if key in plain
+    }
     further = {fields.prefix + key for key in reading.asked} if through else set()
     return replace(
         reading,
