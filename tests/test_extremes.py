@@ -145,8 +145,8 @@ def test_divisors_are_those_that_trial_finds(whole: int, largest: int) -> None:
 
 
 def test_a_sweep_of_a_billion_products_is_refused_before_it_is_listed() -> None:
-    sizes = {"m": range(10**4), "n": range(10**4), "k": range(10)}
-    with pytest.raises(InputError, match="1000000000"):
+    sizes = {"m": tuple(range(1, 10**4)), "n": tuple(range(1, 10**4)), "k": (64,)}
+    with pytest.raises(InputError, match="at most 1000000 jobs"):
         jobs_of_op("gemm", sizes, dtypes=("bf16",), batch=1, phase="forward", layouts=(), kernels=())
 
 

@@ -130,6 +130,7 @@ def test_every_decoder_family_has_a_small_configuration() -> None:
         read_elsewhere = {
             "openelm",
             "nemotron-nas",
+            "xlm",
             "gptj",
             "glm4",
             "llama4_text",

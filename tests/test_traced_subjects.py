@@ -24,9 +24,9 @@ from torch import nn  # noqa: E402 # after the skip
 
 pytestmark = pytest.mark.slow
 
-#: A type that no reader knows, with two attention cores a layer, and sizes that tensor cores dislike.
+#: A type that no reader knows, with latent attention of a kind of its own, and sizes that tensor cores dislike.
 DIFF = {
-    "model_type": "diffllama",
+    "model_type": "axk2",
     "hidden_size": 540,
     "intermediate_size": 1530,
     "num_hidden_layers": 5,
@@ -84,7 +84,6 @@ def test_what_is_not_understood_has_no_price_and_is_named(tmp_path: Path) -> Non
     (unproven,) = report["model"]["unproven"]
     assert unproven["module"] == "model.layers.*"
     assert 0 < unproven["share"] < 1
-    # A layer: four projections of 540 x 540, an MLP, two norms and the differential attention's own vectors.
     finding = next(one for one in report["findings"] if one["code"] == "SZ132")
     assert (finding["severity"], finding["value"], finding["step_seconds"]) == ("warning", "model.layers.*", None)
     vocabulary = next(one for one in report["findings"] if one["code"] == "SZ101")
@@ -200,7 +199,7 @@ def test_what_a_module_cannot_be_checked_with_is_one_line(options: dict[str, Any
     [
         ({"model_type": "never_heard_of"}, "model_type = 'never_heard_of': expected a model_type that transformers"),
         ({"model_type": "mine", "auto_map": {"AutoModel": "x.py--X"}}, "code that a configuration names is never run"),
-        ({"model_type": "diffllama", "hidden_size": "wide"}, "transformers "),
+        ({"model_type": "axk2", "hidden_size": "wide"}, "transformers "),
         # Its forward refuses images without channels: that and the module it came from.
         ({"model_type": "resnet", "num_channels": 0}, "resnet.embedder: cannot be traced"),
     ],
@@ -232,7 +231,7 @@ def test_without_the_extra_a_line_says_how_to_install_it(
         (line,) = result.stderr.strip().splitlines()
         assert f"tracing needs {missing}, which is not installed: {install('trace')}" in line
         assert line.startswith(f"sizer: {path}: ")
-    assert "model_type = 'diffllama'" in unread.stderr
+    assert "model_type = 'axk2'" in unread.stderr
 
 
 def test_options_that_a_trace_cannot_follow_are_named() -> None:

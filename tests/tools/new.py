@@ -98,7 +98,8 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
         Insert(
             "sizer/readers/layouts.json",
             r"^\{\n",
-            ' "{name}": {{"names": {{"hidden_size": "SKELETON"}}, "kinds": {{"": {{"model_type": "\'llama\'"}}}}}},\n',
+            ' "{name}": {{"title": "{name}", "names": {{"hidden_size": "SKELETON"}}, '
+            '"kinds": {{"": {{"model_type": "\'llama\'"}}}}}},\n',
         ),
         Insert("sizer/readers/__init__.py", _tuple_end("LAYOUTS"), ', "{name}"'),
         Insert("sizer/readers/formats.json", r"^\{\n", ' "{name}": {{"claim": {{"all": ["SKELETON"]}}}},\n'),
