@@ -220,7 +220,11 @@ def test_a_row_that_cannot_be_priced_is_refused_by_itself(tmp_path: Path, key: s
     assert [name for name, _ in refused] == ["bad"]
 
 
-@pytest.mark.parametrize("held", [b"", b"no gzip", gzip.compress(b"id,engine\n")[:-9], gzip.compress(b"\xff\xfe")])
+@pytest.mark.parametrize(
+    "held",
+    [b"", b"no gzip", gzip.compress(b"id,engine\n")[:-9], gzip.compress(b"\xff\xfe")],
+    ids=["empty", "plain", "cut", "no text"],
+)
 def test_a_packed_file_that_is_none_is_one_line(tmp_path: Path, held: bytes) -> None:
     (path := tmp_path / "rows.csv.gz").write_bytes(held)
     with pytest.raises(InputError, match=r"rows\.csv\.gz"):
