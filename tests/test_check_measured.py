@@ -110,7 +110,7 @@ def test_measuring_runs_each_rule_once(tmp_path: Path, monkeypatch: pytest.Monke
 
     runs = []
     vocabulary = find_rule("SZ101")
-    counted = replace(vocabulary, check=lambda context: runs.append(context) or vocabulary.check(context))
+    counted = replace(vocabulary, judge=lambda context: runs.append(context) or vocabulary.judge(context))
     monkeypatch.setattr(proposals, "RULES", tuple(counted if rule is vocabulary else rule for rule in RULES))
     executor = FakeExecutor(lambda job: 1e-3)
     report = sizer.check(GPT2, measure=executor, store=str(tmp_path / "store.db"))
