@@ -9,7 +9,6 @@ The form is that of shapes/cost/decode.py, which the fit calls. Two minutes.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -24,11 +23,10 @@ from scipy.optimize import least_squares
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fit.tables import parquet_columns
+from fit.tables import main, parquet_columns
 from shapes.cost.decode import cached_parts
 from shapes.device import Device, load_device
 from shapes.operators.types import CachedAttention
-from shapes.toml_table import DATA
 
 Array = NDArray[np.float64]
 #: Devices' folders in the tables.
@@ -187,16 +185,5 @@ HEADER = """# Attention of decode steps on the devices it was measured on; the f
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=Path, required=True)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    text = HEADER + "".join(lines(given.tables))
-    sys.stdout.write(text)
-    if given.write:
-        (DATA / "decode.toml").write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, "decode.toml", HEADER, lines)

@@ -9,7 +9,6 @@ The forms are those of shapes/cost/sparse.py, which the fit calls. Ten seconds.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -21,11 +20,11 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 if __name__ == "__main__":
-    sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+    sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fit.tables import main
 from shapes.cost.sparse import FORMS, Sizes
 from shapes.device import load_device
-from shapes.toml_table import DATA
 
 Array = NDArray[np.float64]
 
@@ -140,16 +139,5 @@ HEADER = """# Kernels of sparse attention on the devices they were measured on; 
 """
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--tables", type=Path, required=True)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    text = HEADER + "".join(lines(given.tables))
-    sys.stdout.write(text)
-    if given.write:
-        (DATA / "sparse.toml").write_text(text)
-
-
 if __name__ == "__main__":
-    main()
+    main(__doc__, "sparse.toml", HEADER, lines)
