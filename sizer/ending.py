@@ -61,8 +61,12 @@ def _end(number: int) -> NoReturn:
 
 def _say(number: int) -> None:
     line = f"sizer: {_SAID[signal.Signals(number)]}{_Ending.aftermath()}\n"
-    # A line of progress may be on the terminal.
-    os.write(2, (f"\r\x1b[K{line}" if os.isatty(2) else line).encode())
+    os.write(2, (clearing(os.isatty(2)) + line).encode())
+
+
+def clearing(terminal: bool) -> str:
+    """What takes a line of progress off a terminal that understands it; nothing elsewhere, where none is drawn."""
+    return "\r\x1b[K" if terminal and os.environ.get("TERM") != "dumb" else ""
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from shapes.toml_table import content, nearest
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.cli.numbers import COUNT, DURATION, QUANTITY
 from sizer.cli.progress import end_line
-from sizer.ending import give_up_output
+from sizer.ending import clearing, give_up_output
 from sizer.render import Page, formats, plain, render
 
 #: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
@@ -481,8 +481,7 @@ def _coloured(text: str, kind: str) -> str:
 
 def say_line(line: str) -> None:
     """On standard error, at once."""
-    # The line of progress may be on the terminal.
-    click.echo(f"\r\x1b[Ksizer: {line}" if sys.stderr.isatty() else f"sizer: {line}", err=True)
+    click.echo(f"{clearing(sys.stderr.isatty())}sizer: {line}", err=True)
 
 
 def read_standard_input() -> str:

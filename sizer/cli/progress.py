@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from math import inf
 from threading import Event, Thread
 
-from sizer.ending import in_order
+from sizer.ending import clearing, in_order
 
 #: Seconds after which the line is there, and after which it is drawn again.
 PATIENCE_S, TICK_S = 0.5, 0.1
@@ -34,7 +34,7 @@ def line() -> Iterator[None]:
     """While a command runs, the terminal on standard error has a line; elsewhere nothing is drawn."""
     _Line.said, _Line.drawing = "working", Thread(target=_draw, args=(time.monotonic(),), daemon=True)
     _Line.over.clear()
-    if os.isatty(2) and os.environ.get("TERM") != "dumb":
+    if clearing(os.isatty(2)):
         _Line.drawing.start()
     try:
         yield
@@ -47,7 +47,7 @@ def end_line() -> None:
     if _Line.drawing.is_alive():
         _Line.over.set()
         _Line.drawing.join()
-        os.write(2, b"\r\x1b[K")
+        os.write(2, clearing(terminal=True).encode())
 
 
 def _draw(start: float) -> None:

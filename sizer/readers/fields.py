@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, positive_int
+from shapes.json_form import Named
+from shapes.json_form import Values as Values
 
-#: A configuration's keys and what they hold; the same, or fields of a workload, being gathered.
-Config = Mapping[str, Any]
-Values = dict[str, Any]
+#: A configuration's keys and what they hold.
+Config = Named
 
 #: More layers than any model has; the pattern of layers is walked, so it must end.
 MAX_LAYERS = 10_000
