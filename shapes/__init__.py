@@ -11,16 +11,15 @@ from typing import TYPE_CHECKING
 from shapes.errors import InputError
 
 if TYPE_CHECKING:
-    from shapes.cost import predict, predict_gemm, predict_many
+    from shapes.cost import Timing, predict, predict_gemm, predict_many
     from shapes.device import Device, list_devices, load_device
     from shapes.model import ModelShape
-    from shapes.timing import Timing
     from shapes.workload import Workload
 
 _HOMES = {
     "Device": "shapes.device",
     "ModelShape": "shapes.model",
-    "Timing": "shapes.timing",
+    "Timing": "shapes.cost",
     "Workload": "shapes.workload",
     "list_devices": "shapes.device",
     "load_device": "shapes.device",

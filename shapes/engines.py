@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from shapes.frozen import frozen
-from shapes.plugins import added
+from shapes.program import added
 from shapes.toml_table import Table, load, named
 
 ENGINES = (

@@ -89,7 +89,7 @@ def __getattr__(name: str) -> object:
     if name == "__version__":
         from importlib.metadata import version
 
-        from shapes.package import DISTRIBUTION
+        from shapes.program import DISTRIBUTION
 
         return version(DISTRIBUTION)
     raise AttributeError(f"module 'sizer' has no attribute {name!r}")

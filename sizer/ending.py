@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import NoReturn
 
-from shapes.stopping import REQUESTS
+from shapes.program import REQUESTS
 
 #: Signals that this system has (Windows has no SIGHUP), and what is said of each.
 _SAID = {
@@ -71,7 +71,7 @@ def clearing(terminal: bool) -> str:
 
 @contextmanager
 def in_order(aftermath: Callable[[], str]) -> Iterator[None]:
-    """What goes on here ends in order: the first signal is a request (``shapes.stopping``), the second ends it.
+    """What goes on here ends in order: the first signal is a request (``shapes.program``), the second ends it.
 
     Who sees the request answers with what is known by then; ``aftermath`` says of what, and how to go on.
     """

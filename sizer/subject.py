@@ -27,7 +27,7 @@ from sizer.readers import Reading, Source, UnknownModelType, is_name, load_mappi
 from sizer.readers.reading import Unread, sentences
 
 if TYPE_CHECKING:
-    from shapes.model.unproven import Unproven
+    from shapes.model.parameters import Unproven
     from shapes.trace import Traced
     from shapes.trace.prove import Proof
 
@@ -230,7 +230,7 @@ def _recognised(source: object, unknown: UnknownModelType) -> Reading:
 
 def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:
     """What was not understood and what to do, in one line."""
-    from shapes.model.unproven import named
+    from shapes.model.parameters import named
 
     what = named(unproven) if unproven else "a trace lists products alone: leave --trace out"
     todo = " (`sizer check` has what parameters alone tell; `sizer ops` lists the products)" if unproven else ""

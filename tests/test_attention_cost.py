@@ -11,8 +11,8 @@ from fit.attention_arrays import attention_seconds
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapes.cost import explain, predict, predict_many
-from shapes.cost.explain import expected_errors
+from shapes.cost import predict, predict_many
+from shapes.cost.explain import expected_errors, explain
 from shapes.cost.fused_attention import constants_of, fitted_devices
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError

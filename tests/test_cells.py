@@ -14,9 +14,10 @@ from fit.physics import around_cells, celled
 from fit.written import cells_table
 
 from shapes.calibrate.data import Products
-from shapes.cost import explain, predict, predict_gemm
+from shapes.cost import predict, predict_gemm
 from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.cost.corrections import Cells
+from shapes.cost.explain import explain
 from shapes.cost.gemm import Limits
 from shapes.device import load_device
 from shapes.errors import InputError

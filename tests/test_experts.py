@@ -12,8 +12,9 @@ from fit.experts import ALPHA, spread
 from fit.experts_amd import down_of, layer_of, usable
 from fit.judging import judge
 
-from shapes.cost import explain, predict
+from shapes.cost import predict
 from shapes.cost.experts import form_of
+from shapes.cost.explain import explain
 from shapes.cost.moving import moved_parts
 from shapes.device import load_device
 from shapes.model import ModelShape

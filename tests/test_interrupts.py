@@ -23,7 +23,7 @@ import sizer
 from shapes.measure.jobs import Job
 from shapes.measure.runner import Progress, measure
 from shapes.measure.suite import sweep_jobs
-from shapes.stopping import REQUESTS
+from shapes.program import REQUESTS
 from sizer.answers.plan import Candidate
 from sizer.searching.paired import Race
 from sizer.searching.strategies import STRATEGIES

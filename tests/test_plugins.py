@@ -170,7 +170,7 @@ def test_a_wrong_folder_of_devices_is_a_line(tmp_path: Path, device: str | None,
 
 def test_where_nothing_is_added_the_slow_reader_of_metadata_is_not_loaded(tmp_path: Path, config: str) -> None:
     script = (
-        "import sys\nfrom shapes.plugins import added\nassert added('sizer.rules') == {}\n"
+        "import sys\nfrom shapes.program import added\nassert added('sizer.rules') == {}\n"
         "sys.exit('importlib.metadata' in sys.modules)"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(os.path.isdir, sys.path))}

@@ -20,7 +20,7 @@ from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.measure.workers import Workers
 from shapes.operators import Gemm
-from shapes.package import install
+from shapes.program import install
 from sizer.cli import executors, main
 
 FAST = ("--max-time", "0.002", "--precision", "0.9")

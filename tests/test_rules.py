@@ -15,15 +15,14 @@ from shapes.cost import predict_many
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model.parameters import Unproven
 from shapes.model.resize import dimensions, resize
-from shapes.model.unproven import Unproven
 from shapes.operators import operators
 from shapes.workload import Workload
 from sizer.checking.findings import PricedFinding, Report
 from sizer.render import render
 from sizer.rules import MERGED, RULES, find_rule
-from sizer.rules.arithmetic import largest_power_of_two, next_multiple, shard_text
-from sizer.rules.base import Context, Finding, NotApplicable
+from sizer.rules.base import Context, Finding, NotApplicable, largest_power_of_two, next_multiple, shard_text
 
 REPORT = Path(__file__).parent.parent / "reports" / "rules.md"
 CONFIGS = Path(__file__).parent / "data" / "configs"

@@ -15,12 +15,12 @@ from click.testing import CliRunner, Result
 from tiers import every_run
 
 import sizer
+from shapes.cost import Timing
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model.resize import resize
 from shapes.step import Pricer
 from shapes.step.stack import load_stack
-from shapes.timing import Timing
 from sizer.cli import main
 from sizer.readers import read_config
 from sizer.searching import OBJECTIVES, search

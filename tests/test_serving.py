@@ -19,7 +19,7 @@ from click.testing import CliRunner
 import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.memory import engine_bytes, longest_context, most_requests
+from shapes.memory.engine import engine_bytes, longest_context, most_requests
 from shapes.step.serving import SERVING_ENGINES, Load, ServingStack, load_serving_stack, served, serving_load, touched
 from shapes.workload import Workload
 from sizer.answers.plan import ServingPlan

@@ -6,7 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from shapes.cost import explain, predict
+from shapes.cost import predict
+from shapes.cost.explain import explain
 from shapes.cost.moving import moved_parts
 from shapes.device import load_device
 from shapes.operators.types import StateUpdate

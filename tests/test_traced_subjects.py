@@ -14,7 +14,7 @@ from schemas import load_schema
 
 import sizer
 from shapes.errors import InputError
-from shapes.package import install
+from shapes.program import install
 from sizer.cli import main
 from sizer.subject import read_subject
 

@@ -24,7 +24,7 @@ from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.measure.workers import Child, Workers, _Leases
 from shapes.operators import Gemm
-from shapes.package import install
+from shapes.program import install
 
 #: Of the test with many faults; 9,717 are a suite's.
 SHAPES = int(os.environ.get("SIZER_TEST_SHAPES", "200"))

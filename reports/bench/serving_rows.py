@@ -20,7 +20,7 @@ import numpy as np
 from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.files import read_text
-from shapes.memory import UTILIZATION, engine_bytes, most_requests
+from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.model.layers import MoeShape
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.package import install
+from shapes.program import install
 from shapes.toml_table import DATA
 
 

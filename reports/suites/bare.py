@@ -8,7 +8,7 @@ from pathlib import Path
 
 from shapes.errors import InputError
 from shapes.measure.store import Store
-from shapes.package import install
+from shapes.program import install
 from sizer.answers.bench import Bench, Bencher, every_suite, local_executor
 
 

@@ -6,8 +6,7 @@ on a cool device is up to a tenth faster.
 
 from __future__ import annotations
 
-from shapes.cost.explain import explain
 from shapes.cost.gemm import predict_gemm
-from shapes.cost.predict import Cost, predict, predict_many
+from shapes.cost.predict import Cost, Timing, predict, predict_many
 
-__all__ = ["Cost", "Term", "explain", "predict", "predict_gemm", "predict_many"]
+__all__ = ["Cost", "Timing", "predict", "predict_gemm", "predict_many"]

@@ -18,11 +18,9 @@ only: `copies_sent`.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import log2
-from typing import Any, NamedTuple
+from typing import Any
 
-from shapes.cost import decode, experts, scans, sparse
 from shapes.cost.constants import (
     CollectiveConstants,
     GemmConstants,
@@ -32,18 +30,7 @@ from shapes.cost.constants import (
 )
 from shapes.cost.published import published, published_origin
 from shapes.device import Device
-from shapes.operators.types import (
-    CachedAttention,
-    Collective,
-    Elementwise,
-    IndexScores,
-    Operator,
-    RoutedGemm,
-    Scan,
-    SparseAttention,
-    StateUpdate,
-    TopK,
-)
+from shapes.operators.types import Collective, Elementwise, Operator, kind_of, named_function
 
 
 def elementwise_parts(operator: Elementwise, device: Device) -> tuple[Any, ...]:
@@ -130,43 +117,21 @@ def collective_parts(
     return latency, (moved + ramp) / link_bytes_per_s(device, operator, share)
 
 
-class Moved(NamedTuple):
-    """How a type of operators is priced that is no product and no fused attention.
-
-    ``parts``: seconds of one run that add up, of the launch (or latency) first; sizes may be columns. ``regime`` is
-    what its error goes by. ``form``: which published
-    table prices an operator (shapes.cost.published), and whether that was measured; its ``parts`` take the table's
-    constants, units and bytes of cache in place of a device.
-    """
-
-    parts: Callable[..., tuple[Any, ...]]
-    regime: str
-    form: Callable[[Any], tuple[str, bool]] | None = None
-
-
-MOVED: dict[type[Operator], Moved] = {
-    Elementwise: Moved(elementwise_parts, "memory_bound"),
-    Collective: Moved(collective_parts, "collective"),
-    CachedAttention: Moved(decode.cached_parts, "decode_attention", decode.form_of),
-    **dict.fromkeys(
-        (IndexScores, TopK, SparseAttention), Moved(sparse.sparse_parts, "sparse_attention", sparse.form_of)
-    ),
-    RoutedGemm: Moved(experts.routed_parts, "experts", experts.form_of),
-    Scan: Moved(scans.parts_of, "scan", scans.form_of),
-    StateUpdate: Moved(scans.state_parts, "scan", scans.state_form),
-}
-
-
 def moved_parts(operator: Operator, device: Device) -> tuple[Any, ...]:
     """Seconds of one run, by its parts; InputError: an element type that the device lacks."""
-    parts, _, form = MOVED[type(operator)]
-    if form is None:
-        return parts(operator, device)
-    device.peak(operator.dtype)
-    return parts(operator, *published(form(operator)[0], device, operator.dtype), device.memory.l2_bytes)
+    known = kind_of(operator)
+    found: tuple[Any, ...]
+    if not known.form:
+        found = named_function(known.parts)(operator, device)
+    else:
+        device.peak(operator.dtype)
+        form, _ = named_function(known.form)(operator)
+        constants = published(form, device, operator.dtype)
+        found = named_function(known.parts)(operator, *constants, device.memory.l2_bytes)
+    return found
 
 
 def origin_of(operator: Operator, device: Device) -> Origin:
     """Where the constants come from that price the operator."""
-    form = MOVED[type(operator)].form
-    return published_origin(*form(operator), device) if form else moving_constants(device)[1]
+    form = kind_of(operator).form
+    return published_origin(*named_function(form)(operator), device) if form else moving_constants(device)[1]

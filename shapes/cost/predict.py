@@ -28,7 +28,7 @@ from shapes.cost.fused_attention import (
     work_of,
 )
 from shapes.cost.gemm import CHUNK, GemmTimes, ProductKernels, gemm_seconds, gemm_times, output_bytes, padded_times
-from shapes.cost.moving import MOVED, Moved, moved_parts, origin_of
+from shapes.cost.moving import moved_parts, origin_of
 from shapes.cost.published import published_error
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
@@ -37,7 +37,6 @@ from shapes.frozen import frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, kind_of, named_function
-from shapes.timing import Timing
 
 T = TypeVar("T")
 Array = NDArray[np.float64]
@@ -49,6 +48,26 @@ class Term(NamedTuple):
     what: str
     seconds: float
     why: str
+
+
+@frozen
+class Timing:
+    """Seconds of one run with an interval and where they come from.
+
+    ``source`` is "predicted:<device>" or "measured:<device name> torch <version> …". ``low`` and ``high`` bound a
+    prediction by its held-out error and a measurement by its confidence interval. ``tier``: what the seconds rest on
+    (measured, fitted, published, borrowed, extrapolated).
+    """
+
+    seconds: float
+    low: float
+    high: float
+    source: str
+    tier: str = "measured"
+
+    @property
+    def measured(self) -> bool:
+        return self.source.startswith("measured:")
 
 
 @frozen
@@ -132,15 +151,13 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
     found: list[Any] = [None] * len(operators)
     groups: dict[tuple[Alike, float], dict[tuple[Any, ...], list[int]]] = {}
     for place, operator in enumerate(operators):
-        if type(operator) in MOVED:
+        if kind_of(operator).parts:
             found[place] = sum(moved_parts(operator, device))
         elif isinstance(operator, Product):
             equal = groups.setdefault((alike(operator, device), _load(operator)), {})
             equal.setdefault(per_group(operator), []).append(place)
         elif isinstance(operator, Attention):
             found[place] = _attention_seconds(operator, device)
-        else:
-            kind_of(operator)
     for key, equal in groups.items():
         packs, sizes = zip(*(spread(*one) for one in equal), strict=True)
         seconds = _product_seconds(np.concatenate(sizes, axis=1), *key, device)
@@ -408,17 +425,17 @@ def _attention_seconds(operator: Attention, device: Device) -> Any:
 
 
 def moved_costs(operators: Sequence[Operator], device: Device) -> list[Cost]:
-    """Costs of what is in MOVED: memory-bound operators, collectives, a decode step's attention."""
+    """Costs of what moves bytes above all: memory-bound operators, collectives, a decode step's attention."""
     return _by_group(
         operators,
-        lambda one: (MOVED[type(one)], origin_of(one, device)),
+        lambda one: (kind_of(one).regime, origin_of(one, device)),
         lambda own, shared: _moved(own, shared[0], shared[1], device),
     )
 
 
-def _moved(operators: Sequence[Operator], known: Moved, origin: Origin, device: Device) -> Iterator[Cost]:
-    regime = known.regime
-    off = published_error(origin) if known.form else expected(device, origin, regime, origin.dtype)
+def _moved(operators: Sequence[Operator], regime: str, origin: Origin, device: Device) -> Iterator[Cost]:
+    judged = kind_of(operators[0]).form
+    off = published_error(origin) if judged else expected(device, origin, regime, origin.dtype)
     for operator in operators:
         fixed, moving, *computing = _naming(operator, lambda one: moved_parts(one, device))
         rest = float(moving + sum(computing))

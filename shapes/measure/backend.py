@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
-from shapes.package import install
+from shapes.program import install
 
 Call = Callable[[], object]
 

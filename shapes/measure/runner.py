@@ -22,7 +22,7 @@ from shapes.measure.jobs import Job, by_key
 from shapes.measure.record import Measurement
 from shapes.measure.stats import Drift, control_drift
 from shapes.measure.store import Store
-from shapes.stopping import REQUESTS
+from shapes.program import REQUESTS
 
 #: More parts than any scheduler's array has tasks are a typing error.
 MOST_SHARDS = 100_000

@@ -357,3 +357,24 @@ def optimizer_state_bytes(tensors: Iterable[ParameterTensor], optimizer: str, pr
     one_of(optimizer, OPTIMIZERS, "optimizer")
     kept = OPTIMIZERS[optimizer]
     return sum(tensor.copies * _state_bytes(tensor, kept, precision.moments) for tensor in tensors)
+
+
+@frozen
+class Unproven:
+    """A module that was not understood ("": the model as a whole), why, and its part of the forward pass's FLOPs."""
+
+    module: str
+    share: float
+    reason: str
+
+    @property
+    def name(self) -> str:
+        return self.module or "the model"
+
+
+def named(found: Iterable[Unproven], most: int = 3) -> str:
+    """The modules that were not understood in one line, the largest first, with the reason of the first."""
+    listed = sorted(found, key=lambda one: -one.share)
+    shown = ", ".join(f"{one.name} ({one.share:.1%} of FLOPs)" for one in listed[:most])
+    more = f" and {len(listed) - most} more" if len(listed) > most else ""
+    return f"not understood: {shown}{more}: {listed[0].reason}"

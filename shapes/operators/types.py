@@ -471,7 +471,8 @@ class OperatorKind:
 
     ``work_class``: which of a software stack's classes they run as ("": what they say themselves; None: none, but
     communication or the update). ``lowered`` makes a rank's share of them, ``priced`` gives many costs on a device,
-    ``explained`` a cost's terms, ``measured`` a callable that runs one (None: nothing here runs them).
+    ``explained`` a cost's terms, ``measured`` a callable that runs one (None: nothing here runs them). ``parts``,
+    ``regime`` and ``form``: of what moves bytes above all (shapes.cost.moving).
     """
 
     type: type
@@ -481,6 +482,9 @@ class OperatorKind:
     explained: str
     work_class: str | None = None
     measured: str | None = None
+    parts: str = ""
+    regime: str = ""
+    form: str = ""
 
 
 #: Matrix products: what has m, n, k and a layout.

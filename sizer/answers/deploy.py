@@ -10,7 +10,8 @@ from shapes.engines import ALIASES, FORMATS, USES, Engine, Fact, Verdict, list_e
 from shapes.errors import InputError, one_of, positive_int
 from shapes.frozen import frozen
 from shapes.json_form import shown
-from shapes.memory import UTILIZATION, engine_bytes, memory, most_requests
+from shapes.memory import memory
+from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.resize import Side, dimensions, sides
 from shapes.workload import Workload

@@ -9,20 +9,9 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import Names, Values, shown
-from shapes.memory import (
-    CHECKED,
-    UTILIZATION,
-    Memory,
-    Saved,
-    engine_bytes,
-    largest_microbatch,
-    longest_context,
-    most_requests,
-    savings,
-    smallest_pp,
-    smallest_tp,
-)
+from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
+from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
 from shapes.model import ModelShape
 from shapes.model.stages import trained_parameters
 from shapes.operators import operators

@@ -23,15 +23,16 @@ from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import frozen
 from shapes.frozen import replaced as replace
 from shapes.json_form import Named, Names, Values, shown
-from shapes.memory import UTILIZATION, Memory, engine_bytes, memory, most_requests
+from shapes.memory import Memory, memory
 from shapes.memory.breakdown import CHECKPOINTING, divisors
+from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.operators import Operator, operators
 from shapes.operators.parallel import split_problems
+from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, default_stack, load_stack
-from shapes.stopping import REQUESTS
 from shapes.workload import Workload, WorkloadKeywords, workload_fields
 from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable

@@ -8,7 +8,7 @@ from typing import Literal
 
 from shapes.frozen import frozen
 from shapes.json_form import Names, shown
-from shapes.model.unproven import Unproven
+from shapes.model.parameters import Unproven
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
 from sizer.readers.locate import Place

@@ -10,8 +10,7 @@ from typing import Any
 import click
 
 from shapes.errors import InputError
-from shapes.package import DISTRIBUTION
-from shapes.plugins import blamed
+from shapes.program import DISTRIBUTION, blamed
 from shapes.toml_table import nearest
 from sizer.cli.progress import line
 

@@ -6,7 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from shapes.errors import InputError, refuse
-from shapes.package import install
+from shapes.program import install
 from sizer.cli.options import say_line
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from importlib.metadata import version
 import click
 
 from shapes.errors import InputError
-from shapes.package import DISTRIBUTION, install
+from shapes.program import DISTRIBUTION, install
 from sizer.cli.options import DEVICES, RULES, Asked, Command, declared, subcommand, write_answer
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from shapes.memory import UTILIZATION
+from shapes.memory.engine import UTILIZATION
 from sizer.answers.deploy import Deployed, Deployment, FactOutcome
 from sizer.documents.document import Cell, Document, Part, Section, Table, Text, columns, lines
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shapes.cost import Cost, explain
+from shapes.cost import Cost
+from shapes.cost.explain import explain
 from shapes.cost.predict import Term, attention_titles
 from shapes.json_form import Values
 from shapes.operators import Operator, Product

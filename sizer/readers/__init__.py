@@ -14,7 +14,7 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.model import ModelShape
-from shapes.plugins import added
+from shapes.program import added
 from sizer.readers.bases import Tree
 from sizer.readers.fields import Config, Values, table
 from sizer.readers.loading import (

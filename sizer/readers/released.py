@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from shapes.errors import InputError, shorten
-from shapes.package import install
+from shapes.program import install
 from sizer.readers.fields import Config, stated, table
 from sizer.readers.loading import beside, load_text, parse_mapping
 from sizer.readers.reading import NoModel, Reading, at

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.errors import one_of
 from shapes.frozen import frozen
-from shapes.plugins import added
+from shapes.program import added
 from sizer.printing import Printable
 
 if TYPE_CHECKING:

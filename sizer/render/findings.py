@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import cast
 
 from shapes.frozen import frozen
-from shapes.package import installed
+from shapes.program import installed
 from sizer.answers.diff import Diff
 from sizer.checking.findings import Checked, Fix, PricedFinding, Severity
 from sizer.documents.check import place_of, text_of

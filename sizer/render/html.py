@@ -8,7 +8,7 @@ from functools import lru_cache
 from html import escape
 
 from shapes.errors import InputError, printable
-from shapes.package import install
+from shapes.program import install
 from sizer.documents.charts import Chart
 from sizer.documents.check import severity_cell
 from sizer.documents.document import (

@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from shapes.json_form import Values
-from shapes.package import installed
+from shapes.program import installed
 from sizer.checking.findings import Fix
 from sizer.documents.document import Document
 from sizer.readers.locate import Place

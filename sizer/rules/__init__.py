@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shapes.errors import InputError
-from shapes.plugins import added
+from shapes.program import added
 from shapes.toml_table import nearest
 from sizer.rules import dimensions, heads, splits, tiles, tokens
 from sizer.rules.base import DECLARED, Rule

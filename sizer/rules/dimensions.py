@@ -6,25 +6,31 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from shapes.model import AttentionShape, ModelShape
+from shapes.model.parameters import named
 from shapes.model.resize import Side, sides
-from shapes.model.unproven import named
 from shapes.operators import Product
 from shapes.operators.parallel import divides_over
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload
-from sizer.rules.arithmetic import (
+from sizer.rules.base import (
     NEIGHBOURHOOD,
+    Answer,
+    Context,
+    Finding,
+    NotApplicable,
+    Suggestion,
     nearest_first,
     neighbours,
     next_multiple,
     power_text,
+    rule,
     shard_text,
     square,
+    suggest,
     unaligned_shards,
     whole_heads_near,
 )
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
 
 
 @rule(

@@ -9,17 +9,23 @@ from shapes.cost.predict import run_for
 from shapes.kernels import Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
 from shapes.operators import Attention
-from sizer.rules.arithmetic import (
+from sizer.rules.base import (
+    Answer,
+    Context,
+    Finding,
+    NotApplicable,
+    Suggestion,
     heads_that_keep_hidden,
     nearest_first,
     neighbours,
     next_multiple,
     powers_near,
+    rule,
     shard_text,
     square,
+    suggest,
     whole_heads_near,
 )
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
 
 #: Elements below which a head dimension's largest power of two is a warning: 64 bytes of bf16, half a cache line. The
 #: paper's curves of score and value products by that power lie apart below it and together from it on.

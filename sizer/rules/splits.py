@@ -10,15 +10,21 @@ from shapes.model.stages import layers_of_stages
 from shapes.operators import GroupedGemm
 from shapes.operators.parallel import divides_over, expert_counts, head_counts
 from shapes.workload import Workload
-from sizer.rules.arithmetic import (
+from sizer.rules.base import (
     NEIGHBOURHOOD,
+    Answer,
+    Context,
+    Finding,
+    NotApplicable,
+    Suggestion,
     larger_microbatch,
     neighbours,
     next_multiple,
     powers_near,
+    rule,
+    suggest,
     unaligned_shards,
 )
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
 
 
 @rule("SZ105", source="ML Engineering book, shape recommendation 4; arXiv 2401.14489.", needs="shards")

@@ -9,8 +9,19 @@ from operator import itemgetter
 
 from shapes.cost import Cost
 from shapes.operators import Attention, Gemm, Operator, Product
-from sizer.rules.arithmetic import larger_microbatch, nearest_first, neighbours, next_multiple
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
+from sizer.rules.base import (
+    Answer,
+    Context,
+    Finding,
+    NotApplicable,
+    Suggestion,
+    larger_microbatch,
+    nearest_first,
+    neighbours,
+    next_multiple,
+    rule,
+    suggest,
+)
 
 LARGEST_WASTE = 0.05
 #: Operators below this share of the step are not worth a line, of tiles and of waves.

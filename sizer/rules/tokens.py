@@ -16,8 +16,18 @@ from shapes.model import ModelShape
 from shapes.operators import Product
 from shapes.operators.parallel import largest_divisor
 from shapes.workload import Workload
-from sizer.rules.arithmetic import largest_power_of_two, neighbours, next_multiple
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Suggestion, rule, suggest
+from sizer.rules.base import (
+    Answer,
+    Context,
+    Finding,
+    NotApplicable,
+    Suggestion,
+    largest_power_of_two,
+    neighbours,
+    next_multiple,
+    rule,
+    suggest,
+)
 
 
 def _sequences(context: Context, values: Iterable[int]) -> tuple[Suggestion, ...]:

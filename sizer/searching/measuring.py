@@ -11,6 +11,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.cost import Timing
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, one_of, refuse
 from shapes.frozen import frozen
@@ -22,8 +23,7 @@ from shapes.measure.stats import summarise
 from shapes.measure.store import Store
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape
 from shapes.operators import Gemm, GroupedGemm
-from shapes.stopping import REQUESTS
-from shapes.timing import Timing
+from shapes.program import REQUESTS
 from shapes.workload import Workload
 from sizer.checking.measured import device_at_hand
 from sizer.searching.paired import BaselineError, CannotRunError, Outcome, Race

@@ -21,7 +21,7 @@ from scipy.special import stdtr
 
 from shapes.frozen import frozen
 from shapes.measure.stats import correlation_length
-from shapes.stopping import REQUESTS
+from shapes.program import REQUESTS
 
 Array = NDArray[np.float64]
 #: ``sample(index, count)`` -> seconds of ``count`` more runs; CannotRunError where the candidate cannot run.

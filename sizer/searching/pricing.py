@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shapes.columns import Table, rows_by
-from shapes.cost import Cost
+from shapes.cost import Cost, Timing
 from shapes.cost.error import TIERS
 from shapes.cost.predict import seconds_of
 from shapes.device import Device
@@ -24,9 +24,8 @@ from shapes.json_form import Names, Sizes
 from shapes.model import ModelShape
 from shapes.model.resize import resize
 from shapes.operators import Gemm, GroupedGemm, Operator, operators
+from shapes.program import REQUESTS
 from shapes.step import Pricer, Step, Work, each_value, schedule_of, slowest_stage, step_parts, work
-from shapes.stopping import REQUESTS
-from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.searching.space import TIE, Candidates, Objective, Space
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 
+from shapes.cost import Timing
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import AsJson, Names, Sizes, shown
 from shapes.model.resize import dimensions
-from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.printing import Printable
 from sizer.readers import Reading, Source

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import sqrt
 
+from shapes.cost import Timing
 from shapes.device import Device
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.operators import operators
 from shapes.step import Pricer
-from shapes.timing import Timing
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.pricing import budget_limit, rebuilt

@@ -178,7 +178,7 @@ def _operator_further(name: str) -> Iterator[str]:
         yield "add one of it to OPERATORS (tests/test_cost.py)"
     wanted = _operator_types()[name]
     for one in import_module("shapes.operators.types").KINDS:
-        for path in filter(None, (one.lowered, one.priced, one.explained, one.measured)):
+        for path in filter(None, (one.lowered, one.priced, one.explained, one.measured, one.parts, one.form)):
             module, _, function = path.partition(":")
             if (one.type, one.kind) == wanted and not hasattr(import_module(module), function):
                 yield f"write {function} in {module.replace('.', '/')}.py"

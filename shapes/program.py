@@ -1,6 +1,7 @@
-"""What other distributions add by entry points: rules, readers, formats and engines (reports/reference.md).
+"""The program itself: the distribution it comes as, what others add to it, and whether somebody asked for its end.
 
-A plug-in that fails is a line that names it, as every other mistake is.
+Other distributions add rules, readers, formats and engines by entry points (reports/reference.md). A plug-in that fails
+is a line that names it, as every other mistake is.
 """
 
 from __future__ import annotations
@@ -10,12 +11,37 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from glob import iglob
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
+    from importlib.metadata import Distribution, EntryPoint
+
+#: The signals that asked for an end, the first of which counts (``sizer.ending``): what takes long looks here between
+#: two parts, and answers with what it has.
+REQUESTS: list[int] = []
+#: The command and the import are ``sizer``; the name ``sizer`` on the package index is another project's.
+DISTRIBUTION = "model-sizer"
+
+
+def installed() -> Distribution | None:
+    """What is installed of it; None of a checkout that only lies on the path."""
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    try:
+        return distribution(DISTRIBUTION)
+    except PackageNotFoundError:
+        return None
+
+
+def install(extra: str) -> str:
+    """The command that adds ``extra`` (of pyproject.toml) to this copy: to the clone it runs from, else by name."""
+    clone = Path(__file__).parents[1]
+    named = f"-e '{clone}[{extra}]'" if (clone / "pyproject.toml").is_file() else f"'{DISTRIBUTION}[{extra}]'"
+    return f"pip install {named}"
+
 
 #: The top-level package of each plug-in that was loaded.
 _LOADED: dict[str, EntryPoint] = {}
