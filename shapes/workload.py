@@ -88,8 +88,7 @@ class Option(NamedTuple):
     """How people say a field of ``Workload``: on the command line, as a keyword, in a file.
 
     ``word``: its other name, for people, as reports and options use it (t: tp). ``most``: the largest value, from 1 on.
-    ``choices``: the values known. ``rare``: listed by ``--help-all`` alone. ``further``: said by ``--workload``, and no
-    option of its own. ``kind``: its type.
+    ``choices``: the values known. ``further``: said by ``--workload``, and no option of its own. ``kind``: its type.
     """
 
     default: Any
@@ -100,7 +99,6 @@ class Option(NamedTuple):
     most: int | None = None
     choices: tuple[Any, ...] = ()
     metavar: str | None = None
-    rare: bool = False
     further: bool = False
     kind: type = str
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shlex
 from pathlib import Path
 
 import click
@@ -62,6 +64,10 @@ SAID: list[tuple[str, str]] = [
     (f"check {G} --set vocabsize=50304", "did you mean vocab_size?"),
     (f"check {G} -o no/such/out.txt", "cannot be written"),
     (f"check {G} --device h100-sxm --device b200 --fix", "expected one"),
+    (f"check {G} --unsafe-fixes", "expected --fix or --diff with it"),
+    (f"memory {G} --weights int4", "expected the phase infer or decode with it"),
+    (f"plan {L} --gpus 8 --global-batch 64 --ttft 500ms", "expected decode with engine, ttft"),
+    ("store", "(sizer store --help)"),
     (f"ops {G} --explain qvk", "layers.*.attention.qkv_proj"),
     (f"ops {G} --sort share", "did you mean time?"),
     (f"ops {G} {L}", "sizer diff OLD NEW"),
@@ -197,3 +203,41 @@ def test_names_are_completed(words: list[str], expected: str) -> None:
 def test_what_no_name_begins_with_is_completed_as_a_file() -> None:
     (found,) = ShellComplete(main, {}, "sizer", "_SIZER_COMPLETE").get_completions(["check"], "tests/da")
     assert (found.value, found.type) == ("tests/da", "file")
+
+
+ROOT = Path(__file__).parents[1]
+#: Words of an offer that are said for somebody's own, or that end it.
+OWN = {"N": "8", "CONFIG": L, "OLD": G, "NEW": L, "COMMAND": "check", "NAME": "h100", "H": "4096"}
+
+
+def offers() -> list[str]:
+    """Each `sizer …` between backquotes that a message, a help text or a page of this repository offers."""
+    files = [one for folder in ("sizer", "shapes") for one in (ROOT / folder).rglob("*") if one.suffix in KINDS]
+    files += [*ROOT.glob("R*.md"), *ROOT.glob("CON*.md"), *(ROOT / "reports").rglob("*.md")]
+    texts = (re.sub(r'"\s+f?"', "", one.read_text("utf-8")) for one in files)  # strings that follow each other
+    found = (re.findall(r"`(sizer [^`{]*)`", text.replace("\\n", " ")) for text in texts)
+    return sorted({" ".join(offer.replace("...", "").split()) for offered in found for offer in offered})
+
+
+KINDS = {".py", ".toml", ".json", ".md"}
+
+
+@pytest.mark.parametrize("offer", offers())
+def test_a_command_that_a_message_or_a_page_offers_is_one(offer: str) -> None:
+    words = shlex.split(re.split(r" [<>|] ", offer)[0])[1:]
+    context = click.Context(main, info_name="sizer")
+    command: click.Command = main
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name = OWN.get(words[0], words[0])
+        found = command.get_command(context, name)
+        assert found is not None, name
+        command, context, words = found, click.Context(found, info_name=name, parent=context), words[1:]
+    try:
+        command.make_context(command.name, [OWN.get(word, word) for word in words], parent=context.parent)
+    except click.exceptions.Exit:
+        pass  # --help, --version
+    except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):
+        pass  # it is named, not called
+    except click.BadOptionUsage as error:
+        if error.option_name != words[-1]:  # else it is named, not given
+            raise

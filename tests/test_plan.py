@@ -77,7 +77,7 @@ def test_nothing_runs_again_where_less_leaves_room() -> None:
 def test_what_does_not_fit_is_named_with_its_reason() -> None:
     found = plan(llama(), load_device("a100-sxm"), gpus=8, global_batch=8, base=Workload(s=8192))
     reasons = {one.reason: one.count for one in found.dropped}
-    assert any("does not fit with t 1, p 1, ZeRO 0" in reason for reason in reasons)
+    assert any("does not fit with tp 1, pp 1, ZeRO 0" in reason for reason in reasons)
     assert "ZeRO 2 and 3 are not run with a pipeline" in reasons
 
 
@@ -90,7 +90,7 @@ def test_a_mixture_may_be_spread_by_experts() -> None:
 
 
 def test_a_model_that_nothing_fits_is_refused_with_the_commonest_reason() -> None:
-    with pytest.raises(InputError, match=r"gpus = 7: expected a number of devices .* does not fit with t 1, p 7"):
+    with pytest.raises(InputError, match=r"gpus = 7: expected a number of devices .* does not fit with tp 1, pp 7"):
         plan(llama(), load_device("t4"), gpus=7, global_batch=7, base=Workload(s=2048))
 
 

@@ -364,7 +364,7 @@ def low_precision_table() -> str:
 
 
 def quick_error(case: Case, seed: int) -> float:
-    """Error on all other large shapes after `sizer calibrate --quick` with 50 random ones (35 large, 15 skinny)."""
+    """Error on all other large shapes after `sizer calibrate` with 50 random ones (35 large, 15 skinny)."""
     random = np.random.default_rng(seed)
     large, skinny = np.flatnonzero(case.data.large), np.flatnonzero((case.data.m <= 128) & (case.data.n >= 512))
     chosen = np.concatenate([random.choice(large, 35, replace=False), random.choice(skinny, 15, replace=False)])

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import InputError
+from shapes.errors import refuse
 from shapes.frozen import frozen
 from shapes.json_form import Names, Values, shown
 from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
@@ -92,8 +92,7 @@ def _engine(
 ) -> Engine | None:
     """Of decoding; InputError for a share that is given for another phase."""
     if not workload.decode:
-        if share is not None:
-            raise InputError("expected the phase decode with it", key="memory_utilization", value=share)
+        refuse(share is not None, "expected the phase decode with it", "memory_utilization", share)
         return None
     share = UTILIZATION if share is None else share
     asked = (model, workload, device, share, weight_dtype)
@@ -163,5 +162,11 @@ def memory(
     loss = subject.stack.loss if loss is None and stack is not None else loss
     options: Values = {"loss": loss, "implementation": subject.implementation, "weight_dtype": weight_dtype}
     check_batch(settled)
+    refuse(
+        weight_dtype and settled.phase == "train",
+        "expected the phase infer or decode with it",
+        "weight_dtype",
+        weight_dtype,
+    )
     chosen = load_device(device) if isinstance(device, str) else device
     return memory_breakdown(model, settled, chosen, subject.where, memory_utilization, subject.stack, **options)

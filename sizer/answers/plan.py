@@ -299,7 +299,7 @@ def plan_config(
     serving = (engine, ttft, tpot, memory_utilization, drafted, acceptance)
     refuse(
         any(one is not None for one in (serving if phase == "train" else training)),
-        "expected engine, ttft, tpot, memory_utilization, drafted, acceptance with decode, others with train",
+        "expected decode with engine, ttft, tpot, memory_utilization, drafted or acceptance, train with the others",
         "phase",
         phase,
     )
@@ -456,7 +456,7 @@ def _microbatches(
 ) -> Iterator[tuple[Workload, int]]:
     """Of each microbatch the least recomputation that leaves room, and less that fills the device."""
     share, least = (split.global_batch or 1) // split.d, 0
-    never = f"does not fit with t {split.t}, p {split.p}, ZeRO {split.zero} even at b 1"
+    never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
         workload = replace(split, b=b)
         if split.vpp > 1 and workload.accumulation % split.p:
@@ -487,7 +487,7 @@ def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, droppe
     for t in divisors(gpus, device.link.domain_devices):
         problems = split_problems(model, replace(base, t=t))
         if problems:
-            dropped[f"t {t}: {problems[0].expected}"] += 1
+            dropped[f"tp {t}: {problems[0].expected}"] += 1
             continue
         for cp in divisors(gpus // t, longest_ring):
             for p in divisors(gpus // (t * cp), model.layers):
@@ -551,8 +551,8 @@ def plan_serving(
     near = min(ways, key=lambda way: way.missed)
     refuse(
         near.missed > 1,
-        f"expected limits that some way keeps; the nearest (t {near.t}, p {near.p}, e {near.e}, d {near.d}) misses by "
-        f"{near.missed - 1:.0%}: TTFT {near.ttft_s:.3g} s, TPOT {near.tpot_s:.3g} s at {near.requests} requests",
+        f"expected limits that some way keeps; the nearest (tp {near.t}, pp {near.p}, ep {near.e}, dp {near.d}) misses "
+        f"by {near.missed - 1:.0%}: TTFT {near.ttft_s:.3g} s, TPOT {near.tpot_s:.3g} s at {near.requests} requests",
         "gpus",
         gpus,
     )
@@ -589,7 +589,7 @@ def _ways(
         elif split.p > 1 and any((way.t, way.e) == (split.t, split.e) for way in ways):
             dropped["fits with fewer pipeline stages: replicas serve as much, and sooner"] += 1
         elif (way := _way(model, device, split, stack, asked)) is None:
-            dropped[f"one request does not fit with t {split.t}, p {split.p}, e {split.e}"] += 1
+            dropped[f"one request does not fit with tp {split.t}, pp {split.p}, ep {split.e}"] += 1
         else:
             ways.append(way)
     return ways

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shapes.errors import InputError, one_of, printable
+from shapes.errors import InputError, one_of, printable, refuse
 from sizer.cli.executors import chosen_executor
 from sizer.cli.options import (
     MODELS,
@@ -76,9 +76,9 @@ def command(asked: Asked) -> None:
 
     if not asked.configs:
         raise InputError(_nothing_named())
-    if asked.ray is not None and not asked.measure:
-        raise InputError("expected --measure with it", key="--ray", value=asked.ray)
+    refuse(asked.ray is not None and not asked.measure, "expected --measure with it", "--ray", asked.ray)
     asked.fix = True if asked.fix_only and asked.fix is None else asked.fix
+    refuse(asked.unsafe_fixes and asked.fix is None, "expected --fix or --diff with it", "--unsafe-fixes", True)
     if len(asked.devices) > 1 and (asked.measure or asked.fix is not None):
         raise InputError("expected one, to measure on or to fix for", key="--device", value=", ".join(asked.devices))
     found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else None)

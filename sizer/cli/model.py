@@ -86,8 +86,8 @@ _TAKEN = (
 
 
 @subcommand("plan", "CONFIG device stack plan config output")
-@workload_option("gpus", help="Devices.", rare=False)
-@workload_option("global_batch", help="Sequences a step, over all devices.", rare=False)
+@workload_option("gpus", help="Devices.")
+@workload_option("global_batch", help="Sequences a step, over all devices.")
 @several(*(workload_option(field) for field in _TAKEN))
 def plan(asked: Asked) -> None:
     """List the fastest ways to spread a training step over N devices, or with --phase decode to serve the model.

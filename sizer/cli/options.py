@@ -63,11 +63,11 @@ def spellings() -> Values:
 
 
 class Option(click.Option):
-    """An option that help lists under ``group``; a ``rare`` one is listed by ``--help-all`` alone."""
+    """An option that help lists under ``group``."""
 
-    def __init__(self, *names: Any, group: str = HEADINGS[0], rare: bool = False, **said: Any) -> None:
+    def __init__(self, *names: Any, group: str = HEADINGS[0], **said: Any) -> None:
         super().__init__(*names, **said)
-        self.group, self.rare = group, rare
+        self.group = group
 
 
 def _held(source: str) -> Iterable[str]:
@@ -102,8 +102,9 @@ _PATHS: Values = {"file": click.Path(dir_okay=False), "folder": click.Path(file_
 
 
 @cache
-def _options() -> dict[str, list[Values]]:
-    found: dict[str, list[Values]] = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
+def _options() -> Values:
+    """Tables of options; "brief": the options of a command that ``--help`` lists, ``--help-all`` lists all."""
+    found: Values = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
     return found
 
 
@@ -155,7 +156,7 @@ _HELP_ALL = Option(
     is_eager=True,
     expose_value=False,
     callback=_help_all,
-    help="Show the rarer options too.",
+    help="Show all options.",
     group="Output",
 )
 
@@ -181,7 +182,7 @@ class Command(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         found = super().get_params(ctx)
-        return [*found, _HELP_ALL] if any(getattr(one, "rare", False) for one in found) else found
+        return [*found, _HELP_ALL] if ctx.info_name in _options()["brief"] else found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {word for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
@@ -201,13 +202,16 @@ class Command(click.Command):
         return word
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        listed: dict[str, list[tuple[str, str]]] = {title: [] for title in HEADINGS}
-        for one in self.get_params(ctx):
-            record = one.get_help_record(ctx) if isinstance(one, click.Option) else None
-            if record is not None and (ctx.meta.get("sizer.help_all") or not getattr(one, "rare", False)):
-                listed["Output" if "--help" in one.opts else getattr(one, "group", HEADINGS[0])].append(record)
-        for title, records in listed.items():
-            if records:
+        brief = () if ctx.meta.get("sizer.help_all") else _options()["brief"].get(ctx.info_name, ())
+        of = {*brief, "--help", "--help-all"}
+        shown = [
+            one
+            for one in self.get_params(ctx)
+            if isinstance(one, click.Option) and not (brief and of.isdisjoint(one.opts))
+        ]
+        for title in HEADINGS:
+            listed = [one.get_help_record(ctx) for one in shown if getattr(one, "group", "Output") == title]
+            if records := list(filter(None, listed)):
                 with formatter.section(title):
                     formatter.write_dl(records)
 
@@ -320,7 +324,7 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
 def workload_option(field: str, **other: Any) -> Callable[[F], F]:
     """The option of one field of ``Workload``; ``other`` replaces what its declaration says."""
     one, name = OPTIONS[field], option_of(field)
-    said: Values = {"help": one.help, "group": one.group, "rare": one.rare, "default": None}
+    said: Values = {"help": one.help, "group": one.group, "default": None}
     if one.kind is bool:
         name = f"{name}/--no-{name[2:]}"
     else:

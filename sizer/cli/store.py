@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 LISTED = 10
 
 
-@click.group()
+@click.group(no_args_is_help=False)
 @declared("store")
 @click.pass_context
 def command(context: click.Context, path: str | None) -> None:

@@ -111,8 +111,8 @@ def serving(answer: ServingPlan) -> Document:
     bounds = ", ".join(f"{METRICS[name]} x {low:g} to {high:g}" for name, (low, high) in answer.intervals.items())
     parts = (
         Text(
-            f"t {best.t}, p {best.p}, e {best.e}, d {best.d}: {best.tokens_per_s:,.0f} tokens/s with {best.requests:,} "
-            "requests in flight",
+            f"tp {best.t}, pp {best.p}, ep {best.e}, dp {best.d}: {best.tokens_per_s:,.0f} tokens/s with "
+            f"{best.requests:,} requests in flight",
             "head",
         ),
         Text(
