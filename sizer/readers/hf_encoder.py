@@ -11,18 +11,19 @@ from sizer.readers.hf_blocks import (
     HEADS,
     HIDDEN,
     POSITIONS,
-    Builder,
     all_heads,
+    architecture_of,
     attention,
     flag,
+    head_matrices,
     hidden_size,
+    label_count,
     layer_count,
     mlp,
     model_of,
     positions,
     stack,
 )
-from sizer.readers.hf_heads import architecture_of, head_matrices, label_count
 
 _TIED = flag("tie_word_embeddings", True)
 
@@ -191,14 +192,3 @@ def _vision_stack(fields: Fields, qkv_bias: Any, class_token: bool = False) -> S
         positions=patches + class_token,
         extra=(("class_token", hidden),) if class_token else (),
     )
-
-
-ENCODERS: dict[str, Builder] = {
-    "bart": bart,
-    "bert": bert,
-    "roberta": bert,
-    "siglip_vision_model": siglip,
-    "t5": t5,
-    "vit": vit,
-    "whisper": whisper,
-}

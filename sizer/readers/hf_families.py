@@ -1,17 +1,17 @@
-"""Families of transformers as families.toml and hybrids.toml declare them."""
+"""Families of transformers as families.toml, hybrids.toml and encoders.toml declare them."""
 
 from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from shapes.model import ModelShape
-from sizer.readers import hf_blocks, hf_decoders, hf_hybrid, hf_sparse
 from sizer.readers.fields import Config, Fields, Values
 from sizer.readers.hf_blocks import (
     NAMES,
@@ -29,8 +29,9 @@ from sizer.readers.hf_blocks import (
 
 
 def _function(name: str) -> Callable[..., Any]:
-    """A function of a file's fields that a table calls by its name."""
-    modules = (hf_blocks, hf_decoders, hf_sparse, hf_hybrid)
+    """A function of a file's fields that a table calls by its name; no module is loaded past the one that has it."""
+    homes = ("blocks", "decoders", "sparse", "hybrid", "encoder")
+    modules = (import_module(f"sizer.readers.hf_{one}") for one in homes)
     found: Callable[..., Any] = next(getattr(one, name) for one in modules if hasattr(one, name))
     return found
 
@@ -83,8 +84,8 @@ def _tables(file: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-_DECODERS, _HYBRIDS = _tables("families"), _tables("hybrids")
-_TABLES = {**_DECODERS, **_HYBRIDS, **_tables("formats")}
+_DECODERS, _HYBRIDS, _ENCODERS = map(_tables, ("families", "hybrids", "encoders"))
+_TABLES = {**_DECODERS, **_HYBRIDS, **_ENCODERS, **_tables("formats")}
 
 
 def _traits(table: Config) -> Values:
@@ -127,9 +128,12 @@ def declared(name: str, fields: Fields) -> ModelShape:
     mlps: Any = experts(dense=_traits(dense), **_traits(sparse)) if sparse else mlp(**_traits(dense))
     if table.pop("alone", False):
         part = mlps = _nothing
-    traits = _traits(table) | ({"mixer": hf_hybrid.recurrence(**_traits(mixer))} if mixer else {})
+    traits = _traits(table) | ({"mixer": _function("recurrence")(**_traits(mixer))} if mixer else {})
     return family(part, mlps, ignored=tuple(traits.pop("ignored", ())), **traits)(fields)
 
 
-DECODERS: dict[str, Builder] = {name: partial(declared, name) for name in _DECODERS}
-HYBRIDS: dict[str, Builder] = {name: partial(declared, name) for name in _HYBRIDS}
+def _builders(names: Iterable[str]) -> dict[str, Builder]:
+    return {name: partial(declared, name) for name in names}
+
+
+DECODERS, HYBRIDS, ENCODERS = map(_builders, (_DECODERS, _HYBRIDS, _ENCODERS))

@@ -18,8 +18,7 @@ from shapes.frozen import frozen
 from shapes.model import Block, ModelShape, MoeShape, run_lengths
 from shapes.model.layers import each_layer
 from shapes.recipes import WeightFormat
-from sizer.readers.fields import Config, Fields, Values, stated, table
-from sizer.readers.loading import BESIDE
+from sizer.readers.fields import Fields, Values, stated, table
 from sizer.readers.reading import fits
 
 #: A layer's number in a name, a star for it, or one that it begins with ("layers.1*").
@@ -122,29 +121,20 @@ class Scheme:
         return (layer if told_apart else None, *(names.of_layer(layer) for names in every))
 
 
-def as_released(config: Config, where: str, model: ModelShape) -> tuple[ModelShape, Values, tuple[str, ...]]:
+def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelShape, Values, tuple[str, ...]]:
     """``model`` with its matrices' formats, the workload's fields that the release gives, and notes.
 
-    InputError for a method that is not known, and for groups that do not divide a matrix.
+    ``said``: how it is quantised, ``experts`` of that type. InputError for a method that is not known, and for groups
+    that do not divide a matrix.
     """
-    fields = _section(Fields(config, where))
-    scheme = fields and _scheme(fields, str(config.get("expert_dtype", "")))
-    if not scheme or not fields:
+    fields = said.nested("quantization") if "quantization" in said.config else said
+    scheme = _scheme(fields, experts)
+    if not scheme:
         return model, {}, ()
     model = _with_formats(model, scheme, fields)
-    said = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())
+    listed = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())
     cache = _cache(fields.raw("kv_cache_quant_algo", "kv_cache_scheme", default=None))
-    return model, stated(kv_dtype=cache) if said else {}, (f"released in {said}",) if said else ()
-
-
-def _section(outer: Fields) -> Fields | None:
-    """What says how the release is quantised, of the file, of its text tower or beside it."""
-    for key in ("quantization_config", BESIDE):
-        if outer.config.get(key):
-            found = outer.nested(key)
-            return found.nested("quantization") if "quantization" in found.config else found
-    inner = outer.config.get("text_config")
-    return _section(outer.nested("text_config")) if isinstance(inner, Mapping) else None
+    return model, stated(kv_dtype=cache) if listed else {}, (f"released in {listed}",) if listed else ()
 
 
 def _with_formats(model: ModelShape, scheme: Scheme, fields: Fields) -> ModelShape:

@@ -8,13 +8,10 @@ from functools import partial
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from sizer.readers.fields import Config, Fields, table
-from sizer.readers.hf_blocks import POSITIONS
-from sizer.readers.hf_encoder import ENCODERS
-from sizer.readers.hf_families import DECODERS, HYBRIDS, declared
-from sizer.readers.hf_heads import with_head
-from sizer.readers.hf_quantised import as_released
-from sizer.readers.hf_towers import with_towers
+from sizer.readers.fields import Config, Fields, Values, table
+from sizer.readers.hf_blocks import POSITIONS, with_head
+from sizer.readers.hf_families import DECODERS, ENCODERS, HYBRIDS, declared
+from sizer.readers.loading import BESIDE
 from sizer.readers.reading import Reading, UnknownModelType, reading
 
 NAME = "huggingface"
@@ -39,19 +36,8 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     ``family``: a table of formats.toml that builds it.
     """
     outer = Fields(config, where)
-    model_type = outer.text("model_type")
-    if not model_type:
-        raise InputError("expected a model_type: which architecture is this?", where=where, key="model_type")
-    if model_type.endswith("_assistant"):
-        expected = "expected the model that it drafts for, whose keys and values its layers read"
-        raise outer.error(expected, "model_type")
-    fields, part, wrapper = outer, None, model_type
-    if nested := NESTED.get(model_type) or _around(config, model_type):
-        key, inner, part = nested
-        # qwen2_vl used to keep the text tower's fields at the top level.
-        fields = outer.nested(key) if key in config else outer
-        named = fields.text("model_type") if fields is not outer else ""
-        model_type = named if named in BUILDERS else inner if not named or named in NESTED else named
+    wrapper = _type_of(outer)
+    fields, model_type, part = _sized(outer, wrapper)
     builder = partial(declared, family) if family else BUILDERS.get(model_type)
     if builder is None:
         raise UnknownModelType(
@@ -61,22 +47,19 @@ def read(config: Config, where: str, family: str = "") -> Reading:
             value=model_type,
         )
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
-    filled = {**known, "model_type": model_type}
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
         given["tie_word_embeddings"] = config["tie_word_embeddings"]
+    filled = {**known, "model_type": model_type}
     fields = Fields(given, where, defaults=filled, prefix=fields.prefix, asked=outer.asked)
-    heads: tuple[str, ...] = ()
     try:
         model = replace(builder(fields), model_type=model_type, part=part)
-        if model_type not in OWN_HEADS:
-            model, heads = with_head(outer, model)
-        model, released, quantised = as_released(config, where, model)
-        towers: tuple[str, ...] = ()
-        if part == "text tower":
-            model, towers = with_towers(outer, wrapper, model)
+        model, heads = (model, ()) if model_type in OWN_HEADS else with_head(outer, model)
+        model, released, quantised = _released(outer, model)
+        model, towers = _seen(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
+    notes = _notes(config, model_type, None if model.towers else part)
     return reading(
         outer,
         NAME,
@@ -84,8 +67,53 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         keys=_keys(fields, model),
         longest=_longest(fields, model),
         workload=released,
-        notes=(*heads, *_notes(config, model_type, None if model.towers else part), *towers, *quantised),
+        notes=(*heads, *notes, *towers, *quantised),
     )
+
+
+def _type_of(outer: Fields) -> str:
+    model_type = outer.text("model_type")
+    if not model_type:
+        expected = "expected a model_type: which architecture is this?"
+        raise InputError(expected, where=outer.where, key="model_type")
+    if model_type.endswith("_assistant"):
+        expected = "expected the model that it drafts for, whose keys and values its layers read"
+        raise outer.error(expected, "model_type")
+    return model_type
+
+
+def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
+    """The fields of what is sized of a ``wrapper``, its type, and which part it is (None: all)."""
+    nested = NESTED.get(wrapper) or _around(outer.config, wrapper)
+    if not nested:
+        return outer, wrapper, None
+    key, inner, part = nested
+    # qwen2_vl used to keep the text tower's fields at the top level.
+    fields = outer.nested(key) if key in outer.config else outer
+    named = fields.text("model_type") if fields is not outer else ""
+    return fields, named if named in BUILDERS else inner if not named or named in NESTED else named, part
+
+
+def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, tuple[str, ...]]:
+    """``model`` in the formats that its release says beside it, in its file or in its text tower's part."""
+    inner = outer.config.get("text_config")
+    texts = (outer, outer.nested("text_config")) if isinstance(inner, Mapping) else (outer,)
+    keys = ((one, key) for one in texts for key in ("quantization_config", BESIDE))
+    said = next((one.nested(key) for one, key in keys if one.config.get(key)), None)
+    if said is None:
+        return model, {}, ()
+    from sizer.readers.hf_quantised import as_released
+
+    return as_released(said, str(outer.config.get("expert_dtype", "")), model)
+
+
+def _seen(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, tuple[str, ...]]:
+    """A text tower with the vision tower before it."""
+    if model.part != "text tower":
+        return model, ()
+    from sizer.readers.hf_towers import with_towers
+
+    return with_towers(outer, wrapper, model)
 
 
 def _around(config: Config, model_type: str) -> tuple[str, str, str] | None:
