@@ -179,7 +179,7 @@ def test_a_measured_search_that_is_interrupted_answers_with_the_best_of_what_was
 
 def test_the_line_says_what_is_under_way_and_is_gone_before_the_answer() -> None:
     """On a terminal of its own, with no patience at all; the answer goes elsewhere."""
-    script = "import sizer.cli.progress as p\np.PATIENCE_S = p.TICK_S = 1e-3\n" + PROGRAM
+    script = "import sizer.ending as p\np.PATIENCE_S = p.TICK_S = 1e-3\n" + PROGRAM
     words = ("sizer.answers.plan:_priced", "0", "-1", "plan", GPT2, *SPLIT)
     master, terminal = pty.openpty()
     with subprocess.Popen(

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import click
 
 from shapes.errors import InputError, one_of, printable, refuse
-from sizer.cli.executors import chosen_executor
 from sizer.cli.options import (
     MODELS,
     Asked,
@@ -82,7 +81,10 @@ def command(asked: Asked) -> None:
     if len(asked.devices) > 1 and (asked.measure or asked.fix is not None):
         raise InputError("expected one, to measure on or to fix for", key="--device", value=", ".join(asked.devices))
     found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else None)
-    found.executor = chosen_executor(asked.ray, asked.on) if asked.ray is not None else None
+    if asked.measure:
+        from sizer.cli.executors import chosen_executor
+
+        found.executor = chosen_executor(asked.ray, asked.on)
     _take_project_s(asked)
     _check_all(asked, found)
     if asked.write_baseline is not None:
@@ -132,10 +134,9 @@ def _check_one(asked: Asked, config: str, found: _Found) -> None:
         settled = _fix_one(asked, load_text(config, request, source), found)
     else:
         settled = request.settle(config, source)
-    if asked.measure:
+    if found.executor is not None:
         from sizer.checking.measured import check_measured
 
-        found.executor = found.executor or chosen_executor(None, asked.on)
         limits = asked.named("time_limit_s", "store")
         reports = [check_measured(settled.subject, found.executor, device, settled.suppression, **limits)]
     else:

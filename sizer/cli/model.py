@@ -18,7 +18,7 @@ from sizer.cli.options import (
     subcommand,
     workload_option,
 )
-from sizer.cli.progress import working
+from sizer.ending import working
 
 if TYPE_CHECKING:
     from sizer.answers.mfu import StepTimes

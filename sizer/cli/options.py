@@ -23,8 +23,7 @@ from shapes.json_form import Names, Values
 from shapes.toml_table import content, nearest
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.cli.numbers import COUNT, DURATION, QUANTITY
-from sizer.cli.progress import end_line
-from sizer.ending import clearing, give_up_output
+from sizer.ending import clearing, end_line, give_up_output
 from sizer.render import Page, formats, plain, render
 
 #: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
