@@ -5,11 +5,13 @@ read and compute, and what an engine adds: a launch a kernel and a layer of expe
 Between steps it runs the prompts of requests that come in, each as a step that is the longer by the prompt's tokens:
 
     step   = products(running) + attention running + launches + all-reduces(running) + host running
-    prompt = products(running + input) - products(running) + attention and all-reduces of the input
+    prompt = products(running + input) - products(running) + attention, passes and all-reduces of the input
     token  = step / tokens accepted a step + (running - 1) prompt / output
     first  = fixed + steps + input + prompt (1 + waiting (running - 1)) + arrivals
 
-``products``: sum over products of max(factor x bytes / bandwidth, factor x FLOPs / peak). Constants are
+``products``: sum over products of max(factor x bytes / bandwidth, factor x FLOPs / peak), an expert's FLOPs those of its
+tokens and of as much of a tile as they leave empty. ``passes``: what kernels between products (norms, activations,
+experts' gathering) read and write of a token, which is most of a small model's prompt. Constants are
 ``data/serving/<engine>.toml``, which reports/fit/serving.py fits. Values are numbers, or arrays of one length.
 """
 
@@ -33,6 +35,8 @@ from shapes.workload import Workload
 MXFP4_BYTES = 0.5 + 1 / 32
 #: Products by what their constants are: with a weight of its own, of experts, of experts in NVFP4.
 DENSE, EXPERTS, NVFP4_EXPERTS = range(3)
+#: Where a product is no expert's, or an array's padding, its share is not divided by.
+LEAST_CHOSEN = 1e-9
 #: What is no kernel of its own in a step: engines fuse it into its neighbours, or its cost is counted apart.
 FUSED = frozenset(("residual", "quantise", "moe", "grouped", "collective"))
 
@@ -41,9 +45,9 @@ FUSED = frozenset(("residual", "quantise", "moe", "grouped", "collective"))
 class ServingStack:
     """Constants of one engine on one architecture. ``dense``, ``experts`` and ``experts_nvfp4`` multiply a product's
 
-    seconds of reading, ``attention`` and ``attention_fp8`` those of a cache in 16 and 8 bits; ``arithmetic`` and
-    ``experts_arithmetic`` seconds at peak, ``communication`` those of a ring all-reduce at the link's bandwidth. Others
-    are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of a run whose
+    seconds of reading, ``attention`` and ``attention_fp8`` those of a cache in 16 and 8 bits; ``arithmetic`` seconds at
+    peak (experts' are ``experts_arithmetic`` times as many), ``communication`` those of a ring all-reduce at the link's bandwidth, ``passes`` those of activations at the
+    memory's. ``padding``: rows of tiles that an expert with any token leaves empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of a run whose
     tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of experts; of a
     first token at all (``first_s``), a token of its prompt and a request in flight. ``first_steps``: decode steps
     before it. ``waiting``: prompts waited for, a request in flight. ``reserved``: share of its output that a request
@@ -64,7 +68,9 @@ class ServingStack:
     attention_fp8: float
     arithmetic: float
     experts_arithmetic: float
+    padding: Amount
     communication: float
+    passes: float
     kernel_s: Amount
     moe_layer_s: Amount
     all_reduce_s: Amount
@@ -102,7 +108,8 @@ class Load:
     ``products``: [..., product, 7]: its kind (DENSE and so on) and count; seconds to move its weights, those that a
     token adds and those of a token's FLOPs at peak; the share of the experts that a token is routed to; the share of a
     prompt's tokens that run it (the head: none of note). ``attention_s``: of one request's step, ``prompt_s`` of its
-    prompt at peak; ``ring_s``: a token's all-reduces at the link's bandwidth. ``spread``: data-parallel ranks that
+    prompt at peak; ``ring_s``: a token's all-reduces at the link's bandwidth; ``passes_s``: of its activations at the
+    memory's. ``spread``: data-parallel ranks that
     share the experts; ``exchanges``: of a token, over all of them. ``layers``: the model's.
     """
 
@@ -110,6 +117,7 @@ class Load:
     attention_s: Any
     prompt_s: Any
     ring_s: Any
+    passes_s: Any
     kernels: Any
     all_reduces: Any
     moe_layers: Any
@@ -124,9 +132,11 @@ class Load:
         own, more, ranks = (np.asarray(one)[..., None] for one in (tokens, prompt, self.spread))
         ran = own + joins * more
         reading = np.choose(kinds.astype(int), (stack.dense, stack.experts, stack.experts_nvfp4))
-        computing = stack.arithmetic * np.where(kinds == DENSE, 1.0, stack.experts_arithmetic)
-        read_s = touched(chosen, ran * ranks) * own_s + ran * token_s
-        return (counts * np.maximum(reading * read_s, computing * ran * flops_s)).sum(-1)
+        busy = np.where(kinds == DENSE, 1.0, stack.experts_arithmetic)
+        share, experts = touched(chosen, ran * ranks), kinds > DENSE
+        rows = ran + stack.padding * experts * share / (ranks * np.maximum(chosen, LEAST_CHOSEN))
+        seconds = np.maximum(reading * (share * own_s + ran * token_s), stack.arithmetic * busy * rows * flops_s)
+        return (counts * (seconds + stack.passes * experts * ran * token_s)).sum(-1)
 
     def launches_s(self, stack: ServingStack) -> Any:
         """Seconds that a step takes whatever it runs."""
@@ -137,14 +147,18 @@ class Load:
         """Seconds of one decode step of ``requests`` a rank, each of so many ``tokens``."""
         ran = requests * tokens
         attention = np.where(self.fp8_cache, stack.attention_fp8, stack.attention) * requests * self.attention_s
-        sent = stack.communication * self.ring_s + stack.exchange_s * self.exchanges
+        moved = self.moved_s(stack) + stack.exchange_s * self.exchanges
         host = stack.request_s * requests
-        return self.products_s(stack, ran) + attention + self.launches_s(stack) + ran * sent + host
+        return self.products_s(stack, ran) + attention + self.launches_s(stack) + ran * moved + host
 
     def prompt_adds_s(self, stack: ServingStack, tokens: Any, requests: Any = 0) -> Any:
         """Seconds that a prompt adds to a step of ``requests``, whose launches it shares."""
         products = self.products_s(stack, requests, tokens) - self.products_s(stack, requests)
-        return products + stack.arithmetic * self.prompt_s + stack.communication * tokens * self.ring_s
+        return products + stack.arithmetic * self.prompt_s + tokens * self.moved_s(stack)
+
+    def moved_s(self, stack: ServingStack) -> Any:
+        """Seconds of a token's all-reduces and of passes over its activations."""
+        return stack.communication * self.ring_s + stack.passes * self.passes_s
 
 
 def touched(chosen: Any, tokens: Any) -> Any:
@@ -173,6 +187,7 @@ def serving_load(
         attention_s=sum(one.count * max(one.bytes / rate, _flops_s(device, one)) for one in cores),
         prompt_s=sum(one.count * _flops_s(device, one) for one in first),
         ring_s=ring_s,
+        passes_s=sum(one.count * one.bytes for one in listed if isinstance(one, Elementwise)) / rate,
         kernels=sum(one.count for one in listed if FUSED.isdisjoint((one.kind, getattr(one, "what", "")))),
         all_reduces=reduces,
         moe_layers=layers,
