@@ -127,6 +127,31 @@ def test_ranks_that_share_experts_read_fewer_each_and_exchange_tokens() -> None:
     assert (alone[1].exchanges, shared[1].exchanges) == (0, 4 * 32)
 
 
+def test_a_prompt_pays_for_the_passes_over_its_activations_in_proportion_to_its_tokens() -> None:
+    stack, load = _priced(Requests(1, 1000, 200))
+    without = replace(stack, passes=0.0)
+    added = load.prompt_adds_s(stack, 3000) - load.prompt_adds_s(without, 3000)
+    # At the least each layer reads and writes its hidden state twice in each of two norms and two sums, in 16 bits.
+    least_s = (
+        2
+        * 4
+        * 2
+        * LLAMA["hidden_size"]
+        * LLAMA["num_hidden_layers"]
+        / load_device("h100-sxm").memory.bandwidth_bytes_per_s
+    )
+    assert added == pytest.approx(3000 * stack.passes * load.passes_s)
+    assert least_s < load.passes_s < 10 * least_s
+
+
+def test_experts_with_few_tokens_compute_the_empty_rows_of_their_tiles() -> None:
+    stack, load = _priced(Requests(1, 1000, 200), config=MIXTRAL)
+    whole = replace(stack, padding=0.0)
+    extra = [load.products_s(stack, tokens) - load.products_s(whole, tokens) for tokens in (4096, 8192)]
+    assert extra[0] > 0
+    assert extra[0] == pytest.approx(extra[1]), "once all experts have tokens, more leave no more rows empty"
+
+
 def test_every_stack_says_where_it_is_from_and_covers_every_metric() -> None:
     for name in SERVING_ENGINES:
         stack = load_serving_stack(name)
@@ -316,7 +341,7 @@ def test_a_tighter_limit_of_a_token_asks_for_more_tensor_parallelism() -> None:
 def test_limits_that_nothing_keeps_name_the_nearest_and_by_how_much_it_misses() -> None:
     fastest = min(_plan().ways, key=lambda way: way.tpot_s)
     with pytest.raises(
-        InputError, match=r"the nearest \(t 8, p 1, e 1, d 1\) misses by \d+%: TTFT .* at 1 requests"
+        InputError, match=r"the nearest \(tp 8, pp 1, ep 1, dp 1\) misses by \d+%: TTFT .* at 1 requests"
     ) as one:
         _plan(tpot=1e-4)
     missed = float(str(one.value).split("misses by ")[1].split("%")[0])
@@ -376,7 +401,7 @@ MISTAKES = (
     ("--gpus 8 --phase decode --tpot 1us", "expected limits that some way keeps"),
     ("--gpus 8 --phase decode --engine abacus", "--engine = 'abacus': expected one of gpt-fast, sglang"),
     ("--gpus 8 --phase decode --memory-utilization 0", "--memory-utilization"),
-    ("--gpus 8 --phase decode --global-batch 8", "--phase = 'decode': expected engine, ttft, tpot"),
+    ("--gpus 8 --phase decode --global-batch 8", "--phase = 'decode': expected decode with engine, ttft, tpot"),
     ("--gpus 8 --phase decode --drafted 65", "--drafted"),
     ("--gpus 8 --phase decode --drafted 3 --acceptance 2", "--acceptance = 2.0: expected a probability"),
     ("--gpus 8 --global-batch 8 --ttft 1s", "--phase = 'train'"),

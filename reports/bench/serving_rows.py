@@ -49,9 +49,9 @@ NAMES = {
     "output_tokens_per_s_total": "output_tokens_per_s_total",
     "output_tokens_per_s_per_gpu": "output_tokens_per_s_total",
 }
-#: MLPerf's data sets give the lengths that its rows leave out: mean tokens of OpenOrca, and of Mixtral's thirds of OpenOrca,
-#: GSM8K with its examples (662 of the sample in mlcommons/inference, language/mixtral-8x7b/standalone_infer/hf_eval_all.py)
-#: and MBXP (about 150: nobody publishes its mean).
+#: MLPerf's data sets give the lengths that its rows leave out: mean tokens of OpenOrca; Mixtral's is a third each of
+#: OpenOrca, GSM8K with its examples (662 tokens in the sample that mlcommons/inference prints in
+#: language/mixtral-8x7b/standalone_infer/hf_eval_all.py) and MBXP (about 150: nobody publishes its mean).
 LENGTHS = {"mlperf-inference-v4.1": (294, 294)}
 MIXED = {"mixtral-8x7b": (294 + 662 + 150) // 3}
 #: aiconfigurator's lengths are upper bounds, of which runs draw nine tenths on average.
@@ -298,7 +298,10 @@ def _row(line: Mapping[str, str]) -> Row:
     model = _model(line["config"], line["dtype_weights"])
     lengths = LENGTHS.get(source, (0, 0))
     drawn = DRAWN.get(source, 1.0) if {line["input_tokens"], line["output_tokens"]} <= {"1024", "8192"} else 1.0
-    inputs, outputs = number("input_tokens", MIXED.get(line["model"], lengths[0]) if lengths[0] else 0), number("output_tokens", lengths[1] or 1)
+    inputs, outputs = (
+        number("input_tokens", MIXED.get(line["model"], lengths[0]) if lengths[0] else 0),
+        number("output_tokens", lengths[1] or 1),
+    )
     if not inputs:
         raise InputError("expected the prompts' tokens", key="input_tokens")
     given = number("batch_or_concurrency", 0)

@@ -37,9 +37,9 @@ from shapes.toml_table import shipped
 #: Constants with where the search starts. "@": of one engine, or on Hopper alone.
 STEP: dict[str, float] = {
     "dense": 1.23, "experts": 1.26, "experts_nvfp4": 0.93, "attention": 1.06, "attention_fp8": 1.6, "arithmetic": 1.4,
-    "experts_arithmetic": 1.3, "padding": 40.0, "communication": 1.9, "passes": 1.8, "kernel_s": 3.7e-6, "moe_layer_s": 9.4e-6,
-    "moe_layer_s@hopper": 47e-6, "all_reduce_s": 8.5e-6, "all_reduce_s@vllm": 13e-6, "request_s": 26e-6,
-    "batch_request_s": 13e-6, "exchange_s": 0.39e-6,
+    "experts_arithmetic": 1.3, "padding": 40.0, "communication": 1.9, "passes": 1.8, "kernel_s": 3.7e-6,
+    "moe_layer_s": 9.4e-6, "moe_layer_s@hopper": 47e-6, "all_reduce_s": 8.5e-6, "all_reduce_s@vllm": 13e-6,
+    "request_s": 26e-6, "batch_request_s": 13e-6, "exchange_s": 0.39e-6,
 }  # fmt: skip
 FIRST: dict[str, float] = {
     "first_steps": 5.0, "token_s": 6e-6, "waiting": 0.08, "arrival_s": 0.2e-3, "first_s": 1e-3,

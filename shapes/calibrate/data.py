@@ -7,9 +7,8 @@ from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shapes.cost.alignment import LEADING, LEVELS
+from shapes.cost.alignment import LEADING, LEVELS, Array, Booleans, Integers
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import LARGE, aligned_seconds
 from shapes.dtypes import BYTES
@@ -63,8 +62,6 @@ def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
     return tuple(found)
 
 
-Array = NDArray[np.float64]
-
 Key = TypeVar("Key", bound=tuple[Any, ...])
 
 
@@ -80,13 +77,13 @@ class Products:
     def __len__(self) -> int:
         return len(self.m)
 
-    def __getitem__(self, rows: NDArray[np.generic]) -> Products:
+    def __getitem__(self, rows: Booleans | Integers) -> Products:
         return Products(self.m[rows], self.n[rows], self.k[rows], self.seconds[rows])
 
     @property
-    def large(self) -> NDArray[np.bool_]:
+    def large(self) -> Booleans:
         """Where m, n and k are all at least LARGE."""
-        large: NDArray[np.bool_] = np.minimum(np.minimum(self.m, self.n), self.k) >= LARGE
+        large: Booleans = np.minimum(np.minimum(self.m, self.n), self.k) >= LARGE
         return large
 
     def predicted(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
@@ -126,11 +123,11 @@ def products(records: Iterable[Record], dtype: str) -> Products:
 HELD_OUT = 0.3
 
 
-def held_out(values: NDArray[np.float64], seed: int = 0, border: float = 512) -> NDArray[np.bool_]:
+def held_out(values: Array, seed: int = 0, border: float = 512) -> Booleans:
     """Which rows belong to the 30% of distinct values that are held out whole, drawn below and from ``border`` on."""
     random = np.random.default_rng(seed)
     distinct = np.unique(values)
     parts = (distinct[distinct >= border], distinct[distinct < border])
     drawn = [random.choice(part, round(HELD_OUT * len(part)), replace=False) for part in parts]
-    rows: NDArray[np.bool_] = np.isin(values, np.concatenate(drawn))
+    rows: Booleans = np.isin(values, np.concatenate(drawn))
     return rows

@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.calibrate.data import Products, Record
+from shapes.cost.alignment import Array
 from shapes.cost.constants import NUMBERS, GemmConstants
 from shapes.cost.gemm import aligned_seconds, uncorrected_seconds
 from shapes.device import Device
 from shapes.toml_table import DATA, content
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: Relative residual from which a shape pulls less than in proportion: 1-4% of shapes are kernel-choice cliffs.
 ROBUST_SCALE = 0.05

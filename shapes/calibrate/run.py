@@ -8,11 +8,11 @@ from datetime import date
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.calibrate.data import Products, Record, held_out, products
 from shapes.calibrate.device_file import gemm_table
 from shapes.calibrate.fitting import bounds, fit_closed_form, grouped
+from shapes.cost.alignment import Booleans
 from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.device import Device
 from shapes.dtypes import BYTES
@@ -79,7 +79,7 @@ def calibrate(
     return Calibration(device.name, cost, error, provenance)
 
 
-def _provenance(measured: Products, group: Sequence[Record], hidden: NDArray[np.bool_]) -> Values:
+def _provenance(measured: Products, group: Sequence[Record], hidden: Booleans) -> Values:
     return {
         "shapes": len(measured),
         "sources": sorted({record.source for record in group}),
@@ -87,7 +87,7 @@ def _provenance(measured: Products, group: Sequence[Record], hidden: NDArray[np.
     }
 
 
-def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: NDArray[np.bool_]) -> dict[str, float]:
+def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: Booleans) -> dict[str, float]:
     """Mean error by regime on the rows that the fit has not seen."""
     off, large = measured.errors(constants, BYTES[dtype], max(2, BYTES[dtype])), measured.large
     return {

@@ -39,6 +39,8 @@ from shapes.toml_table import DATA, content
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
+Booleans = NDArray[np.bool_]
+Indices = NDArray[np.intp]
 
 OPERANDS = ("A", "B", "C")
 #: Bytes to which a leading dimension can be aligned, as far as a kernel cares: beyond 32 nothing is won.

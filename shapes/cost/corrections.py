@@ -19,13 +19,10 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shapes.cost.alignment import Array, Booleans, Indices, Integers
 from shapes.errors import InputError, positive_int
 from shapes.frozen import frozen
-
-Array = NDArray[np.float64]
-Indices = NDArray[np.intp]
 
 #: Waves are counted in this tile, the one libraries prefer for large products.
 REFERENCE_TILE = (128, 256)
@@ -172,8 +169,6 @@ def _rows(block: str) -> list[list[str]]:
     return [line.split() for line in block.split("\n") if line]
 
 
-Integers = NDArray[np.int64]
-
 #: The layout that the tables are of, the least k, and what k is a multiple of.
 LAYOUT, LEAST_K, STEP_K = "tn", 512, 64
 #: Entries are whole multiples of this.
@@ -232,7 +227,7 @@ class _Read:
     by_m: Integers
     by_n: Integers
     log_factor: Array
-    known: NDArray[np.bool_]
+    known: Booleans
 
     def at(self, m: Integers, n: Integers) -> Integers:
         """Index of each product's cell, below 0 where it has none."""
@@ -256,5 +251,5 @@ def _read(cells: Cells) -> _Read:
     by_m, by_n = (np.full(max(values) + 2, none, dtype=np.int64) for values in (cells.m, cells.n))
     by_m[list(cells.m)] = np.arange(len(cells.m)) * len(cells.n)
     by_n[list(cells.n)] = np.arange(len(cells.n))
-    known: NDArray[np.bool_] = ~np.isnan(log_factor[:, 0])
+    known: Booleans = ~np.isnan(log_factor[:, 0])
     return _Read(by_m, by_n, log_factor, known)

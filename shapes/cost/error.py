@@ -12,9 +12,8 @@ from collections.abc import Iterable
 from math import hypot
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shapes.cost.alignment import CLASSES, AlignmentConstants
+from shapes.cost.alignment import CLASSES, AlignmentConstants, Indices, Integers
 from shapes.cost.constants import Origin, alignment_constants
 from shapes.cost.gemm import LARGE
 from shapes.device import Device, load_device
@@ -55,9 +54,7 @@ class Expected:
     tier: str
 
 
-def gemm_regimes(
-    least: NDArray[np.int64], worse: NDArray[np.int64], c: AlignmentConstants, hit: NDArray[np.intp]
-) -> list[str]:
+def gemm_regimes(least: Integers, worse: Integers, c: AlignmentConstants, hit: Indices) -> list[str]:
     """Names of the regimes that products belong to: by their ``least`` dimension and the class of A and B's worse.
 
     ``hit``: the products that a cell speaks of (shapes.cost.corrections).

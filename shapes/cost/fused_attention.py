@@ -25,8 +25,8 @@ from math import hypot
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shapes.cost.alignment import Array, Booleans
 from shapes.cost.constants import achievable, clock_share, relative
 from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN, Expected, least_certain
 from shapes.cost.gemm import overlapped, paid_waves, throttled
@@ -37,7 +37,6 @@ from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
 from shapes.toml_table import content, names, shipped
 
-Array = NDArray[np.float64]
 ByBucket = tuple[tuple[float, float], ...]
 
 #: Added (in quadrature) where another device's constants stand in: B200's are 12 to 17% off on its architecture's
@@ -289,7 +288,7 @@ class AttentionBatch:
     deterministic: Array
     cached: Array
 
-    def __getitem__(self, rows: NDArray[np.generic]) -> AttentionBatch:
+    def __getitem__(self, rows: Booleans) -> AttentionBatch:
         return AttentionBatch(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @property

@@ -26,9 +26,9 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
+from shapes.cost.alignment import AlignmentConstants, Array, Integers, misaligned_seconds
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.cost.corrections import LAYOUT, Cells
 from shapes.device import Device, load_device
@@ -36,9 +36,6 @@ from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.operators.types import Layout
-
-Array = NDArray[np.float64]
-Integers = NDArray[np.int64]
 
 #: One value or many; all of them come back as numpy has them.
 Values = Array | np.float64 | float

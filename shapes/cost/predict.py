@@ -10,10 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.columns import spread
-from shapes.cost.alignment import OPERANDS, operand_classes
+from shapes.cost.alignment import OPERANDS, Array, Integers, operand_classes
 from shapes.cost.constants import Origin, gemm_constants, relative
 from shapes.cost.error import Expected, expected, gemm_regimes, grouped_regime, least_certain, weight_only
 from shapes.cost.fused_attention import (
@@ -39,7 +38,6 @@ from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, kind_of, named_function
 
 T = TypeVar("T")
-Array = NDArray[np.float64]
 
 
 class Term(NamedTuple):
@@ -187,7 +185,7 @@ class Alike(NamedTuple):
             device, self.dtype, self.layout, self.recipe, self.out, self.grouped, weights=self.weights
         )
 
-    def times(self, sizes: NDArray[np.int64], by: ProductKernels) -> GemmTimes:
+    def times(self, sizes: Integers, by: ProductKernels) -> GemmTimes:
         """Times of products of these ``sizes``; of grouped ones, of each group's."""
         times = gemm_times(sizes, by)
         return padded_times(times, sizes, by) if self.pads else times
@@ -217,7 +215,7 @@ def per_group(operator: Product) -> tuple[int, int, int, int]:
     return m, operator.n, k, operator.groups
 
 
-def sizes_of(products: Iterable[Product]) -> NDArray[np.int64]:
+def sizes_of(products: Iterable[Product]) -> Integers:
     """Rows m, n, k and batch, a column for each product (``per_group``)."""
     return np.array([per_group(product) for product in products], dtype=np.int64).T
 
@@ -227,7 +225,7 @@ def _load(operator: Product) -> float:
     return 1.0 if isinstance(operator, Gemm) or operator.ragged == "m" else operator.load
 
 
-def _product_seconds(sizes: NDArray[np.int64], shared: Alike, load: float, device: Device) -> Array:
+def _product_seconds(sizes: Integers, shared: Alike, load: float, device: Device) -> Array:
     """Seconds of products that are ``shared`` alike; ``load``: the fullest group's."""
     by = shared.kernels(device)
     if not shared.pads and load == 1.0:
@@ -241,7 +239,7 @@ def _product_seconds(sizes: NDArray[np.int64], shared: Alike, load: float, devic
 def _grouped(
     seconds: Array,
     compute_s: Array,
-    sizes: NDArray[np.int64],
+    sizes: Integers,
     load: Any,
     shared: Alike,
     by: ProductKernels,
@@ -304,7 +302,7 @@ def _products(products: Sequence[Product], shared: Alike, device: Device) -> Ite
         )
 
 
-def _regimes(sizes: NDArray[np.int64], shared: Alike, by: ProductKernels) -> list[str]:
+def _regimes(sizes: Integers, shared: Alike, by: ProductKernels) -> list[str]:
     """The regime of each product's error."""
     m, n, k, batch = sizes
     of_a, of_b, _ = operand_classes(m, n, k, (by.size, by.size, by.out), by.layout)

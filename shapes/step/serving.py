@@ -9,10 +9,10 @@ Between steps it runs the prompts of requests that come in, each as a step that 
     token  = step / tokens accepted a step + (running - 1) prompt / output
     first  = fixed + steps + input + prompt (1 + waiting (running - 1)) + arrivals
 
-``products``: sum over products of max(factor x bytes / bandwidth, factor x FLOPs / peak), an expert's FLOPs those of its
-tokens and of as much of a tile as they leave empty. ``passes``: what kernels between products (norms, activations,
-experts' gathering) read and write of a token, which is most of a small model's prompt. Constants are
-``data/serving/<engine>.toml``, which reports/fit/serving.py fits. Values are numbers, or arrays of one length.
+``products``: sum over products of max(factor x bytes / bandwidth, factor x FLOPs / peak), experts' FLOPs those of their
+tokens and of what they leave empty of a tile. ``passes``: what kernels between products (norms, activations, the
+experts' gathering) read and write of a token. Constants are ``data/serving/<engine>.toml``, fitted by
+reports/fit/serving.py. Values are numbers, or arrays of one length.
 """
 
 from __future__ import annotations
@@ -46,13 +46,14 @@ class ServingStack:
     """Constants of one engine on one architecture. ``dense``, ``experts`` and ``experts_nvfp4`` multiply a product's
 
     seconds of reading, ``attention`` and ``attention_fp8`` those of a cache in 16 and 8 bits; ``arithmetic`` seconds at
-    peak (experts' are ``experts_arithmetic`` times as many), ``communication`` those of a ring all-reduce at the link's bandwidth, ``passes`` those of activations at the
-    memory's. ``padding``: rows of tiles that an expert with any token leaves empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of a run whose
-    tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of experts; of a
-    first token at all (``first_s``), a token of its prompt and a request in flight. ``first_steps``: decode steps
-    before it. ``waiting``: prompts waited for, a request in flight. ``reserved``: share of its output that a request
-    holds memory for. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" -> metric -> measured
-    over predicted, lower and upper, in ``coverage`` of cases.
+    peak (of experts ``experts_arithmetic`` times as many), ``communication`` those of a ring all-reduce at the link's
+    bandwidth, ``passes`` those of activations at the memory's. ``padding``: rows that an expert with any token leaves
+    empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of
+    a run whose tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of
+    experts; of a first token at all (``first_s``), a token of its prompt and a request in flight. ``first_steps``:
+    decode steps before it. ``waiting``: prompts waited for, a request in flight. ``reserved``: share of its output that
+    a request holds memory for. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" -> metric ->
+    measured over predicted, lower and upper, in ``coverage`` of cases.
     """
 
     name: str
