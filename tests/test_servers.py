@@ -105,6 +105,29 @@ def test_an_editor_is_told_of_findings_at_their_keys_while_a_person_types(tmp_pa
     in_editor(scene)
 
 
+def test_values_are_completed_with_neighbours_and_their_prices(tmp_path: Path) -> None:
+    text = GPT2.read_text()
+    line, row = next((n, row) for n, row in enumerate(text.splitlines()) if "vocab_size" in row)
+    uri, at = (tmp_path / "config.json").as_uri(), row.index("50257") + 5
+
+    async def scene(editor: Editor) -> None:
+        editor.open(uri, text)
+        await editor.next()
+        params = types.CompletionParams(types.TextDocumentIdentifier(uri), types.Position(line, at))
+        found = await asyncio.wait_for(editor.text_document_completion_async(params), PATIENCE_S)
+        assert isinstance(found, list)
+        assert [one.label for one in found] == ["50176", "50240", "50304", "50368"]
+        assert all(one.detail.startswith(f"vocab_size {one.label}: saves") for one in found)
+        assert all(one.filter_text == "50257" for one in found)  # what is typed there filters none
+        assert [one.sort_text for one in found] == list("0123")
+        edit = found[2].text_edit
+        assert edit == types.TextEdit(types.Range(types.Position(line, at - 5), types.Position(line, at)), "50304")
+        nowhere = types.CompletionParams(types.TextDocumentIdentifier(uri), types.Position(0, 0))
+        assert await asyncio.wait_for(editor.text_document_completion_async(nowhere), PATIENCE_S) == []
+
+    in_editor(scene)
+
+
 def test_a_quick_fix_of_the_server_mends_the_text_and_its_finding_links_to_the_rules_page(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -279,11 +302,13 @@ def test_no_neighbour_is_no_model() -> None:
     ("path", "text", "line", "column", "key"),
     [
         ("config.json", '{\n "a": {"b": 1}}', 2, 9, "a.b"),
-        ("config.json", '{\n "a": {"b": 1}}', 2, 13, None),
+        ("config.json", '{\n "a": {"b": 1}}', 2, 13, "a.b"),  # its value
+        ("config.json", '{\n "a": {"b": 1}}', 2, 7, None),
         ("config.yaml", "model:\n  hidden_size: 8\n", 2, 4, "model.hidden_size"),
         ("model.toml", "[model]\nhidden_size = 8\n", 2, 1, "model.hidden_size"),
         ("train.py", "n_layer = 12\n", 1, 3, "n_layer"),
         ("run.sh", "torchrun x.py --hidden-size 8\n", 1, 20, "hidden_size"),
+        ("run.sh", "torchrun x.py --hidden-size 8\n", 1, 29, "hidden_size"),
         ("config.json", "{}", 9, 1, None),
     ],
 )

@@ -26,11 +26,12 @@ from sizer.cli.options import (
 
 if TYPE_CHECKING:
     from shapes.measure import Executor
-    from sizer.answers.overview import Overview, Overviews
+    from sizer.answers.overview import Overviews
     from sizer.checking.checks import Settled
     from sizer.checking.findings import Checked, Report
     from sizer.checking.fixes import ConfigText, Fixed
     from sizer.checking.project import Accepted
+    from sizer.subject import Subject
 
 
 @dataclass
@@ -42,7 +43,7 @@ class _Found:
 
     known: Accepted | None
     reports: list[Report] = field(default_factory=list)
-    overviews: list[Overview] = field(default_factory=list)
+    subjects: dict[str, Subject] = field(default_factory=dict)
     refused: bool = False
     passed_over: int = 0
     texts: list[str] = field(default_factory=list)
@@ -148,9 +149,7 @@ def _check_one(asked: Asked, config: str, found: _Found) -> None:
         reports = [with_fixes(report, config, request, source, settled.subject) for report in reports]
     found.reports += reports
     if asked.format_ == "html":
-        from sizer.answers.overview import overview
-
-        found.overviews += [overview(settled.subject, load_device(one.device), one) for one in reports]
+        found.subjects[reports[0].path] = settled.subject
 
 
 def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
@@ -200,17 +199,16 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
     if not shown.reports and found.refused:
         return  # all that is to be said was
     if shown.reports or asked.format_ != "text":
-        seen = _pages(found.overviews, shown) if found.overviews else None
-        asked.answer(shown, seen=seen)
+        asked.answer(shown, seen=_pages(found, shown) if found.subjects else None)
 
 
-def _pages(overviews: list[Overview], shown: Checked) -> Overviews:
-    """The overviews of the reports that are shown, with what is left of their findings."""
-    from sizer.answers.overview import Overviews
+def _pages(found: _Found, shown: Checked) -> Overviews:
+    """Of each report that is shown all there is to see."""
+    from shapes.device import load_device
+    from sizer.answers.overview import Overviews, overview
 
-    left = {(report.path, report.device): report for report in shown.reports}
-    found = [(one, left.get((one.report.path, one.report.device))) for one in overviews]
-    return Overviews(tuple(replace(one, report=report) for one, report in found if report is not None))
+    reports = shown.reports
+    return Overviews(tuple(overview(found.subjects[one.path], load_device(one.device), one) for one in reports))
 
 
 def _nothing_named() -> str:

@@ -61,9 +61,9 @@ def entry(text: str, key: str, path: str) -> Entry | None:
 
 
 def key_at(text: str, line: int, column: int, path: str) -> str | None:
-    """The key at a line and column (from one) of a file's text, dotted where nested; None between keys.
+    """The key at a line and column (from one) of a file's text, its value's too, dotted where nested; None elsewhere.
 
-    >>> key_at('{"a": {"b": 1}}', 1, 9, "config.json")
+    >>> key_at('{"a": {"b": 1}}', 1, 13, "config.json")
     'a.b'
     """
     lines = text.split("\n")
@@ -72,9 +72,9 @@ def key_at(text: str, line: int, column: int, path: str) -> str | None:
     at = sum(len(one) + 1 for one in lines[: line - 1]) + column - 1
     found = _keys(text, path)
     if found is None:
-        words = ((word.group(1).replace("-", "_"), word.span()) for word in _WORD.finditer(lines[line - 1]))
-        return next((word for word, (start, end) in words if start < column <= end), None)
-    return next((one.key for one in found if one.name[0] <= at < one.name[1]), None)
+        words = [word[1].replace("-", "_") for word in _WORD.finditer(lines[line - 1]) if word.start() < column]
+        return words[-1] if words else None
+    return next((one.key for one in found if one.name[0] <= at <= (one.value or one.name)[1]), None)
 
 
 def _keys(text: str, path: str) -> Iterator[Entry] | None:

@@ -57,7 +57,7 @@ def code(text: object) -> str:
     return f"{fence}{padding}{shown}{padding}{fence}"
 
 
-def finding_markdown(finding: PricedFinding) -> str:
+def _finding(finding: PricedFinding) -> str:
     """A finding in one line, its code linked to the rule's page where that has an address."""
     url = rule_url(finding.code)
     name = f"[{finding.code}]({url})" if url else f"{finding.code} {finding.slug}"
@@ -82,7 +82,7 @@ def _part(part: Part) -> list[str]:
         case Table():
             return _table(part)
         case Findings():
-            return [*([f"{inline(part.caption)}:", ""] if part.caption else []), *_findings(part), ""]
+            return [*([f"{inline(part.caption)}:", ""] if part.caption else []), *findings_markdown(part), ""]
     return []
 
 
@@ -107,12 +107,13 @@ def _table(table: Table) -> list[str]:
     ]
 
 
-def _findings(part: Findings) -> list[str]:
+def findings_markdown(part: Findings) -> list[str]:
+    """An item a finding, its first suggestions below it."""
     lines = []
     for finding in part.findings[:FINDINGS]:
         cost = cost_text(finding, part.step_s)
         label = f"{part.label}: " if part.label else ""
-        lines.append(f"- {label}{finding_markdown(finding)}{f', {cost}' if cost else ''}")
+        lines.append(f"- {label}{_finding(finding)}{f', {cost}' if cost else ''}")
         lines += [
             f"  - {code(change_text(one, ' = '))}: {saved_text(one)}" for one in finding.suggestions[:SUGGESTIONS]
         ]

@@ -7,9 +7,9 @@ editor. A file that is no model configuration gets none, nor does one that nobod
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
@@ -23,27 +23,37 @@ from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
 from sizer.checking.fixes import ConfigText, fix_of
 from sizer.checking.proposals import Proposals
 from sizer.documents.check import place_of
-from sizer.documents.document import cost_text, suggestion_text, within_text
+from sizer.documents.document import Findings, cost_text, suggestion_text, within_text
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
 from sizer.readers.locate import Place, key_at, locate
 from sizer.render.findings import rule_url
-from sizer.render.markdown import code, finding_markdown, inline
+from sizer.render.markdown import code, findings_markdown, inline
+
+T = TypeVar("T")
 
 #: Seconds without a keystroke before a text is checked again.
 QUIET_S = 0.3
 
 
 @frozen
-class CheckedText:
-    """A text's report with the proposals it came from, or the error in its place; neither: it is no configuration.
+class Priced:
+    """A text's report and the proposals it came from. ``settled``: what was proposed for, before it ran on a device."""
 
-    ``settled``: what was proposed for, before it was run on the device.
-    """
+    report: Report
+    proposals: Proposals
+    settled: Settled
 
-    report: Report | None = None
-    proposals: Proposals | None = None
-    settled: Settled | None = None
-    error: InputError | None = None
+    def dimension(self, key: str) -> str | None:
+        """The dimension that ``key`` says."""
+        subject = self.proposals.subject
+        return next((name for name in subject.dimensions if _names(key, subject.name_of(name))), None)
+
+    def text(self, suggestion: PricedSuggestion) -> str:
+        return suggestion_text(suggestion, self.report.step_s)
+
+
+#: What a text is found to be: priced, an error, or no configuration.
+CheckedText = Priced | InputError | None
 
 
 def check_text(text: str, path: str) -> CheckedText:
@@ -52,27 +62,26 @@ def check_text(text: str, path: str) -> CheckedText:
     try:
         settled = Request().settle(path, read_config(Source(path, text=text)))
         proposals = settled.propose()
-        return CheckedText(report_of(proposals), proposals, settled)
+        return Priced(report_of(proposals), proposals, settled)
     except (NoModel, UnknownModelType):
-        return CheckedText()
+        return None
     except InputError as error:
         # Half-typed brackets are the business of the language's own server; a key's value is ours.
-        return CheckedText(error=error) if error.key or settled is not None else CheckedText()
+        return error if error.key or settled is not None else None
 
 
 def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagnostic]:
     """A diagnostic for each finding at its key, else at the first line; for a refused value at that."""
-    if checked.error is not None:
-        place = locate(text, checked.error.key, path) if checked.error.key else None
-        severity = types.DiagnosticSeverity.Error
-        return [types.Diagnostic(_range(place), str(checked.error), severity, source="sizer")]
-    if checked.report is None:
+    if isinstance(checked, InputError):
+        place = locate(text, checked.key, path) if checked.key else None
+        return [types.Diagnostic(_range(place), str(checked), types.DiagnosticSeverity.Error, source="sizer")]
+    if checked is None:
         return []
-    step_s, found = checked.report.step_s, []
+    found: list[types.Diagnostic] = []
     for finding in checked.report.findings:
-        cost, url = cost_text(finding, step_s), rule_url(finding.code)
+        cost, url = cost_text(finding, checked.report.step_s), rule_url(finding.code)
         lines = [finding.message + (f"; {cost}" if cost else "")]
-        lines += [f"-> {suggestion_text(one, step_s)}" for one in finding.suggestions]
+        lines += [f"-> {checked.text(one)}" for one in finding.suggestions]
         found.append(
             types.Diagnostic(
                 _range(place_of(finding, path, text)),
@@ -86,71 +95,92 @@ def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagno
     return found
 
 
-def actions(checked: CheckedText, document: TextDocument, asked: types.Range) -> list[types.CodeAction]:
+def actions(priced: Priced, document: TextDocument, asked: types.Range) -> list[types.CodeAction]:
     """A quick fix for each suggestion that the file can say, of the findings on the lines ``asked`` for."""
-    report, settled, text, path = checked.report, checked.settled, document.source, document.path
     found: list[types.CodeAction] = []
-    if report is None or settled is None:
-        return []
-    for finding in report.findings:
-        at = _range(place_of(finding, path, text))
+    for finding in priced.report.findings:
+        at = _range(place_of(finding, document.path, document.source))
         if at.end.line < asked.start.line or at.start.line > asked.end.line:
             continue
-        for one in finding.suggestions:
-            fix = fix_of(one, ConfigText(path, text, Request()), settled.subject)
-            if fix is not None:
-                shown = partial(document.position_codec.range_to_client_units, document.lines)
-                edits = [types.TextEdit(shown(_range(edit.place)), edit.text) for edit in fix.edits]
-                title = f"{finding.code} {suggestion_text(one, report.step_s)}"
-                found.append(
-                    types.CodeAction(
-                        f"{title} (unsafe: {fix.unsafe})" if fix.unsafe else title,
-                        types.CodeActionKind.QuickFix,
-                        is_preferred=not fix.unsafe and one is finding.suggestions[0],
-                        edit=types.WorkspaceEdit({document.uri: edits}),
-                    )
+        for one, unsafe, edits in _sayable(priced, document, finding.suggestions):
+            title = f"{finding.code} {priced.text(one)}"
+            found.append(
+                types.CodeAction(
+                    f"{title} (unsafe: {unsafe})" if unsafe else title,
+                    types.CodeActionKind.QuickFix,
+                    is_preferred=not unsafe and one is finding.suggestions[0],
+                    edit=types.WorkspaceEdit({document.uri: edits}),
                 )
+            )
     return found
 
 
-def hover(checked: CheckedText, text: str, path: str, line: int, column: int) -> tuple[str, Place] | None:
-    """Markdown on the key at a line and column (from one): its findings, its neighbours priced, the step."""
-    key, report, proposals = key_at(text, line, column, path), checked.report, checked.proposals
-    if key is None or report is None or proposals is None:
-        return None
-    step = report.step
-    lines = [*_findings_at(key, report), *_neighbours_at(key, proposals, report.step_s)]
-    place = locate(text, key, path)
+def _sayable(
+    priced: Priced, document: TextDocument, suggestions: Iterable[PricedSuggestion]
+) -> Iterator[tuple[PricedSuggestion, str, list[types.TextEdit]]]:
+    """The suggestions that the file can say, why each is unsafe, and its edits as the editor counts characters."""
+    text, shown = ConfigText(document.path, document.source, Request()), _shown(document)
+    for one in suggestions:
+        if fix := fix_of(one, text, priced.settled.subject):
+            yield one, fix.unsafe, [types.TextEdit(shown(_range(edit.place)), edit.text) for edit in fix.edits]
+
+
+def completions(priced: Priced, document: TextDocument, at: types.Position) -> list[types.CompletionItem]:
+    """Neighbours of the value ``at`` a place, priced, each with the edits that make it of the present one."""
+    found: list[types.CompletionItem] = []
+    dimension = priced.dimension(_key_at(document, at) or "")
+    near = neighbours(priced.proposals, dimension) if dimension is not None else ()
+    for one, _, (edit, *others) in _sayable(priced, document, near):
+        start, end = edit.range.start, edit.range.end
+        if start <= at <= end:
+            item = types.CompletionItem(edit.new_text, detail=priced.text(one), sort_text=f"{len(found)}")
+            item.filter_text = document.lines[at.line][start.character : end.character]
+            item.text_edit, item.additional_text_edits = edit, others
+            found.append(item)
+    return found
+
+
+def hover(priced: Priced, document: TextDocument, at: types.Position) -> types.Hover | None:
+    """The findings at a key, its neighbours priced, the step."""
+    key = _key_at(document, at) or ""
+    lines, place = (
+        [*_findings_at(key, priced), *_neighbours_at(key, priced)],
+        locate(document.source, key, document.path),
+    )
     if not lines or place is None:
         return None
-    return "\n".join([*lines, f"A step takes {within_text(step)}"]), place
+    text = "\n".join([*lines, f"A step takes {within_text(priced.report.step)}"])
+    return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text), _shown(document)(_range(place)))
 
 
-def _findings_at(key: str, report: Report) -> list[str]:
+def _shown(document: TextDocument) -> Callable[[types.Range], types.Range]:
+    """A range of a document as its editor counts characters."""
+    return partial(document.position_codec.range_to_client_units, document.lines)
+
+
+def _key_at(document: TextDocument, shown: types.Position) -> str | None:
+    at = document.position_codec.position_from_client_units(document.lines, shown)
+    return key_at(document.source, at.line + 1, at.character + 1, document.path)
+
+
+def _findings_at(key: str, priced: Priced) -> list[str]:
     """Findings that point at a key, or would change it, with what is proposed."""
-    lines, step_s = [], report.step_s
-    for finding in report.findings:
-        changed = (name for suggestion in finding.suggestions for name in suggestion.change)
-        if any(_names(key, name) for name in (finding.field, *changed)):
-            cost = cost_text(finding, step_s)
-            lines += [f"**{finding_markdown(finding)}**" + (f", {cost}" if cost else ""), ""]
-            lines += [*_listed(finding.suggestions, step_s), ""]
-    return lines
+    found = [
+        one
+        for one in priced.report.findings
+        if any(_names(key, name) for name in (one.field, *(name for each in one.suggestions for name in each.change)))
+    ]
+    return [*findings_markdown(Findings("", found, priced.report.step_s)), ""] if found else []
 
 
-def _neighbours_at(key: str, proposals: Proposals, step_s: float | None) -> list[str]:
+def _neighbours_at(key: str, priced: Priced) -> list[str]:
     """Prices of neighbouring values, of a key that is a dimension."""
-    subject = proposals.subject
-    dimension = next((name for name in subject.dimensions if _names(key, subject.name_of(name))), None)
+    dimension, proposals = priced.dimension(key), priced.proposals
     if dimension is None:
         return []
-    priced = _listed(neighbours(proposals, dimension), step_s) or ["- no neighbour makes a model"]
-    value = code(f"{key} = {subject.dimensions[dimension]}")
-    return [f"Beside {value} on {proposals.device.name}:", "", *priced, ""]
-
-
-def _listed(suggestions: Sequence[PricedSuggestion], step_s: float | None) -> list[str]:
-    return [f"- {inline(suggestion_text(one, step_s))}" for one in suggestions]
+    listed = [f"- {inline(priced.text(one))}" for one in neighbours(proposals, dimension)]
+    value = code(f"{key} = {proposals.subject.dimensions[dimension]}")
+    return [f"Near {value} on {proposals.device.name}:", "", *(listed or ["- no neighbour makes a model"]), ""]
 
 
 def _names(key: str, field: str) -> bool:
@@ -173,11 +203,15 @@ class _Server(LanguageServer):
         self.known: dict[str, tuple[int | None, CheckedText]] = {}
 
     def checked(self, document: TextDocument) -> CheckedText:
-        version, found = self.known.get(document.uri, (None, None))
-        if found is None or version != document.version:
-            found = check_text(document.source, document.path)
-            self.known[document.uri] = (document.version, found)
-        return found
+        if self.known.get(document.uri, ("",))[0] != document.version:
+            self.known[document.uri] = document.version, check_text(document.source, document.path)
+        return self.known[document.uri][1]
+
+    def of(self, params: Any, find: Callable[..., T], *more: object) -> T | None:
+        """What ``find`` says of the document that a request is about; None where that is not priced."""
+        document = self.named(params)
+        priced = self.checked(document)
+        return find(priced, document, *more) if isinstance(priced, Priced) else None
 
     def named(self, params: Any) -> TextDocument:
         """The document that a request is about."""
@@ -218,19 +252,15 @@ def server(version: str) -> LanguageServer:
 
     @serving.feature(types.TEXT_DOCUMENT_HOVER)
     def hovered(params: types.HoverParams) -> types.Hover | None:
-        document = serving.named(params)
-        codec, lines = document.position_codec, document.lines
-        at = codec.position_from_client_units(lines, params.position)
-        found = hover(serving.checked(document), document.source, document.path, at.line + 1, at.character + 1)
-        if found is None:
-            return None
-        shown = codec.range_to_client_units(lines, _range(found[1]))
-        return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, found[0]), shown)
+        return serving.of(params, hover, params.position)
+
+    @serving.feature(types.TEXT_DOCUMENT_COMPLETION)
+    def completed(params: types.CompletionParams) -> list[types.CompletionItem] | None:
+        return serving.of(params, completions, params.position)
 
     @serving.feature(types.TEXT_DOCUMENT_CODE_ACTION)
-    def acted(params: types.CodeActionParams) -> list[types.CodeAction]:
-        document = serving.named(params)
-        return actions(serving.checked(document), document, params.range)
+    def acted(params: types.CodeActionParams) -> list[types.CodeAction] | None:
+        return serving.of(params, actions, params.range)
 
     return serving
 
