@@ -34,8 +34,9 @@ from sizer.readers.reading import (
     UnknownModelType,
     check_settings,
     lacking,
-    named_elsewhere,
+    named_plainly,
     names_of,
+    of_another_kind,
     recipe_of,
     unread,
 )
@@ -216,11 +217,12 @@ def _reader(name: str) -> Any:
 def _read_mapping(config: Config, where: str, config_format: str | None, settings: Config | None) -> Reading:
     if config_format is not None and config_format not in (*(known := _claims()), "object"):
         raise InputError(f"expected one of {', '.join(known)}", key="--config-format", value=config_format)
-    if config_format is None and (row := recipe_of(config)) is not None:
+    chosen = config_format or recipe_of(config) or _format_of(config, where)
+    if not isinstance(chosen, str):
         from sizer.readers.released import read_recipe
 
-        return read_recipe(row, config, where, lambda name: read_config(name, settings=settings), is_name)
-    reader = _reader(config_format or _format_of(config, where))
+        return read_recipe(chosen, config, where, lambda name: read_config(name, settings=settings), is_name)
+    reader = _reader(chosen)
     normalised = getattr(reader, "normalised", dict)
     keys = with_settings(normalised(config), settings or {}, normalised)
     found: Reading = reader.read(keys, where)
@@ -235,8 +237,11 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
     return replace(found, config=keys, notes=(*found.notes, *bases), unread=(*found.unread, *unknown))
 
 
-def _format_of(config: Config, where: str) -> str:
-    """The one format that claims the configuration. NoModel for none or two, naming the nearest and what it lacks."""
+def _format_of(config: Config, where: str) -> str | Config:
+    """The one format that claims the configuration, else a recipe of the model that it names.
+
+    NoModel for none or two, naming the nearest and what it lacks.
+    """
     if "_program" in config:  # a script that was followed here
         return "megatron"
     claims, names = _claims(), names_of(config)
@@ -247,8 +252,10 @@ def _format_of(config: Config, where: str) -> str:
     if claimed:
         said = f"has the keys of {' and of '.join(claimed)}: choose one with --config-format"
         raise NoModel(said, where=where)
-    if elsewhere := named_elsewhere(config):
-        raise NoModel(elsewhere, where=where)
+    if other := of_another_kind(config):
+        raise NoModel(other, where=where)
+    if row := named_plainly(config):
+        return row
     near = sorted(claims, key=lambda name: len(lacks[name]) / len(claims[name]["all"]))
     said = "; ".join(
         f"{name} without {', '.join(' or '.join(one.split('|')[:4]) for one in lacks[name][:3])}"

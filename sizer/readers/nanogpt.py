@@ -29,11 +29,15 @@ def parse_assignments(text: str, where: str) -> Values:
         raise InputError("expected Python assignments", where=where) from None
     found: Values = {}
     for node in tree.body:
-        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
-            try:
-                found[node.targets[0].id] = _value(node.value, found)
-            except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
-                continue
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        said = getattr(node, "value", None)
+        if not isinstance(target, ast.Name) or said is None:
+            continue
+        said = ast.BinOp(target, node.op, said) if isinstance(node, ast.AugAssign) else said
+        try:
+            found[target.id] = _value(said, found)
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
+            found.pop(target.id, None)  # what it was before is no longer so
     return {name: value for name, value in found.items() if not name.isupper()}  # those are a file's own constants
 
 

@@ -103,7 +103,7 @@ class NoModel(InputError):  # noqa: N818
 
 
 def names_of(config: Config) -> tuple[set[str], set[str]]:
-    """(keys, those of sections dotted; keys of sections without the section's name), dashes as underscores.
+    """(keys, those of sections dotted; keys of sections at any depth, undotted), dashes as underscores.
 
     A key whose value is null is as good as not there.
     """
@@ -115,9 +115,9 @@ def names_of(config: Config) -> tuple[set[str], set[str]]:
         name = str(key).lstrip("-").replace("-", "_")
         found |= {name, f"{name}=", f"{name}={value}"} if isinstance(value, str) else {name}
         if isinstance(value, Mapping):
-            below = {str(one).lstrip("-").replace("-", "_") for one in value}
-            found |= {f"{name}.{one}" for one in below}
-            inner |= below
+            below, further = names_of(value)
+            found |= {f"{name}.{one}" for one in below if "." not in one and "=" not in one}
+            inner |= below | further
     return found, inner
 
 
@@ -143,22 +143,30 @@ def recipe_of(config: Config) -> Config | None:
     return next((row for row in rows if not lacking(row["claim"], names)), None)
 
 
-#: Keys under which trainers' recipes name a released model (Axolotl, LLaMA-Factory, TRL, torchtune, llm-foundry).
-_NAMES = ("model_name_or_path", "base_model", "pretrained_model_name_or_path", "model_id", "model_name", "_component_")
+def named_plainly(config: Config) -> Config | None:
+    """A recipe of the model alone that a file names in a usual key: none of a tokenizer, a teacher or the like."""
+    words = table("formats")["names"]
+    named = sorted(names_of(config)[0], key=lambda key: ("model" not in key, key))
+    return next(
+        (
+            {"model": key, "names": {}}
+            for key in named
+            if key.rpartition(".")[2] in words["keys"] and isinstance(at(config, key), str)
+            if not any(other in key for other in words["others"])
+        ),
+        None,
+    )
 
 
-def named_elsewhere(config: Config) -> str | None:
-    """Advice for a file that names a model in keys that no recipe has; None for any other."""
+def of_another_kind(config: Config) -> str | None:
+    """Advice for a file that is of no model that is sized here; None for any other."""
     if {"producer", "quantization"} <= config.keys():
         return "says how a release's weights are quantised (hf_quant_config.json): give the config.json beside it"
     if "_class_name" in config:
         return (
             f"is diffusers' {shorten(config['_class_name'])}, which no formula has: sizer.check(module, ...) traces it"
         )
-    named = sorted(names_of(config)[0], key=lambda key: ("model" not in key, key))
-    said = ((key, at(config, key)) for key in named if key.rpartition(".")[2] in _NAMES)
-    found = next((f"{key} = {shorten(name)}" for key, name in said if isinstance(name, str)), None)
-    return f"names a model ({found}) without its sizes: give that model's config.json" if found else None
+    return None
 
 
 def _known(format_name: str) -> Config:

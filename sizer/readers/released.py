@@ -12,7 +12,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from shapes.errors import InputError, shorten
+from shapes.model.resize import dimensions
 from shapes.program import install
+from sizer.readers.expressions import flat
 from sizer.readers.fields import Config, stated, table
 from sizer.readers.loading import beside, load_text, parse_mapping
 from sizer.readers.reading import NoModel, Reading, at
@@ -117,6 +119,7 @@ def read_recipe(
         shown = shorten(name.replace("\0", ""))
         said = f"names a model ({key} = {shown}): {error.expected}; give that model's config.json"
         raise NoModel(said, where=where) from None
+    _check_sizes(reading, called, config, key, where)
     given = ((theirs, at(config, ours)) for ours, theirs in row["names"].items())
     settings = {one: value for one, value in given if value not in (None, "auto") and unknown_in(str(value)) is None}
     degrees = {ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := at(config, theirs)) is int}
@@ -126,6 +129,17 @@ def read_recipe(
     workload = {**reading.workload, **degrees, **stated(phase=row.get("phase"))}
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload)
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if row["names"] else reading
+
+
+def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: str) -> None:
+    """InputError for a recipe that states a size of its own where it names the model: an override, or another model."""
+    held, own = dimensions(reading.model), table("formats")["names"]["sizes"]
+    section = key.rpartition(".")[0].replace(".", "__")
+    for place, value in flat(config).items():
+        size = held.get(own.get(place.rpartition("__")[2])) if place.startswith(section) else None
+        if size is not None and type(value) is int and value != size:
+            said = f"expected the {size} of {name}, which it names ({key}): give a config.json with these sizes"
+            raise InputError(said, where=where, key=place.replace("__", "."), value=value)
 
 
 def _folder(path: str, is_name: Callable[[str], bool]) -> tuple[str, tuple[str, ...]]:

@@ -59,10 +59,11 @@ def _accumulated(workload: Values) -> tuple[str, ...]:
 
 
 def _trainer(config: Config, where: str) -> str:
-    for name, keys in READERS:
+    claims = table("trainers")["claims"]
+    for name, keys in claims:
         if not config.keys().isdisjoint(keys):
-            return name
-    raise InputError(f"expected a trainer's settings ({', '.join(dict(READERS))})", where=where)
+            return str(name)
+    raise InputError(f"expected a trainer's settings ({', '.join(dict(claims))})", where=where)
 
 
 def _of_table(name: str, fields: Fields) -> Values:
@@ -102,12 +103,3 @@ def _section(fields: Fields, name: str) -> Fields:
     """A section of accelerate's, which writes empty ones, or null, for what is not used."""
     held = fields.config.get(name)
     return fields.nested(name) if isinstance(held, Mapping) and held else Fields({}, fields.where)
-
-
-#: (name, keys of which one tells it apart), the most telling first.
-READERS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    ("deepspeed", ("train_micro_batch_size_per_gpu", "zero_optimization", "train_batch_size")),
-    ("training_arguments", ("per_device_train_batch_size",)),  # has an fsdp_config of its own
-    ("accelerate", ("distributed_type", "fsdp_config", "num_processes")),
-    ("training_arguments", ("gradient_checkpointing", "gradient_accumulation_steps")),
-)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -211,19 +211,23 @@ def normalised(config: Config) -> Values:
     """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
     flat: Values = {}
     rest = {key: value for key, value in config.items() if key not in SCRIPT_KEYS}
-    sections = {key: value for key, value in rest.items() if isinstance(value, Mapping)}
-    chosen = {key: value for key, value in sections.items() if str(key).upper() == "MODEL_ARGS"}
-    for key, value in (chosen or rest).items():
-        inner = sections.get(key, {key: value})
-        own = {str(name).lstrip("-").replace("-", "_"): item for name, item in inner.items()}
-        for name, item in own.items():
-            now, meant = _TABLE["aliases"].get(name, (name, None))
-            flat |= {now: item if meant is None else meant} if item is not None else {}  # null: not given
+    chosen = {key: value for key, value in rest.items() if str(key).upper() == "MODEL_ARGS"}
+    for name, item in _leaves(chosen or rest):
+        now, meant = _TABLE["aliases"].get(name, (name, None))
+        flat |= {now: item if meant is None else meant} if item is not None else {}  # null: not given
     flat |= {key: config[key] for key in SCRIPT_KEYS if key in config}
     unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
     if unknown and "_unknown" not in flat:
         flat = {key: value for key, value in flat.items() if key not in unknown} | {"_unknown": unknown}
     return flat
+
+
+def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield str(key).lstrip("-").replace("-", "_"), value
 
 
 def _value(text: str) -> Any:

@@ -321,10 +321,13 @@ def _gated(fields: Fields) -> bool:
 
 
 def _width(fields: Fields) -> int:
-    width = fields.optional("ffn_hidden_size")
+    width, step = fields.optional("ffn_hidden_size"), fields.optional("multiple_of")
+    factor = fields.number("hidden_dim_multiplier", default=1.0)
     if width is not None:
         return width
     hidden = fields.integer("hidden_size")
+    if step and fields.flag("swiglu"):  # FlagScale's
+        return -(-int(int(4 * hidden * 2 / 3) * factor) // step) * step
     # megatron/training/arguments.py: with swiglu two thirds of 4h, rounded down to a multiple of 64.
     width = 64 * int(4 * hidden * 2 / 3 / 64) if fields.flag("swiglu") else 4 * hidden
     if width < 1:

@@ -1,0 +1,138 @@
+"""Recipes that name a model, in the files of trainers; what is laid over a recipe; files of sections in sections."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shapes.errors import InputError
+from sizer.readers import NoModel, read_config
+
+QWEN = "Qwen/Qwen3-0.6B"
+
+
+def read(tmp_path: Path, text: str, name: str = "recipe.yaml") -> Any:
+    file = tmp_path / name
+    file.write_text(text, "utf-8")
+    return read_config(file)
+
+
+#: What a trainer's file says, and the workload that it gives.
+RECIPES = {
+    "oumi": (
+        f"""model: {{model_name: {QWEN}, model_max_length: 2048}}
+training: {{per_device_train_batch_size: 2, enable_gradient_checkpointing: true, use_peft: true}}
+peft: {{lora_r: 16, q_lora: true}}""",
+        {"b": 2, "s": 2048, "checkpointing": "full", "lora_rank": 16, "finetune": "qlora"},
+    ),
+    "oumi's inference": (f"model: {{model_name: {QWEN}}}\nengine: VLLM", {"phase": "decode"}),
+    "areal": (
+        f"experiment_name: x\nactor: {{path: {QWEN}, gradient_checkpointing: true}}\nrollout: {{}}",
+        {"checkpointing": "full"},
+    ),
+    "veomni": (
+        f"model: {{model_path: {QWEN}}}\ndata: {{max_seq_len: 512}}\n"
+        "train: {micro_batch_size: 3, accelerator: {ulysses_size: 2}}",
+        {"b": 3, "s": 512, "cp": 2},
+    ),
+    "torchforge": (
+        f"model: {QWEN}\nsteps: 16\ntrainer:\n  model: {{name: qwen3}}\n"
+        "  training: {local_batch_size: '${steps}', seq_len: 2048}",
+        {"b": 16, "s": 2048},
+    ),
+    "dolomite": (f"model_args: {{model_name: {QWEN}}}\ntraining_parameters: {{micro_batch_size: 5}}", {"b": 5}),
+    "rlinf": (f"actor: {{model: {{model_path: {QWEN}}}}}\nrunner: {{seq_length: 1024}}", {"s": 1024}),
+    "roll": (
+        f"pretrain: {QWEN}\nsequence_length: 4096\nactor_train:\n  training_args: {{per_device_train_batch_size: 2}}\n"
+        "  strategy_args: {strategy_config: {tensor_model_parallel_size: 4}}",
+        {"b": 2, "s": 4096, "t": 4},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_a_trainers_recipe_is_read_as_the_model_that_it_names(name: str, tmp_path: Path) -> None:
+    text, workload = RECIPES[name]
+    found = read(tmp_path, text)
+    assert found.model.parameters == 596_049_920
+    assert {key: found.workload.get(key) for key in workload} == workload
+
+
+def test_prime_rls_toml_is_read_and_torchtitans_is_no_such_file(tmp_path: Path) -> None:
+    text = f'seq_len = 2048\n[model]\nname = "{QWEN}"\n[trainer.model.lora]\nrank = 32\n[orchestrator]\nx = 8\n'
+    found = read(tmp_path, text, "rl.toml")
+    assert (found.model.layers, found.workload["s"], found.workload["lora_rank"]) == (28, 2048, 32)
+    titan = read(tmp_path, '[model]\nname = "llama3"\nflavor = "8B"\n[trainer]\n', "train.toml")
+    assert titan.format == "torchtitan"
+
+
+def test_xtuners_python_is_read_and_what_is_changed_in_place_counts(tmp_path: Path) -> None:
+    text = f"""
+pretrained_model_name_or_path = "{QWEN}"
+max_length: int = 2048
+batch_size = 1
+accumulative_counts = 16
+sequence_parallel_size = 4
+accumulative_counts *= sequence_parallel_size
+model = dict(type=Tuner, llm=dict(quantization_config=dict(type=Bits, load_in_4bit=True)), lora=dict(type=Lora, r=64))
+"""
+    found = read(tmp_path, text, "recipe.py")
+    said = {"b": 1, "s": 2048, "cp": 4, "lora_rank": 64, "finetune": "qlora"}
+    assert {key: found.workload[key] for key in said} == said
+    assert any("64 microbatches accumulate" in one for one in found.notes)
+
+
+def test_what_is_changed_to_something_unknown_is_not_what_it_was_before(tmp_path: Path) -> None:
+    found = read(
+        tmp_path, "n_layer = 12\nn_head = 12\nn_embd = 768\nblock_size = 64\nblock_size *= scale\n", "train.py"
+    )
+    assert found.longest == 1024  # GPTConfig's
+
+
+@pytest.mark.parametrize("key", ["model_id", "model.name_or_path", "policy.model_path"])
+def test_a_file_of_no_format_is_read_as_the_model_that_a_usual_key_names(key: str, tmp_path: Path) -> None:
+    found: Any = QWEN
+    for part in reversed(key.split(".")):
+        found = {part: found}
+    assert read(tmp_path, json.dumps({"steps": 3, **found})).model.layers == 28
+
+
+@pytest.mark.parametrize("key", ["tokenizer", "reward", "teacher_model", "image_processor"])
+def test_a_tokenizers_or_a_teachers_name_is_no_model_of_the_file(key: str, tmp_path: Path) -> None:
+    with pytest.raises(NoModel, match="known formats"):
+        read(tmp_path, json.dumps({"steps": 3, key: {"model_name_or_path": QWEN}}))
+
+
+def test_a_recipe_that_states_another_size_than_the_model_it_names_is_refused(tmp_path: Path) -> None:
+    text = f"model: {QWEN}\nmax_model_len: 64\nnum_hidden_layers: %s\n"
+    assert read(tmp_path, text % 28).model.layers == 28
+    with pytest.raises(InputError, match=r"num_hidden_layers = 24: expected the 28 of Qwen/Qwen3-0.6B"):
+        read(tmp_path, text % 24)
+    with pytest.raises(InputError, match=r"model\.override\.hidden_size = 512"):
+        read(tmp_path, f"model: {{model_name: {QWEN}, override: {{hidden_size: 512}}}}\ntraining: {{}}\n")
+
+
+MEGATRON = """
+system: {tensor_model_parallel_size: 2, precision: {bf16: true}}
+model: {num_layers: 2, hidden_size: 1024, num_attention_heads: 8, seq_length: 512, swiglu: true, multiple_of: 256%s}
+data: {tokenizer: {tokenizer_type: X, vocab_size: 1000, make_vocab_size_divisible_by: 1}}
+"""
+
+
+def test_sections_in_sections_of_megatrons_arguments_are_opened(tmp_path: Path) -> None:
+    found = read(tmp_path, MEGATRON % "")
+    assert (found.workload["t"], found.workload["dtype"], found.model.vocab) == (2, "bf16", 1000)
+    assert found.model.dense_mlp.width == 2816  # 2730 to the next multiple
+    assert read(tmp_path, MEGATRON % ", hidden_dim_multiplier: 1.3").model.dense_mlp.width == 3584
+    assert read(tmp_path, MEGATRON % ", ffn_hidden_size: 640").model.dense_mlp.width == 640
+
+
+def test_an_old_scripts_method_of_recomputation_recomputes(tmp_path: Path) -> None:
+    script = (
+        "torchrun pretrain_gpt.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 64 "
+        "--vocab-size 128 --max-position-embeddings 64 --activations-checkpoint-method uniform\n"
+    )
+    assert read(tmp_path, script, "train.sh").workload["checkpointing"] == "full"
