@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from shapes.errors import InputError
 from shapes.memory import memory
+from shapes.model import AttentionShape, MoeShape
+from shapes.model.layers import each_layer
 from shapes.model.stages import parameter_tensors
 from shapes.workload import Workload
 from sizer.cli import main
@@ -56,6 +60,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "dots1": MOE | {"first_k_dense_replace": 1, "n_shared_experts": 2},
     "exaone_moe": MOE | {"sliding_window": 16},
     "flex_olmo": MOE,
+    "glm4v_moe_text": MOE | {"attention_bias": True, "first_k_dense_replace": 1, "head_dim": 128},
     "glm4_moe_lite": MOE | MLA | {"head_dim": 8},
     "gemma3n_text": GEMMA | {"laurel_rank": 16, "intermediate_size": [160, 160, 160, 160, 200] * 2},
     "gemma4_text": GEMMA | {"use_double_wide_mlp": True},
@@ -87,8 +92,11 @@ FAMILIES: dict[str, dict[str, Any]] = {
 EAGER = frozenset({"codegen", "doge", "gpt_neo", "openai-gpt", "xglm"})
 #: Its class runs one expert after the other, in products of the rows that even routing gives.
 LOOPS = frozenset({"dbrx"})
+#: Their classes are towers of others', without a head.
+HEADLESS = frozenset({"glm4v_moe_text"})
 #: Read as another type is, whose class has towers (or is not in transformers), or is proven elsewhere.
-ALIKE = {"kimi_k2", "mimo", "phi4_multimodal", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text", "qwen3_vl_moe_text"}
+ALIKE = {"kimi_k2", "mimo", "phi4_multimodal", "phi4mm", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"}
+ALIKE |= {"glm4v_text", "qwen3_vl_moe_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"}
 
 
 #: Types without a class in transformers, by their releases -> their parameters there.
@@ -118,7 +126,50 @@ NEMOTRON = {
         for group, factor in NEMOTRON_LAYERS
     ],
 }
-PUBLISHED = [(OPENELM, 271_527_168), (NEMOTRON, 49_867_145_216)]
+#: Ling-mini-2.0, and its predecessor without norms of queries and keys.
+LING = {
+    "model_type": "bailing_moe",
+    "architectures": ["BailingMoeV2ForCausalLM"],
+    "hidden_size": 2048,
+    "intermediate_size": 5120,
+    "moe_intermediate_size": 512,
+    "num_hidden_layers": 20,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 128,
+    "num_experts": 256,
+    "num_experts_per_tok": 8,
+    "num_shared_experts": 1,
+    "first_k_dense_replace": 1,
+    "use_qk_norm": True,
+    "vocab_size": 157184,
+}
+#: DeepSeek-MoE-16B, which has heads of keys and values.
+DEEPSEEK = {
+    "model_type": "deepseek",
+    "hidden_size": 2048,
+    "intermediate_size": 10944,
+    "moe_intermediate_size": 1408,
+    "num_hidden_layers": 28,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+    "n_routed_experts": 64,
+    "n_shared_experts": 2,
+    "num_experts_per_tok": 6,
+    "first_k_dense_replace": 1,
+    "vocab_size": 102400,
+}
+PUBLISHED = [
+    (OPENELM, 271_527_168),
+    (NEMOTRON, 49_867_145_216),
+    (LING, 16_255_638_528),
+    (DEEPSEEK, 16_375_728_128),
+]
+#: Of more than one file name: total in billions, as the authors round it.
+ROUNDED = [
+    ({"model_type": "longcat_flash", "vocab_size": 131072, "zero_expert_num": 256}, 560),
+    ({"model_type": "phi4mm", "num_attention_heads": 24, "num_key_value_heads": 8, "tie_word_embeddings": True}, 3.8),
+]
 
 
 def config(label: str) -> dict[str, Any]:
@@ -134,6 +185,10 @@ def test_every_decoder_family_has_a_small_configuration() -> None:
             "gptj",
             "glm4",
             "llama4_text",
+            "longcat_flash",
+            "bailing_moe",
+            "bailing_moe_v2",
+            "deepseek",
             "minimax_m2",
             "step3p5",
         }  # tests/test_readers.py
@@ -159,6 +214,7 @@ def test_a_reader_s_model_has_its_class_s_parameters_and_products(label: str) ->
     from shapes.trace.prove import OfClass, differences, run_products
 
     model = read_config(config(label)).model
+    model = replace(model, head=False) if label in HEADLESS else model
     settings, where = load_config(config(label))
     module, _ = build(settings, where, attention="auto", dtype="bf16")
     assert model.parameters == sum(parameter.numel() for parameter in module.parameters())
@@ -180,6 +236,62 @@ def test_releases_of_types_without_a_class_have_their_published_sizes(
     settings: dict[str, Any], parameters: int
 ) -> None:
     assert read_config(settings).model.parameters == parameters
+
+
+@pytest.mark.parametrize(("settings", "billions"), ROUNDED, ids=lambda value: str(value)[:30])
+def test_releases_have_the_sizes_that_their_authors_round(settings: dict[str, Any], billions: float) -> None:
+    assert read_config(settings).model.parameters / 1e9 == pytest.approx(billions, rel=0.012)
+
+
+def test_longcat_s_layers_are_two_and_some_of_its_choices_run_nothing() -> None:
+    model = read_config({"model_type": "longcat_flash"}).model
+    assert (model.main.layers, model.moe and (model.moe.experts, model.moe.empty, model.moe.top_k)) == (
+        56,
+        (512, 256, 8),
+    )
+    first, second = each_layer(model.main.blocks)[:2]
+    assert isinstance(first.mlp, MoeShape)
+    assert first.mlp.shared == second.mlp
+
+
+def test_a_language_model_that_does_without_latents_says_so() -> None:
+    plain = {"use_mla": False, "num_key_value_heads": 6, "kv_lora_rank": None, "qk_rope_head_dim": 0}
+    attention = read_config({"model_type": "deepseek_v2", **MOE, **plain}).model.attention
+    assert isinstance(attention, AttentionShape)
+    assert (attention.kv_heads, attention.head_dim) == (6, 16)
+
+
+def test_windows_may_be_spelled_as_letters() -> None:
+    sizes = SMALL | {"model_type": "exaone4", "sliding_window": 16}
+    spelled = read_config(sizes | {"sliding_window_pattern": "LLG"}).model
+    assert spelled == read_config(sizes | {"sliding_window_pattern": 3}).model
+    with pytest.raises(InputError, match="sliding_window_pattern = 'LXG'"):
+        read_config(sizes | {"sliding_window_pattern": "LXG"})
+
+
+@pytest.mark.parametrize("kind", ["qwen2_5_omni", "qwen3_omni_moe"])
+def test_of_an_omni_model_the_language_model_is_read(kind: str) -> None:
+    text = MOE | {"model_type": f"{kind}_text"}
+    thinker = {"model_type": f"{kind}_thinker", "text_config": text, "audio_config": {"d_model": 64}}
+    reading = read_config({"model_type": kind, "thinker_config": thinker, "talker_config": {"hidden_size": 8}})
+    assert reading.model == replace(read_config(text).model, part="text tower")
+    assert reading.keys["hidden"] == "thinker_config.text_config.hidden_size"
+    assert any("talker" in note for note in reading.notes)
+    assert any("audio" in note for note in reading.notes)
+
+
+#: Type -> shares of a layer's hidden states and of its attention's weights that its class drops where a file says none.
+DROPPED = {"gpt2": (0.1, 0.1), "bert": (0.1, 0.1), "opt": (0.1, 0.0), "biogpt": (0.1, 0.1), "llama": (0.0, 0.0)}
+DROPPED |= {"whisper": (0.0, 0.0), "t5": (0.1, 0.1)}
+
+
+@pytest.mark.parametrize("kind", DROPPED)
+def test_an_absent_dropout_is_what_its_class_takes_it_to_be(kind: str) -> None:
+    block = read_config({"model_type": kind}).model.main.blocks[0]
+    assert block.attention is not None
+    assert (block.dropout, block.attention.dropout) == DROPPED[kind]
+    told = dict.fromkeys(("resid_pdrop", "attn_pdrop", "dropout", "hidden_dropout_prob", "dropout_rate"), 0.0)
+    assert read_config({"model_type": kind, **told}).model.main.blocks[0].dropout == 0
 
 
 #: Of the parts that only some families have: heads and gates by layer, layers' own embeddings beside experts, borrowed

@@ -170,8 +170,11 @@ BLOCKS_OF = {
     "deepseek_ref": "deepseek_v4",
     "kimi_k2": "deepseek_v3",
     "minimax_m3": "minimax_m3_vl_text",
+    "bailing_moe_v2": "bailing_moe",
     "qwen2_vl_text": "qwen2",
+    "qwen2_5_omni_text": "qwen2",
     "qwen2_5_vl_text": "qwen2",
+    "qwen3_omni_moe_text": "qwen3_moe",
     "qwen3_vl_text": "qwen3",
     "qwen3_vl_moe_text": "qwen3_moe",
 }
@@ -200,7 +203,9 @@ TOWERS = ("phi4_multimodal", "step3p5", "dbrx", "gemma3n_text")
 DEFAULTS = [
     (family, ({"num_hidden_layers": CUT[family]} if family in CUT else {}) | UNBUILDABLE.get(family, {}))
     for family in sorted(BUILDERS)
-    if family not in DEFAULTS_OF and not family.endswith(("_vl_text", "_vl_moe_text")) and family not in TOWERS
+    if family not in DEFAULTS_OF
+    and not family.endswith(("_vl_text", "_vl_moe_text", "_omni_text", "_omni_moe_text"))
+    and family not in TOWERS
 ]
 #: Old and hand-written files of three families use the general names of their attribute_map; the general name wins.
 ALIASES: list[tuple[str, dict[str, Any]]] = [

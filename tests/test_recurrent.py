@@ -157,6 +157,9 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
 }
 
 
+PUBLISHED["minimax_m1"] = PUBLISHED["minimax_text_01"]
+
+
 @pytest.mark.parametrize("family", PUBLISHED)
 def test_parameters_are_what_is_published(family: str) -> None:
     settings, billions = PUBLISHED[family]

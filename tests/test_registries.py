@@ -118,7 +118,13 @@ def test_a_model_type_has_its_defaults(model_type: str) -> None:
     assert DEFAULTS_OF.get(model_type, model_type) in known, "run python tests/tools/make_hf_defaults.py"
     if model_type in ("nemotron-nas", "openelm"):
         return  # every file lists its layers
-    settings = {"num_experts_per_tok": 1, "num_experts": 8, "head_dim": 128}
+    settings = {
+        "num_experts_per_tok": 1,
+        "num_experts": 8,
+        "head_dim": 128,
+        "n_routed_experts": 8,
+        "moe_intermediate_size": 64,
+    }
     if model_type == "mamba2":
         settings["num_heads"] = 64  # whose product with head_dim the class checks
     assert read_config({"model_type": model_type, **settings}).model.layers

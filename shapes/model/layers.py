@@ -55,7 +55,8 @@ class MoeShape:
 
     ``shared_gate``: a linear to one sigmoid that scales the shared MLP (qwen2_moe). ``router_parameters``: learned
     scalars of the router besides its matrix (a correction bias). ``latent``: the width that routed tokens are projected
-    down to before the experts and up from behind them (None: the hidden size, no projection).
+    down to before the experts and up from behind them (None: the hidden size, no projection). ``empty``: choices of the
+    router behind which there is no expert.
     """
 
     experts: int
@@ -71,6 +72,7 @@ class MoeShape:
     shared_gate: bool = False
     latent: int | None = None
     latent_bias: bool = False
+    empty: int = 0
 
     def __post_init__(self) -> None:
         positive(self, "experts", "top_k", "width")
@@ -79,7 +81,7 @@ class MoeShape:
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
         """The matrices every token meets; the experts' own are ``expert_linears``, without formats."""
-        router = Linear("moe.router", self.experts, hidden, self.router_bias, dtype=self.router_dtype)
+        router = Linear("moe.router", self.experts + self.empty, hidden, self.router_bias, dtype=self.router_dtype)
         shared = self.shared.linears(hidden, fused=fused) if self.shared else ()
         gate = (Linear("moe.shared_gate", 1, hidden),) if self.shared_gate else ()
         if self.latent is None:

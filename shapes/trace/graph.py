@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
+from math import prod
 from typing import Any, Literal
 
 import torch
@@ -98,6 +99,10 @@ class Graph:
     dropped: list[tuple[str, float]] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
     eager: bool = False
+
+    def size(self, parameter: str) -> int:
+        """Elements of a parameter."""
+        return prod(self.parameters[parameter])
 
     def of(self, mask: int) -> list[Node]:
         """The nodes of a set, in order."""

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import field, replace
-from math import prod
 from typing import Any
 
 import torch
@@ -279,7 +278,7 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     """
     module, (graph, lengths, dtype) = subject.module, recorded(subject)
     found = Recogniser(graph, module, subject.name, lengths[0]).read()
-    parameters = sum(_stands_for(path, cut, all_of_kind=True) * prod(graph.parameters[path]) for path in graph.used)
+    parameters = sum(_stands_for(path, cut, all_of_kind=True) * graph.size(path) for path in graph.used)
     problems, model = dict(found.left_over), found.model
     if model is not None and not problems:
         line = difference(model, graph, subject, lengths, dtype)
@@ -304,7 +303,7 @@ def recorded(subject: Provable) -> tuple[Graph, tuple[int, int], str]:
 
 def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
     """What of parameters and of a forward pass's products and attention is not as ``model`` says."""
-    ran = sum(prod(graph.parameters[path]) for path in graph.used)
+    ran = sum(graph.size(path) for path in graph.used)
     if model.parameters != ran:
         return [f"{model.parameters:,} parameters recognised of {ran:,}"]
     return differences(model, run_products(graph), workload)

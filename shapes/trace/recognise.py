@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from itertools import chain, pairwise
-from math import prod
 from operator import or_
 
 from torch import nn
@@ -67,6 +66,7 @@ class _Layer:
     """One layer's nodes and vectors, and what of them has been claimed."""
 
     path: str
+    whole: Recogniser
     place: tuple[str, str] | None = None
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
@@ -76,6 +76,10 @@ class _Layer:
     elsewhere: int = 0
     #: Learned vectors of parts that have none elsewhere: (name, elements).
     extra: list[tuple[str, int]] = field(default_factory=list)
+
+    @property
+    def graph(self) -> Graph:
+        return self.whole.graph
 
     def open(self, *kinds: str) -> list[Node]:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
@@ -94,6 +98,394 @@ class _Layer:
             self.claimed.add(node.number)
             self.vectors.update(path for path in (node.weight, node.bias) if path is not None)
 
+    def block(self, hidden: int) -> Block:
+        attention, cross = self._attentions()
+        mixer = self._mixer(hidden)
+        moe = self._experts(hidden)
+        dense = self._mlps(hidden)
+        # An adapter is a narrow MLP more, whose matrices are the layer's.
+        adapters = sorted(dense, key=lambda one: one.width)
+        mlp: MlpShape | MoeShape | None = adapters.pop() if dense else None
+        if moe is not None:
+            mlp, adapters = moe, []
+            if dense:
+                gates = [node for node in self.open("gemm") if node.n == 1]
+                self.claim(*gates[:1])
+                mlp = replace(moe, shared=dense[0], shared_gate=bool(gates))
+        parallel, place = self._parallel(), self.whole.place
+        norms, weights = self._norms(hidden)
+        # Next to each other the two read one norm's output.
+        beside = attention is None or mixer is None or norms == len(dense) + 1
+        self.need(beside, "attention and a recurrence one after the other")
+        # A recurrence's reference loop is products of activations, which its kernels run in another form.
+        inside = ("bmm", "depthwise", "scores") if mixer is not None else ("scores",)
+        for node in self.nodes:
+            if node.number not in self.claimed and node.kind not in inside:
+                self.whole.left[node.weight or node.where] = (
+                    f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
+                )
+        self.whole.claimed |= self.vectors
+        return Block(
+            attention,
+            mlp,
+            cross,
+            norms=norms,
+            norm_weights=weights,
+            parallel=parallel,
+            dropout=max((share for where, share in self.graph.dropped if place(where) == self.place), default=0),
+            extra=tuple(sorted(self.extra)),
+            mixer=mixer,
+            before=tuple(chain.from_iterable(replace(one, prefix="adapter").linears(hidden) for one in adapters)),
+        )
+
+    def _sources(self, mask: int) -> list[Node]:
+        """The products with weights that a set consists of; Misfit where one is another layer's."""
+        found = [node for node in self.graph.of(mask) if node.kind in ("gemm", "conv", "grouped")]
+        for node in found:
+            self.need(self.whole.layer_of[node.number] is self, f"reads {node.weight} of another layer")
+        return found
+
+    def _attentions(self) -> tuple[AttentionShape | MlaShape | None, AttentionShape | None]:
+        """A layer's attention, and that to another stack: keys and values of what its queries do not read."""
+        alike: dict[tuple[int, ...], list[Node]] = {}
+        for core in self.open("attention"):
+            alike.setdefault((core.query, core.key, core.value), []).append(core)
+        self.need(len(alike) < 3, f"{len(alike)} attention cores in one layer")
+        cores = [one[0] for one in alike.values()]
+        found = [self._attention(*one) for one in alike.values()]
+        if len(found) < 2:
+            return (found[0], None) if found else (None, None)
+        own, cross = found
+        crosses = isinstance(cross, AttentionShape) and not self._is_cross(cores[0]) and self._is_cross(cores[1])
+        self.need(crosses, "2 attention cores in one layer")
+        self.elsewhere |= cores[1].key | cores[1].value
+        assert isinstance(cross, AttentionShape)
+        return own, replace(cross, cross=True)
+
+    def _is_cross(self, core: Node) -> bool:
+        queries, keys = (
+            reduce(or_, (node.reads for node in self.graph.of(mask)), 0) for mask in (core.query, core.key)
+        )
+        return bool(keys & ~queries) and not keys & queries & ~(TRIGONOMETRY | INPUTS)
+
+    def _attention(self, core: Node, *again: Node) -> AttentionShape | MlaShape:
+        """``again``: further cores on the same queries, keys and values."""
+        self.claim(core, *again)
+        readers = [node for node in self.open("gemm") if node.reads & core.bit]
+        nearest = [node for node in readers if not node.reads & sum(one.bit for one in readers)]
+        out = self.one(nearest, "products read the attention core")
+        sources = tuple(self._sources(mask) for mask in (core.query, core.key, core.value))
+        self.claim(out)
+        self._bias_apart(out)
+        _, k, v = sources
+        if len(k) == 2 and len(v) == 1 and v[0] in k:
+            return self._latent(core, out, sources)
+        self.need(
+            all(len(found) == 1 for found in sources),
+            "queries, keys and values of {}, {} and {} products".format(*map(len, sources)),
+        )
+        return self._plain((core, *again), out, [found[0] for found in sources])
+
+    def _bias_apart(self, out: Node) -> None:
+        """A bias of the output projection that is added behind it (gpt_neox_japanese)."""
+        for one in self._on(out):
+            if one.operator == "add" and out.bias is None and self.graph.size(one.parameter) == out.n:
+                out.bias = one.parameter
+                self.vectors.add(one.parameter)
+
+    def _plain(self, cores: Sequence[Node], out: Node, sources: Sequence[Node]) -> AttentionShape:
+        query, key, value = sources
+        core = cores[0]
+        fused, one = query is key is value, key is value is not query
+        self.need(fused or query is not key, "queries and keys of one product")
+        run = _run_of(core)
+        heads, wide = run.heads, run.head_dim
+        v_wide = out.k // heads
+        kv_heads = (query.n // wide - heads) // 2 if fused else key.n // wide
+        if run.kv_heads == heads and 0 < kv_heads < heads:
+            # The class repeats keys and values for a core that does not.
+            run = replace(run, kv_heads=kv_heads)
+            for again in cores:
+                again.core = run
+        gate: Gate = self._gate_apart(out, query, (heads * v_wide, heads))
+        if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
+            gate = "queries"
+        expected = (heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide)
+        sizes = (sum(expected),) * 3 if fused else expected
+        found = tuple(node.n for node in sources)
+        self.need(found == sizes, f"projections of {found} for {heads} and {kv_heads} heads of {wide}")
+        passed = query.bit | key.bit | value.bit
+        known = fused or gate == "queries" or not out.reads & passed
+        self.need(known, "the output projection reads queries, keys or values")
+        projections = tuple(dict.fromkeys(node.number for node in sources))
+        self.claim(*sources)
+        biases = [node.bias is not None for node in sources]
+        self.need(biases[0] == biases[2], "a bias on some of queries and values")
+        kind, weights = self._qk_norm(sources[: min(len(projections), 2)], (heads, kv_heads), wide)
+        sinks = [one for one in self.scaled if one.operator == "sinks" and one.reads == core.bit]
+        self.vectors.update(one.parameter for one in sinks)
+        gates = [node for node in self.graph.of(out.reads) if node.number in self.claimed and node not in sources]
+        self._inner([*cores, *gates])
+        return AttentionShape(
+            heads,
+            kv_heads,
+            wide,
+            v_head_dim=v_wide if v_wide != wide else None,
+            qkv_bias=biases[0],
+            k_bias=biases[1] if biases[1] != biases[0] else None,
+            o_bias=out.bias is not None,
+            fused_qkv=fused,
+            causal=run.causal,
+            window=run.window,
+            # Each channel is multiplied by a cosine and by a sine; one product may hold queries and keys.
+            rotary_dim=min(self.graph.rotated[query.bit] // (4 if fused else 2), wide),
+            qk_norm=kind,
+            qk_norm_weights=weights,
+            sinks=bool(sinks),
+            gate=gate,
+            keys_values="one" if one else "apart",
+            cores=len(cores),
+        )
+
+    def _gate_apart(self, out: Node, query: Node, widths: tuple[int, int]) -> Gate:
+        """A product that the output projection reads and that gates it: of its width, or one number a head."""
+        found = [node for node in self.open("gemm") if out.reads & node.bit and node.reads == query.reads]
+        found = [node for node in found if node.n in widths and node.k == query.k and node is not query]
+        if len(found) != 1:
+            return "none"
+        self.claim(found[0])
+        return "apart" if found[0].n == widths[0] else "heads"
+
+    def _latent(self, core: Node, out: Node, sources: Sequence[Sequence[Node]]) -> MlaShape:
+        """DeepSeek's: keys of the latent and of a rotated part that all heads share, values of the latent alone."""
+        (up,) = sources[2]
+        down = next(node for node in sources[1] if node is not up)
+        query = self.one(sources[0], "products of queries")
+        run = _run_of(core)
+        heads, wide = run.heads, run.head_dim
+        rope, v_wide = down.n - up.k, out.k // heads
+        expected = (heads * (wide - rope + v_wide), heads * wide)
+        found = (up.n, query.n)
+        self.need(rope > 0 and found == expected, f"latent projections of {found} for {heads} heads of {wide}")
+        self.claim(up, down, query)
+        first = [node for node in self.graph.of(query.reads) if node.bit == query.reads & ~TRIGONOMETRY]
+        first = [node for node in first if node.kind == "gemm" and node.n == query.k]
+        self.claim(*first)
+        norms = 0
+        for node, width in ((down, up.k), *((node, query.k) for node in first)):
+            own = [one.parameter for one in self._on(node) if self.graph.size(one.parameter) == width]
+            self.vectors.update(own)
+            norms = len(own)
+        return MlaShape(
+            heads,
+            up.k,
+            wide - rope,
+            rope,
+            v_wide,
+            q_lora_rank=query.k if first else None,
+            bias=down.bias is not None,
+            causal=run.causal,
+            window=run.window,
+            latent_norm=norms,
+        )
+
+    def _on(self, node: Node) -> list[Scaled]:
+        """Vectors that exactly this product's output is combined with."""
+        return [
+            one for one in self.scaled if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in self.vectors
+        ]
+
+    def _qk_norm(self, projections: Sequence[Node], heads: tuple[int, int], wide: int) -> tuple[QkNorm, int]:
+        """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
+        vectors = [one.parameter for node in projections for one in self._on(node)]
+        sizes = {self.graph.size(path) for path in vectors}
+        if not vectors or len(vectors) % 2:
+            return "none", 1
+        kind: QkNorm = "head" if sizes == {wide} else "full"
+        if kind == "full" and not sizes <= {number * wide for number in heads}:
+            return "none", 1
+        self.vectors.update(vectors)
+        return kind, len(vectors) // 2
+
+    def _take(self, reads: int, sizes: Iterable[int], most: int | None = None) -> list[str]:
+        """The vectors without a role, of these sizes, on what ``reads`` has, at ``most`` so many; they are claimed."""
+        found = dict.fromkeys(
+            one.parameter
+            for one in self.scaled
+            if one.parameter not in self.vectors and one.reads & reads and self.graph.size(one.parameter) in sizes
+        )
+        taken = list(found)[:most]
+        self.vectors.update(taken)
+        return taken
+
+    def _mlps(self, hidden: int) -> list[MlpShape]:
+        """Every product that reads one or two others' outputs alone, which read the residual stream."""
+        found = []
+        for down in self.open("gemm"):
+            first = self.graph.of(down.reads & ~TRIGONOMETRY)
+            inward = [node for node in first if node in self.open("gemm") and node.k == hidden]
+            if down.n != hidden or not first or len(inward) != len(first):
+                continue
+            shape = self._mlp(inward, down)
+            if shape is not None:
+                self.claim(down, *inward)
+                self._inner(inward)
+                found.append(shape)
+        return found
+
+    def _inner(self, first: Sequence[Node]) -> None:
+        """Learned vectors on what is between a part's first products and its last: norms and activations there."""
+        inside = reduce(or_, (node.bit for node in first))
+        for one in self.scaled:
+            reads = one.reads & ~TRIGONOMETRY
+            if one.parameter not in self.vectors and reads and not reads & ~inside:
+                self.vectors.add(one.parameter)
+                self.extra.append((one.parameter.removeprefix(f"{self.path}."), self.graph.size(one.parameter)))
+
+    def _mlp(self, first: Sequence[Node], down: Node) -> MlpShape | None:
+        bias, widths = down.bias is not None, [node.n for node in first]
+        plain, fused = widths == [down.k], widths == [2 * down.k]
+        apart = widths == [down.k, down.k] and first[0].reads == first[1].reads
+        if any((node.bias is not None) != bias for node in first) or not (plain or fused or apart):
+            return None
+        return MlpShape(down.k, not plain, bias, fused_gate_up=fused)
+
+    def _experts(self, hidden: int) -> MoeShape | None:
+        grouped = self.open("grouped")
+        if not grouped:
+            return None
+        down = self.one([node for node in grouped if _reads_one_of(node, grouped)], "grouped products out")
+        first = [node for node in grouped if node is not down]
+        width, experts, rows = down.k, down.batch, first[0].m
+        sizes = [node.n for node in first]
+        fused = sizes == [2 * width]
+        self.need(fused or sizes in ([width], [width, width]), f"experts of {sizes} and {width} columns")
+        self.need(rows % self.whole.sequence == 0, f"{rows} rows of experts for {self.whole.sequence} tokens")
+        self.claim(down, *first)
+        latent, latent_bias = self._routed_width(first[0], down, hidden)
+        router = self._router(first[0], hidden)
+        # An expert's bias is picked for a row by the number of the expert.
+        biases = [self._take(one.bit | router.bit, [one.batch * one.n], most=1) for one in (*first, down)]
+        # A correction bias, one an expert.
+        scalars = self._take(router.bit, [router.n])
+        return MoeShape(
+            experts,
+            rows // self.whole.sequence,
+            width,
+            gated=fused or len(first) == 2,
+            bias=all(biases),
+            fused_gate_up=fused or len(first) == 1,
+            router_bias=router.bias is not None,
+            router_dtype=router.dtype if router.dtype != down.dtype else None,
+            router_parameters=len(scalars) * router.n,
+            latent=latent,
+            latent_bias=latent_bias,
+        )
+
+    def _router(self, first: Node, hidden: int) -> Node:
+        """The product with a column for each expert, of several that which decides the rows of the experts' first."""
+        found = [node for node in self.open("gemm") if node.n == first.batch and node.k == hidden]
+        router = self.one([node for node in found if first.reads & node.bit] or found, "routers")
+        self.claim(router)
+        return router
+
+    def _routed_width(self, first: Node, down: Node, hidden: int) -> tuple[int | None, bool]:
+        """The width that routed tokens are projected to before the experts, where it is not the hidden size; a bias."""
+        if first.k == hidden:
+            return None, False
+        what = f"projections of experts of width {first.k} in a model of {hidden}"
+        into = [node for node in self.open("gemm") if node.n == first.k and first.reads & node.bit]
+        back = [node for node in self.open("gemm") if node.k == first.k and node.reads & down.bit]
+        both = self.one(into, what), self.one(back, what)
+        self.claim(*both)
+        return first.k, all(one.bias is not None for one in both)
+
+    def _parallel(self) -> bool:
+        """Whether the MLP does not read what this layer's attention wrote."""
+        products = [node for node in self.nodes if node.kind in ("gemm", "grouped") and node.number in self.claimed]
+        written = [node for node in products if node.kind == "gemm" and self._reads_core(node)]
+        if not written:
+            return False
+        after = [node for node in products if node.number > written[0].number and node not in written]
+        after = [node for node in after if not node.bit & self.elsewhere]
+        return any(not _reads_one_of(node, self.nodes) for node in after)
+
+    def _reads_core(self, node: Node) -> bool:
+        return any(one.kind in ("attention", "depthwise") for one in self.graph.of(node.reads))
+
+    def _norms(self, hidden: int) -> tuple[int, int]:
+        """Norms of hidden size in a layer, and the weights of each."""
+        owners: Counter[str] = Counter()
+        for path in dict.fromkeys(one.parameter for one in self.scaled):
+            if path not in self.vectors and self.graph.size(path) == hidden:
+                owners[path.rpartition(".")[0]] += 1
+                self.vectors.add(path)
+        if not owners:
+            return sum(wide == hidden and self.whole.place(where) == self.place for where, wide in self.graph.normed), 0
+        weights = set(owners.values())
+        self.need(len(weights) == 1, f"norms of {sorted(weights)} weights")
+        return len(owners), weights.pop()
+
+    def _mixer(self, hidden: int) -> RecurrentShape | None:
+        convolutions = self.open("depthwise")
+        vectors = {one.parameter for one in self.scaled if _STATE_VECTORS.search(one.parameter)}
+        if not convolutions:
+            return None
+        conv = self.one(convolutions, "convolutions")
+        products = self.open("gemm")
+        out = self.one(
+            [node for node in products if node.n == hidden and node.reads & conv.bit], "products read the convolution"
+        )
+        into = [node for node in products if node is not out and out.reads & node.bit]
+        into += [node for node in products if node not in into and any(one.reads & node.bit for one in into)]
+        into += [node for node in products if node not in into and conv.reads & node.bit]
+        biases = {node.bias is not None for node in into if node.k == hidden}
+        self.need(len(biases) == 1, "a bias on some projections of a recurrence")
+        bias, out_bias = biases.pop(), out.bias is not None
+        self.claim(conv, out, *into)
+        self.vectors |= vectors
+        shape = replace(
+            self._recurrence(conv, out.k, vectors, into),
+            conv=conv.k,
+            bias=bias,
+            conv_bias=conv.bias is not None,
+            out_bias=None if out_bias == bias else out_bias,
+        )
+        sizes = sorted((node.n, node.k) for node in into)
+        low = ("decay", "gate") if shape.kind == "kda" else ()
+        forms = (replace(shape, in_proj=parts, low_rank=low) for parts in ((), *_IN_PROJECTIONS))
+        known = (
+            form
+            for form in forms
+            if set(chain.from_iterable(form.in_proj)) <= set(form.form.parts)
+            and sorted((one.out_features, one.in_features) for one in form.linears(hidden)[:-1]) == sizes
+        )
+        found = next(known, None)
+        self.need(found is not None, f"in-projections of {sizes} for {out.k} channels of a recurrence")
+        return found
+
+    def _recurrence(self, conv: Node, inner: int, vectors: set[str], into: Sequence[Node]) -> RecurrentShape:
+        """The kind by the sizes of what it learns: a number for every head, or for its channels or states too."""
+        if not vectors:
+            return RecurrentShape("short_conv", inner, 1, 1, 0, 1)
+        sizes = sorted(map(self.graph.size, vectors))
+        heads, alike = sizes[0], sizes[0] == sizes[-1]
+        dim, module = inner // heads, self.whole.module.get_submodule(min(vectors).rpartition(".")[0])
+        if any(path.endswith(".D") for path in vectors) and not alike:
+            rank = min(node.k for node in into)
+            norms = {one.parameter for node in into if node.k == inner for one in self._on(node)}
+            self.vectors |= norms
+            return RecurrentShape("mamba", heads, 1, 1, sizes[-1] // heads, 1, rank=rank, step_norms=bool(norms))
+        # On what a scan wrote: weights for all heads, or each channel's own.
+        norm = sum(map(self.graph.size, self._take(conv.bit, (inner, inner // heads))))
+        if not alike:
+            return RecurrentShape("kda", heads, dim, heads, dim, DELTA_CHUNK, norm=norm, rank=dim)
+        delta = not any(path.endswith(".D") for path in vectors)
+        state = _attribute(module, "head_k_dim" if delta else "ssm_state_size")
+        chunk = DELTA_CHUNK if delta else _attribute(module, "chunk_size")
+        groups = (conv.n - inner) // (2 * state)
+        return RecurrentShape("gated_delta" if delta else "mamba2", heads, dim, groups, state, chunk, norm=norm)
+
 
 @frozen
 class _Span:
@@ -110,7 +502,7 @@ class Recogniser:
     def __init__(self, graph: Graph, module: nn.Module, model_type: str, sequence: int) -> None:
         self.graph, self.module, self.model_type, self.sequence = graph, module, model_type, sequence
         self._containers = sorted({path for path, _ in repeated_children(module)}, key=len)
-        self._layer_of: dict[int, _Layer] = {}
+        self.layer_of: dict[int, _Layer] = {}
         self.left: dict[str, str] = {}
         self.claimed: set[str] = set()
 
@@ -137,7 +529,7 @@ class Recogniser:
                 found.append(path)
         return tuple(found)
 
-    def _place(self, path: str) -> tuple[str, str] | None:
+    def place(self, path: str) -> tuple[str, str] | None:
         """(container, layer) of the outermost repetition that ``path`` is in."""
         for container in self._containers:
             prefix = f"{container}." if container else ""
@@ -150,422 +542,22 @@ class Recogniser:
     def _layers(self) -> tuple[dict[str, dict[str, _Layer]], _Layer]:
         """Container -> its layers in the order in which they ran; and what is outside of all."""
         stacks: dict[str, dict[str, _Layer]] = {}
-        outside = _Layer("")
+        outside = _Layer("", self)
 
         def layer(path: str) -> _Layer:
-            place = self._place(path)
+            place = self.place(path)
             if place is None:
                 return outside
             container, name = place
-            return stacks.setdefault(container, {}).setdefault(name, _Layer(name, place))
+            return stacks.setdefault(container, {}).setdefault(name, _Layer(name, self, place))
 
         for node in self.graph.nodes:
             found = layer(node.weight if node.weight is not None else node.where)
             found.nodes.append(node)
-            self._layer_of[node.number] = found
+            self.layer_of[node.number] = found
         for scaled in self.graph.scaled:
             layer(scaled.parameter).scaled.append(scaled)
         return stacks, outside
-
-    # -- one layer ---------------------------------------------------------------------------------------------------
-
-    def _block(self, layer: _Layer, hidden: int) -> Block:
-        attention, cross = self._attentions(layer)
-        mixer = self._mixer(layer, hidden)
-        moe = self._experts(layer, hidden)
-        dense = self._mlps(layer, hidden)
-        # An adapter is a narrow MLP more, whose matrices are the layer's.
-        adapters = sorted(dense, key=lambda one: one.width)
-        mlp: MlpShape | MoeShape | None = adapters.pop() if dense else None
-        if moe is not None:
-            mlp, adapters = moe, []
-            if dense:
-                gates = [node for node in layer.open("gemm") if node.n == 1]
-                layer.claim(*gates[:1])
-                mlp = replace(moe, shared=dense[0], shared_gate=bool(gates))
-        parallel = self._parallel(layer)
-        norms, weights = self._norms(layer, hidden)
-        # Next to each other the two read one norm's output.
-        beside = attention is None or mixer is None or norms == len(dense) + 1
-        layer.need(beside, "attention and a recurrence one after the other")
-        # A recurrence's reference loop is products of activations, which its kernels run in another form.
-        inside = ("bmm", "depthwise", "scores") if mixer is not None else ("scores",)
-        for node in layer.nodes:
-            if node.number not in layer.claimed and node.kind not in inside:
-                self.left[node.weight or node.where] = (
-                    f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
-                )
-        self.claimed |= layer.vectors
-        return Block(
-            attention,
-            mlp,
-            cross,
-            norms=norms,
-            norm_weights=weights,
-            parallel=parallel,
-            dropout=max((share for where, share in self.graph.dropped if self._place(where) == layer.place), default=0),
-            extra=tuple(sorted(layer.extra)),
-            mixer=mixer,
-            before=tuple(chain.from_iterable(replace(one, prefix="adapter").linears(hidden) for one in adapters)),
-        )
-
-    def _sources(self, mask: int, layer: _Layer) -> list[Node]:
-        """The products with weights that a set consists of; Misfit where one is another layer's."""
-        found = [node for node in self.graph.of(mask) if node.kind in ("gemm", "conv", "grouped")]
-        for node in found:
-            layer.need(self._layer_of[node.number] is layer, f"reads {node.weight} of another layer")
-        return found
-
-    def _attentions(self, layer: _Layer) -> tuple[AttentionShape | MlaShape | None, AttentionShape | None]:
-        """A layer's attention, and that to another stack: keys and values of what its queries do not read."""
-        alike: dict[tuple[int, ...], list[Node]] = {}
-        for core in layer.open("attention"):
-            alike.setdefault((core.query, core.key, core.value), []).append(core)
-        layer.need(len(alike) < 3, f"{len(alike)} attention cores in one layer")
-        cores = [one[0] for one in alike.values()]
-        found = [self._attention(layer, *one) for one in alike.values()]
-        if len(found) < 2:
-            return (found[0], None) if found else (None, None)
-        own, cross = found
-        crosses = isinstance(cross, AttentionShape) and not self._is_cross(cores[0]) and self._is_cross(cores[1])
-        layer.need(crosses, "2 attention cores in one layer")
-        layer.elsewhere |= cores[1].key | cores[1].value
-        assert isinstance(cross, AttentionShape)
-        return own, replace(cross, cross=True)
-
-    def _is_cross(self, core: Node) -> bool:
-        queries, keys = (
-            reduce(or_, (node.reads for node in self.graph.of(mask)), 0) for mask in (core.query, core.key)
-        )
-        return bool(keys & ~queries) and not keys & queries & ~(TRIGONOMETRY | INPUTS)
-
-    def _attention(self, layer: _Layer, core: Node, *again: Node) -> AttentionShape | MlaShape:
-        """``again``: further cores on the same queries, keys and values."""
-        layer.claim(core, *again)
-        readers = [node for node in layer.open("gemm") if node.reads & core.bit]
-        nearest = [node for node in readers if not node.reads & sum(one.bit for one in readers)]
-        out = layer.one(nearest, "products read the attention core")
-        sources = tuple(self._sources(mask, layer) for mask in (core.query, core.key, core.value))
-        layer.claim(out)
-        self._bias_apart(layer, out)
-        _, k, v = sources
-        if len(k) == 2 and len(v) == 1 and v[0] in k:
-            return self._latent(layer, core, out, sources)
-        layer.need(
-            all(len(found) == 1 for found in sources),
-            "queries, keys and values of {}, {} and {} products".format(*map(len, sources)),
-        )
-        return self._plain(layer, (core, *again), out, [found[0] for found in sources])
-
-    def _bias_apart(self, layer: _Layer, out: Node) -> None:
-        """A bias of the output projection that is added behind it (gpt_neox_japanese)."""
-        for one in self._on(layer, out):
-            if one.operator == "add" and out.bias is None and self._size(one.parameter) == out.n:
-                out.bias = one.parameter
-                layer.vectors.add(one.parameter)
-
-    def _plain(self, layer: _Layer, cores: Sequence[Node], out: Node, sources: Sequence[Node]) -> AttentionShape:
-        query, key, value = sources
-        core = cores[0]
-        fused, one = query is key is value, key is value is not query
-        layer.need(fused or query is not key, "queries and keys of one product")
-        run = _run_of(core)
-        heads, wide = run.heads, run.head_dim
-        v_wide = out.k // heads
-        kv_heads = (query.n // wide - heads) // 2 if fused else key.n // wide
-        if run.kv_heads == heads and 0 < kv_heads < heads:
-            # The class repeats keys and values for a core that does not.
-            run = replace(run, kv_heads=kv_heads)
-            for again in cores:
-                again.core = run
-        gate: Gate = self._gate_apart(layer, out, query, (heads * v_wide, heads))
-        if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
-            gate = "queries"
-        expected = (heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide)
-        sizes = (sum(expected),) * 3 if fused else expected
-        found = tuple(node.n for node in sources)
-        layer.need(found == sizes, f"projections of {found} for {heads} and {kv_heads} heads of {wide}")
-        passed = query.bit | key.bit | value.bit
-        known = fused or gate == "queries" or not out.reads & passed
-        layer.need(known, "the output projection reads queries, keys or values")
-        projections = tuple(dict.fromkeys(node.number for node in sources))
-        layer.claim(*sources)
-        biases = [node.bias is not None for node in sources]
-        layer.need(biases[0] == biases[2], "a bias on some of queries and values")
-        kind, weights = self._qk_norm(layer, sources[: min(len(projections), 2)], (heads, kv_heads), wide)
-        sinks = [one for one in layer.scaled if one.operator == "sinks" and one.reads == core.bit]
-        layer.vectors.update(one.parameter for one in sinks)
-        gates = [node for node in self.graph.of(out.reads) if node.number in layer.claimed and node not in sources]
-        self._inner(layer, [*cores, *gates])
-        return AttentionShape(
-            heads,
-            kv_heads,
-            wide,
-            v_head_dim=v_wide if v_wide != wide else None,
-            qkv_bias=biases[0],
-            k_bias=biases[1] if biases[1] != biases[0] else None,
-            o_bias=out.bias is not None,
-            fused_qkv=fused,
-            causal=run.causal,
-            window=run.window,
-            # Each channel is multiplied by a cosine and by a sine; one product may hold queries and keys.
-            rotary_dim=min(self.graph.rotated[query.bit] // (4 if fused else 2), wide),
-            qk_norm=kind,
-            qk_norm_weights=weights,
-            sinks=bool(sinks),
-            gate=gate,
-            keys_values="one" if one else "apart",
-            cores=len(cores),
-        )
-
-    def _gate_apart(self, layer: _Layer, out: Node, query: Node, widths: tuple[int, int]) -> Gate:
-        """A product that the output projection reads and that gates it: of its width, or one number a head."""
-        found = [node for node in layer.open("gemm") if out.reads & node.bit and node.reads == query.reads]
-        found = [node for node in found if node.n in widths and node.k == query.k and node is not query]
-        if len(found) != 1:
-            return "none"
-        layer.claim(found[0])
-        return "apart" if found[0].n == widths[0] else "heads"
-
-    def _latent(self, layer: _Layer, core: Node, out: Node, sources: Sequence[Sequence[Node]]) -> MlaShape:
-        """DeepSeek's: keys of the latent and of a rotated part that all heads share, values of the latent alone."""
-        (up,) = sources[2]
-        down = next(node for node in sources[1] if node is not up)
-        query = layer.one(sources[0], "products of queries")
-        run = _run_of(core)
-        heads, wide = run.heads, run.head_dim
-        rope, v_wide = down.n - up.k, out.k // heads
-        expected = (heads * (wide - rope + v_wide), heads * wide)
-        found = (up.n, query.n)
-        layer.need(rope > 0 and found == expected, f"latent projections of {found} for {heads} heads of {wide}")
-        layer.claim(up, down, query)
-        first = [node for node in self.graph.of(query.reads) if node.bit == query.reads & ~TRIGONOMETRY]
-        first = [node for node in first if node.kind == "gemm" and node.n == query.k]
-        layer.claim(*first)
-        norms = 0
-        for node, width in ((down, up.k), *((node, query.k) for node in first)):
-            own = [one.parameter for one in self._on(layer, node) if self._size(one.parameter) == width]
-            layer.vectors.update(own)
-            norms = len(own)
-        return MlaShape(
-            heads,
-            up.k,
-            wide - rope,
-            rope,
-            v_wide,
-            q_lora_rank=query.k if first else None,
-            bias=down.bias is not None,
-            causal=run.causal,
-            window=run.window,
-            latent_norm=norms,
-        )
-
-    def _on(self, layer: _Layer, node: Node) -> list[Scaled]:
-        """Vectors that exactly this product's output is combined with."""
-        return [
-            one for one in layer.scaled if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in layer.vectors
-        ]
-
-    def _qk_norm(
-        self, layer: _Layer, projections: Sequence[Node], heads: tuple[int, int], wide: int
-    ) -> tuple[QkNorm, int]:
-        """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
-        vectors = [one.parameter for node in projections for one in self._on(layer, node)]
-        sizes = {self._size(path) for path in vectors}
-        if not vectors or len(vectors) % 2:
-            return "none", 1
-        kind: QkNorm = "head" if sizes == {wide} else "full"
-        if kind == "full" and not sizes <= {number * wide for number in heads}:
-            return "none", 1
-        layer.vectors.update(vectors)
-        return kind, len(vectors) // 2
-
-    def _take(self, layer: _Layer, reads: int, sizes: Iterable[int], most: int | None = None) -> list[str]:
-        """The vectors without a role, of these sizes, on what ``reads`` has, at ``most`` so many; they are claimed."""
-        found = dict.fromkeys(
-            one.parameter
-            for one in layer.scaled
-            if one.parameter not in layer.vectors and one.reads & reads and self._size(one.parameter) in sizes
-        )
-        taken = list(found)[:most]
-        layer.vectors.update(taken)
-        return taken
-
-    def _size(self, parameter: str) -> int:
-        return prod(self.graph.parameters[parameter])
-
-    def _mlps(self, layer: _Layer, hidden: int) -> list[MlpShape]:
-        """Every product that reads one or two others' outputs alone, which read the residual stream."""
-        found = []
-        for down in layer.open("gemm"):
-            first = self.graph.of(down.reads & ~TRIGONOMETRY)
-            inward = [node for node in first if node in layer.open("gemm") and node.k == hidden]
-            if down.n != hidden or not first or len(inward) != len(first):
-                continue
-            shape = self._mlp(inward, down)
-            if shape is not None:
-                layer.claim(down, *inward)
-                self._inner(layer, inward)
-                found.append(shape)
-        return found
-
-    def _inner(self, layer: _Layer, first: Sequence[Node]) -> None:
-        """Learned vectors on what is between a part's first products and its last: norms and activations there."""
-        inside = reduce(or_, (node.bit for node in first))
-        for one in layer.scaled:
-            reads = one.reads & ~TRIGONOMETRY
-            if one.parameter not in layer.vectors and reads and not reads & ~inside:
-                layer.vectors.add(one.parameter)
-                layer.extra.append((one.parameter.removeprefix(f"{layer.path}."), self._size(one.parameter)))
-
-    def _mlp(self, first: Sequence[Node], down: Node) -> MlpShape | None:
-        bias, widths = down.bias is not None, [node.n for node in first]
-        plain, fused = widths == [down.k], widths == [2 * down.k]
-        apart = widths == [down.k, down.k] and first[0].reads == first[1].reads
-        if any((node.bias is not None) != bias for node in first) or not (plain or fused or apart):
-            return None
-        return MlpShape(down.k, not plain, bias, fused_gate_up=fused)
-
-    def _experts(self, layer: _Layer, hidden: int) -> MoeShape | None:
-        grouped = layer.open("grouped")
-        if not grouped:
-            return None
-        down = layer.one([node for node in grouped if self._reads_one_of(node, grouped)], "grouped products out")
-        first = [node for node in grouped if node is not down]
-        width, experts, rows = down.k, down.batch, first[0].m
-        sizes = [node.n for node in first]
-        fused = sizes == [2 * width]
-        layer.need(fused or sizes in ([width], [width, width]), f"experts of {sizes} and {width} columns")
-        layer.need(rows % self.sequence == 0, f"{rows} rows of experts for {self.sequence} tokens")
-        layer.claim(down, *first)
-        latent, latent_bias = self._routed_width(layer, first[0], down, hidden)
-        router = self._router(layer, first[0], hidden)
-        # An expert's bias is picked for a row by the number of the expert.
-        biases = [self._take(layer, one.bit | router.bit, [one.batch * one.n], most=1) for one in (*first, down)]
-        # A correction bias, one an expert.
-        scalars = self._take(layer, router.bit, [router.n])
-        return MoeShape(
-            experts,
-            rows // self.sequence,
-            width,
-            gated=fused or len(first) == 2,
-            bias=all(biases),
-            fused_gate_up=fused or len(first) == 1,
-            router_bias=router.bias is not None,
-            router_dtype=router.dtype if router.dtype != down.dtype else None,
-            router_parameters=len(scalars) * router.n,
-            latent=latent,
-            latent_bias=latent_bias,
-        )
-
-    def _router(self, layer: _Layer, first: Node, hidden: int) -> Node:
-        """The product with a column for each expert, of several that which decides the rows of the experts' first."""
-        found = [node for node in layer.open("gemm") if node.n == first.batch and node.k == hidden]
-        router = layer.one([node for node in found if first.reads & node.bit] or found, "routers")
-        layer.claim(router)
-        return router
-
-    def _reads_one_of(self, node: Node, others: Sequence[Node]) -> bool:
-        return any(node.reads & one.bit for one in others)
-
-    def _routed_width(self, layer: _Layer, first: Node, down: Node, hidden: int) -> tuple[int | None, bool]:
-        """The width that routed tokens are projected to before the experts, where it is not the hidden size; a bias."""
-        if first.k == hidden:
-            return None, False
-        what = f"projections of experts of width {first.k} in a model of {hidden}"
-        into = [node for node in layer.open("gemm") if node.n == first.k and first.reads & node.bit]
-        back = [node for node in layer.open("gemm") if node.k == first.k and node.reads & down.bit]
-        both = layer.one(into, what), layer.one(back, what)
-        layer.claim(*both)
-        return first.k, all(one.bias is not None for one in both)
-
-    def _parallel(self, layer: _Layer) -> bool:
-        """Whether the MLP does not read what this layer's attention wrote."""
-        products = [node for node in layer.nodes if node.kind in ("gemm", "grouped") and node.number in layer.claimed]
-        written = [node for node in products if node.kind == "gemm" and self._reads_core(node)]
-        if not written:
-            return False
-        after = [node for node in products if node.number > written[0].number and node not in written]
-        after = [node for node in after if not node.bit & layer.elsewhere]
-        return any(not self._reads_one_of(node, layer.nodes) for node in after)
-
-    def _reads_core(self, node: Node) -> bool:
-        return any(one.kind in ("attention", "depthwise") for one in self.graph.of(node.reads))
-
-    def _norms(self, layer: _Layer, hidden: int) -> tuple[int, int]:
-        """Norms of hidden size in a layer, and the weights of each."""
-        owners: Counter[str] = Counter()
-        for path in dict.fromkeys(one.parameter for one in layer.scaled):
-            if path not in layer.vectors and self._size(path) == hidden:
-                owners[path.rpartition(".")[0]] += 1
-                layer.vectors.add(path)
-        if not owners:
-            return sum(wide == hidden and self._place(where) == layer.place for where, wide in self.graph.normed), 0
-        weights = set(owners.values())
-        layer.need(len(weights) == 1, f"norms of {sorted(weights)} weights")
-        return len(owners), weights.pop()
-
-    def _mixer(self, layer: _Layer, hidden: int) -> RecurrentShape | None:
-        convolutions = layer.open("depthwise")
-        vectors = {one.parameter for one in layer.scaled if _STATE_VECTORS.search(one.parameter)}
-        if not convolutions:
-            return None
-        conv = layer.one(convolutions, "convolutions")
-        products = layer.open("gemm")
-        out = layer.one(
-            [node for node in products if node.n == hidden and node.reads & conv.bit], "products read the convolution"
-        )
-        into = [node for node in products if node is not out and out.reads & node.bit]
-        into += [node for node in products if node not in into and any(one.reads & node.bit for one in into)]
-        into += [node for node in products if node not in into and conv.reads & node.bit]
-        biases = {node.bias is not None for node in into if node.k == hidden}
-        layer.need(len(biases) == 1, "a bias on some projections of a recurrence")
-        bias, out_bias = biases.pop(), out.bias is not None
-        layer.claim(conv, out, *into)
-        layer.vectors |= vectors
-        shape = replace(
-            self._recurrence(layer, conv, out.k, vectors, into),
-            conv=conv.k,
-            bias=bias,
-            conv_bias=conv.bias is not None,
-            out_bias=None if out_bias == bias else out_bias,
-        )
-        sizes = sorted((node.n, node.k) for node in into)
-        low = ("decay", "gate") if shape.kind == "kda" else ()
-        forms = (replace(shape, in_proj=parts, low_rank=low) for parts in ((), *_IN_PROJECTIONS))
-        known = (
-            form
-            for form in forms
-            if set(chain.from_iterable(form.in_proj)) <= set(form.form.parts)
-            and sorted((one.out_features, one.in_features) for one in form.linears(hidden)[:-1]) == sizes
-        )
-        found = next(known, None)
-        layer.need(found is not None, f"in-projections of {sizes} for {out.k} channels of a recurrence")
-        return found
-
-    def _recurrence(
-        self, layer: _Layer, conv: Node, inner: int, vectors: set[str], into: Sequence[Node]
-    ) -> RecurrentShape:
-        """The kind by the sizes of what it learns: a number for every head, or for its channels or states too."""
-        if not vectors:
-            return RecurrentShape("short_conv", inner, 1, 1, 0, 1)
-        sizes = sorted(map(self._size, vectors))
-        heads, alike = sizes[0], sizes[0] == sizes[-1]
-        dim, module = inner // heads, self.module.get_submodule(min(vectors).rpartition(".")[0])
-        if any(path.endswith(".D") for path in vectors) and not alike:
-            rank = min(node.k for node in into)
-            norms = {one.parameter for node in into if node.k == inner for one in self._on(layer, node)}
-            layer.vectors |= norms
-            return RecurrentShape("mamba", heads, 1, 1, sizes[-1] // heads, 1, rank=rank, step_norms=bool(norms))
-        # On what a scan wrote: weights for all heads, or each channel's own.
-        norm = sum(map(self._size, self._take(layer, conv.bit, (inner, inner // heads))))
-        if not alike:
-            return RecurrentShape("kda", heads, dim, heads, dim, DELTA_CHUNK, norm=norm, rank=dim)
-        delta = not any(path.endswith(".D") for path in vectors)
-        state = _attribute(module, "head_k_dim" if delta else "ssm_state_size")
-        chunk = DELTA_CHUNK if delta else _attribute(module, "chunk_size")
-        groups = (conv.n - inner) // (2 * state)
-        return RecurrentShape("gated_delta" if delta else "mamba2", heads, dim, groups, state, chunk, norm=norm)
 
     # -- the whole ---------------------------------------------------------------------------------------------------
 
@@ -603,7 +595,7 @@ class Recogniser:
             after_embedding=self._linears(into, "embedding_projection"),
             before_head=self._linears(before, "head_transform"),
             max_positions=positions[-1] if positions else None,
-            extra=_some(head_norm=sum(map(self._size, norms)), embedding_rows=rest),
+            extra=_some(head_norm=sum(map(self.graph.size, norms)), embedding_rows=rest),
             embedding_tables=len(tables),
             heads=len(heads) or 1,
             head_inputs=head.k if head is not None and head.k not in (width, hidden) else None,
@@ -636,7 +628,7 @@ class Recogniser:
         blocks = []
         for layer in span.layers:
             try:
-                blocks.append(self._block(layer, hidden))
+                blocks.append(layer.block(hidden))
             except Misfit as error:
                 self.left[layer.path] = str(error)
         outside.need(bool(blocks), next(iter(self.left.values()), "no layer was recognised"))
@@ -646,7 +638,7 @@ class Recogniser:
             found = [
                 one.parameter
                 for one in self._vectors(outside)
-                if least <= _newest(one.reads) <= most and wide in (None, self._size(one.parameter))
+                if least <= _newest(one.reads) <= most and wide in (None, self.graph.size(one.parameter))
             ]
             outside.vectors.update(found)
             return found
@@ -657,14 +649,14 @@ class Recogniser:
 
         positions = tables("positions")
         rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
-        narrow = sum(self._size(path) for path, wide in positions if wide != hidden)
+        narrow = sum(self.graph.size(path) for path, wide in positions if wide != hidden)
         before = between(started, span.first - 1)
         narrow_norms = [] if earlier else between(0, span.first - 1, None)
         after = between(span.first, span.last)
         extra = _some(
-            token_type_embeddings=sum(self._size(path) for path, _ in tables("types")),
+            token_type_embeddings=sum(self.graph.size(path) for path, _ in tables("types")),
             positions=narrow,
-            embedding_norm=sum(map(self._size, narrow_norms)),
+            embedding_norm=sum(map(self.graph.size, narrow_norms)),
         )
         causal = any(block.attention is None or block.attention.causal for block in blocks)
         return Stack(
@@ -702,7 +694,7 @@ class Recogniser:
         widths: Counter[int] = Counter()
         for layer in layers:
             products = [node for node in layer.nodes if node.kind == "gemm"]
-            widths.update(node.k for node in products if not self._reads_one_of(node, layer.nodes))
+            widths.update(node.k for node in products if not _reads_one_of(node, layer.nodes))
         if not widths:
             raise Misfit("no product reads the residual stream")
         return widths.most_common(1)[0][0]
@@ -727,3 +719,7 @@ def _attribute(module: nn.Module, name: str) -> int:
     if isinstance(value, int) and value > 0:
         return value
     raise Misfit(f"{type(module).__name__} says nothing of {name}")
+
+
+def _reads_one_of(node: Node, others: Sequence[Node]) -> bool:
+    return any(node.reads & one.bit for one in others)

@@ -29,7 +29,7 @@ NAMES = table("formats")["huggingface"]["dimensions"]
 HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]
 EXPERTS, TOP_K = NAMES["experts"], NAMES["top_k"]
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_context_length")
-DROPOUT = ("resid_pdrop", "hidden_dropout", "dropout", "residual_dropout")
+DROPOUT = ("resid_pdrop", "hidden_dropout", "hidden_dropout_prob", "dropout", "residual_dropout")
 
 Attention = AttentionShape | MlaShape | SharedKeyShape
 Mlp = MlpShape | MoeShape
@@ -109,9 +109,12 @@ def sliding_where(fields: Fields, local: Callable[[int], bool]) -> Callable[[int
 
 
 def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
-    """All layers slide but the last of each period (or its ``first``), which ``names`` may give."""
+    """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG)."""
 
     def windows(fields: Fields) -> Callable[[int], int | None]:
+        given = fields.raw(*names, default=None) if names else None
+        if isinstance(given, str) and set(given) == {"L", "G"}:
+            return sliding_where(fields, lambda layer: given[layer % len(given)] == "L")
         every = (fields.count(*names) if names else 0) or period
         return sliding_where(fields, lambda layer: (layer + (not first)) % every != 0)
 
@@ -195,15 +198,16 @@ def experts(
     router_scalars: Any = False,
     **traits: Any,
 ) -> MlpPart:
-    """Experts of ``width`` in the layers that ``sparse`` says (fields -> layer -> whether; None: in all), elsewhere an
+    """Experts of ``width`` in the layers that ``sparse`` says (fields -> layer -> whether, or a list; None: in all),
 
-    MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or ``shared_number`` experts'.
-    ``router_scalars``: the router learns one number an expert besides its matrix. ``traits``: of MoeShape.
+    elsewhere an MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or
+    ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert besides its matrix.
+    ``traits``: of MoeShape.
     """
 
     def part(fields: Fields) -> Callable[[int], Mlp]:
         where, plain = sparse(fields) if sparse else lambda _: True, dense or {}
-        has = [where(layer) for layer in range(layer_count(fields))]
+        has = where if isinstance(where, list) else [where(layer) for layer in range(layer_count(fields))]
         other = None if all(has) else mlp(**plain)(fields)
         if other is None:
             fields.ignore("intermediate_size")  # of dense layers, of which there are none
@@ -235,7 +239,9 @@ def after_leading(fields: Fields) -> Callable[[int], bool]:
 
 
 def latent(fields: Fields, **traits: Any) -> Callable[[int], Attention]:
-    """DeepSeek's multi-head latent attention; ``traits`` are further fields of MlaShape."""
+    """DeepSeek's multi-head latent attention (plain where ``use_mla`` is false); ``traits``: of MlaShape."""
+    if not fields.flag("use_mla", default=True):
+        return attention(head_dim=hidden_size(fields) // all_heads(fields))(fields)
     core = MlaShape(
         fields.integer(*HEADS),
         fields.integer("kv_lora_rank"),
@@ -266,6 +272,7 @@ def stack(
     augment: Any = None,
     mixer: Any = None,
     kinds: Any = None,
+    alone: bool = False,
     sparse_before: Any = (),
     sparse_extra: Any = (),
     **traits: Any,
@@ -274,30 +281,39 @@ def stack(
 
     ``sparse_extra``: of each with experts.
 
-    ``kinds``: fields -> a word a layer: "attention", "recurrent" (a ``mixer`` in its place), "both". ``traits`` are
-    further fields of Stack.
+    ``kinds``: fields -> a word a layer: "attention", "recurrent" (a ``mixer`` in its place), "both"; where each is
+    ``alone`` (no MLP behind it) also "mlp", "moe". ``traits`` are further fields of Stack.
     """
     common = {"norms": norms, "norm_weights": norm_weights, "parallel": parallel, "dropout": dropout}
     common["streams"], common["augment"] = streams, augment
     common["before"], common["extra"] = layer_before, layer_extra
     common, traits = told(fields, common), told(fields, traits)
     common["extra"] = tuple((name, number) for name, number in common["extra"])
-    core, part, recurrent = attention(fields), mlp(fields), mixer(fields) if mixer else None
     words = kinds(fields) if kinds else ["attention"] * layer_count(fields)
+    having = (
+        (attention, {"attention", "both"}),
+        (mlp, {"mlp", "moe"} if alone else {*words}),
+        (mixer, {"recurrent", "both"}),
+    )
+    core, dense, recurrent = (_where(part, has, words, fields) for part, has in having)
     more = told(fields, {"before": sparse_before, "extra": sparse_extra})
     blocks = []
     for layer, kind in enumerate(words):
-        attends, mixes = kind != "recurrent", kind != "attention"
-        mlps = part(layer)
+        mlps = dense(layer, kind)
         own = {name: (*common[name], *more[name]) for name in more} if isinstance(mlps, MoeShape) else {}
-        parts = core(layer) if attends else None, mlps
-        blocks.append(Block(*parts, mixer=recurrent if mixes else None, **{**common, **own}))
+        blocks.append(Block(core(layer, kind), mlps, mixer=recurrent(layer, kind), **{**common, **own}))
     traits.setdefault("final_norm", common["norm_weights"])
     return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)
 
 
+def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Callable[[int, str], Any]:
+    """A layer's part by its number and its kind; fields are read where some layer has it."""
+    made = part(fields) if part and kinds & {*words} else None
+    return lambda layer, kind: made(layer) if made and kind in kinds else None
+
+
 _OF_STACK = {"dropout", "norms", "norm_weights", "parallel", "streams", "layer_before", "layer_extra", "augment"}
-_OF_STACK |= {"final_norm", "positions", "embedding_norm", "mixer", "kinds", "sparse_before", "sparse_extra"}
+_OF_STACK |= {"final_norm", "positions", "embedding_norm", "mixer", "kinds", "alone", "sparse_before", "sparse_extra"}
 
 
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from shapes.model import AttentionShape, Augment, Block, Linear, MlpShape, ModelShape, Stack, run_lengths
-from sizer.readers.fields import Fields
+from shapes.model import AttentionShape, Augment, Block, Linear, MlpShape, ModelShape, MoeShape, Stack, run_lengths
+from sizer.readers.fields import Fields, Values
 from sizer.readers.hf_blocks import (
     EXPERTS,
+    TOP_K,
     all_heads,
     head_dim,
     hidden_size,
+    latent,
     layer_count,
     listed,
     model_of,
@@ -167,6 +169,21 @@ def _decilm_layer(own: Fields, plain: AttentionShape, hidden: int, bias: bool) -
         width = int(2 * ffn.number("ffn_mult") * hidden / 3)
         mlp = MlpShape(-(-width // 256) * 256, bias=bias)
     return Block(attention, mlp, norms=len(there), before=straight)
+
+
+def longcat(fields: Fields) -> ModelShape:
+    """Each layer is two, of latent attention and an MLP; experts read what the first MLP reads.
+
+    Behind some of the router's choices is no expert: ``top_k`` are those of a token that have one, in even routing.
+    """
+    core, dense = latent(fields)(0), MlpShape(fields.integer("ffn_hidden_size"))
+    experts, empty = fields.integer(*EXPERTS), fields.count("zero_expert_num")
+    chosen = fields.top_k(experts + empty, *TOP_K) * experts
+    width, bias = fields.integer("expert_ffn_hidden_size"), fields.flag("router_bias")
+    traits: Values = {"router_bias": bias, "router_dtype": "fp32", "shared": dense, "empty": empty}
+    moe = MoeShape(experts, -(-chosen // (experts + empty)), width, **traits)
+    blocks = [Block(core, moe), Block(core, dense)] * fields.layers("num_layers")
+    return model_of(fields, Stack("decoder", hidden_size(fields), run_lengths(blocks)))
 
 
 def openelm_widths(fields: Fields) -> list[int]:

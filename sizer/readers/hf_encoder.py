@@ -50,7 +50,6 @@ def bert(fields: Fields) -> ModelShape:
         _seen(),
         mlp(gated=gated, bias=not gated, fused_gate_up=gated),
         side="encoder",
-        dropout=fields.number("hidden_dropout_prob", default=0.1),
         norm_weights=2,
         positions=0 if alibi else rows,
         embedding_norm=2,
@@ -89,7 +88,7 @@ def t5(fields: Fields) -> ModelShape:
 
     learns relative position biases.
     """
-    hidden, heads, dropout = hidden_size(fields), all_heads(fields), fields.number("dropout_rate", default=0.1)
+    hidden, heads, dropout = hidden_size(fields), all_heads(fields), fields.number("dropout_rate")
     gated = fields.text("feed_forward_proj", default="relu").startswith("gated-")
     width = MlpShape(fields.integer("d_ff"), gated=gated)
     buckets = fields.integer("relative_attention_num_buckets", default=32)
@@ -144,8 +143,7 @@ def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[
         dim = fields.quotient(hidden, heads, f"{fields.key_of(*HIDDEN)} = {hidden}", *names)
         core = AttentionShape(heads, heads, dim, qkv_bias=True, k_bias=k_bias, o_bias=True, dropout=dropout)
         width = MlpShape(fields.integer(f"{side}_ffn_dim"), gated=False, bias=True)
-        dropped = fields.number("dropout", default=0.1)
-        block = one_side(side, core, width, layers, norm_weights=2, dropout=dropped)
+        block = one_side(side, core, width, layers, norm_weights=2, dropout=fields.number("dropout"))
         stacks.append(Stack(side, hidden, (block,), **traits))
     return stacks
 

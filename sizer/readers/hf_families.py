@@ -113,10 +113,6 @@ def _table(name: str) -> Values:
     return found
 
 
-def _nothing(_: Fields) -> Callable[[int], None]:
-    return lambda _: None
-
-
 def declared(name: str, fields: Fields) -> ModelShape:
     """A model of the family ``name``."""
     table = _table(name)
@@ -126,8 +122,6 @@ def declared(name: str, fields: Fields) -> ModelShape:
     core, dense, sparse, mixer = (table.pop(part, {}) for part in ("attention", "mlp", "experts", "mixer"))
     part: Any = _trait(core) if "call" in core else attention(**_traits(core))
     mlps: Any = experts(dense=_traits(dense), **_traits(sparse)) if sparse else mlp(**_traits(dense))
-    if table.pop("alone", False):
-        part = mlps = _nothing
     traits = _traits(table) | ({"mixer": _function("recurrence")(**_traits(mixer))} if mixer else {})
     return family(part, mlps, ignored=tuple(traits.pop("ignored", ())), **traits)(fields)
 

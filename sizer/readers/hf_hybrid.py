@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from shapes.model import Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack, run_lengths
-from sizer.readers.fields import Fields, Values, table
+from shapes.model import RecurrentShape
+from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import (
     HEADS,
     NAMES,
-    attention,
     hidden_size,
     layer_count,
-    model_of,
     rotary_share,
     told,
-    with_experts,
 )
 
 #: Names of layers -> what they are.
@@ -25,10 +22,10 @@ _KINDS: dict[str, str] = table("formats")["huggingface"]["layer_kinds"]
 _GROUPS = (*NAMES["linear_key_heads"], *NAMES["state_groups"])
 
 
-def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], RecurrentShape]:
+def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], Callable[[int], RecurrentShape]]:
     """A mixer of these traits, each a value or a function of the fields; ``key``: what the file calls its groups."""
 
-    def part(fields: Fields) -> RecurrentShape:
+    def part(fields: Fields) -> Callable[[int], RecurrentShape]:
         said = told(fields, traits)
         heads, dim = said["heads"], said["head_dim"]
         said["norm"] = {"inner": heads * dim, "head": dim}.get(said.get("norm", 0), 0)
@@ -40,7 +37,8 @@ def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], RecurrentShap
         # States are taken to be kept in fp32 (shapes.operators.cores).
         kept = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
         fields.ignore(*(name for name in kept if fields.config.get(name) == "float32"))
-        return RecurrentShape(**said)
+        shape = RecurrentShape(**said)
+        return lambda _: shape
 
     return part
 
@@ -97,40 +95,18 @@ def step_rank(fields: Fields, key: str) -> int:
     return -(-hidden_size(fields) // 16) if automatic else fields.integer(key)
 
 
-def nemotron_h(fields: Fields) -> ModelShape:
-    """Layers of one part each by a pattern: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
+def listed_parts(fields: Fields) -> list[str]:
+    """nemotron_h's layers of one part each: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
     pattern = fields.text("hybrid_override_pattern")
     listed = fields.raw("layers_block_type", "layer_types", default=None) or list(pattern)
     if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
         raise fields.error("expected a list of layer types", "layers_block_type", "layer_types")
-    fields.ignore("num_hidden_layers", "expand", "mamba_expand", "mtp_hybrid_override_pattern", "mtp_layers_block_type")
-    fields.ignore("n_shared_experts")  # the class has one, of a width of its own
-    kinds = _kinds(fields, listed or ["linear_attention", "moe", "full_attention", "mlp"], "hybrid_override_pattern")
-    names = {"heads": "mamba_num_heads", "head_dim": "mamba_head_dim", "groups": "n_groups", "state": "ssm_state_size"}
-    sizes: Values = {
-        name: fields.integer(key) for name, key in {**names, "chunk": "chunk_size", "conv": "conv_kernel"}.items()
-    }
-    sizes |= {"bias": fields.flag("use_bias"), "conv_bias": fields.flag("use_conv_bias", default=True)}
-    mixer, bias = recurrence(kind="mamba2", norm="inner", **sizes)(fields), fields.flag("mlp_bias")
-    moe: MoeShape | None = None
-    if "moe" in kinds:
-        shared = MlpShape(fields.integer("moe_shared_expert_intermediate_size"), False, bias)
-        narrow = {"latent": fields.optional("moe_latent_size"), "latent_bias": bias}
-        width = fields.integer("moe_intermediate_size")
-        moe = with_experts(fields, width, gated=False, router_dtype="fp32", shared=shared, **narrow)
-    parts = {
-        "recurrent": Block(None, None, mixer=mixer, norms=1),
-        "attention": Block(attention(head_dim=_nemotron_dim, rotary=0.0)(fields)(0), None, norms=1),
-        "mlp": Block(None, MlpShape(fields.integer("intermediate_size"), False, bias), norms=1),
-        "moe": Block(None, moe, norms=1),
-    }
-    fields.ignore("tie_word_embeddings")  # the class never ties
-    stack = Stack("decoder", hidden_size(fields), run_lengths([parts[kind] for kind in kinds]))
-    return model_of(fields, stack, tied=False)
+    usual = ["linear_attention", "moe", "full_attention", "mlp"]
+    return _kinds(fields, listed or usual, "hybrid_override_pattern")
 
 
-def _nemotron_dim(fields: Fields) -> int:
-    return fields.integer("head_dim", "attention_head_dim")  # the latter in the first releases
+def parts_with_experts(fields: Fields) -> list[bool]:
+    return [kind == "moe" for kind in listed_parts(fields)]
 
 
 def granite_rotary(fields: Fields) -> float:

@@ -35,7 +35,10 @@ def read(config: Config, where: str, family: str = "") -> Reading:
 
     ``family``: a table of formats.toml that builds it.
     """
-    outer = Fields(config, where)
+    top = outer = Fields(config, where)
+    if "thinker_config" in config:  # what hears, sees and writes; a talker makes the writing speech
+        top.ignore("model_type", "talker_config", "code2wav_config", "token2wav_config")
+        outer = top.nested("thinker_config")
     wrapper = _type_of(outer)
     fields, model_type, part = _sized(outer, wrapper)
     builder = partial(declared, family) if family else BUILDERS.get(model_type)
@@ -55,13 +58,13 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     try:
         model = replace(builder(fields), model_type=model_type, part=part)
         model, heads = (model, ()) if model_type in OWN_HEADS else with_head(outer, model)
-        model, released, quantised = _released(outer, model)
+        model, released, quantised = _released(top, model)
         model, towers = _seen(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     notes = _notes(config, model_type, None if model.towers else part)
     return reading(
-        outer,
+        top,
         NAME,
         model,
         keys=_keys(fields, model),
@@ -156,14 +159,7 @@ def _notes(config: Config, model_type: str, part: str | None) -> tuple[str, ...]
     notes = [f"{part} only ({model_type})"] if part else []
     if config.get("auto_map"):
         notes.append(f"its own code (auto_map) is not run: read as transformers' {model_type}")
-    if config.get("num_nextn_predict_layers"):
-        notes.append("multi-token-prediction layers (num_nextn_predict_layers) are left out, as transformers does")
+    notes += [said for key, said in _TABLE["notes_of_keys"].items() if config.get(key)]
     if model_type in HYBRIDS:
         notes.append("recurrent layers as their fused kernels run (mamba-ssm, fla)")
-    if model_type == "llama4_text":
-        notes.append(
-            "experts run the tokens routed to them; transformers' class, which --trace lists, runs every token through "
-            "every expert"
-        )
-        notes.append("attention within chunks is priced as a sliding window of a chunk's length, which sees more keys")
-    return tuple(notes)
+    return (*notes, *_TABLE["notes_of_types"].get(model_type, ()))

@@ -34,6 +34,8 @@ NOISE = (
     "suppress_tokens",
     "initializer_range",
     "initializer_factor",
+    "classifier_dropout",
+    "summary_first_dropout",
     "use_cache",
     "layer_types",
     "layers_block_type",
@@ -45,7 +47,8 @@ NOISE = (
 def defaults(model_type: str) -> dict[str, Any]:
     """The shape-relevant defaults of one configuration class, in the file's own key names.
 
-    What the class derives from the hidden size, the heads or the layers is left out: the reader derives it too.
+    Shares of dropout are the only fractions among them. What the class derives from the hidden size, the heads or the
+    layers is left out: the reader derives it too.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
@@ -62,7 +65,8 @@ def defaults(model_type: str) -> dict[str, Any]:
         for key, value in values.items()
         if key not in NOISE
         and not key.endswith("_token_id")
-        and not isinstance(value, (str, float, dict))
+        and not isinstance(value, (str, dict))
+        and (not isinstance(value, float) or ("drop" in key and 0 < value < 1))
         and (key in larger or scaled.get(key) == value)
     }
 

@@ -190,7 +190,7 @@ def mamba_layer(fields: Fields) -> RecurrentShape:
     made = recurrence(
         kind="mamba2", heads=heads, head_dim=dim, norm="inner", key="mamba_num_groups", conv_bias=True, **sizes
     )
-    return made(fields)
+    return made(fields)(0)
 
 
 def gated_delta(fields: Fields, norm_weights: int) -> RecurrentShape:
@@ -199,7 +199,7 @@ def gated_delta(fields: Fields, norm_weights: int) -> RecurrentShape:
     names |= {"state": "key_head_dim", "conv": "conv_kernel_dim"}
     usual = {"heads": 32, "groups": 16, "conv": 4}
     sizes = {ours: fields.integer(f"linear_{key}", default=usual.get(ours, 128)) for ours, key in names.items()}
-    made = recurrence(kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(fields)
+    made = recurrence(kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(fields)(0)
     return replace(made, norm=norm_weights * made.head_dim)
 
 
