@@ -110,34 +110,25 @@ def memory(
 
     ``optimizer``, ``precision`` and ``implementation``: names of ``OPTIMIZERS``, of ``PRECISIONS``, and what saves
     activations, transformers' eager modules or Megatron's fused kernels; None: the workload's, else adamw, by its
-    dtype, transformers. ``microbatches`` a step (None: by the global batch, else
-    one, or enough to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``:
-    of inference weights. ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are
-    counted, as torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own
-    size on the CPU.
-    ``loss``: of ``LOSSES`` (None: the implementation's). Raises InputError
-    for an unknown name or a split that the model does not allow.
+    dtype, transformers. ``microbatches`` a step (None: by the global batch, else one, or enough to fill the pipeline):
+    with more than one, gradients stay allocated between them. ``weight_dtype``: of inference weights.
+    ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are counted, as
+    torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the
+    CPU. ``loss``: of ``LOSSES`` (None: the implementation's). InputError: an unknown name, a split not allowed.
     """
     check_split(model, workload)
     check_finetune(model, workload)
     kept_in = precision or workload.precision or default_precision(workload)
     on, low = None if device is None else load_device(device), workload.low_precision
-    if loss is not None and loss not in LOSSES:
-        raise InputError(f"expected one of {', '.join(LOSSES)}", key="loss", value=loss)
-    recipe = Recipe(
-        precision_named(kept_in),
-        optimizer or workload.optimizer or "adamw",
-        implementation or workload.implementation or "huggingface",
-        microbatches_of(workload, microbatches),
-        dropout_mask_bytes,
-        loss,
-        1 if low and on and on.architecture in low.either_layout else 2,
-    )
-    if workload.reduces and recipe.implementation == "megatron":  # its gradients are reduced where they are added up
-        gradients = dtype_bytes(workload.reduces)
-        recipe = replace(recipe, precision=replace(recipe.precision, gradients=gradients))
-    limit = on.memory.bytes if on else None
-    whole = workload.without_context_parallelism()
+    if loss is not None:
+        one_of(loss, LOSSES, "loss")
+    saved_by, bits = implementation or workload.implementation or "huggingface", precision_named(kept_in)
+    if workload.reduces and saved_by == "megatron":  # its gradients are reduced where they are added up
+        bits = replace(bits, gradients=dtype_bytes(workload.reduces))
+    named = optimizer or workload.optimizer or "adamw"
+    copies = 1 if low and on and on.architecture in low.either_layout else 2
+    recipe = Recipe(bits, named, saved_by, microbatches_of(workload, microbatches), dropout_mask_bytes, loss, copies)
+    whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
     steps = [Step(model, whole, recipe, stage) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
     found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
     return max(found, key=lambda one: one.total_bytes)

@@ -106,15 +106,15 @@ def counts(
     model: ModelShape, s: int, global_batch: int, checkpointing: str = "none", base: Workload | None = None
 ) -> tuple[FlopCount, ...]:
     """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
+    if base is not None and base.decode:
+        expected = "expected train: `sizer check` has a decode step's utilisation"
+        raise InputError(expected, key="phase", value="decode")
     by_operators = tuple(
         operator_count(model, s, global_batch, checkpointing, base, causal=causal) for causal in (False, True)
     )
     if base is not None and (not base.train or base.finetune not in (None, "full")):
         return by_operators
-    return (
-        *by_operators,
-        parameters_count(model.active_parameters, s, global_batch, checkpointing),
-    )
+    return (*by_operators, parameters_count(model.active_parameters, s, global_batch, checkpointing))
 
 
 @frozen
@@ -263,34 +263,31 @@ def mfu(
 ) -> MfuAnswer:
     """TFLOPS, MFU and HFU of a step measured on ``gpus`` of ``device``, by every usual way of counting.
 
-    ``config``: as for ``check``, or None with ``params`` (6ND alone). ``step_time``: seconds of one optimizer step, or
-    those of a log (``read_step_times``), whose median counts. ``workload``: ``gpus`` and ``global_batch`` at least.
-    ``explain``: compare with the prediction of ``stack``, which asks for the layout. InputError for what cannot be.
+    ``config``: as for ``check``, or None with ``params`` (6ND alone). ``step_time``: seconds of an optimizer step, or
+    of a log's (``read_step_times``), whose median counts. ``workload``: ``gpus`` and ``global_batch`` at least. With
+    ``explain`` compared with the prediction of ``stack`` by the layout. InputError for what cannot be.
     """
     # How a file stores its weights or splits its run does not bind what was measured.
     run: dict[str, Any] = {"dtype": "bf16", "checkpointing": "none", **workload_fields(workload)}
     gpus, global_batch = (positive_int(run.get(key), key, maximum=2**31) for key in ("gpus", "global_batch"))
-    dtype, checkpointing = run["dtype"], run["checkpointing"]
+    dtype, checkpointing, target = run["dtype"], run["checkpointing"], load_device(device)
+    log = step_time if isinstance(step_time, StepTimes) else None
     step_s = step_time.median_s if isinstance(step_time, StepTimes) else step_time
     positive_amounts(step_time=step_s)
-    target, explanation = load_device(device), None
+    explanation = None
     if config is not None:
         # Counts are of a whole step, whose microbatch only its explanation asks for.
-        layout = run if explain else {**run, "b": 1}
-        subject = read_subject(config, config_format=config_format, stack=stack, **layout)
-        if subject.workload.decode:
-            expected = "expected train: `sizer check` has a decode step's utilisation"
-            raise InputError(expected, key="phase", value="decode")
+        run |= {} if explain else {"b": 1}
+        subject = read_subject(config, config_format=config_format, stack=stack, **run)
         s = subject.workload.s
         found = counts(subject.whole(), s, global_batch, checkpointing, subject.workload)
         explanation = explain_step(subject, target, step_s) if explain else None
+    elif params is None or explain:
+        raise InputError("expected a configuration" + ("" if explain else " or --params"), key="CONFIG")
     else:
-        if params is None or explain:
-            raise InputError("expected a configuration" + ("" if explain else " or --params"), key="CONFIG")
         positive_amounts(params=params)
         s = positive_int(run.get("s", 4096), "s", maximum=2**31)
         found = (parameters_count(params, s, global_batch, checkpointing),)
-    log = step_time if isinstance(step_time, StepTimes) else None
     rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
     # The causal count leaves nothing in that a kernel may skip.
     check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.json_form import Values
 from sizer.checking.checks import check_subject
 from sizer.checking.project import Suppression
 from sizer.subject import read_subject
@@ -38,21 +39,14 @@ def check(
 
     ``config``: a path, a mapping, a transformers ``PretrainedConfig``, a ``shapes.ModelShape`` or an ``nn.Module`` with
     its ``example_inputs`` (and ``dims``, the dimensions of it worth naming: ``{"vocab": 50257}``). ``workload``: fields
-    of ``shapes.Workload`` (b, s, dtype, phase, attention, gpus, global_batch …; t or tp, p or pp, d or dp, e or ep). A
-    split that does not divide is a finding, and the times are those of the nearest that does. ``measure``: operators
-    are timed on the device at hand, or by an executor of its own (``shapes.measure.Executor``), for at most
-    ``time_limit_s``, samples kept in ``store``. ``stack``: the software that runs it (``shapes/data/stacks``; None: the
-    one that the configuration's format is run by). Raises ``InputError`` for what it cannot read.
+    of ``shapes.Workload`` (b, s, dtype, phase, gpus, global_batch …; t or tp, p or pp, d or dp, e or ep). A split that
+    does not divide is a finding, the times are those of the nearest that does. ``measure``: operators are timed on the
+    device at hand, or by an executor of its own (``shapes.measure.Executor``), for at most ``time_limit_s``, samples
+    kept in ``store``. ``stack``: the software that runs it (``shapes/data/stacks``; None: by the configuration's
+    format). Raises ``InputError`` for what it cannot read.
     """
-    subject = read_subject(
-        config,
-        nearest=True,
-        config_format=config_format,
-        example_inputs=example_inputs,
-        dims=dims,
-        stack=stack,
-        **workload,
-    )
+    traced: Values = {"example_inputs": example_inputs, "dims": dims}
+    subject = read_subject(config, nearest=True, config_format=config_format, stack=stack, **traced, **workload)
     suppression = Suppression(tuple(select), tuple(ignore))
     if measure is False:
         return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)

@@ -65,10 +65,8 @@ def command(asked: Asked) -> None:
     from sizer.subject import read_model
 
     said, measure = _said(asked.limits), _measure(asked)
-    limits = _limits(asked, said)
-    reading = None
-    if asked.config is not None:
-        reading = read_model(asked.source(asked.config), config_format=asked.config_format)
+    limits, named = _limits(asked, said), asked.config is not None
+    reading = read_model(asked.source(asked.config), config_format=asked.config_format) if named else None
     refuse(
         asked.emit and asked.format_ not in ("text", "json"),
         "expected json, a patch's only format, with --emit",

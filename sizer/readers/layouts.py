@@ -82,23 +82,21 @@ def read(name: str, config: Config, where: str) -> Reading:
     for key, said in row.get("needed", {}).items():
         if key not in found:
             raise fields.error(said, key)
-    plain = _plain(names, held)
-    plain = {key: key for key in found if through} | plain
+    plain = {**{key: key for key in found if through}, **_plain(names, held)}
+    spelled = {ours: fields.prefix + key.replace("__", ".") for ours, key in plain.items()}
     try:
         reading = huggingface.read(found, where, **built)
     except InputError as error:
-        key = plain.get(error.key or "", error.key or "").replace("__", ".")
-        raise InputError(error.expected, where=where, key=key and fields.prefix + key, value=error.value) from None
-    keys = {
-        one: key for one in dimensions(reading.model) for key in reversed(huggingface.KEYS.get(one, ())) if key in plain
-    }
+        key = error.key and spelled.get(error.key, fields.prefix + error.key.replace("__", "."))
+        raise InputError(error.expected, where=where, key=key, value=error.value) from None
+    sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(huggingface.KEYS.get(one, ())))
     settled, notes = workload(row, flat({**row.get("defaults", {}), **config}), outer)
     further = {fields.prefix + key for key in reading.asked} if through else set()
     return replace(
         reading,
         format=name,
         source=where,
-        keys={one: fields.prefix + plain[key].replace("__", ".") for one, key in keys.items()},
+        keys={one: spelled[key] for one, key in sizes if key in spelled},
         notes=(*reading.notes, *notes_of(row, found), *notes),
         workload={**reading.workload, **settled},
         asked=frozenset({*outer.asked, *further, *row.get("tokenizer", ())}),

@@ -110,45 +110,49 @@ def _shown(tensors: Mapping[str, Tensor]) -> Values:
     return found
 
 
-def _gguf(data: bytes, where: str) -> Values:
-    """The architecture's metadata without its name, what the tensors' shapes say, and how the layers' are quantised.
+class _Gguf:
+    """What is read one after another of a header's ``data``; struct.error where they end."""
 
-    struct.error where the data end.
-    """
-    at = 0
+    def __init__(self, data: bytes) -> None:
+        self.data, self.at = data, 0
 
-    def take(kinds: str) -> Any:
-        nonlocal at
-        found = struct.unpack_from(f"<{kinds}", data, at)
-        at += struct.calcsize(f"<{kinds}")
+    def take(self, kinds: str) -> Any:
+        found = struct.unpack_from(f"<{kinds}", self.data, self.at)
+        self.at += struct.calcsize(f"<{kinds}")
         return found[0] if len(found) == 1 else found
 
-    def text() -> str:
-        return str(take(f"{take('Q')}s"), "utf-8", "replace")
+    def text(self) -> str:
+        return str(self.take(f"{self.take('Q')}s"), "utf-8", "replace")
 
-    def value(kind: int) -> Any:  # None for a long list, or one of texts
-        nonlocal at
+    def value(self) -> Any:
+        """None for a long list, or one of texts."""
+        kind = self.take("I")
         if kind == _TEXT:
-            return text()
-        inner, count = take("IQ") if kind == _LIST else (kind, 1)
+            return self.text()
+        inner, count = self.take("IQ") if kind == _LIST else (kind, 1)
         for _ in range(count) if inner == _TEXT else ():
-            size = take("Q")
-            at += size
+            size = self.take("Q")
+            self.at += size
         if inner == _TEXT or count > MAX_LISTED:
-            return take(f"{count * struct.calcsize(_NUMBERS[inner])}x") or None
-        return take(f"{count}{_NUMBERS[inner]}")
+            return self.take(f"{count * struct.calcsize(_NUMBERS[inner])}x") or None
+        return self.take(f"{count}{_NUMBERS[inner]}")
 
-    magic, version, tensors, keys = take("4sIQQ")
+    def tensor(self) -> tuple[str, Tensor]:
+        name, dimensions = self.text(), self.take("I")
+        shape = [self.take("Q") for _ in range(min(dimensions, 9))][::-1]
+        return name, (_TABLE["types"].get(str(self.take("IQ")[0]), ""), shape)
+
+
+def _gguf(data: bytes, where: str) -> Values:
+    """The architecture's metadata without its name, what the tensors' shapes say, and how the layers' are quantised."""
+    held = _Gguf(data)
+    magic, version, tensors, keys = held.take("4sIQQ")
     if magic != b"GGUF" or version not in (2, 3):
         raise InputError("expected GGUF's header, of version 2 or 3", where=where)
-    said = {text(): value(take("I")) for _ in range(keys)}
+    said = {held.text(): held.value() for _ in range(keys)}
     kind = str(said.get("general.architecture"))
     own = {key.removeprefix(kind).replace(".", "_")[1:]: one for key, one in said.items() if key.startswith(f"{kind}.")}
-    found: dict[str, Tensor] = {}
-    for _ in range(tensors):
-        name, dimensions = text(), take("I")
-        shape = [take("Q") for _ in range(min(dimensions, 9))][::-1]
-        found[name] = _TABLE["types"].get(str(take("IQ")[0]), ""), shape
+    found = dict(held.tensor() for _ in range(tensors))
     gated = any("ffn_gate." in one for one in found)
     leaves = {**_TABLE["leaves"], **({} if gated else {"ffn_up": "mlp.gate_up_proj"})}
     formats = {}

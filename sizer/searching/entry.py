@@ -13,7 +13,7 @@ from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fiel
 from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, DIMENSIONS, OPTIONS, Baseline, Scope, sequences
 from sizer.searching.pricing import Progress
 from sizer.searching.result import SearchResult
-from sizer.searching.run import EXHAUSTIVE, find
+from sizer.searching.run import EXHAUSTIVE, Query, find
 from sizer.searching.space import DEFAULT_OBJECTIVE, Limits, find_objective
 from sizer.searching.two_budgets import Budgets
 
@@ -108,18 +108,8 @@ def search(
         start = Baseline.from_dimensions(h, parameters=params, **asked, **split)
     if stack is not None:
         start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
-    return find(
-        start,
-        what,
-        find_objective(objective),
-        limits,
-        target,
-        measured,
-        top=top,
-        progress=progress,
-        budgets=Budgets(_decode(serving, start), training_budget),
-        stacked=stack is not None,
-    )
+    budgets, order = Budgets(_decode(serving, start), training_budget), find_objective(objective)
+    return find(start, Query(what, order, limits, target, measured, top, progress, budgets, stack is not None))
 
 
 def _asked_workload(asked: Named, tokens: int | None) -> Values:

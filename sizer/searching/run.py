@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int
+from shapes.frozen import frozen
 from shapes.memory import memory
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
@@ -40,66 +41,52 @@ if TYPE_CHECKING:
 EXHAUSTIVE = "exhaustive"
 
 
-def find(
-    baseline: Baseline,
-    what: str,
-    objective: Objective,
-    limits: Limits,
-    device: Device,
-    measured: Measured | None = None,
-    *,
-    top: int,
-    progress: Progress | None,
-    budgets: Budgets,
-    stacked: bool,
-) -> SearchResult:
-    """The ``top`` candidates of the space named ``what`` that ``objective`` likes best, predicted for ``device``.
+@frozen
+class Query:
+    """The ``top`` candidates are wanted of the space named ``what`` that ``objective`` likes best, for ``device``.
 
     The objective orders a large space's shortlist as well. ``measured``: who times candidates on the device,
-    predictions only ordering them. With ``budgets`` for serving each is priced in decoding
-    too, and the answer has the front of both.
-    ``stacked``: the baseline's stack was asked for. ``progress(done, of, best)``. InputError where nothing
-    satisfies the limits.
+    predictions only ordering them. With ``budgets`` for serving each is priced in decoding too, and the answer has the
+    front of both. ``stacked``: the baseline's stack was asked for. ``progress(done, of, best)``.
     """
-    started = time.perf_counter()
-    positive_int(top, "--top")
+
+    what: str
+    objective: Objective
+    limits: Limits
+    device: Device
+    measured: Measured | None
+    top: int
+    progress: Progress | None
+    budgets: Budgets
+    stacked: bool
+
+
+def find(baseline: Baseline, query: Query) -> SearchResult:
+    """What answers the ``query``. InputError where nothing satisfies the limits."""
+    started, device, objective, measured = time.perf_counter(), query.device, query.objective, query.measured
+    positive_int(query.top, "--top")
     device_agrees(device, baseline.workload.dtype)
-    if budgets.serving is None:
-        space = make_space(what, baseline, device, limits)
-    elif measured is not None:
-        raise InputError("expected --predict with it", key="--serving")
-    else:
-        space = served_space(what, baseline, device, limits, budgets.serving)
-    space, stack = _run_by_stack(space, baseline, predicted=measured is None, asked=stacked)
-    pricer = Pricer(device, stack=stack)
-    considered, budget = len(space.candidates), budgets.training if measured is None else None
-    space, chosen = shortlist(space, pricer, objective, progress, budgets.serving, budget)
+    space, stack = _space(baseline, query)
+    pricer, budgets = Pricer(device, stack=stack), query.budgets
+    considered, budget = len(space.candidates), None if measured else budgets.training
+    space, chosen = shortlist(space, pricer, objective, query.progress, budgets.serving, budget)
     chosen = [space.baseline, *chosen]
     times = Times(price(space, chosen, pricer))
     if measured is not None:
-        times = measured.times(space, times.row, objective, progress)
+        times = measured.times(space, times.row, objective, query.progress)
     ranked, left_out = beside(space, rank(times.row, objective), budgets, device)
-    listed = listing(space, ranked, pricer, top, baseline.stack)
+    listed = listing(space, ranked, pricer, query.top, baseline.stack)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
     # With a stack, launches are part of the step.
-    launched = all(one.launch_bound for one in times.row) and stack is None and measured is None
-    nearest = None
-    if measured is None:
-        nearest = aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
-    fixes = listed.fixes or (("the device's alignment",) if nearest else ())
-    fronts: dict[str, Any] = {
-        name: _with_memory(space, [ranked[place] for place in places])
-        for name, places in _fronts(what, ranked, budgets).items()
-    }
+    launched = not measured and stack is None and all(one.launch_bound for one in times.row)
+    nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
     return SearchResult(
-        what=what,
+        what=query.what,
         objective=objective.name,
         tokens=space.tokens,
-        stack=stack.name if stack is not None else None,
+        stack=stack.name if stack else None,
         baseline=own,
         candidates=tuple(best),
-        verdict=launched_verdict(own) if launched else verdict(what, own, best, fixes, nearest),
-        keep=launched or keeps(best, fixes),
         aligned=nearest,
         strategy=measured.strategy if measured else EXHAUSTIVE,
         source=times.row[0].timing.source,
@@ -110,30 +97,50 @@ def find(
         notes=(*space.notes, *times.notes),
         ranked=tuple(ranked),
         serving=budgets.serving,
-        **fronts,
+        **_words(query.what, own, best, listed.fixes, nearest, launched),
+        **_fronts(query.what, space, ranked, budgets),
     )
 
 
-def _run_by_stack(
-    space: Space, baseline: Baseline, *, predicted: bool, asked: bool
-) -> tuple[Space, SoftwareStack | None]:
-    """``space`` as the baseline's stack runs it, where whole steps are timed. InputError: a stack was ``asked`` for."""
-    if predicted and space.timed is None and baseline.stack is not None:
-        return replace(space, as_run=partial(run_by, baseline.stack, baseline.given)), baseline.stack
-    if asked:
+def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | None]:
+    """The space, as the baseline's stack runs it where whole steps are predicted. InputError: a stack was asked for
+
+    that runs none of it.
+    """
+    asked, serving, stack = (query.what, baseline, query.device, query.limits), query.budgets.serving, baseline.stack
+    if serving is None:
+        space = make_space(*asked)
+    elif query.measured is not None:
+        raise InputError("expected --predict with it", key="--serving")
+    else:
+        space = served_space(*asked, serving)
+    if query.measured is None and space.timed is None and stack is not None:
+        return replace(space, as_run=partial(run_by, stack, baseline.given)), stack
+    if query.stacked:
         known = "expected --predict and whole steps (--what model, or --serving) with it"
-        raise InputError(known, key="--stack", value=baseline.stack.name if baseline.stack is not None else None)
+        raise InputError(known, key="--stack", value=stack and stack.name)
     return space, None
 
 
-def _fronts(what: str, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, list[int]]:
-    """Places of those that no other beats: in training and decoding, or of whole models in time and parameters."""
+def _words(
+    what: str, own: Ranked, best: Sequence[Ranked], fixes: tuple[str, ...], nearest: Ranked | None, launched: bool
+) -> dict[str, Any]:
+    """The verdict, and whether it is to keep the baseline; ``launched``: launches bound every candidate."""
+    if launched:
+        return {"verdict": launched_verdict(own), "keep": True}
+    fixes = fixes or (("the device's alignment",) if nearest else ())
+    return {"verdict": verdict(what, own, best, fixes, nearest), "keep": keeps(best, fixes)}
+
+
+def _fronts(what: str, space: Space, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, Any]:
+    """Those that no other beats: in training and decoding, or of whole models in time and parameters."""
     if budgets.serving is not None:
-        gains = [[1 / training_gain(one), 1 / decode_gain(one)] for one in ranked]
-        return {"front": undominated(*zip(*gains, strict=True))}
-    if what == "model":
-        return {"pareto": undominated([1 / one.parameters for one in ranked], [one.timing.seconds for one in ranked])}
-    return {}
+        name, gains = "front", [(1 / training_gain(one), 1 / decode_gain(one)) for one in ranked]
+    elif what == "model":
+        name, gains = "pareto", [(1 / one.parameters, one.timing.seconds) for one in ranked]
+    else:
+        return {}
+    return {name: _with_memory(space, [ranked[place] for place in undominated(*zip(*gains, strict=True))])}
 
 
 #: Products whose leading dimensions are multiples of fewer elements run on other kernels. Public sources differ in how

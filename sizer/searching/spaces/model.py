@@ -84,20 +84,13 @@ def _dense(request: Request, target: float) -> Candidates:
     """Dense models: an MLP's width, then the layers that come nearest."""
     model, limits, step, p = request.model, request.limits, request.step, request.workload.p
     assert model.dense_mlp is not None
-    low, high = aspect_bounds(model, limits)
     around = list(_around(request, step))
     if not around:
         return Candidates({})
     ratio, every = model.dense_mlp.width / model.hidden, limits.step or step
     factor = WIDTH_FACTOR if limits.spread is None else WIDER_FACTOR
-    widths = [
-        np.arange(
-            max(-(-int(fixed["hidden"] * ratio / factor) // step) * step, step),
-            int(fixed["hidden"] * ratio * factor) + 1,
-            every,
-        )
-        for fixed in around
-    ]
+    ranges = ((fixed["hidden"] * ratio / factor, fixed["hidden"] * ratio * factor) for fixed in around)
+    widths = [np.arange(max(-(-int(least) // step) * step, step), int(most) + 1, every) for least, most in ranges]
     table = Table(Candidates.of(around).columns)
     counts = rows_by(table, lambda part: parameters_by(model, part), 3)
     of, width = np.repeat(np.arange(len(around)), list(map(len, widths))), np.concatenate(widths)
@@ -113,6 +106,7 @@ def _dense(request: Request, target: float) -> Candidates:
     layers = first[row].astype(np.int64) + np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
     tried = Candidates({**Candidates(table.columns)[of[row]].columns, "d_ff": width[row], "layers": layers})
     shape, parameters = tried.columns["hidden"] / layers, ends[row] + layers * layer[row]
+    low, high = aspect_bounds(model, limits)
     return tried.where(
         {
             f"layers divisible by pp {p}": layers % p == 0,
