@@ -280,3 +280,20 @@ def test_a_whole_float_is_an_integer_and_a_marked_utf_16_file_is_read(tmp_path: 
     file = tmp_path / "config.json"
     file.write_bytes(json.dumps({"model_type": "gpt2", "n_layer": 3.0}).encode("utf-16"))
     assert read_config(file).model.layers == 3
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        # 49,122,681,728 with a bias for each expert of 26 layers, which a router's balance is kept by.
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", 49_122_681_728 - 26 * 256),
+        ("Qwen/Qwen3.5-4B", 4_539_265_536),  # with its own vision tower, which is smaller than the 9B's
+        ("Qwen/Qwen1.5-14B-Chat", 14_167_290_880),
+        ("internlm/internlm2-chat-20b", 19_861_149_696),
+        ("THUDM/chatglm3-6b", 6_243_584_000),
+        ("unsloth/Qwen3-4B-Instruct-2507-GGUF", 4_022_468_096),
+        ("PrimeIntellect/Qwen3-0.6B", 596_049_920),
+    ],
+)
+def test_a_release_has_its_published_parameters(name: str, parameters: int) -> None:
+    assert read_config(name).model.parameters == parameters
