@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
-from shapes.errors import InputError, positive_int
+from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import frozen
 from shapes.json_form import AsJson, Named, Names, Values
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
@@ -80,8 +81,7 @@ def check_choices(method: str | None, base: str | None, targets: str | None, *, 
         (method == "qlora" and base == "bf16", "base", base, narrow),
         (targets is not None and not adapted, "lora_targets", targets, adapters),
     ):
-        if refused:
-            raise InputError(expected, key=key, value=value)
+        refuse(refused, expected, key, value)
 
 
 class Option(NamedTuple):
@@ -180,9 +180,8 @@ class Workload(AsJson):
                 continue
             if one.most:
                 positive_int(value, key, maximum=one.most)
-            elif one.choices and value not in one.choices:
-                known = ", ".join(map(str, one.choices))
-                raise InputError(f"expected one of {known}", key=key, value=value)
+            elif one.choices:
+                one_of(value, one.choices, key)
         saving(self.checkpointing)
         check_choices(self.finetune, self.base, self.lora_targets, train=self.train)
         if self.recipe is not None:
@@ -195,7 +194,7 @@ class Workload(AsJson):
         self._check_serving()
 
     def _check_serving(self) -> None:
-        drafts = not isinstance(self.speculative, bool) and isinstance(self.speculative, int) and self.speculative >= 0
+        drafts = type(self.speculative) is int and self.speculative >= 0
         self._demand(drafts, "speculative", "expected 0 or more drafted tokens")
         if self.decode:
             self._settle_decoding()
@@ -212,26 +211,22 @@ class Workload(AsJson):
         """The context that a step decodes in, and the tokens that it runs."""
         for key, modelled in (("cp", self.cp == 1), ("attention", self.attention != "eager")):
             self._demand(modelled, key, "expected none with the phase decode, which is not modelled so")
-        context = self.s if self.context is None else self.context
-        if context < 1 + self.speculative:
-            raise InputError(
-                f"expected at least the {1 + self.speculative} tokens that a step runs", key="context", value=context
-            )
+        context, runs = self.s if self.context is None else self.context, 1 + self.speculative
+        refuse(context < runs, f"expected at least the {runs} tokens that a step runs", "context", context)
         object.__setattr__(self, "context", context)
-        object.__setattr__(self, "s", 1 + self.speculative)
+        object.__setattr__(self, "s", runs)
 
     def _take_the_recipes_dtype(self, name: str) -> None:
         own = load_recipe(name).dtype
-        if self.dtype not in ("bf16", "fp16", "fp8", own):
-            raise InputError(f"expected bf16 or {own} with the recipe {name}", key="dtype", value=self.dtype)
+        other = self.dtype not in ("bf16", "fp16", "fp8", own)
+        refuse(other, f"expected bf16 or {own} with the recipe {name}", "dtype", self.dtype)
         object.__setattr__(self, "dtype", own)
 
     @property
     def image_sizes(self) -> tuple[int, int, int] | None:
         """(images a sequence, height, width in pixels); None without images."""
-        parts = self.images.split("x") if isinstance(self.images, str) else []
-        sizes = tuple(int(part) for part in parts if part.isascii() and part.isdigit() and 0 < len(part) < 6)
-        return (sizes[0], sizes[1], sizes[2]) if len(sizes) == len(parts) == 3 and min(sizes) > 0 else None
+        found = re.fullmatch("0*([1-9][0-9]{0,4})" + "x0*([1-9][0-9]{0,4})" * 2, str(self.images))
+        return tuple(map(int, found.groups())) if found else None  # type: ignore[return-value]  # three of them
 
     @property
     def low_precision(self) -> Recipe | None:
@@ -296,15 +291,8 @@ class Workload(AsJson):
     @property
     def exposed(self) -> Names:
         """Communication that there is and that overlaps with nothing: ``no_overlap`` taken apart."""
-        ranks = {
-            "data": self.d * self.cp,
-            "gather": self.d * self.cp,
-            "tensor": self.t,
-            "tensor-forward": self.t,
-            "expert": self.e,
-            "context": self.cp,
-            "pipeline": self.p,
-        }
+        data, tensor = self.d * self.cp, self.t
+        ranks = dict(zip(NOT_OVERLAPPED, (data, data, tensor, tensor, self.e, self.cp, self.p), strict=True))
         return tuple(name for name in _words(self.no_overlap) if ranks[name] > 1)
 
     @property

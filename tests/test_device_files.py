@@ -134,6 +134,8 @@ def test_a_name_says_what_a_device_is_allowed() -> None:
     assert limited.link.inter_node_bytes_per_s == 4 * 100e9 / 8 / 8
     assert limited.link.intra_node_bytes_per_s == plain.link.intra_node_bytes_per_s
     assert load_device(limited.name) == limited == pickle.loads(pickle.dumps(limited))
+    own = load_device("h100-sxm-96")  # its file says so
+    assert (own.power_w, own.limit_w) == (700.0, 500.0)
     # A tray of a rack that is one domain has four devices.
     assert load_device("gb200:4x400Gb").link.inter_node_bytes_per_s == 50e9
 

@@ -11,10 +11,11 @@ import pytest
 from shapes.cost import Cost
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.model.stages import trained_shard
+from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator, operators
 from shapes.step import Work, schedule_of, slowest_stage, step_parts, work
 from shapes.step.pricer import Pricer, Step, StepCost, mean_error, step_cost
-from shapes.step.seconds import Kind, Region, Schedule, microbatch, with_layers
+from shapes.step.seconds import Kind, Region, Schedule, factor, microbatch, with_layers
 from shapes.step.stack import CLASSES, GROUPS, Host, Interval, Overlap, SoftwareStack, load_stack
 from shapes.workload import Workload
 
@@ -293,3 +294,42 @@ def test_operators_are_added_up_by_where_they_run_and_what_they_serve() -> None:
         "gather": 3.0,
     }
     assert (found.messages["tensor"], found.messages["data"]) == (8, 5)
+
+
+def test_a_dispatch_hides_behind_its_own_experts_alone() -> None:
+    half = replace(BARE, overlap=BARE.overlap | {"expert": Overlap(0.5, 0.0, 1.0)})
+    one = stage(layers=10.0, expert=3.0)
+    assert parts(one, half)["expert parallelism"] == pytest.approx(3.0)
+    one.layers.seconds[Kind("grouped")] = one.layers.seconds[Kind("moe")] = 2.0
+    assert parts(one, half)["expert parallelism"] == pytest.approx(3.0 - 0.5 * 4.0)
+
+
+def test_grouped_products_of_sixteen_bits_are_no_faster_than_plain_ones() -> None:
+    quick = replace(BARE, kernels=BARE.kernels | {"gemm": 1.1, "grouped": 0.7}, by_dtype={"mxfp8": 0.9})
+    found = {detail: factor(Kind("grouped", detail), quick, H100) for detail in ("", "mxfp8")}
+    assert found == {"": pytest.approx(1.1), "mxfp8": pytest.approx(0.63)}
+    slow = replace(quick, kernels=quick.kernels | {"grouped": 1.5})
+    assert factor(Kind("grouped"), slow, H100) == pytest.approx(1.5)
+
+
+@pytest.mark.parametrize(
+    ("asked", "each"),
+    [
+        ({"reduces": "fp32"}, (10, 10)),  # a cast, a sum, zeros
+        ({"zero": 3}, (6, 6)),  # two gathers of 16 bits copied out, gradients into a buffer of 16 bits
+        ({"zero": 3, "reduces": "fp32"}, (6, 8)),
+        ({"zero": 1}, None),
+    ],
+)
+def test_what_copies_of_gradients_and_weights_move(asked: dict[str, Any], each: tuple[int, int] | None) -> None:
+    one = model(2)
+    workload = Workload(b=1, s=128, d=8, **asked)
+    found = [op for op in operators(one, workload) if isinstance(op, Elementwise) and op.what == "accumulate"]
+    n = trained_shard(one, workload).total
+    assert [(op.bytes_read, op.bytes_written) for op in found] == ([] if each is None else [(each[0] * n, each[1] * n)])
+    # A step pays them in every microbatch, unless its products or gathers do without them.
+    seconds = {
+        name: sum(step_cost(*[work(found, [cost(0.5)] * len(found))] * 2, Schedule(4), stack, H100).parts.values())
+        for name, stack in (("bare", BARE), ("core", replace(BARE, kernels=CORE.kernels)))
+    }
+    assert seconds == {"bare": pytest.approx(2.0 * len(found)), "core": 0.0}

@@ -40,7 +40,7 @@ BORROWED: dict[str, dict[str, tuple[str, ...]]] = {
         "pytorch-ddp": ("kernels.gemm", "kernels.elementwise", "by_dtype", "attention"),
         "transformers-eager": ("kernels.gemm", "kernels.elementwise", "by_dtype", "attention"),
         "transformers-compile": ("kernels.gemm", "by_dtype", "attention"),
-        "pytorch-fsdp-2025": ("kernels.gemm", "by_dtype", "attention.ampere", "attention.hopper"),
+        "pytorch-fsdp-2025": ("kernels.gemm", "by_dtype", "attention.ampere"),
     }
 }
 
@@ -357,7 +357,7 @@ def write(fit: Fit, theta: np.ndarray, new: np.ndarray, alike: np.ndarray) -> No
     """The stack's file with its fitted tables replaced; the interval holds layouts that are new and that are alike."""
     rounded = [float(f"{value:.4g}") for value in fit.values(theta)]
     data = with_constants(fit.data, [name for name, _, _ in fit.spec], rounded)
-    data["interval"] = intervals(fit, new, alike)
+    data["interval"] = fit.data["interval"] | intervals(fit, new, alike)
     text = replaced(fit.path.read_text(encoding="utf-8"), {key: data[key] for key in OWNED if key in data})
     fit.path.write_text(text, encoding="utf-8", newline="\n")
 

@@ -139,9 +139,10 @@ def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, we
     named = (step.stage, n, kept_in, recipe.optimizer, recipe.implementation, limit)
     if not step.workload.train:
         return Memory((*_inference(step, weight_dtype), *overhead), *named)
-    own, always = training(step), sum(part.bytes for part in overhead)
-    totals = tuple(AtMoment(name, size + always) for name, size in own.moments)
-    return Memory(own.parts + overhead, *named, own.moment, totals, own.gradients)
+    parts, moment, found, gradients = training(step)
+    always = sum(part.bytes for part in overhead)
+    totals = tuple(AtMoment(name, size + always) for name, size in found)
+    return Memory(parts + overhead, *named, moment, totals, gradients)
 
 
 def memory_of_parameters(parameters: int, workload: Workload) -> int:

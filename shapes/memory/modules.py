@@ -51,11 +51,8 @@ def _style(table: str, name: str) -> Style:
 
 def style_of(model: ModelShape, implementation: Implementation) -> Style:
     """The style of the model's family; llama's where the family is not listed (most later ones copy it)."""
-    return (
-        _style("implementations", implementation)
-        if implementation == "megatron"
-        else _style("families", model.model_type)
-    )
+    own = implementation == "megatron"
+    return _style("implementations", implementation) if own else _style("families", model.model_type)
 
 
 def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:

@@ -17,7 +17,6 @@ from shapes.json_form import shown
 from shapes.memory.modules import Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import Block, ModelShape, MoeShape, ParameterTensor, Stack
-from shapes.model.layers import Attention
 from shapes.model.parameters import PRECISIONS, Precision
 from shapes.model.stages import (
     ShardParameters,
@@ -417,20 +416,18 @@ def _keeps_masks(step: Step) -> bool:
 
 
 def _masks(step: Step) -> dict[int | None, int]:
-    """Bytes of the masks that all layers share, by window: added to the scores, or of booleans."""
+    """Bytes of the masks that all layers share, by window: added to the scores, or of booleans.
+
+    The fused core's is one for all sequences, but of alibi in fp32, of which each has its heads' own.
+    """
     workload, cores = step.workload, [block.attention for _, block in step.model.all_blocks() if block.attention]
     if step.megatron or not cores:
         return {}
-    eager = workload.attention == "eager"
+    eager, e = workload.attention == "eager", workload.activation_bytes
+    each = 1
+    if alibi_in_fp32(step.style, cores[0]):
+        each = workload.b * cores[0].on_shard(workload.t)[0] * e
+    elif eager:
+        each = workload.b * (1 if "fills-mask" in step.style else e)
     windows = {core.window for core in cores if eager or masked(step.style, core, workload.s)}
-    return dict.fromkeys(windows, workload.s**2 * _mask_element(step, cores[0]))
-
-
-def _mask_element(step: Step, core: Attention) -> int:
-    """Bytes of all sequences' masks for one pair of tokens; the fused core's is one for all of them."""
-    workload = step.workload
-    if alibi_in_fp32(step.style, core):
-        return workload.b * core.on_shard(workload.t)[0] * workload.activation_bytes
-    if workload.attention != "eager":
-        return 1
-    return workload.b * (1 if "fills-mask" in step.style else workload.activation_bytes)
+    return dict.fromkeys(windows, workload.s**2 * each)

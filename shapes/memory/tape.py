@@ -39,12 +39,12 @@ class _Node:
     inputs: tuple[Tensor, ...]
     output: Tensor
     saved: tuple[int, ...]
-    work_bytes: int
-    shares_gradient: bool
     recomputed: bool
-    dropped: bool
-    weights: int
+    dropped: bool = False
     holds: tuple[Tensor, ...] = ()
+    work: int = 0
+    weights: int = 0
+    shares_gradient: bool = False
     views_gradient: bool = False
 
     @property
@@ -109,40 +109,23 @@ class Tape:
         *,
         saves_output: bool = False,
         saves_bytes: int = 0,
-        work: int = 0,
-        weights: int = 0,
-        shares_gradient: bool = False,
-        views_gradient: bool = False,
+        **how: Any,
     ) -> Tensor:
         """Run an operator that makes ``size`` bytes.
 
         ``saves``: tensors its backward reads; ``saves_output``: its own output too; ``saves_bytes``: what only it
-        knows (a mask, a log-sum-exp). ``work``: bytes its backward needs in addition to the gradients it returns.
-        ``weights``: elements of a weight whose gradient it makes.
+        knows (a mask, a log-sum-exp). ``how``, each 0 or False where not said: ``work``, bytes its
+        backward needs in addition to the gradients it returns; ``weights``, elements of a weight whose gradient it
+        makes.
         ``shares_gradient``: its backward hands on the gradient it was given (an addition). ``views_gradient``: a
         product over tokens with a weight, which is saved, too; the gradient that it returns is a view of another shape.
         """
         output = self.tensor(size)
-        saved = [tensor.storage for tensor in saves]
-        if saves_output:
-            saved.append(output.storage)
+        saved = [tensor.storage for tensor in ((*saves, output) if saves_output else saves)]
         if saves_bytes:
             saved.append(self.tensor(saves_bytes).storage)
-        own = tuple(saved)
-        self.nodes.append(
-            _Node(
-                inputs,
-                output,
-                own,
-                work,
-                shares_gradient,
-                self.recomputing,
-                self.recomputing and self.dropping,
-                weights,
-                self.named,
-                views_gradient,
-            )
-        )
+        dropped = self.recomputing and self.dropping
+        self.nodes.append(_Node(inputs, output, tuple(saved), self.recomputing, dropped, self.named, **how))
         return output
 
     def hold(self, *tensors: Tensor) -> None:
@@ -153,7 +136,7 @@ class Tape:
         """A part of ``of``'s storage. ``copies_gradient``: the parts' gradients are put together again (split)."""
         self.keys += 1
         output = Tensor(of.storage, size, self.keys)
-        self.nodes.append(_Node((of,), output, (), 0, not copies_gradient, self.recomputing, False, 0))
+        self.nodes.append(_Node((of,), output, (), self.recomputing, shares_gradient=not copies_gradient))
         return output
 
     def saved(self, *, selective: bool = False) -> dict[int, int]:
@@ -235,7 +218,7 @@ class Tape:
             else:
                 alive += sum(tensor.bytes for tensor in node.inputs)
             alive += node.weights * kept_bytes
-            peak = max(before, alive + node.work_bytes + node.weights * passing)
+            peak = max(before, alive + node.work + node.weights * passing)
             users.subtract(node.saved)
             alive -= sum(self.storages[storage] for storage in set(node.saved) if not users[storage])
             alive -= _release(own)

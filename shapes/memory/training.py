@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from math import ceil
+from math import ceil, prod
 
 from shapes.frozen import frozen
 from shapes.frozen import replaced as replace
@@ -58,28 +58,17 @@ def microbatches_of(workload: Workload, microbatches: int | None = None) -> int 
     return None if workload.p > 1 else 1
 
 
-@frozen
-class Training:
-    """A step's components at its fullest moment, and every moment's total."""
+def training(step: Step) -> tuple[tuple[Component, ...], str, list[tuple[str, int]], Gradients]:
+    """Components of one stage's step at its fullest moment, that one's name, every moment's total, and gradients.
 
-    parts: tuple[Component, ...]
-    moment: str
-    moments: tuple[tuple[str, int], ...]
-    gradients: Gradients
-
-
-def training(step: Step) -> Training:
-    """Components of one stage's step. Raises InputError for an unknown optimizer."""
+    Raises InputError for an unknown optimizer.
+    """
     workload = step.workload
     tensors, trained = step.tensors, trained_tensors(step.model, workload, step.stage)
     states = (_states if layers_train(workload) else _tuned_states)(step, tensors, trained)
     step, gradients = replace(step, in_flight=_in_flight(step)), gradients_of(step)
-    looked_at = [
-        (moment.bytes + kept, moment, kept)
-        for moment in moments(step, gradients)
-        for kept in [step.gradient_bytes(moment.gradients)]
-    ]
-    _, fullest, kept = max(looked_at, key=lambda one: one[0])
+    looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step, gradients)}
+    fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])
     exchanged, text = communication(step, parameter_count(tensors))
     # DistributedDataParallel's buckets are as large as all gradients together. gradient_as_bucket_view False, torch's
     # default, keeps gradients in addition.
@@ -102,8 +91,8 @@ def training(step: Step) -> Training:
         Component("temporary", fullest.temporary, fullest.name),
         Component("communication", exchanged, text),
     )
-    totals = tuple((moment.name, always + size) for size, moment, _ in looked_at)
-    return Training(parts, fullest.name, totals, gradients)
+    totals = [(moment.name, always + moment.bytes + size) for moment, size in looked_at.items()]
+    return parts, fullest.name, totals, gradients
 
 
 def _in_flight(step: Step) -> int:
@@ -128,10 +117,8 @@ def _states(step: Step, tensors: Sequence[ParameterTensor], trained: Sequence[Pa
     recipe = step.recipe
     n, found = parameter_count(tensors), []
     for name, zero in (("weights", 3), ("master_weights", 1), ("optimizer_states", 1)):
-        sizes = [
-            _state_bytes(name, [tensor for tensor in tensors if tensor.expert is expert], step)
-            for expert in (False, True)
-        ]
+        split = ([tensor for tensor in tensors if tensor.expert is expert] for expert in (False, True))
+        sizes = [_state_bytes(name, own, step) for own in split]
         if not sum(sizes) and name == "master_weights":
             continue
         total, text = _over_ranks(sizes, step.workload, zero=zero)
@@ -183,13 +170,10 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     workload, found = step.workload, set()
     for stack, block in ((stack, block) for stack, blocks in step.kinds for block in blocks):
         linears = block.linears(stack.hidden, fused_qkv=True, fused_gate_up=True)
-        experts = block.expert_linears(stack.hidden, fused=True)
-        found |= {
-            (own.out_features, own.in_features)
-            for linear in (*linears, *experts)
-            if (own := linear.on_shard(workload.t))
-        }
-    total = sum(rows * columns for rows, columns in found)
+        for linear in (*linears, *block.expert_linears(stack.hidden, fused=True)):
+            own = linear.on_shard(workload.t)
+            found.add((own.out_features, own.in_features))
+    total = sum(map(prod, found))
     text = f"one for each of {len(found)} shapes of matrices (Transformer Engine's get_dummy_wgrad)"
     yield Component("dummy_wgrads", total * workload.activation_bytes, text)
 

@@ -234,6 +234,19 @@ def optimizer_update(held: ShardParameters, workload: Workload, states: float | 
     )
 
 
+def parameter_copies(held: ShardParameters, workload: Workload) -> Iterator[Elementwise]:
+    """What kernels of their own move of a microbatch's gradients and of gathered weights, a parameter.
+
+    Sums in fp32 (DeepSpeed's BF16_Optimizer, update_hp_grads): a cast (2 bytes in, 4 out), the sum (8 in, 4 out), and
+    zeros (2 out). ZeRO 3 by parameter (FSDP2): both gathers' copy out, and the reduction's into its buffer.
+    """
+    if workload.zero == 3:
+        reduced = workload.sent_bytes(workload.reduces)
+        yield Elementwise("copies", "wgrad", "accumulate", 6 * held.total, (4 + reduced) * held.total, workload.dtype)
+    elif workload.reduces == "fp32":
+        yield Elementwise("copies", "wgrad", "accumulate", 10 * held.total, 10 * held.total, "fp32")
+
+
 def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Iterator[Operator]:
     """softmax(Q K^T) V, forward and backward, without its projections and elementwise parts."""
     workload = run.workload

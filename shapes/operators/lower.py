@@ -50,6 +50,7 @@ from shapes.operators.cores import (
     decode_operators,
     model_elementwise,
     optimizer_update,
+    parameter_copies,
     recurrent_operators,
 )
 from shapes.operators.parallel import (
@@ -270,6 +271,7 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     if workload.train:
         held = trained_shard(model, workload)
         layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
+        yield from parameter_copies(held, workload)
         yield optimizer_update(held, workload, _states_each(model, workload))
         yield from gradient_collectives(held, workload, layers)
         if not layers_train(workload):

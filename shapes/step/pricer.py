@@ -82,10 +82,8 @@ def step_cost(
 
 def interval_of(stack: SoftwareStack, tier: str) -> Interval:
     """The interval of ``tier``, or the stack's next wider one where it has none of its own."""
-    for known in (*STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)):
-        if known in stack.intervals:
-            return stack.intervals[known]
-    return Interval(0.5, 2.0, 0.5)
+    wider = (*STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS))
+    return next((stack.intervals[known] for known in wider if known in stack.intervals), Interval(0.5, 2.0, 0.5))
 
 
 def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:
@@ -207,8 +205,7 @@ class Pricer:
             return Step(listed, costs, stages=workload.p)
         if self.stack is None or workload is None:
             return Step(listed, costs)
-        if model is None:
-            # A trace is of one whole pass, whatever the stages.
+        if model is None:  # a trace is of one whole pass, whatever the stages
             workload = replace(workload, p=1, vpp=1)
         stage, whole = self._works(work(listed, costs), workload, model)
         stack = self.stack.without_overlap(workload.exposed)

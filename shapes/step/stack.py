@@ -40,6 +40,7 @@ ELEMENTWISE = (
     "quantise",
     "conv",
     "scan",
+    "accumulate",
 )
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
 #: Of those, what a mixture of experts runs besides its routing's products.
@@ -268,11 +269,12 @@ def stack_from_mapping(data: Mapping[str, Any], where: str) -> SoftwareStack:
 def _by_class(table: Table) -> Mapping[str, float]:
     """A figure for each of CLASSES; of memory-bound ones that have none, "elementwise".
 
-    A scan's kernels are its library's own in every stack.
+    A scan's kernels are its library's own in every stack, and adding up gradients is a plain kernel.
     """
     everything = table.number("elementwise")
     found = {key: table.number(key) for key in PRODUCTS}
-    found |= {key: table.number(key) if table.has(key) else everything for key in ELEMENTWISE} | {"scan": 1.0}
+    usual = dict.fromkeys(ELEMENTWISE, everything) | {"scan": 1.0, "accumulate": 1.0}
+    found |= {key: table.zero_or_more(key) if table.has(key) else usual[key] for key in ELEMENTWISE}
     table.refuse_the_rest()
     return MappingProxyType(found)
 

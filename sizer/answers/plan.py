@@ -306,7 +306,7 @@ def plan_config(
     gpus = positive_int(asked.pop("gpus", None), "gpus", maximum=2**20)
     target, found = load_device(device), _FOUND | asked
     if phase == "decode":
-        served_as = _asked(found, engine, ttft, tpot, memory_utilization, drafted, acceptance)
+        served_as = _asked(found, *serving)
         context = served_as.prompt_tokens + served_as.output_tokens
         subject = read_subject(config, config_format=config_format, phase=phase, context=context, **found)
         subject = run_on(subject, target)
