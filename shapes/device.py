@@ -187,8 +187,7 @@ def _allowed(device: Device, words: tuple[str, ...]) -> Device:
         first, *rate = map(int, re.findall("[0-9]+", word))
         refuse(rate and not first * rate[0], "expected cards a node and Gb/s of each, as in 8x400Gb", "nics", word)
         low, high = device.power_w / 4, device.power_w
-        if not rate and not low <= first <= high:
-            raise InputError(f"expected {low:.0f} to {high:.0f} W", key="power_limit", value=first)
+        refuse(not rate and not low <= first <= high, f"expected {low:.0f} to {high:.0f} W", "power_limit", first)
         device = networked(device, first, *rate) if rate else replace(device, limit_w=float(first))
     return replace(device, name=":".join((device.name, *words)))
 

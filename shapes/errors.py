@@ -74,10 +74,12 @@ def shorten(value: object, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 
-def refuse(wrong: object, expected: str, key: str, value: object) -> None:
+def refuse(
+    wrong: object, expected: str, key: str | None = None, value: object = None, where: str | None = None
+) -> None:
     """InputError where ``wrong`` holds."""
     if wrong:
-        raise InputError(expected, key=key, value=value)
+        raise InputError(expected, where=where, key=key, value=value)
 
 
 def one_of(name: object, known: Collection[Any], key: str) -> None:

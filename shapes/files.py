@@ -32,8 +32,7 @@ def read_text(path: str | os.PathLike[str], most: int) -> str:
     """As ``read_bounded``, as UTF-8 text; InputError for what is larger or no text."""
     where = os.fspath(path)
     data = read_bounded(path, most)
-    if len(data) > most:
-        raise InputError(f"expected at most {most / 2**20:g} MiB", where=where)
+    refuse(len(data) > most, f"expected at most {most / 2**20:g} MiB", where=where)
     return decoded(data, where)
 
 

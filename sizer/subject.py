@@ -443,8 +443,13 @@ def _of_module(
         asked = {**ran, **workload, "dtype": dtype}
         return _of_reading(replace(reading, notes=(*reading.notes, *notes)), asked, stack, nearest=nearest)
     for key, size in ran.items():
-        if workload.get(key, size) != size:
-            raise InputError(f"expected {size}, as in example_inputs", where=where, key=key, value=workload[key])
+        refuse(
+            workload.get(key, size) != size,
+            f"expected {size}, as in example_inputs",
+            key,
+            workload.get(key),
+            where=where,
+        )
     settled = Workload(**{**workload, **ran, "dtype": dtype})
     if settled.decode:
         raise _not_understood(proof.unproven, InputError("", where=where))
@@ -459,16 +464,19 @@ def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Nam
     if asked in (None, runs_in):
         said = "the module is in fp32, whose products ask for less: if it runs under autocast, say so (dtype bf16)"
         return runs_in, (said,) if runs_in == "fp32" and asked is None else ()
-    if runs_in != "fp32" or asked not in AUTOCAST:
-        expected = f"expected {runs_in}, which the module is in" + (", or bf16 or fp16" if runs_in == "fp32" else "")
-        raise InputError(expected, where=where, key="dtype", value=asked)
+    refuse(
+        runs_in != "fp32" or asked not in AUTOCAST,
+        f"expected {runs_in}, which the module is in" + (", or bf16 or fp16" if runs_in == "fp32" else ""),
+        "dtype",
+        asked,
+        where=where,
+    )
     return asked, (f"as under autocast: products and attention run in {asked}, weights and the rest stay fp32",)
 
 
 def _arguments(example_inputs: object, where: str) -> tuple[Sequence[Any], Named]:
     """The positional and the named arguments of one forward call."""
-    if example_inputs is None:
-        raise InputError("expected example_inputs: the arguments of one forward call", where=where)
+    refuse(example_inputs is None, "expected example_inputs: the arguments of one forward call", where=where)
     if isinstance(example_inputs, Mapping) and example_inputs:
         return (), example_inputs
     return example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,), {}

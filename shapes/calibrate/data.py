@@ -12,7 +12,7 @@ from shapes.cost.alignment import LEADING, LEVELS, Array, Booleans, Integers
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import LARGE, aligned_seconds
 from shapes.dtypes import BYTES
-from shapes.errors import InputError
+from shapes.errors import refuse
 from shapes.frozen import frozen
 
 if TYPE_CHECKING:
@@ -55,9 +55,12 @@ def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
             continue
         sizes = m, n, k, batch = row["m"], row["n"], row["k"], row["batch"]
         dtype, layout = row["dtype"], row["layout"]
-        if dtype not in BYTES or layout not in LEADING or not all(sizes):
-            expected = "expected positive sizes, a known dtype and layout of each product"
-            raise InputError(expected, where=str(store.path), value=one.key)
+        refuse(
+            dtype not in BYTES or layout not in LEADING or not all(sizes),
+            "expected positive sizes, a known dtype and layout of each product",
+            value=one.key,
+            where=str(store.path),
+        )
         found.append(Record(m, n, k, batch, dtype, layout, row["seconds"], one.environment.source))
     return tuple(found)
 

@@ -19,7 +19,7 @@ from typing import Any
 import ray
 
 import shapes
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.measure.in_process import InProcess
 from shapes.measure.workers import START_S, Device, LostError, Make, Worker
 
@@ -101,8 +101,11 @@ def ray_workers(address: str, on: str | None, device: str | None, make: Make | N
 def accelerator_or_cpu(device: str | None) -> InProcess:
     """``InProcess``; InputError where torch sees no accelerator and none was named: figures would be a CPU's."""
     found = InProcess(device)
-    if device is None and found.backend.device == "cpu":
-        raise InputError("torch sees no accelerator in a process that was given one", where=socket.gethostname())
+    refuse(
+        device is None and found.backend.device == "cpu",
+        "torch sees no accelerator in a process that was given one",
+        where=socket.gethostname(),
+    )
     return found
 
 

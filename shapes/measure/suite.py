@@ -68,8 +68,7 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
     title = top.text("title")
     for place, sweep in enumerate(top.tables("sweep")):
         jobs += itertools.islice(_Sweep(sweep, scale, place).jobs(), MOST_VALUES + 1)
-        if len(jobs) > MOST_VALUES:
-            raise InputError(f"expected at most {MOST_VALUES} jobs", where=where, key=f"sweep[{place}]")
+        refuse(len(jobs) > MOST_VALUES, f"expected at most {MOST_VALUES} jobs", f"sweep[{place}]", where=where)
         sweep.refuse_the_rest()
     top.refuse_the_rest()
     return Suite(path.stem, title, tuple(by_key(jobs).values()), settings, scale)

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.json_form import Named, Values
 from shapes.trace.attention import FusedAttention
 from shapes.trace.inputs import DataAnswers, LoopAnswers
@@ -148,8 +148,7 @@ def _no_autocast_on_meta() -> Iterator[None]:
 def _backward(output: Any) -> None:
     leaves = _tensors(output)
     roots = {id(leaf): leaf for leaf in leaves if leaf.requires_grad and leaf.is_floating_point()}
-    if not roots:
-        raise InputError("expected an output that requires a gradient: pass phase='infer' for a frozen module")
+    refuse(not roots, "expected an output that requires a gradient: pass phase='infer' for a frozen module")
     torch.autograd.backward(list(roots.values()), [torch.empty_like(root) for root in roots.values()])
 
 

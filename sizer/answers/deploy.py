@@ -7,7 +7,7 @@ from typing import NamedTuple, get_args
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.engines import ALIASES, FORMATS, USES, Engine, Fact, Verdict, list_engines, load_engine
-from shapes.errors import InputError, one_of, positive_int
+from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.memory import memory
@@ -111,8 +111,7 @@ def deploy(
     """
     positive_int(tp, "tp", maximum=2**20)
     positive_int(ep, "ep", maximum=2**20)
-    if tp % ep and ep % tp:
-        raise InputError(f"expected a divisor or a multiple of tp = {tp}", key="ep", value=ep)
+    refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
     reading = read_model(config, config_format=config_format)
     form, unknown = _released_in(reading.model) if recipe is None else (ALIASES.get(recipe, recipe), ())
     if form not in FORMATS:

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import InputError, positive_int
+from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import frozen
 from shapes.json_form import shown
 from shapes.model import ModelShape
@@ -106,9 +106,12 @@ def counts(
     model: ModelShape, s: int, global_batch: int, checkpointing: str = "none", base: Workload | None = None
 ) -> tuple[FlopCount, ...]:
     """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
-    if base is not None and base.decode:
-        expected = "expected train: `sizer check` has a decode step's utilisation"
-        raise InputError(expected, key="phase", value="decode")
+    refuse(
+        base is not None and base.decode,
+        "expected train: `sizer check` has a decode step's utilisation",
+        "phase",
+        "decode",
+    )
     by_operators = tuple(
         operator_count(model, s, global_batch, checkpointing, base, causal=causal) for causal in (False, True)
     )
@@ -192,8 +195,7 @@ def check_possible(rows: Iterable[Utilization], step_s: float, gpus: int, device
 def positive_amounts(**amounts: float | None) -> None:
     """InputError for one of ``amounts`` that is not None and no positive number."""
     for key, value in amounts.items():
-        if value is not None and not 0 < value < 1e18:
-            raise InputError("expected a positive number", key=key, value=value)
+        refuse(value is not None and not 0 < value < 1e18, "expected a positive number", key, value)
 
 
 @frozen
@@ -228,9 +230,7 @@ def read_step_times(text: str, where: str = "<log>") -> StepTimes:
     """
     found = [_step_time(line) for line in text.splitlines() if line.strip()]
     seconds = tuple(one for one in found if one is not None)
-    if not seconds:
-        expected = "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it` or JSON"
-        raise InputError(expected, where=where)
+    refuse(not seconds, "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it` or JSON", where=where)
     return StepTimes(seconds, len(found) - len(seconds))
 
 

@@ -89,8 +89,7 @@ def load_text(config: str, request: Request, source: object) -> ConfigText:
     path = str(find_config(Path(config)))
     data = read_bounded(path, MAX_BYTES)
     text = decode(data, path)
-    if not data.endswith(text.encode("utf-8")):
-        raise InputError("expected UTF-8 text to edit", where=path)
+    refuse(not data.endswith(text.encode("utf-8")), "expected UTF-8 text to edit", where=path)
     return ConfigText(path, text, request, source, data)
 
 
@@ -99,8 +98,11 @@ def write_text(fixed: Fixed) -> None:
     path, data = fixed.before.path, fixed.before.data
     if data is None or fixed.after.text == fixed.before.text:
         return
-    if read_bounded(path, MAX_BYTES) != data:
-        raise InputError("was changed while it was checked: nothing is written; check it again", where=path)
+    refuse(
+        read_bounded(path, MAX_BYTES) != data,
+        "was changed while it was checked: nothing is written; check it again",
+        where=path,
+    )
     mark = data[: len(data) - len(fixed.before.text.encode("utf-8"))]  # of a file that begins with one
     write_whole(path, mark + fixed.after.text.encode("utf-8"))
 

@@ -9,7 +9,7 @@ from typing import Literal
 from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import BYTES
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.json_form import Names
 from shapes.measure.environment import Environment
@@ -44,9 +44,13 @@ def check_measured(
     executor's is named.
     """
     subject.whole()
-    if subject.workload.decode:
-        expected = "expected another phase: the attention of a decode step is priced, not timed"
-        raise InputError(expected, where=subject.where, key="phase", value="decode")
+    refuse(
+        subject.workload.decode,
+        "expected another phase: the attention of a decode step is priced, not timed",
+        "phase",
+        "decode",
+        where=subject.where,
+    )
     target = device_at_hand(executor.environment, device) or load_device(device or DEFAULT_DEVICE)
     proposals = propose(subject, target, suppression)
     costs = measured_costs(

@@ -25,7 +25,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.files import read_bounded, read_text, write_whole
 from shapes.frozen import frozen
 from shapes.json_form import Named, Names, Values
@@ -71,8 +71,7 @@ class ProjectTable:
     values: Named
 
     def demand(self, holds: bool, expected: str, key: str) -> None:
-        if not holds:
-            raise InputError(expected, where=str(self.file), key=self.prefix + key, value=self.values.get(key))
+        refuse(not holds, expected, self.prefix + key, self.values.get(key), where=str(self.file))
 
     def only(self, keys: Names) -> None:
         for key in self.values:
@@ -293,8 +292,7 @@ def load_accepted(file: str) -> Accepted:
         known = content["version"] == VERSION and {*severities.values()} <= {*SEVERITIES}
     except (ValueError, RecursionError, LookupError, TypeError):
         known = False
-    if not known:
-        raise InputError(f"expected a baseline of version {VERSION}, as --write-baseline makes it", where=file)
+    refuse(not known, f"expected a baseline of version {VERSION}, as --write-baseline makes it", where=file)
     return Accepted(severities, Path(file).resolve().parent)
 
 

@@ -157,8 +157,7 @@ def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
     from sizer.checking.fixes import fix, write_text
     from sizer.checking.project import known_rule
 
-    if asked.measure:
-        raise InputError("expected --predict: suggestions are applied by their predicted price", key="--fix")
+    refuse(asked.measure, "expected --predict: suggestions are applied by their predicted price", "--fix")
     worst = "warning" if asked.fail_on == "never" else asked.fail_on
     only = tuple(known_rule(code, "--fix-only") for code in codes(asked.fix_only)) or ("",)
     fixed = fix(config, worst, unsafe=asked.unsafe_fixes, only=only, kept=lambda report: found.new_in(report)[0])

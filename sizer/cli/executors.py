@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from shapes.errors import InputError, refuse
+from shapes.errors import refuse
 from shapes.program import install
 from sizer.cli.options import say_line
 
@@ -24,8 +24,7 @@ def chosen_executor(
     from sizer.answers.bench import local_executor
 
     if ray is None:
-        if on is not None:
-            raise InputError("expected --ray ADDRESS with it", key="--on", value=on)
+        refuse(on is not None, "expected --ray ADDRESS with it", "--on", on)
         return local_executor(device, settings, say_line)
     refuse(
         device not in (None, "cpu"),
@@ -33,8 +32,7 @@ def chosen_executor(
         "--device",
         device,
     )
-    if find_spec("ray") is None:
-        raise InputError(f"expected Ray to be installed: {install('ray')}", key="--ray", value=ray)
+    refuse(find_spec("ray") is None, f"expected Ray to be installed: {install('ray')}", "--ray", ray)
     from shapes.measure.ray_workers import ray_workers
 
     return Workers(ray_workers(ray, on, device), say_line)

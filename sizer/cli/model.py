@@ -144,6 +144,5 @@ def _times(said: str) -> float | StepTimes:
         return read_step_times(read_standard_input(), "<stdin>")
     refuse(not Path(said).exists(), "expected a time (12.7, 800ms), or the log of a run", "--step-time", said)
     data = read_bounded(said, MAX_LOG_BYTES)
-    if len(data) > MAX_LOG_BYTES:
-        raise InputError(f"expected a log of at most {MAX_LOG_BYTES // 2**20} MiB", where=said)
+    refuse(len(data) > MAX_LOG_BYTES, f"expected a log of at most {MAX_LOG_BYTES // 2**20} MiB", where=said)
     return read_step_times(data.decode("utf-8", "replace"), said)

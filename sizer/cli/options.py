@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import click
 
 from shapes.device import DEFAULT_DEVICE
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.files import write_whole
 from shapes.json_form import Names, Values
 from shapes.toml_table import content, nearest
@@ -234,9 +234,11 @@ class Asked(SimpleNamespace):
         from sizer.readers import Source, is_name, parse_setting
 
         config = config or self.config
-        if "://" in config:
-            expected = "expected a file or a model's name, such as Qwen/Qwen3-8B (--download asks the hub)"
-            raise InputError(expected, where=config)
+        refuse(
+            "://" in config,
+            "expected a file or a model's name, such as Qwen/Qwen3-8B (--download asks the hub)",
+            where=config,
+        )
         if self.download and is_name(config):
             from sizer.readers.released import download
 
@@ -296,8 +298,7 @@ def _part(part: str, command: str, words: dict[str, Iterable[str]]) -> Callable[
 def _allow(options: Values) -> None:
     """Name the devices asked for so that they say what they are allowed (``shapes.device.load_device``)."""
     watts, cards, rate = (options.pop(name, None) for name in ("power_limit", "nics", "nic_gbps"))
-    if (cards is None) is not (rate is None):
-        raise InputError("expected --nics and --nic-gbps together", key="--nics", value=cards)
+    refuse((cards is None) is not (rate is None), "expected --nics and --nic-gbps together", "--nics", cards)
     behind = f":{watts}W" * (watts is not None) + f":{cards}x{rate}Gb" * (cards is not None)
     key = "devices" if "devices" in options else "device"
     asked = options.get(key)
@@ -434,8 +435,7 @@ def left_open(option: str) -> bool:
 def say(text: str) -> None:
     """``text`` on standard output, where a terminal shows it as it is: control characters are written out."""
     end_line()
-    if sys.stdout is None:
-        raise InputError("standard output is closed: name a file with -o")
+    refuse(sys.stdout is None, "standard output is closed: name a file with -o")
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     shown = _with_newline(text).encode(encoding, "backslashreplace").decode(encoding)
     try:
@@ -491,6 +491,5 @@ def read_standard_input() -> str:
     """Standard input as text; what is too large or not UTF-8 is an InputError."""
     from sizer.readers.loading import MAX_BYTES, decode
 
-    if sys.stdin is None:
-        raise InputError("standard input is closed", where="<stdin>")
+    refuse(sys.stdin is None, "standard input is closed", where="<stdin>")
     return decode(sys.stdin.buffer.read(MAX_BYTES + 1), "<stdin>")

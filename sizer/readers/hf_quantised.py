@@ -13,7 +13,7 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.model import Block, ModelShape, MoeShape, run_lengths
 from shapes.model.layers import each_layer
@@ -38,9 +38,12 @@ class Names:
         self.expressions = [_expression(name[3:], fields) for name in listed if name.startswith("re:")]
         self.rules = {_rule(name) for name in listed if not name.startswith("re:")}
         self.known: dict[int, frozenset[str]] = {}
-        if len(self.rules) + len(self.expressions) > MOST_NAMES:
-            expected = f"expected at most {MOST_NAMES} different names of modules"
-            raise InputError(expected, where=fields.where, key=fields.prefix.rstrip("."))
+        refuse(
+            len(self.rules) + len(self.expressions) > MOST_NAMES,
+            f"expected at most {MOST_NAMES} different names of modules",
+            fields.prefix.rstrip("."),
+            where=fields.where,
+        )
 
     def of_layer(self, layer: int) -> frozenset[str]:
         """What is said of the layer: equal sets have equal layers."""
@@ -157,9 +160,13 @@ def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fi
         found = None if linear.dtype else scheme.format_of(linear.name, sparse, layer)
         if found is None:
             continue
-        if found.block[0] == 1 and found.block[1] and linear.in_features % found.block[1]:
-            expected = f"expected groups that divide the {linear.in_features} inputs of {linear.name}"
-            raise InputError(expected, where=fields.where, key=f"{fields.prefix}group_size", value=found.block[1])
+        refuse(
+            found.block[0] == 1 and found.block[1] and linear.in_features % found.block[1],
+            f"expected groups that divide the {linear.in_features} inputs of {linear.name}",
+            f"{fields.prefix}group_size",
+            found.block[1],
+            where=fields.where,
+        )
         formats.append((linear.name, found))
     return replace(block, formats=tuple(formats))
 

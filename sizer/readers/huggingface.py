@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.model import ModelShape
 from sizer.readers.fields import Config, Fields, Values, table
 from sizer.readers.hf_blocks import POSITIONS, with_head
@@ -76,9 +76,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
 
 def _type_of(outer: Fields) -> str:
     model_type = outer.text("model_type")
-    if not model_type:
-        expected = "expected a model_type: which architecture is this?"
-        raise InputError(expected, where=outer.where, key="model_type")
+    refuse(not model_type, "expected a model_type: which architecture is this?", "model_type", where=outer.where)
     if model_type.endswith("_assistant"):
         expected = "expected the model that it drafts for, whose keys and values its layers read"
         raise outer.error(expected, "model_type")

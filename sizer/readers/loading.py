@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.files import decoded, read_bounded
 from sizer.readers.fields import Config, Values
 from sizer.readers.reading import NoModel
@@ -89,8 +89,7 @@ def expand(argument: str) -> list[str]:
         raise
     except (OSError, ValueError):
         return [argument]
-    if not found:
-        raise InputError(missing, where=argument)
+    refuse(not found, missing, where=argument)
     return found
 
 
@@ -102,8 +101,7 @@ def _inside(directory: Path) -> list[str]:
         folders[:] = sorted(one for one in folders if not one.startswith("."))
         usual += [os.path.join(folder, one) for one in files if one in CONFIG_NAMES]
         own = own if seen else [os.path.join(folder, one) for one in files if may_be_configuration(one)]
-        if seen > MAX_FOUND:
-            raise InputError(f"expected at most {MAX_FOUND} folders: name the one meant", where=str(directory))
+        refuse(seen > MAX_FOUND, f"expected at most {MAX_FOUND} folders: name the one meant", where=str(directory))
     return sorted(one for one in usual or own if os.path.isfile(one) and (usual or _head_states_a_model(one)))
 
 
@@ -142,8 +140,7 @@ def load_text(path: Path) -> str:
 
 def decode(data: bytes, where: str) -> str:
     """A configuration's bytes as text; InputError for too many or for what is neither UTF-8 nor marked as UTF-16."""
-    if len(data) > MAX_BYTES:
-        raise InputError(f"expected a configuration of at most {MAX_BYTES // 2**20} MiB", where=where)
+    refuse(len(data) > MAX_BYTES, f"expected a configuration of at most {MAX_BYTES // 2**20} MiB", where=where)
     if data[:2] in (BOM_UTF16_LE, BOM_UTF16_BE) and 0 in data[2:4]:  # its first character is one of ASCII
         return data.decode("utf-16", "replace")
     return decoded(data, where)
@@ -151,16 +148,16 @@ def decode(data: bytes, where: str) -> str:
 
 def check_size(text: str, where: str) -> None:
     """InputError for a text that would take seconds to read: all but JSON is read character by character."""
-    if len(text) > MAX_TEXT and text.lstrip()[:1] not in ("{", "["):
-        raise InputError(
-            f"expected a configuration of at most {MAX_TEXT // 2**10} KiB where it is no JSON", where=where
-        )
+    refuse(
+        len(text) > MAX_TEXT and text.lstrip()[:1] not in ("{", "["),
+        f"expected a configuration of at most {MAX_TEXT // 2**10} KiB where it is no JSON",
+        where=where,
+    )
 
 
 def parse_mapping(text: str, where: str) -> Config:
     """JSON or YAML whose top level is an object."""
-    if not text.strip():
-        raise InputError("expected a configuration, found an empty file", where=where)
+    refuse(not text.strip(), "expected a configuration, found an empty file", where=where)
     parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else parse_yaml(text, where)
     if not isinstance(parsed, dict):
         raise NoModel(f"expected an object at the top level, found {_kind(parsed)}", where=where)

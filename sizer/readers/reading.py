@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import field
 from typing import Any
 
-from shapes.errors import InputError, shorten
+from shapes.errors import InputError, refuse, shorten
 from shapes.frozen import frozen
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
@@ -210,8 +210,11 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
                 found.append(Unread(key, shorten(value), changes=what))
         elif not any(_entry(one, harmless) for one in spelled):
             found.append(Unread(key, shorten(value), meant=misspelt(key, names, config)))
-        if len(found) > MOST_UNREAD:
-            raise InputError(f"expected at most {MOST_UNREAD} keys that {format_name} does not have", where=where)
+        refuse(
+            len(found) > MOST_UNREAD,
+            f"expected at most {MOST_UNREAD} keys that {format_name} does not have",
+            where=where,
+        )
     return tuple(found)
 
 

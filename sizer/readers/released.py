@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from shapes.errors import InputError, shorten
+from shapes.errors import InputError, refuse, shorten
 from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import flat
@@ -137,15 +137,21 @@ def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: s
     section = key.rpartition(".")[0].replace(".", "__")
     for place, value in flat(config).items():
         size = held.get(own.get(place.rpartition("__")[2])) if place.startswith(section) else None
-        if size is not None and type(value) is int and value != size:
-            said = f"expected the {size} of {name}, which it names ({key}): give a config.json with these sizes"
-            raise InputError(said, where=where, key=place.replace("__", "."), value=value)
+        refuse(
+            size is not None and type(value) is int and value != size,
+            f"expected the {size} of {name}, which it names ({key}): give a config.json with these sizes",
+            place.replace("__", "."),
+            value,
+            where=where,
+        )
 
 
 def _folder(path: str, is_name: Callable[[str], bool]) -> tuple[str, tuple[str, ...]]:
     """The model that a folder is called by, and a note. InputError for another path."""
     name = path.rstrip("/").rpartition("/")[2]
     said = unknown_in(name)
-    if said or " " in path or not is_name(name):
-        raise InputError(f"its value is {said}, which the file does not hold" if said else "a path is not followed")
+    refuse(
+        said or " " in path or not is_name(name),
+        f"its value is {said}, which the file does not hold" if said else "a path is not followed",
+    )
     return name, (f"{path.replace(chr(0), '')} is taken for the released model of its name",)

@@ -14,7 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.files import read_bounded
 from sizer.readers.fields import Config, Values, table
 from sizer.readers.loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
@@ -48,8 +48,12 @@ def header(path: Path) -> Config:
     if path.suffix == ".json":
         listed = parse_mapping(load_text(path), str(path)).get("weight_map")
         names = sorted(set(map(str, listed.values()))) if isinstance(listed, Mapping) else []
-        if not 0 < len(names) <= MAX_SHARDS or any(Path(one).name != one for one in names):
-            raise InputError(f"expected the names of at most {MAX_SHARDS} files", where=str(path), key="weight_map")
+        refuse(
+            not 0 < len(names) <= MAX_SHARDS or any(Path(one).name != one for one in names),
+            f"expected the names of at most {MAX_SHARDS} files",
+            "weight_map",
+            where=str(path),
+        )
         shards = [path.with_name(one) for one in names]
     found = {name: one for shard in shards for name, one in _safetensors(shard).items()}
     config, shown = path.with_name(CONFIG_NAMES[0]), _shown(found)
@@ -86,8 +90,11 @@ def proven(reading: Reading, tensors: Mapping[str, int]) -> Reading:
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
     size = int.from_bytes(read_bounded(path, 7), "little")
-    if not 2 <= size <= MAX_BYTES:
-        raise InputError(f"expected a safetensors header of at most {MAX_BYTES // 2**20} MiB", where=str(path))
+    refuse(
+        not 2 <= size <= MAX_BYTES,
+        f"expected a safetensors header of at most {MAX_BYTES // 2**20} MiB",
+        where=str(path),
+    )
     held = parse_mapping(decode(read_bounded(path, size + 7)[8 : size + 8], str(path)), str(path))
     found = {}
     for name, one in held.items():
@@ -147,8 +154,7 @@ def _gguf(data: bytes, where: str) -> Values:
     """The architecture's metadata without its name, what the tensors' shapes say, and how the layers' are quantised."""
     held = _Gguf(data)
     magic, version, tensors, keys = held.take("4sIQQ")
-    if magic != b"GGUF" or version not in (2, 3):
-        raise InputError("expected GGUF's header, of version 2 or 3", where=where)
+    refuse(magic != b"GGUF" or version not in (2, 3), "expected GGUF's header, of version 2 or 3", where=where)
     said = {held.text(): held.value() for _ in range(keys)}
     kind = str(said.get("general.architecture"))
     own = {key.removeprefix(kind).replace(".", "_")[1:]: one for key, one in said.items() if key.startswith(f"{kind}.")}

@@ -11,7 +11,7 @@ from math import log
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
-from shapes.errors import InputError, positive_int
+from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import frozen
 from shapes.memory import memory
 from shapes.step import Pricer
@@ -116,9 +116,12 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
         space = served_space(*asked, serving)
     if query.measured is None and space.timed is None and stack is not None:
         return replace(space, as_run=partial(run_by, stack, baseline.given)), stack
-    if query.stacked:
-        known = "expected --predict and whole steps (--what model, or --serving) with it"
-        raise InputError(known, key="--stack", value=stack and stack.name)
+    refuse(
+        query.stacked,
+        "expected --predict and whole steps (--what model, or --serving) with it",
+        "--stack",
+        stack and stack.name,
+    )
     return space, None
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.device import Device
-from shapes.errors import InputError, one_of, positive_int
+from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import frozen
 from shapes.json_form import Sizes
 from shapes.model import ModelShape
@@ -169,8 +169,7 @@ class Limits:
             ("--step", self.step, self.step is None or self.step >= 1, "a positive integer"),
             ("--limit aspect", ends, 0 < aspect[0] <= aspect[1], "LOW:HIGH, positive, LOW at most HIGH"),
         ):
-            if not right:
-                raise InputError(f"expected {expected}", key=option, value=value)
+            refuse(not right, f"expected {expected}", option, value)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""
@@ -181,8 +180,12 @@ class Limits:
         low, high = self.low if self.low is not None else low, self.high if self.high is not None else high
         step = self.step or step
         found = range(-(-max(low, 1) // step) * step, high + 1, step)
-        if high >= MOST_VALUES and len(found[:MOST_VALUES]) == MOST_VALUES:
-            raise InputError(f"expected fewer than {MOST_VALUES} values", key="--range", value=f"{low}:{high}")
+        refuse(
+            high >= MOST_VALUES and len(found[:MOST_VALUES]) == MOST_VALUES,
+            f"expected fewer than {MOST_VALUES} values",
+            "--range",
+            f"{low}:{high}",
+        )
         return found
 
 

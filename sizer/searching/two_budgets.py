@@ -47,8 +47,11 @@ def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, 
 
     InputError for what serves nobody, or does not split so.
     """
-    if baseline.scope != "model" and what == "swiglu":
-        raise InputError("expected a search that changes a whole model with it", key="--serving")
+    refuse(
+        baseline.scope != "model" and what == "swiglu",
+        "expected a search that changes a whole model with it",
+        "--serving",
+    )
     try:
         operators(baseline.model, serving)
     except InputError as error:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from sizer.readers.bases import Tree
 from sizer.readers.fields import Config, Values, table
 from sizer.readers.reading import recipe_of
@@ -114,10 +114,11 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
         name: _split([value] if isinstance(value, str) else value) for name, value in script.variables.values.items()
     }
     optional = {name: words for name, words in held.items() if any(map(_OPTION.match, words))}
-    if not any(_states_model(words) for words in optional.values()):
-        raise InputError(
-            "expected a command or a variable that states a model (--num-layers, --hidden-size ...)", where=where
-        )
+    refuse(
+        not any(_states_model(words) for words in optional.values()),
+        "expected a command or a variable that states a model (--num-layers, --hidden-size ...)",
+        where=where,
+    )
     names = ", ".join(optional)
     return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
 

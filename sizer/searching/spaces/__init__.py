@@ -52,8 +52,7 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
             others = " or ".join(taker.__name__ for taker in takers)
             option = f"--limit {name.removesuffix('s').replace('_', '-')}"
             raise InputError(f"expected --what {others} with it, not {what}", key=option)
-    if baseline.scope == "product" and what != "swiglu":
-        raise InputError("expected --what swiglu with it", key="--gemm-only")
+    refuse(baseline.scope == "product" and what != "swiglu", "expected --what swiglu with it", "--gemm-only")
     return _widened(Request(what, baseline, device, limits))
 
 

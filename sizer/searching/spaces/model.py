@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from shapes.columns import Table, rows_by
-from shapes.errors import InputError, refuse
+from shapes.errors import refuse
 from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
 from shapes.model.resize import dimensions, resize
 from sizer.searching.space import VARIABLE, Candidates, Limits, Request, Space, whole_heads
@@ -64,8 +64,9 @@ def _refuse(request: Request) -> None:
     """InputError for a limit that the model has no use for."""
     model, limits = request.model, request.limits
     latent = isinstance(model.attention, MlaShape)
-    if limits.head_dims is not None and latent:
-        raise InputError("expected attention of one head dimension with it", key="--limit head-dim")
+    refuse(
+        limits.head_dims is not None and latent, "expected attention of one head dimension with it", "--limit head-dim"
+    )
     lacks, sizes = "kv-ratio" if latent else "mla-heads", dimensions(model)
     for name in limits.vary or ():
         refuse(
