@@ -64,10 +64,8 @@ def _sweep(table: Measured) -> Iterator[Part]:
         if row.measurement is not None:
             found[bool(row.measurement.seconds)].append(row)
     timed, counted = found[True], any(row.count != 1 for row in table.rows)
-    predicted = any(row.predicted_s is not None for row in table.rows)
-    left_out = [*([] if counted else ["a step"]), *([] if predicted else ["predicted", "off by"])]
     yield Text(f"measured on {table.environment.source.removeprefix('measured:')}")
-    yield Table("", [one for one in MEASURED if one.name not in left_out], timed)
+    yield Table("", [one for one in MEASURED if counted or one.name != "a step"], timed)
     said = [_step(table.rows, timed)] if counted else []
     said += _fastest(timed)
     said += [f"{row.title}: {row.measurement.status}: {row.measurement.message}" for row in found[False]]

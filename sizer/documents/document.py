@@ -113,10 +113,12 @@ class Table(NamedTuple):
     only: Names = ()
 
     def seen(self, format_: str) -> tuple[list[Column], list[list[Cell]]]:
-        """The columns and rows of a format."""
+        """The columns and rows of a format; columns without a value are left out, but of CSV."""
         columns = seen(self.columns, format_)
         rows = self.rows if format_ in FULL else self.rows[: self.most]
-        return columns, [[column.cell(row) for column in columns] for row in rows]
+        cells = [[column.cell(row) for column in columns] for row in rows]
+        kept = [at for at in range(len(columns)) if format_ == "csv" or any(row[at].shown for row in cells)]
+        return [columns[at] for at in kept], [[row[at] for at in kept] for row in cells]
 
     @property
     def left(self) -> str:

@@ -30,7 +30,6 @@ from sizer.documents.document import (
     step_text,
 )
 
-PHASES = ("forward", "dgrad", "wgrad", "optimizer")
 #: Share of an operator's time below which a part is rounding.
 ROUNDING = 1e-9
 
@@ -78,40 +77,44 @@ def family(row: Values) -> str:
 
 
 def roofline(table: OperatorTable) -> list[Chart]:
-    """TFLOPS over FLOPs a byte of every operator, under what the memory and the matrix units allow."""
+    """TFLOPS over FLOPs a byte of every operator, under what the memory and the matrix units allow.
+
+    What has no FLOPs is at the left edge, as far under the roof as its bandwidth is under the memory's.
+    """
     device, dtype = table.device, table.workload.dtype
-    rows = [row for row in table.rows if row["visible_flops"] and row["bytes"] and row["seconds"]]
+    rows = [row for row in table.rows if row["kind"] != "collective" and row["bytes"] and row["seconds"]]
     bandwidth, peak = device.memory.bandwidth_bytes_per_s / 1e12, device.peak_flops.get(dtype, 0.0) / 1e12
     if not rows or not peak:
         return []
     ridge = peak / bandwidth
-    where = [row["visible_flops"] / row["bytes"] for row in rows]
-    ends = (min(*where, ridge) / 2, max(*where, ridge) * 2)
+    where = [ridge, *(row["visible_flops"] / row["bytes"] for row in rows if row["visible_flops"])]
+    ends = (min(where) / 2, max(where) * 2)
     longest = max(row["seconds"] * row["count"] for row in rows)
     roof = f"{device.name}: {peak:.0f} TFLOPS, {bandwidth:.2f} TB/s"
     edge = ((x, min(peak, x * bandwidth)) for x in (ends[0], ridge, ends[1]))
-    left = len(table.operators) - len(rows)
-    rest = f" {left} operators that only move memory have no FLOPs: they are in the table." if left else ""
     return [
         Chart(
-            f"Roofline: every operator with FLOPs, its area by its share of the step, its line its error.{rest}",
+            "Roofline: every operator, its area by its share of the step, its line its error; those without FLOPs at "
+            "the left edge, as far under the roof as their bandwidth.",
             Axis("FLOPs a byte", log=True),
             Axis("TFLOPS", log=True),
             [
                 path(edge, roof, color="#888888", strokeWidth=2),
                 Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
-                *points([_operator(row, longest) for row in rows]),
+                *points([_operator(row, longest, ends[0]) for row in rows]),
             ],
             colours=LOOKS["families"],
         )
     ]
 
 
-def _operator(row: Values, longest: float) -> Values:
-    """An operator's point; the one that takes longest in a step has the largest area."""
-    x, rate, error = row["visible_flops"] / row["bytes"], row["tflops"], min(row["error"], 0.99)
+def _operator(row: Values, longest: float, edge: float) -> Values:
+    """An operator's point; the one that takes longest in a step has the largest area. ``edge``: x without FLOPs."""
+    x, bandwidth = row["visible_flops"] / row["bytes"] or edge, row["bytes"] / row["seconds"] / 1e12
+    rate, error = x * bandwidth, min(row["error"], 0.99)
+    reached = f"{rate:.0f} TFLOPS at {x:.0f} FLOPs a byte" if row["visible_flops"] else f"{bandwidth:.2f} TB/s"
     what = (
-        f"{row['name']}, {row['phase']}: {rate:.0f} TFLOPS at {x:.0f} FLOPs a byte, "
+        f"{row['name']}, {row['phase']}: {reached}, "
         f"{seconds_text(row['seconds'])} x {row['count']}, {row['bound']}-bound"
     )
     looks = {"group": family(row), "kind": row["phase"], "size": row["seconds"] * row["count"] / longest}
@@ -120,10 +123,7 @@ def _operator(row: Values, longest: float) -> Values:
 
 def operators(table: OperatorTable) -> Table:
     """A line an operator, its phases side by side; FLOPs are those that the attention's mask leaves."""
-    rows = table.folded
-    left = [phase for phase in PHASES[:3] if all(row[phase] is None for row in rows)]
-    shown = [one for one in columns("ops", rate=_rate) if one.name not in left]
-    return Table("operators of a microbatch", shown, rows, table.top)
+    return Table("operators of a microbatch", columns("ops", rate=_rate), table.folded, table.top)
 
 
 def _rate(row: Values) -> float | None:

@@ -81,9 +81,9 @@ def _columns(answer: SearchResult) -> tuple[Column, ...]:
         rate=lambda tflops: f"{tflops:.0f}" if tflops >= 100 else f"{tflops:.3g}",
         change=lambda value: signed_count_text(round(value)),
         bytes=_signed_bytes,
+        decoded=lambda one: one.decode and one.decode_speedup,
     )
-    shown = listed if answer.serving is not None else listed[:-2]
-    return tuple(one._replace(name=answer.what) if one.name == "candidate" else one for one in shown)
+    return tuple(one._replace(name=answer.what) if one.name == "candidate" else one for one in listed)
 
 
 def _signed_bytes(number: float) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, TypeVar
 
 from lsprotocol import types
@@ -56,6 +56,7 @@ class Priced:
 CheckedText = Priced | InputError | None
 
 
+@lru_cache(maxsize=16)
 def check_text(text: str, path: str) -> CheckedText:
     """The text of the file ``path`` checked as its project says."""
     settled = None
@@ -195,72 +196,53 @@ def _range(place: Place | None) -> types.Range:
     return types.Range(types.Position(line, place.column - 1), types.Position(line, place.end_column - 1))
 
 
-class _Server(LanguageServer):
-    """Keeps what each open document's version was found to be."""
-
-    def __init__(self, version: str) -> None:
-        super().__init__("sizer", version, text_document_sync_kind=types.TextDocumentSyncKind.Full)
-        self.known: dict[str, tuple[int | None, CheckedText]] = {}
-
-    def checked(self, document: TextDocument) -> CheckedText:
-        if self.known.get(document.uri, ("",))[0] != document.version:
-            self.known[document.uri] = document.version, check_text(document.source, document.path)
-        return self.known[document.uri][1]
-
-    def of(self, params: Any, find: Callable[..., T], *more: object) -> T | None:
-        """What ``find`` says of the document that a request is about; None where that is not priced."""
-        document = self.named(params)
-        priced = self.checked(document)
-        return find(priced, document, *more) if isinstance(priced, Priced) else None
-
-    def named(self, params: Any) -> TextDocument:
-        """The document that a request is about."""
-        return self.workspace.get_text_document(params.text_document.uri)
-
-    def publish(self, document: TextDocument) -> None:
-        found = diagnostics(self.checked(document), document.source, document.path)
-        for one in found:
-            one.range = document.position_codec.range_to_client_units(document.lines, one.range)
-        self.text_document_publish_diagnostics(types.PublishDiagnosticsParams(document.uri, found, document.version))
-
-
 def server(version: str) -> LanguageServer:
     """The language server, not yet started."""
-    serving = _Server(version)
+    serving = LanguageServer("sizer", version, text_document_sync_kind=types.TextDocumentSyncKind.Full)
 
-    @serving.feature(types.TEXT_DOCUMENT_DID_OPEN)
-    def opened(params: types.DidOpenTextDocumentParams) -> None:
-        serving.publish(serving.named(params))
+    def publish(params: Any, version: int | None = None) -> None:
+        """What is found in the document that ``params`` names, unless it is past that version."""
+        document = serving.workspace.get_text_document(params.text_document.uri)
+        if version not in (None, document.version):
+            return
+        found = diagnostics(check_text(document.source, document.path), document.source, document.path)
+        for one in found:
+            one.range = _shown(document)(one.range)
+        serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(document.uri, found, document.version))
+
+    def of(params: Any, find: Callable[..., T], at: object) -> T | None:
+        """What ``find`` says of a place in a document; None where that is not priced."""
+        document = serving.workspace.get_text_document(params.text_document.uri)
+        priced = check_text(document.source, document.path)
+        return find(priced, document, at) if isinstance(priced, Priced) else None
+
+    serving.feature(types.TEXT_DOCUMENT_DID_OPEN)(publish)
 
     @serving.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     async def changed(params: types.DidChangeTextDocumentParams) -> None:
         await asyncio.sleep(QUIET_S)
-        document = serving.named(params)
-        if document.version == params.text_document.version:
-            serving.publish(document)
+        publish(params, params.text_document.version)
 
     @serving.feature(types.TEXT_DOCUMENT_DID_SAVE)
     def saved(params: types.DidSaveTextDocumentParams) -> None:
-        # The project's defaults may be what was saved elsewhere.
-        serving.known.pop(params.text_document.uri, None)
-        serving.publish(serving.named(params))
+        check_text.cache_clear()  # the project's defaults may be what was saved elsewhere
+        publish(params)
 
     @serving.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: types.DidCloseTextDocumentParams) -> None:
-        serving.known.pop(params.text_document.uri, None)
         serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(params.text_document.uri, []))
 
     @serving.feature(types.TEXT_DOCUMENT_HOVER)
     def hovered(params: types.HoverParams) -> types.Hover | None:
-        return serving.of(params, hover, params.position)
+        return of(params, hover, params.position)
 
     @serving.feature(types.TEXT_DOCUMENT_COMPLETION)
     def completed(params: types.CompletionParams) -> list[types.CompletionItem] | None:
-        return serving.of(params, completions, params.position)
+        return of(params, completions, params.position)
 
     @serving.feature(types.TEXT_DOCUMENT_CODE_ACTION)
     def acted(params: types.CodeActionParams) -> list[types.CodeAction] | None:
-        return serving.of(params, actions, params.range)
+        return of(params, actions, params.range)
 
     return serving
 
