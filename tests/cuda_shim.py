@@ -105,6 +105,12 @@ class Cuda:
     def empty_cache(self) -> None:
         pass
 
+    def set_device(self, device: str) -> None:
+        assert str(device).startswith("cuda")
+
+    def current_device(self) -> int:
+        return 0
+
     def get_device_name(self, *_: Any) -> str:
         return self.name
 
@@ -194,8 +200,6 @@ def installed(fault: Callable[[Any, tuple[Any, ...]], None] | None = None, name:
         "is_available": lambda: True,
         "current_accelerator": lambda *_: torch.device("cuda"),
         "device_count": lambda: 1,
-        "current_device_index": lambda: 0,
-        "set_device_index": lambda index: None,
         "synchronize": cuda.synchronize,
     }
     with contextlib.ExitStack() as held:

@@ -23,6 +23,7 @@ class FakeBackend:
     """Calls take the seconds that they return; nothing else passes time."""
 
     device = "cpu"
+    timed_by = "fake clock"
 
     def __init__(self, cache_bytes: int = 1000, free_bytes: int = 10**9, graphs: bool = False) -> None:
         self.cache_bytes, self.free_bytes, self._graphs = cache_bytes, free_bytes, graphs
@@ -60,6 +61,9 @@ class FakeBackend:
         return (lambda: float(sum(call() for call in calls))) if self._graphs else None  # type: ignore[misc]
 
     def peak_bytes(self, call: Callable[[], object]) -> int | None:
+        return None
+
+    def kernel_s(self, calls: Sequence[Callable[[], object]]) -> float | None:
         return None
 
     def release(self) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -66,6 +69,31 @@ def test_a_short_kernel_is_replayed_from_a_graph_behind_a_wait_and_a_part_has_a_
         peak = session.prepare(Job(swiglu(16, 16, 32)), FAST).handle.stopwatch.peak_bytes()
         assert peak is not None
         assert peak > 0
+
+
+def test_the_kernels_time_of_torchs_profiler_is_in_the_first_row_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+    with cuda_shim.installed() as cuda:
+
+        @contextlib.contextmanager
+        def profile() -> Iterator[Any]:
+            before = cuda.clock_s
+            seen = SimpleNamespace()
+            yield seen
+            # Two kernels, a tenth of their time gaps between them.
+            each = SimpleNamespace(self_device_time_total=0.45e6 * (cuda.clock_s - before))
+            seen.key_averages = lambda: [each, each]
+
+        monkeypatch.setattr(torch.profiler, "profile", profile)
+        sweep = measure(
+            [product(32), product(40)], executor=InProcess("cuda"), settings=replace(FAST, load="sustained")
+        )
+        first, second = sweep.results.values()
+        assert first.seconds is not None
+        assert first.kernel_s == pytest.approx(0.9 * first.seconds, rel=0.05)
+        assert second.kernel_s is None
+        assert first.method.startswith("graphs of ")
+        assert first.method.endswith("calls, normal inputs (int8: uniform)")
+        assert first.row()["load"] == "sustained"
 
 
 def test_inputs_that_fit_the_cache_are_timed_with_a_flush_before_each_call() -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from shapes.errors import InputError
 from shapes.measure import InProcess, Settings
-from shapes.measure.backend import CpuBackend, cpu_cache_bytes, open_backend
+from shapes.measure.backend import Backend, cpu_cache_bytes, open_backend
 from shapes.measure.executor import NotMeasured
 from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
 from shapes.measure.kernels import UnsupportedError, build
@@ -35,8 +35,8 @@ SUITES = sorted((Path(__file__).parents[1] / "reports" / "suites").glob("*.toml"
 
 
 @pytest.fixture(scope="module")
-def backend() -> CpuBackend:
-    made = CpuBackend()
+def backend() -> Backend:
+    made = Backend()
     made.cache_bytes = 2**14  # one or two input sets
     return made
 
@@ -126,7 +126,7 @@ SUBJECTS = [
 
 
 @pytest.mark.parametrize("job", SUBJECTS, ids=range(len(SUBJECTS)))
-def test_every_kernel_computes_what_fp32_gives(job: Job, backend: CpuBackend) -> None:
+def test_every_kernel_computes_what_fp32_gives(job: Job, backend: Backend) -> None:
     kernel = build(job, backend)
     assert verify(kernel) <= kernel.bound
     kernel.calls[-1]()
@@ -166,7 +166,7 @@ def test_self_attention_computes_what_transformers_classes_do(name: str, norm: s
     assert torch.allclose(ours(x), theirs(x, position_embeddings=angles, attention_mask=mask)[0], atol=1e-5)
 
 
-def test_a_product_that_skips_its_last_rows_is_found_by_the_poison(backend: CpuBackend, monkeypatch) -> None:
+def test_a_product_that_skips_its_last_rows_is_found_by_the_poison(backend: Backend, monkeypatch) -> None:
     real = torch.mm
 
     def skipping(a, b, out):
@@ -178,7 +178,7 @@ def test_a_product_that_skips_its_last_rows_is_found_by_the_poison(backend: CpuB
         verify(kernel)
 
 
-def test_a_product_with_one_wrong_operand_is_found(backend: CpuBackend, monkeypatch) -> None:
+def test_a_product_with_one_wrong_operand_is_found(backend: Backend, monkeypatch) -> None:
     real = torch.mm
     monkeypatch.setattr(torch, "mm", lambda a, b, out: real(a, b.flip(0), out=out))
     kernel = build(Job(Gemm("x", "forward", 32, 32, 32, dtype="bf16")), backend)
@@ -186,7 +186,7 @@ def test_a_product_with_one_wrong_operand_is_found(backend: CpuBackend, monkeypa
         verify(kernel)
 
 
-def test_attention_that_forgets_its_mask_is_found(backend: CpuBackend, monkeypatch) -> None:
+def test_attention_that_forgets_its_mask_is_found(backend: Backend, monkeypatch) -> None:
     from torch.nn import functional
 
     real = functional.scaled_dot_product_attention
@@ -246,7 +246,7 @@ def test_a_part_that_cannot_run_is_refused_with_the_reason(part: Part, kernel: s
     assert outcome.value.status == "unsupported"
 
 
-def test_a_librarys_recurrence_runs_where_it_is_installed(backend: CpuBackend, monkeypatch) -> None:
+def test_a_librarys_recurrence_runs_where_it_is_installed(backend: Backend, monkeypatch) -> None:
     asked: dict[str, object] = {}
 
     class GatedDeltaNet(torch.nn.Module):
@@ -359,7 +359,7 @@ def test_what_is_no_size_is_refused(text: object) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("path", SUITES, ids=lambda path: path.stem)
-def test_every_suite_runs_dry_at_a_reduced_size(path: Path, backend: CpuBackend) -> None:
+def test_every_suite_runs_dry_at_a_reduced_size(path: Path, backend: Backend) -> None:
     """One job in many of each suite, small: the whole dry run is `sizer bench --suite … --scale 0.02`."""
     suite = load_suite(path, scale=1 / 64)
     session = InProcess(backend)
@@ -390,7 +390,7 @@ def test_a_kernel_that_did_not_run_is_refused_by_name() -> None:
 
 
 @pytest.mark.parametrize(("attention", "status"), [("fa2", "ok"), ("cudnn", "unsupported"), ("fa3", "unsupported")])
-def test_a_layer_runs_the_attention_that_it_names_or_none(backend: CpuBackend, attention: str, status: str) -> None:
+def test_a_layer_runs_the_attention_that_it_names_or_none(backend: Backend, attention: str, status: str) -> None:
     part = replace(layer(), workload=Workload(b=2, s=32, attention=attention))  # type: ignore[arg-type]
     found = measure([Job(part)], executor=InProcess(backend), settings=Settings(time_s=0.005, precision=1.0))
     assert [one.status for one in found.results.values()] == [status]

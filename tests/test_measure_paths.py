@@ -18,7 +18,7 @@ import cuda_shim  # noqa: E402  # needs torch
 import shapes.measure as measure_package  # noqa: E402
 from shapes.errors import InputError  # noqa: E402
 from shapes.measure import InProcess, Settings  # noqa: E402
-from shapes.measure.backend import CpuBackend, accelerator_here  # noqa: E402
+from shapes.measure.backend import Backend, accelerator_here  # noqa: E402
 from shapes.measure.executor import DeviceLostError, NotMeasured  # noqa: E402
 from shapes.measure.jobs import Job, MemoryBound, Part, head, swiglu  # noqa: E402
 from shapes.measure.kernels import build, functions  # noqa: E402
@@ -158,7 +158,7 @@ def test_a_package_apart_is_called_as_it_wants(
     module = ModuleType(package)
     module.flash_attn_func = flash  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, package, module)
-    backend = CpuBackend()
+    backend = Backend()
     backend.cache_bytes = 2**14
     core = Attention("a", "forward", 1, 2, 2, 32, 32, 16, 16, window=window)
     made = build(Job(core, kernel), backend)
@@ -287,6 +287,6 @@ def test_an_accelerator_is_not_here_without_a_driver_or_torch(monkeypatch: pytes
     assert not accelerator_here()
     monkeypatch.setattr("shapes.measure.backend.DRIVERS", ("/",))
     assert accelerator_here() is torch.cuda.is_available()
-    flush = CpuBackend.flusher(SimpleNamespace(cache_bytes=64))  # type: ignore[arg-type]
+    flush = Backend.flusher(SimpleNamespace(cache_bytes=64))  # type: ignore[arg-type]
     flush()
     assert np.array_equal(group := np.ones(3), group)

@@ -323,3 +323,15 @@ def test_a_finalist_that_cannot_be_prepared_anew_is_named_and_passed_over() -> N
 
     result = race(list(truth), 0.02, device.sample, renew=renew)
     assert (result.best, result.failed) == (2, {1: "oom: out of memory"})
+
+
+def test_on_a_noisy_device_preparing_anew_goes_on_until_it_is_sure_too() -> None:
+    # Preparations of two runs each never told anything there: nobody is judged by fewer than twenty batches.
+    truth = np.array([1.0, 1.0, 1.2])
+    for seed in range(4):
+        anew: list[int] = []
+        sample = autocorrelated(truth, np.random.default_rng(seed))
+        result = race([1.0] * 3, 0.02, sample, renew=anew.append, regret=0.02)
+        assert (result.finished, result.best in (0, 1)) == (True, True)
+        assert result.sure >= 0.95
+        assert len(anew) >= 9

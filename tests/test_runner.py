@@ -185,12 +185,24 @@ def test_a_stopwatch_refuses_a_kernel_that_computes_something_else() -> None:
         Stopwatch(fake_kernel(1e-3, error=0.5), FakeBackend())
 
 
-def test_short_kernels_are_timed_by_graph_and_long_ones_are_not() -> None:
-    short = Stopwatch(fake_kernel(10e-6), FakeBackend(graphs=True))
-    long = Stopwatch(fake_kernel(1e-3), FakeBackend(graphs=True))
-    # 2 ms of 10 us calls over 3 sets: 67 rounds of them.
-    assert (short.per_sample, long.per_sample) == (201, 1)
-    assert short.take(4) == pytest.approx([10e-6] * 4)
+def test_bursts_and_sustained_times_are_kept_apart_and_their_rows_say_which(tmp_path: Path) -> None:
+    executor, job = FakeExecutor(lambda one: 1e-3), Job(Gemm("x", "forward", 8, 8, 8))
+    with Store.open(tmp_path / "s.db") as store:
+        for load, measured in (("burst", 1), ("sustained", 1), ("sustained", 0), ("burst", 0)):
+            sweep = measure([job], executor=executor, store=store, settings=Settings(load=load))
+            assert sweep.measured == measured
+            assert [one.row()["load"] for one in sweep.results.values()] == [load]
+        assert [one.environment.load for one in store.measurements()] == ["burst", "sustained"]
+
+
+def test_whatever_can_be_captured_is_timed_by_graphs_however_long_it_takes() -> None:
+    # One way of timing a sweep: short and long kernels side by side would differ by the gap between launches.
+    # 2 ms of 10 us calls over 3 sets: 67 rounds of them; of 1 ms calls a graph of two sets, of 5 ms calls one of each.
+    for seconds, calls in ((10e-6, 201), (1e-3, 2), (5e-3, 1)):
+        watch = Stopwatch(fake_kernel(seconds), FakeBackend(graphs=True))
+        assert (watch.per_sample, watch.timed_by) == (calls, f"graphs of {calls} calls")
+        assert watch.take(4) == pytest.approx([seconds] * 4)
+    assert Stopwatch(fake_kernel(1e-3), FakeBackend()).timed_by == "fake clock"
 
 
 def test_every_call_is_preceded_by_a_flush_where_inputs_cannot_exceed_the_cache() -> None:

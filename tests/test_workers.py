@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +22,7 @@ from shapes.errors import InputError
 from shapes.measure import Settings, workers
 from shapes.measure.environment import Environment
 from shapes.measure.executor import DeviceLostError, Event, Executor, Round
+from shapes.measure.in_process import ALIVE
 from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
@@ -190,6 +194,40 @@ def test_real_processes_that_die_hang_or_fail_are_replaced_and_their_culprits_na
     }
     assert {one.description["k"] for one in result.results.values() if one.ok} == {1, 2, 3, 4}
     assert sum("skipped" in line for line in said) == 3
+
+
+class Endless(FakeExecutor):
+    """A device that answers nothing; whoever waits at its pipe hears when its process has ended."""
+
+    def __init__(self, device: str | None) -> None:
+        super().__init__(lambda job: 1e-3)
+
+    def run(self, jobs: Any, settings: Any, **rest: Any) -> Iterator[Any]:
+        yield ALIVE
+        os.write(1, b"hangs\n")
+        time.sleep(3600)
+
+
+DRIVER = """
+import sys
+sys.path[:0] = {path!r}
+from test_workers import Endless, job
+from shapes.measure import Settings
+from shapes.measure.workers import Child, Workers
+if __name__ == "__main__":
+    list(Workers([Child(None, Endless)], print).run([job(1)], Settings()))
+"""
+
+
+@pytest.mark.slow
+def test_a_device_that_hangs_ends_when_its_driver_was_killed(tmp_path: Path) -> None:
+    (tmp_path / "driver.py").write_text(DRIVER.format(path=sys.path))
+    driver = subprocess.Popen([sys.executable, str(tmp_path / "driver.py")], stdout=subprocess.PIPE)
+    assert driver.stdout is not None
+    assert driver.stdout.readline() == b"hangs\n"
+    driver.kill()
+    driver.wait()
+    assert driver.stdout.read() == b""  # comes when the last process that holds it is gone
 
 
 def no_torch(device: str | None) -> Executor:

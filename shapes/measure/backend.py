@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,35 +28,11 @@ LEAD_FACTOR, LEAST_LEAD_S, MOST_LEAD_S = 2.0, 20e-6, 5e-3
 #: ``torch.cuda._sleep`` counts clock cycles; at a lower clock than this the wait is a little longer.
 WAIT_HZ = 2e9
 
+#: Calls that the profiler sees of a kernel.
+PROFILED = 8
+
 #: Bytes taken for a device's last-level cache where neither torch nor the device's file tells it.
 UNKNOWN_CACHE_BYTES = 128 * 2**20
-
-
-class Backend(Protocol):
-    """What timing needs of a device. Times are seconds, one a call."""
-
-    #: torch's name of the device: "cuda:0", "cpu".
-    device: str
-
-    @property
-    def cache_bytes(self) -> int: ...
-
-    @property
-    def free_bytes(self) -> int: ...
-
-    def now(self) -> float: ...
-
-    def synchronize(self) -> None: ...
-
-    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]: ...
-
-    def flusher(self) -> Call: ...
-
-    def capture(self, calls: Sequence[Call]) -> Call | None: ...
-
-    def peak_bytes(self, call: Call) -> int | None: ...
-
-    def release(self) -> None: ...
 
 
 def open_backend(device: str | None = None) -> Backend:
@@ -76,20 +52,24 @@ def open_backend(device: str | None = None) -> Backend:
     except (RuntimeError, ValueError):
         raise InputError("expected a torch device such as cpu, cuda or cuda:1", key="device", value=device) from None
     if wanted.type == "cpu":
-        return CpuBackend()
+        return Backend()
     if accelerator is None or accelerator.type != wanted.type:
         seen = "no accelerator" if accelerator is None else accelerator.type
         raise InputError(f"expected a device that torch sees here: cpu or {seen}", key="device", value=device)
-    index = wanted.index if wanted.index is not None else _current_index()
+    index = wanted.index if wanted.index is not None else torch.get_device_module(wanted).current_device()
     if index >= torch.accelerator.device_count():
         raise InputError(f"expected an index below {torch.accelerator.device_count()}", key="device", value=device)
     return AcceleratorBackend(f"{wanted.type}:{index}")
 
 
-class CpuBackend:
-    """The processor this runs on, timed by ``time.perf_counter``."""
+class Backend:
+    """What timing needs of a device: the processor this runs on, timed by ``time.perf_counter``, or an accelerator.
+
+    ``device``: torch's name of it, "cuda:0", "cpu". Times are seconds, one a call.
+    """
 
     device = "cpu"
+    timed_by = "host clock"
 
     def __init__(self) -> None:
         self.cache_bytes = cpu_cache_bytes()
@@ -128,21 +108,24 @@ class CpuBackend:
     def peak_bytes(self, call: Call) -> int | None:
         return None
 
+    def kernel_s(self, calls: Sequence[Call]) -> float | None:
+        return None
+
     def release(self) -> None:
         pass
 
 
-class AcceleratorBackend:
+class AcceleratorBackend(Backend):
     """An accelerator, timed by its own events, queued without a synchronisation a call."""
+
+    timed_by = "events"
 
     def __init__(self, device: str) -> None:
         import torch
 
         self.device = device
-        # torch 2.6 has the first name only, later ones warn of it.
-        select = getattr(torch.accelerator, "set_device_index", None) or torch.accelerator.set_device_idx
-        select(torch.device(device).index or 0)
         self._module: Any = torch.get_device_module(device)
+        self._module.set_device(device)
         self._queueing_s: dict[str, float] = {}
         self.cache_bytes = self._read_cache_bytes()
 
@@ -160,9 +143,6 @@ class AcceleratorBackend:
         free, _ = self._module.mem_get_info()
         # What torch's allocator holds but does not use is free to us.
         return int(free) + int(self._module.memory_reserved()) - int(self._module.memory_allocated())
-
-    def now(self) -> float:
-        return time.perf_counter()
 
     def synchronize(self) -> None:
         import torch
@@ -229,16 +209,19 @@ class AcceleratorBackend:
         self.synchronize()
         return int(self._module.max_memory_allocated()) - before
 
+    def kernel_s(self, calls: Sequence[Call]) -> float | None:
+        """Seconds of one call's kernels, by the device's own records (CUPTI), without the gaps between them."""
+        from torch.profiler import profile
+
+        with profile() as seen:
+            for call in calls[:PROFILED]:
+                call()
+            self.synchronize()
+        microseconds = sum(one.self_device_time_total for one in seen.key_averages())
+        return float(microseconds) * 1e-6 / len(calls[:PROFILED]) or None
+
     def release(self) -> None:
         self._module.empty_cache()
-
-
-def _current_index() -> int:
-    import torch
-
-    # torch 2.6 has the second name only, later ones warn of it.
-    read = getattr(torch.accelerator, "current_device_index", None) or torch.accelerator.current_device_idx
-    return int(read())
 
 
 def cpu_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> int:

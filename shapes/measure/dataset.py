@@ -114,6 +114,7 @@ def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> Values:
         "identity": environment.identity,
         "driver": environment.driver,
         "threads": environment.threads,
+        "load": environment.load,
         "libraries": dict(environment.versions),
         "harness": environment.harness,
         "host": {key: environment.host.get(key) for key in OF_HOST},
@@ -156,6 +157,7 @@ def _read(folder: Path) -> Dataset:
 def _environment(sidecar: Named, where: str) -> Environment:
     try:
         own = {key: sidecar[key] for key in ("driver", "threads", "harness", "host")}
+        own["load"] = sidecar.get("load")
         found = Environment.from_dict({**own, "device": sidecar["sku"], "versions": sidecar["libraries"]})
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

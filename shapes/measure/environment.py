@@ -24,6 +24,9 @@ from shapes.measure.backend import Backend
 #: Raise when a change makes new figures differ from old ones of the same work: old results are then not reused.
 HARNESS_VERSION = 1
 
+#: How a device is loaded while it is timed, where nothing else is asked for.
+BURST = "burst"
+
 #: NVML's clock-event bits that slow a device below what its power limit alone does (nvml.h).
 _THROTTLES = {
     0x8: "hardware slowdown",
@@ -39,6 +42,7 @@ class Environment:
     """What must match for a stored result to stand for a new one (``identity``), and what is only recorded.
 
     ``threads``: of the CPU when it is the device measured. ``versions``: torch, cuda, cublas, cudnn, triton …
+    ``load``: "burst" (short batches, other work between) or "sustained" (seconds of the same, at the power limit).
     """
 
     device: str
@@ -48,11 +52,14 @@ class Environment:
     versions: tuple[tuple[str, str], ...]
     harness: int = HARNESS_VERSION
     host: dict[str, Any] = field(default_factory=dict, compare=False)
+    load: str = BURST
 
     @property
     def identity(self) -> str:
-        """Hash of device name, driver, versions, threads and harness; another card of the same name is the same."""
+        """Hash of device name, driver, versions, threads, harness, load; another card of the same name is the same."""
         known = {"device": self.device, "driver": self.driver, "threads": self.threads, "versions": self.versions}
+        if self.load != BURST:
+            known["load"] = self.load
         text = json.dumps({**known, "harness": self.harness}, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -88,6 +95,7 @@ class Environment:
             versions=tuple(sorted((str(key), str(value)) for key, value in dict(data["versions"]).items())),
             harness=int(data["harness"]),
             host=dict(data.get("host") or {}),
+            load=str(data.get("load") or BURST),
         )
 
 

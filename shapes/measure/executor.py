@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.measure.environment import Environment
+from shapes.measure.environment import BURST, Environment
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, Status
 from shapes.measure.stats import CONFIDENCE, LEAST_PRECISE, Stopping
@@ -37,7 +37,7 @@ class Settings:
 
     ``time_s``: most device time a job. ``batch_s``: device time of a job in a round. ``interleave``: how
     many jobs are open at once. ``warm_up_s``: least device time of a job before its first sample.
-    ``least_samples`` before an interval is called precise.
+    ``least_samples`` before an interval is called precise. ``load``: what its rows say of these (``Environment``).
     """
 
     precision: float = 0.005
@@ -49,6 +49,7 @@ class Settings:
     warm_up_s: float = 0.004
     most_warm_up_s: float = 0.05
     seed: int = 0
+    load: str = BURST
 
     @property
     def stopping(self) -> Stopping:

@@ -27,7 +27,7 @@ from shapes.measure.executor import (
     Settings,
 )
 from shapes.measure.jobs import Job, Part
-from shapes.measure.kernels import UnsupportedError, build
+from shapes.measure.kernels import INPUTS, UnsupportedError, build
 from shapes.measure.record import Measurement, Status, outcome, summary_fields
 from shapes.measure.stats import StopReason, summarise
 from shapes.measure.timer import Stopwatch, WrongResultError
@@ -77,6 +77,8 @@ class InProcess:
         self.settings = settings or Settings()
         self._environment: Environment | None = None
         self._checked: set[str] = set()
+        #: Of each kind of kernel the first is cross-checked, which costs as much as timing it.
+        self._profiled: set[str] = set()
         self._control: Prepared | None = None
 
     @property
@@ -232,7 +234,10 @@ class InProcess:
         job, work = prepared.job, prepared.job.work
         kernel: _Kernel = prepared.handle
         # The peak of a part of a model is asked for by people; a product's is its operands.
-        peak = kernel.stopwatch.peak_bytes() if isinstance(work, Part) else None
+        watch = kernel.stopwatch
+        peak = watch.peak_bytes() if isinstance(work, Part) else None
+        first = watch.kernel.name not in self._profiled
+        self._profiled.add(watch.kernel.name)
         result = outcome(
             job,
             self.environment,
@@ -240,9 +245,11 @@ class InProcess:
             samples=prepared.samples,
             stop=reason,
             flops=work.flops,
-            bytes=kernel.stopwatch.kernel.set_bytes,
-            per_sample=kernel.stopwatch.per_sample,
-            check_error=kernel.stopwatch.error,
+            bytes=watch.kernel.set_bytes,
+            per_sample=watch.per_sample,
+            check_error=watch.error,
+            method=f"{watch.timed_by}, {INPUTS}",
+            kernel_s=watch.kernel_s() if first else None,
             control_s=float(np.median(prepared.controls)) if len(prepared.controls) else None,
             peak_bytes=peak,
             clocks=typical([{**seen, "throttled": kernel.throttled} for seen in kernel.clocks if seen]),

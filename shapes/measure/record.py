@@ -87,6 +87,7 @@ class Measurement:
     ``correlation`` in samples, ``clocks`` in MHz, W and C, ``created`` in seconds since 1970.
     ``samples``: seconds of one call each (of short kernels the mean over ``per_sample`` calls), in the order taken.
     ``control_s``: the control shape's median while this was measured. ``stop``: precision, time or samples.
+    ``method``: what told the time, of which inputs. ``kernel_s``: the kernels alone by torch's profiler, of some.
     """
 
     key: str
@@ -103,6 +104,8 @@ class Measurement:
     per_sample: int = _column(COUNT, default=1)
     check_error: float | None = _column(NUMBER, default=None)
     control_s: float | None = _column(TIME, default=None)
+    method: str = _column(TEXT, default="")
+    kernel_s: float | None = _column(TIME, default=None)
     drift: float = _column(NUMBER, default=0.0)
     correlation: float = _column(NUMBER, default=1.0)
     peak_bytes: int | None = _column(COUNT, default=None)
@@ -141,6 +144,7 @@ class Measurement:
             **{name: getattr(self, name) for name in COLUMNS if name not in _NESTED},
             "tflops": self.tflops,
             "device": self.environment.device,
+            "load": self.environment.load,
             "torch": dict(self.environment.versions).get("torch"),
             "samples_taken": len(self.samples),
             "description": description,
@@ -176,6 +180,7 @@ _CHECKS: dict[str, Check] = {
     "environment.uuid": TEXT,
     "environment.driver": TEXT,
     "environment.threads": COUNT,
+    "environment.load": TEXT,
     "environment.host": OBJECT,
     "description.kind": NAME,
     "clocks.throttle": REASONS,

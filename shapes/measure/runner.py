@@ -11,6 +11,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from dataclasses import replace
 
 import numpy as np
 
@@ -83,14 +84,17 @@ def measure(
     deadline = start + time_limit_s if time_limit_s is not None else None
     with ExitStack() as held:
         kept = store if store is not None else held.enter_context(Store.in_memory())
-        environment = executor.environment
+        environment = replace(executor.environment, load=settings.load)
         book = _Book(kept, environment, {} if fresh else _stored(kept, environment, settings, wanted))
         for one in book.found.values():
             keep(one)
         waiting = ordered([job for key, job in wanted.items() if key not in book.found], settings.seed)
         samples = {} if fresh else kept.unfinished([job.key for job in waiting], environment)
         begun = executor.run(waiting, settings, deadline=deadline, unfinished=samples) if waiting else ()
-        for event in () if REQUESTS else begun:
+        for heard in () if REQUESTS else begun:
+            event = heard
+            if isinstance(heard, Measurement):
+                event = replace(heard, environment=replace(heard.environment, load=settings.load))
             book.hear(event)
             if isinstance(event, Measurement):
                 keep(event)

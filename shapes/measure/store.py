@@ -20,7 +20,6 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -82,7 +81,7 @@ class DamagedStoreError(InputError):
     """A store of this program that cannot be read."""
 
 
-class Store:
+class Store(ExitStack):
     """An open database. Use it as a context manager; every method commits before it returns.
 
     What goes wrong while it is used (a full disk, damage, another writer that does not end) is an InputError that says
@@ -90,9 +89,9 @@ class Store:
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        super().__init__()
         self._connection = connection
-        self._held = ExitStack()
-        self._held.callback(connection.close)
+        self.callback(connection.close)
         self.path = path
         self._inode = _inode(path)
 
@@ -158,19 +157,11 @@ class Store:
         except sqlite3.Error as error:
             raise _trouble(error, place) from None
 
-    def __enter__(self) -> Store:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
     def _lock(self) -> None:
         """Until it is closed, however its process ends, no other measures into this store."""
         # SQLite's own lock on an empty database: every system has it, and lets go of it with the process.
         lock = sqlite3.connect(_companion(self.path, "-lock"), timeout=0, isolation_level=None)
-        self._held.callback(lock.close)
+        self.callback(lock.close)
         try:
             lock.execute("BEGIN EXCLUSIVE")
         except sqlite3.OperationalError:
@@ -180,9 +171,6 @@ class Store:
                 "import` joins what both export)",
                 where=str(self.path),
             ) from None
-
-    def close(self) -> None:
-        self._held.close()
 
     @contextmanager
     def _guarded(self) -> Iterator[sqlite3.Connection]:
@@ -239,17 +227,12 @@ class Store:
             ).fetchone()
         return _readable(row) if row is not None else None
 
-    def measurements(
-        self,
-        *,
-        kind: str | None = None,
-        device: str | None = None,
-        label: str | None = None,
-        status: str | None = None,
-        newest: int | None = None,
-    ) -> Iterator[Measurement]:
-        """Measurements in the order they were made; ``device`` and ``label`` match any part of the text."""
-        clauses, values = _where(kind=kind, device=device, label=label, status=status)
+    def measurements(self, *, newest: int | None = None, **of: str | None) -> Iterator[Measurement]:
+        """Measurements in the order they were made, the ``newest`` so many; ``of`` a kind, status, device or label:
+
+        of the latter two any part of the text.
+        """
+        clauses, values = _where(of)
         chosen = f"SELECT id FROM measurement {clauses} ORDER BY created DESC, id DESC LIMIT ?"
         query = f"{_SELECT} WHERE id IN ({chosen}) ORDER BY created, id"
         with self._guarded() as connection:
@@ -350,7 +333,7 @@ def _samples_of(blob: Any) -> Array:
     return np.frombuffer(blob, dtype="<f8").astype(np.float64)
 
 
-def _where(**columns: str | None) -> tuple[str, tuple[object, ...]]:
+def _where(columns: Mapping[str, str | None]) -> tuple[str, tuple[object, ...]]:
     clauses: list[str] = []
     values: list[object] = []
     for column, value in columns.items():

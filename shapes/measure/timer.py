@@ -1,4 +1,4 @@
-"""Timing one kernel: warm up to steady clocks, cold caches, queued batches, graphs for short kernels, checked results.
+"""Timing one kernel: warm up to steady clocks, cold caches, queued batches, graphs where they can be, checked results.
 
 A ``Stopwatch`` is a prepared kernel: ``take(n)`` gives n samples of seconds. It is made of a ``Kernel`` (callables over
 rotated inputs) and a ``Backend`` (a device). Order of making: the result is checked first, so that a wrong or skipped
@@ -22,9 +22,8 @@ Array = NDArray[np.float64]
 CACHE_FACTOR = 2
 #: Most input sets made: beyond it the caches are flushed between calls instead.
 MOST_SETS = 512
-#: On a device with graphs, kernels under this are timed by replay: the gap between queued launches is 3 to 10 us.
-SHORT_S = 100e-6
-#: A graph holds enough calls to run this long, so that its own launch is lost in it.
+#: On a device with graphs what can be captured is timed by replay, whatever its length: the gap between queued launches
+#: is 3 to 10 us. A graph holds enough calls to run this long, so that its own launch is lost in it.
 GRAPH_S = 2e-3
 #: Warm-up ends when two successive batches' medians agree within this share.
 STEADY = 0.01
@@ -106,48 +105,53 @@ class Stopwatch:
     ) -> None:
         self.kernel = kernel
         self._backend = backend
+        self._calls: Sequence[Call] = kernel.calls
         self._next = 0
-        self._replay: Call | None = None
-        self._per_replay = 1
+        #: Calls that one sample is the mean of.
+        self.per_sample = 1
         self.error = verify(kernel) if check else None
         self._flush = backend.flusher() if kernel.needs_flush else None
-        first = self._time(self._next_calls(1))
         # A first call may load libraries: it is no estimate, however long it took.
-        estimate = float(np.median(self._time(self._next_calls(3 if first[0] < most_warm_up_s else 1))))
-        if estimate < SHORT_S and kernel.capturable and self._flush is None:
+        estimate = float(np.median(self.take(3 if self.take(1)[0] < most_warm_up_s else 1)))
+        if kernel.capturable and self._flush is None:
             self._capture(estimate)
         if estimate < most_warm_up_s:
-            per_batch = max(1, min(50, int(warm_up_s / 2 / max(estimate * self._per_replay, 1e-7))))
+            per_batch = max(1, min(50, int(warm_up_s / 2 / max(estimate * self.per_sample, 1e-7))))
             warm_up(lambda: self.take(per_batch), backend.now, least_s=warm_up_s, most_s=most_warm_up_s)
         self.estimate_s = estimate
 
     @property
-    def per_sample(self) -> int:
-        """Calls that one sample is the mean of."""
-        return self._per_replay
+    def timed_by(self) -> str:
+        """What tells a call's time."""
+        return self._backend.timed_by if self._calls is self.kernel.calls else f"graphs of {self.per_sample} calls"
 
     def take(self, samples: int) -> Array:
-        """``samples`` times of one call, in seconds; of a short kernel each is the mean over a graph's calls."""
-        if self._replay is not None:
-            return self._time([self._replay] * samples) / self._per_replay
-        return self._time(self._next_calls(samples))
+        """``samples`` times of one call, in seconds; of graphs each is the mean over a graph's calls."""
+        sets = self._calls
+        calls = [sets[(self._next + index) % len(sets)] for index in range(samples)]
+        self._next = (self._next + samples) % len(sets)
+        return self._backend.time_batch(calls, self._flush) / self.per_sample
+
+    def kernel_s(self) -> float | None:
+        """Seconds of one call's kernels alone, by torch's profiler; None where it sees none."""
+        return self._backend.kernel_s(self.kernel.calls)
 
     def peak_bytes(self) -> int | None:
         """Most memory while one call runs, one set of inputs and weights included; None where the device cannot say."""
         extra = self._backend.peak_bytes(self.kernel.calls[0])
         return None if extra is None else self.kernel.set_bytes + extra
 
-    def _time(self, calls: Sequence[Call]) -> Array:
-        return self._backend.time_batch(calls, self._flush)
-
-    def _next_calls(self, count: int) -> list[Call]:
-        sets = self.kernel.calls
-        calls = [sets[(self._next + index) % len(sets)] for index in range(count)]
-        self._next = (self._next + count) % len(sets)
-        return calls
-
     def _capture(self, estimate: float) -> None:
-        rounds = max(1, round(GRAPH_S / max(estimate, 1e-6) / len(self.kernel.calls)))
-        calls = list(self.kernel.calls) * rounds
-        self._replay = self._backend.capture(calls)
-        self._per_replay = len(calls) if self._replay is not None else 1
+        """Graphs of all input sets, over and over, or of some each, as long kernels: one way of timing a sweep."""
+        sets = self.kernel.calls
+        each = max(1, round(GRAPH_S / max(estimate, 1e-6)))
+        parts = [sets * round(each / len(sets))]
+        if each < len(sets):
+            parts = [sets[start : start + each] for start in range(0, len(sets) - each + 1, each)]
+        graphs: list[Call] = []
+        for part in parts:
+            graph = self._backend.capture(part)
+            if graph is None:
+                return
+            graphs.append(graph)
+        self._calls, self.per_sample = graphs, len(parts[0])

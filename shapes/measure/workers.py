@@ -159,6 +159,7 @@ def _signal(code: int) -> str:
 def _serve(pipe: Connection, make: Make, device: str | None) -> None:
     """Answer what comes through ``pipe`` until its other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the driver's to hear
+    Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
     here = Device(make, device)
     with suppress(EOFError, OSError):
         while True:
@@ -172,6 +173,12 @@ def _serve(pipe: Connection, make: Make, device: str | None) -> None:
                 pipe.send(LostError(f"{error or type(error).__name__}"[:300]) if lost else error)
                 break
     os._exit(0)  # a device that is lost may keep an orderly end waiting for ever
+
+
+def _end_with(parent: Any) -> None:
+    """End this process when ``parent`` has ended, though a device hangs: nothing else would ever end it."""
+    parent.join()
+    os._exit(1)
 
 
 class _Leases:

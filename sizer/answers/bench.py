@@ -37,8 +37,8 @@ from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 
-#: What ``--op`` knows; the layouts of the products, and the direction of the parts, that ``--phase`` asks for.
-OPS, DIRECTIONS, LAYOUTS = content(Path(__file__).with_name("bench.toml")).values()
+#: What ``--op`` knows; settings of ``--sustained``; what ``--phase`` asks for: directions of parts, products' layouts.
+OPS, SUSTAINED, DIRECTIONS, LAYOUTS = content(Path(__file__).with_name("bench.toml")).values()
 
 #: What `bench all` measures, the suite that is worth most a second first; the share of its time that is kept for
 #: writing; and how much smaller everything is on a processor, where it only shows that the command works.

@@ -71,6 +71,8 @@ def _judged(job: Job, one: Measurement | None, device: Device | None) -> Check:
         return Check(name, None if missing else False, f"{one.status}: {one.message}")
     rate = f"{one.tflops:.4g} TFLOPS" if one.tflops else f"{one.bytes / one.seconds / 1e9:.4g} GB/s"
     said = f"{1e6 * one.seconds:.4g} us, {rate}"
+    if one.kernel_s is not None:
+        said += f", {one.seconds / one.kernel_s - 1:+.1%} to the profiler's kernels"
     if device is None:
         return Check(name, True, said)
     moves, dtype = isinstance(job.work, MemoryBound), str(one.description["dtype"])

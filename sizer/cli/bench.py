@@ -38,7 +38,10 @@ def command(asked: Asked) -> None:
         asked.suites, asked.config = every_suite(), None
         asked.time_limit = asked.time_limit or 60 * asked.minutes
     _refuse(asked)
-    settings = given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
+    from sizer.answers.bench import SUSTAINED
+
+    settings: Values = {**SUSTAINED} if asked.sustained else {}
+    settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
     if asked.dry_run:
         asked.answer(_planned(asked, settings), " --dry-run")
     else:

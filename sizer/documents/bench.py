@@ -34,7 +34,7 @@ LISTED = 10
 FIELDS = (
     *("kind", "phase", "dtype", "layout", "kernel", "batch", "m", "n", "k"),
     *(name for name in COLUMNS if name not in ("description", "environment", "samples", "clocks")),
-    *("tflops", "device", "torch", "samples_taken"),
+    *("tflops", "device", "load", "torch", "samples_taken"),
 )
 
 

@@ -10,7 +10,16 @@ from shapes.errors import InputError, positive_int, refuse
 from shapes.json_form import Named, Values
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
-from sizer.searching.baseline import DEFAULT_B, DEFAULT_S, DIMENSIONS, OPTIONS, Baseline, Scope, sequences
+from sizer.searching.baseline import (
+    DEFAULT_B,
+    DEFAULT_S,
+    DIMENSIONS,
+    ON_A_CPU,
+    OPTIONS,
+    Baseline,
+    Scope,
+    sequences,
+)
 from sizer.searching.pricing import Progress
 from sizer.searching.result import SearchResult
 from sizer.searching.run import EXHAUSTIVE, Query, find
@@ -97,6 +106,8 @@ def search(
     _used(what, config, params, dimensions)
     workload = _asked_workload(rest, tokens)
     target, measured = _source(measure, device, measuring)
+    if config is None and measured is not None and measured.executor.environment.cpu:
+        workload = {**ON_A_CPU, **workload}
     asked: Values = {"dimensions": dimensions, "scope": scope, **workload}
     limits = limits or Limits()
     shards = limits.shards(workload.get("t", 1))

@@ -26,10 +26,10 @@ from shapes.operators import Gemm, GroupedGemm
 from shapes.program import REQUESTS
 from shapes.workload import Workload
 from sizer.checking.measured import device_at_hand
-from sizer.searching.paired import BaselineError, CannotRunError, Outcome, Race
+from sizer.searching.paired import MOST_SAMPLES, BaselineError, CannotRunError, Outcome, Race
 from sizer.searching.pricing import Progress, TimedCandidate, Times, rebuilt, timed_operators
 from sizer.searching.space import Objective, Space, whole_heads
-from sizer.searching.strategies import STRATEGIES
+from sizer.searching.strategies import MOST_PREPARED, STRATEGIES
 
 #: (job, how many times it counts in the candidate's time)
 WeightedJobs = Sequence[tuple[Job, float]]
@@ -82,7 +82,6 @@ def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) 
         "one pipeline stage and expert shard: others": workload.p * workload.e > 1,
         "no checkpointing: recomputed layers": workload.train and workload.checkpointing != "none",
         "a decoder: stacks of layers": len(model.stacks) > 1 and names != ("head",),
-        "a dense model: experts": model.moe is not None and "layer" in names,
         f"whole key/value heads on each of {workload.t} shards: split ones": not whole
         and not {"layer", "self_attention"}.isdisjoint(names),
     }
@@ -179,6 +178,9 @@ class Measured:
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
         end = "an end was asked for" if REQUESTS else "--time-limit was up"
         ended = "" if outcome.finished else f"; {end} first, the same command goes on"
+        if outcome.finished and outcome.sure < self.confidence:
+            most = f"{MOST_SAMPLES} runs of each, or {MOST_PREPARED} preparations"
+            ended = f", less than the {self.confidence:.0%} asked for: {most}, which are the most, did not tell"
         kept = f" ({reused} kernels timed before)" if reused else ""
         return (
             f"{len(outcome.ratios) - 1} of {len(row) - 1} candidates looked at{kept}, {outcome.sure:.0%} sure that "

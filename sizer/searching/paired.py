@@ -40,6 +40,8 @@ WINDOW = 12
 NOISY = 2.0
 #: There the level is the latest only: the median of so many runs of the baseline, all paired with the same candidates.
 NOISY_BASELINE_BATCH = 4
+#: Batches of a kernel prepared anew there: three preparations have as many as tell anything.
+NOISY_PREPARED = 7
 #: A candidate's own spread counts from so many batches on; before, it is no smaller than what others' is.
 OWN_SPREAD = 20
 #: Below this relative spread nothing is trusted to be known.
@@ -221,20 +223,20 @@ class PairedSamples:
         known = np.where(np.isfinite(self.centres), self.centres, centres)
         return np.asarray(np.exp(known - self._offsets + self._level))
 
-    def take_anew(self, indices: Sequence[int], renew: Renew) -> Mapping[int, Array]:
-        """A batch of runs of each candidate prepared anew, as ratios to the baseline prepared anew.
+    def take_anew(self, indices: Sequence[int], renew: Renew, batches: int) -> Mapping[int, Array]:
+        """Batches of runs of each candidate prepared anew, in turn, as ratios to the baseline prepared anew.
 
-        What fails, or what time ran out on, is missing.
+        What fails is missing; empty where time ran out.
         """
-        found: dict[int, Array] = {}
         renew(0)
-        self._take_baseline(BATCH, alone=True)
-        for index in indices:
-            if REQUESTS or self._race.out_of_time():
-                break
-            if self._try(index, BATCH, renew):
-                found[index] = self.ratios[index][-BATCH:]
-        return found
+        for batch in range(batches):
+            self._take_baseline(BATCH, alone=True)
+            for index in indices:
+                if REQUESTS or self._race.out_of_time():
+                    return {}
+                if index not in self.failed:
+                    self._try(index, BATCH, None if batch else renew)
+        return {index: self.ratios[index][-batches * BATCH :] for index in indices if index not in self.failed}
 
     def settle(self, held: Sequence[int], rounds: Sequence[Mapping[int, Array]]) -> None:
         """Judge candidates that every round holds by their preparations alone.
@@ -242,7 +244,7 @@ class PairedSamples:
         Each preparation weighs the same. What a round has in common (the baseline's own preparation) is taken out.
         """
         runs = np.array([[one[index] for one in rounds] for index in held])
-        batches = runs.mean(axis=2)
+        batches = np.median(runs, axis=2)
         alone = batches - np.median(batches, axis=1, keepdims=True)
         common = np.median(alone, axis=0)
         freedom = (len(held) - 1) * (len(rounds) - 1)
@@ -252,7 +254,9 @@ class PairedSamples:
         for index, own in zip(held, runs - common[None, :, None], strict=True):
             self.ratios[index] = own.ravel()
         self._judge(set(held))
-        self._spreads[list(held)] = max(sqrt(squares / (PREPARATION_LOOKS + freedom)), LEAST_SPREAD)
+        spread = max(sqrt(squares / (PREPARATION_LOOKS + freedom)), LEAST_SPREAD)
+        # Of so many batches; it is preparations that count.
+        self._spreads[list(held)] = spread * sqrt(runs.shape[2] / BATCH)
 
     def _take_baseline(self, count: int, *, alone: bool = False) -> None:
         try:

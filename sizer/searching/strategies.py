@@ -25,9 +25,9 @@ from dataclasses import replace
 import numpy as np
 
 from sizer.searching.paired import (
-    BATCH,
     GROUP,
     MOST_SAMPLES,
+    NOISY_PREPARED,
     START,
     Array,
     Outcome,
@@ -41,9 +41,11 @@ from sizer.searching.paired import (
 LEAST = 20
 #: Of what may go wrong, the part that is left to candidates never looked at; the rest to those that were.
 UNSEEN = 0.5
-#: Of an exhaustive search's time the share that preparing finalists anew may take, how many times each at most, and
-#: how many times at least, which says how many there are.
-FINALS, MOST_PREPARED, LEAST_PREPARED = 0.08, 12, 3
+#: Of an exhaustive search's time the share that finalists' first preparations may take, which says how many there are;
+#: how many those are, and how often each is prepared anew at most.
+FINALS, LEAST_PREPARED, MOST_PREPARED = 0.08, 3, 100
+#: Finals that are held at most, where none of them is sure.
+MOST_FINALS = 3
 
 
 def racing(race: Race) -> Outcome:
@@ -68,8 +70,11 @@ def racing(race: Race) -> Outcome:
         if not arms:
             break
         finished = paired.take(arms, rounds=paired.rounds(arms))
-    if finished and race.renew is not None:
+    left = MOST_FINALS
+    while finished and left and race.renew is not None:
         finished = _finals(paired, race.renew, risk * (1 - UNSEEN))
+        # One that left the finals may be near again: their best was not as good as it looked.
+        left = left - 1 if any_of(paired.chances()) > risk else 0
     return paired.outcome(finished=finished)
 
 
@@ -78,13 +83,12 @@ def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
 
     False: time ran out.
     """
-    left_s = FINALS * LEAST * float(paired.seconds().sum())
-    finalists = paired.finalists(risk, left_s / LEAST_PREPARED)
+    finalists = paired.finalists(risk, FINALS * LEAST * float(paired.seconds().sum()) / LEAST_PREPARED)
     rounds: list[Mapping[int, Array]] = []
-    while len(finalists) > 1 and len(rounds) < (MOST_PREPARED if left_s > 0 else LEAST_PREPARED):
-        left_s -= BATCH * float(paired.seconds()[[0, *finalists]].sum())
-        rounds.append(paired.take_anew(finalists, renew))
-        if len(rounds[-1].keys() | paired.failed.keys() & set(finalists)) < len(finalists):
+    batches = NOISY_PREPARED if paired.noisy else 1
+    while len(finalists) > 1 and len(rounds) < MOST_PREPARED:
+        rounds.append(paired.take_anew(finalists, renew, batches))
+        if not rounds[-1]:
             return False
         finalists = [index for index in finalists if index not in paired.failed]
         if len(rounds) >= LEAST_PREPARED and len(finalists) > 1:

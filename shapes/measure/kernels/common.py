@@ -74,6 +74,10 @@ def generator(backend: Backend, seed: int) -> Any:
     return torch.Generator(device=backend.device).manual_seed(seed)
 
 
+#: What `normal` makes.
+INPUTS = "normal inputs (int8: uniform)"
+
+
 def normal(shape: tuple[int, ...], dtype: str, source: Any, *, scale: float = 1.0) -> Any:
     """Random normal values: zeros and constants run faster, as they toggle fewer wires."""
     import torch
