@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
@@ -45,20 +46,17 @@ def open_backend(device: str | None = None) -> Backend:
     except ImportError:
         raise InputError(f"expected torch to be installed: {install('torch')}", key="measuring") from None
     accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-    if device is None:
-        device = accelerator.type if accelerator is not None else "cpu"
     try:
-        wanted = torch.device(device)
+        wanted = torch.device(device or accelerator or "cpu")
     except (RuntimeError, ValueError):
         raise InputError("expected a torch device such as cpu, cuda or cuda:1", key="device", value=device) from None
     if wanted.type == "cpu":
         return Backend()
-    if accelerator is None or accelerator.type != wanted.type:
-        seen = "no accelerator" if accelerator is None else accelerator.type
-        raise InputError(f"expected a device that torch sees here: cpu or {seen}", key="device", value=device)
+    there = accelerator is not None and accelerator.type == wanted.type
+    many = torch.accelerator.device_count() if there else 0
+    if (wanted.index or 0) >= many:
+        raise InputError(f"expected cpu, or one of the {many} of this type that torch sees", key="device", value=device)
     index = wanted.index if wanted.index is not None else torch.get_device_module(wanted).current_device()
-    if index >= torch.accelerator.device_count():
-        raise InputError(f"expected an index below {torch.accelerator.device_count()}", key="device", value=device)
     return AcceleratorBackend(f"{wanted.type}:{index}")
 
 
@@ -226,13 +224,9 @@ class AcceleratorBackend(Backend):
 
 def cpu_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
     """The processor's largest cache, from Linux's sysfs; a generous guess elsewhere."""
-    sizes = []
-    for entry in Path(root).glob("index*/size"):
-        text = entry.read_text(encoding="ascii").strip()
-        factor = {"K": 2**10, "M": 2**20, "G": 2**30}.get(text[-1:], 1)
-        digits = text.rstrip("KMG")
-        if digits.isdigit():
-            sizes.append(int(digits) * factor)
+    texts = (entry.read_text(encoding="ascii").strip() for entry in Path(root).glob("index*/size"))
+    found = [re.fullmatch(r"(\d+)([KMG]?)", text) for text in texts]
+    sizes = [int(one[1]) * 1024 ** " KMG".index(one[2] or " ") for one in found if one is not None]
     return max(sizes, default=0) or UNKNOWN_CACHE_BYTES
 
 

@@ -160,20 +160,19 @@ class Job:
     def title(self) -> str:
         """A short name for progress bars and tables."""
         work = self.work
-        if isinstance(work, Gemm):
-            batch = f"{work.batch} x " if work.batch > 1 else ""
-            text = f"{work.kind} {batch}{work.m} x {work.n} x {work.k} {work.layout} {work.dtype}"
-        elif isinstance(work, Part):
-            text = _part_title(work)
-        elif isinstance(work, Attention):
-            text = f"attention b={work.batch} a={work.heads} s={work.q_len} d={work.head_dim} {work.phase} {work.dtype}"
-        elif isinstance(work, MemoryBound):
-            text = f"{work.what} {work.rows} x {work.columns} {work.phase} {work.dtype}"
-        elif isinstance(work, GroupedGemm):
-            text = f"grouped {work.groups} x ({work.m} x {work.n} x {work.k}) {work.dtype}"
-        else:
-            text = f"{work.kind} {work.name}"
+        known = _TITLES.get(work.kind, "{0.kind} {0.name}").format
+        text = _part_title(work) if isinstance(work, Part) else known(work)
         return f"{text} {self.kernel}".rstrip()
+
+
+#: Kind of work -> its name in progress bars and tables.
+_TITLES = {
+    "gemm": "gemm {0.m} x {0.n} x {0.k} {0.layout} {0.dtype}",
+    "bmm": "bmm {0.batch} x {0.m} x {0.n} x {0.k} {0.layout} {0.dtype}",
+    "attention": "attention b={0.batch} a={0.heads} s={0.q_len} d={0.head_dim} {0.phase} {0.dtype}",
+    "memory_bound": "{0.what} {0.rows} x {0.columns} {0.phase} {0.dtype}",
+    "grouped_gemm": "grouped {0.groups} x ({0.m} x {0.n} x {0.k}) {0.dtype}",
+}
 
 
 def key_of(description: Named) -> str:

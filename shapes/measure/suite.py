@@ -162,10 +162,6 @@ class _Sweep:
         smaller = max(1, round(base * self._scale)) if base else 0
         return smaller * SCALE_MULTIPLE + rest
 
-    def _flag(self, key: str, default: bool) -> bool:
-        value = self._table.flag(key)
-        return default if value is None else value
-
     def _choices(self, key: str, known: Sequence[str], default: Names) -> tuple[Any, ...]:
         chosen = self._table.texts(key) or default
         if not set(chosen) <= {*known, *default}:
@@ -230,13 +226,13 @@ class _Sweep:
         return chosen
 
     def _mlp(self) -> Iterator[_Made]:
-        return self._dense("width", partial(swiglu, gated=self._flag("gated", True)))
+        return self._dense("width", partial(swiglu, gated=self._table.flag("gated") is not False))
 
     def _head(self) -> Iterator[_Made]:
         return self._dense("vocab", head)
 
     def _dense(self, size: str, make: Callable[..., Part]) -> Iterator[_Made]:
-        more = {"compiled": self._flag("compiled", False), "direction": self._direction()}
+        more = {"compiled": bool(self._table.flag("compiled")), "direction": self._direction()}
         sizes = (self._sizes(key) for key in ("tokens", "hidden", size))
         for *shape, dtype in self._combined(*sizes, self.dtypes):
             yield make(*shape, dtype=dtype, **more)
@@ -246,7 +242,7 @@ class _Sweep:
 
         kernels = self._choices("kernels", (*KERNELS, *NAMES), ("",))
         phases = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
-        causal = self._flag("causal", True)
+        causal = self._table.flag("causal") is not False
         batch, kv = self._sizes("batch", scaled=False)[0], _integer(self._table, "kv_heads")
         # Either as many heads as are named, or those that fill a hidden size.
         named = self._table.has("heads")
@@ -260,7 +256,11 @@ class _Sweep:
             )
 
     def _layer(self) -> Iterator[_Made]:
-        b, compiled, direction = self._sizes("b", scaled=False)[0], self._flag("compiled", False), self._direction()
+        b, compiled, direction = (
+            self._sizes("b", scaled=False)[0],
+            bool(self._table.flag("compiled")),
+            self._direction(),
+        )
         for table in self._table.tables("models"):
             model = self._layer_model(table)
             table.refuse_the_rest()

@@ -93,8 +93,6 @@ class Device:
         executor = self._executor or self._make(self._device)
         self._executor = executor
         deadline = None if left_s is None else time.monotonic() + left_s
-        # What crosses a wire may be read-only.
-        unfinished = {key: (np.array(own), np.array(control)) for key, (own, control) in unfinished.items()}
         for event in executor.run(jobs, settings, deadline=deadline, unfinished=unfinished):
             if isinstance(event, Measurement):
                 yield replace(event, environment=self._signed(event.environment))

@@ -70,15 +70,25 @@ def racing(race: Race) -> Outcome:
         if not arms:
             break
         finished = paired.take(arms, rounds=paired.rounds(arms))
-    left = MOST_FINALS
-    while finished and left and race.renew is not None:
-        finished = _finals(paired, race.renew, risk * (1 - UNSEEN))
-        # One that left the finals may be near again: their best was not as good as it looked.
-        left = left - 1 if any_of(paired.chances()) > risk else 0
+    if finished and race.renew is not None:
+        finished = _finals(paired, race.renew, risk)
     return paired.outcome(finished=finished)
 
 
 def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
+    """Finals, again where one that left them may be near: their best was not as good as it looked.
+
+    False: time ran out.
+    """
+    for _ in range(MOST_FINALS):
+        if not _final(paired, renew, risk * (1 - UNSEEN)):
+            return False
+        if any_of(paired.chances()) <= risk:
+            break
+    return True
+
+
+def _final(paired: PairedSamples, renew: Renew, risk: float) -> bool:
     """Prepare those that may be the best anew until the chance that another than the best is, is ``risk``.
 
     False: time ran out.
