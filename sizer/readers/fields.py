@@ -84,6 +84,11 @@ class Fields:
         """An error about the named field's value."""
         return InputError(expected, where=self.where, key=self.key_of(*names), value=self.raw(*names, default=None))
 
+    def refuse(self, wrong: object, expected: str, *names: str) -> None:
+        """The named field's ``error`` where ``wrong`` holds."""
+        if wrong:
+            raise self.error(expected, *names)
+
     def integer(self, *names: str, default: Any = _MISSING) -> int:
         """A positive integer; a list that says one for every layer is that one."""
         value = self.raw(*names, default=default)
@@ -106,14 +111,12 @@ class Fields:
     def layers(self, *names: str) -> int:
         """A number of layers, within what any model has."""
         layers = self.integer(*names)
-        if layers > MAX_LAYERS:
-            raise self.error(f"expected at most {MAX_LAYERS} layers", *names)
+        self.refuse(layers > MAX_LAYERS, f"expected at most {MAX_LAYERS} layers", *names)
         return layers
 
     def quotient(self, whole: int, number: int, what: str, *names: str) -> int:
         """``whole / number``; an error about the field that says ``number`` unless that divides ``what``."""
-        if whole % number:
-            raise self.error(f"expected a divisor of {what}", *names)
+        self.refuse(whole % number, f"expected a divisor of {what}", *names)
         return whole // number
 
     def kv_heads(self, heads: int, *names: str) -> int:
@@ -125,14 +128,12 @@ class Fields:
     def top_k(self, experts: int, *names: str, default: Any = _MISSING) -> int:
         """The experts that a token meets, of so many."""
         top_k = self.integer(*names, default=default)
-        if top_k > experts:
-            raise self.error(f"expected at most the {experts} experts there are", *names)
+        self.refuse(top_k > experts, f"expected at most the {experts} experts there are", *names)
         return top_k
 
     def choice(self, value: str, choices: Config, *names: str, unless: str = "expected") -> Any:
         """The choice that ``value``, the field's value, names."""
-        if value not in choices:
-            raise self.error(f"{unless} one of {', '.join(choices)}", *names)
+        self.refuse(value not in choices, f"{unless} one of {', '.join(choices)}", *names)
         return choices[value]
 
     def flag(self, *names: str, default: bool = False) -> bool:
@@ -180,8 +181,7 @@ class Fields:
     def nested(self, *names: str) -> Fields:
         """The mapping under the first of ``names`` that is present."""
         value = self._checked(self.raw(*names, default={}), Mapping, "expected an object", None, *names)
-        if value is None:
-            raise self.error("expected an object", *names)
+        self.refuse(value is None, "expected an object", *names)
         return Fields(value, self.where, prefix=self.key_of(*names) + ".", asked=self.asked)
 
     def automatic(self, *names: str) -> int | None:

@@ -346,8 +346,9 @@ def architecture_of(fields: Fields) -> str:
     """The class that the file names, "" where it names none; InputError where it names some with different heads."""
     named = fields.raw("architectures", default=None)
     names = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
-    if len({head_of(one) for one in names}) > 1:
-        raise fields.error("expected one class: these have different heads", "architectures")
+    fields.refuse(
+        len({head_of(one) for one in names}) > 1, "expected one class: these have different heads", "architectures"
+    )
     return names[0] if names else ""
 
 

@@ -54,8 +54,9 @@ def gpt_neo_windows(fields: Fields) -> Callable[[int], int | None]:
         kinds = [kind for names, times in types for _ in range(times) for kind in names]
     except (TypeError, ValueError):
         kinds = []
-    if len(kinds) != layer_count(fields):
-        raise fields.error(f"expected the kinds of {layer_count(fields)} layers", "attention_types")
+    fields.refuse(
+        len(kinds) != layer_count(fields), f"expected the kinds of {layer_count(fields)} layers", "attention_types"
+    )
     return lambda layer: window if kinds[layer] == "local" else None
 
 
@@ -67,8 +68,11 @@ def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[i
     """Traits of each layer's attention by lists under ``keys``; ``optional``: which may be absent."""
     lists = {trait: fields.integers(key) for trait, key in keys.items()}
     for trait, found in lists.items():
-        if len(found) != layer_count(fields) and not (optional and not found):
-            raise fields.error(f"expected a list of {layer_count(fields)} numbers", keys[trait])
+        fields.refuse(
+            len(found) != layer_count(fields) and not (optional and not found),
+            f"expected a list of {layer_count(fields)} numbers",
+            keys[trait],
+        )
     return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
 
 
@@ -98,8 +102,7 @@ def gemma_widths(fields: Fields) -> list[int]:
     layers, borrowed = layer_count(fields), fields.count("num_kv_shared_layers")
     if isinstance(fields.raw("intermediate_size", default=GEMMA3N_WIDTH), list):
         widths = fields.integers("intermediate_size")
-        if len(widths) != layers:
-            raise fields.error(f"expected {layers} numbers", "intermediate_size")
+        fields.refuse(len(widths) != layers, f"expected {layers} numbers", "intermediate_size")
         return widths
     width, doubles = fields.integer("intermediate_size", default=GEMMA3N_WIDTH), fields.flag("use_double_wide_mlp")
     return [width * (2 if doubles and layer >= layers - borrowed else 1) for layer in range(layers)]
@@ -128,8 +131,7 @@ def floored_head_dim(fields: Fields) -> int:
 
 def value_steps(fields: Fields) -> tuple[Linear, ...]:
     """A number for each key/value head, of all heads' values, that its attention mask is made of."""
-    if fields.flag("is_moe"):
-        raise fields.error("expected false: cross-domain experts have no formula here", "is_moe")
+    fields.refuse(fields.flag("is_moe"), "expected false: cross-domain experts have no formula here", "is_moe")
     shared = fields.kv_heads(all_heads(fields), "num_key_value_heads")
     return (Linear("attention.dt_proj", shared, shared * head_dim(fields), fields.flag("attention_bias")),)
 
@@ -190,8 +192,11 @@ def openelm_widths(fields: Fields) -> list[int]:
     """make_divisible of its code: the nearest multiple of each factor, never a tenth below."""
     factors, step = fields.raw("ffn_multipliers"), fields.integer("ffn_dim_divisor", default=256)
     numbers = isinstance(factors, list) and all(isinstance(one, int | float) and 0 < one < 1e6 for one in factors)
-    if not numbers or len(factors) != layer_count(fields):
-        raise fields.error(f"expected a list of {layer_count(fields)} numbers", "ffn_multipliers")
+    fields.refuse(
+        not numbers or len(factors) != layer_count(fields),
+        f"expected a list of {layer_count(fields)} numbers",
+        "ffn_multipliers",
+    )
     wanted = [factor * hidden_size(fields) for factor in factors]
     near = [max(step, int(one + step / 2) // step * step) for one in wanted]
     return [width + step * (width < 0.9 * one) for width, one in zip(near, wanted, strict=True)]

@@ -43,8 +43,7 @@ def bert(fields: Fields) -> ModelShape:
     alibi = fields.text("position_embedding_type") == "alibi"
     gated = fields.text("feed_forward_type").endswith("glu")
     offset = 2 if fields.text("model_type") == "roberta" else 0
-    if rows <= offset:
-        raise fields.error(f"expected more than {offset} positions", *POSITIONS)
+    fields.refuse(rows <= offset, f"expected more than {offset} positions", *POSITIONS)
     layers = stack(
         fields,
         _seen(),
@@ -174,8 +173,7 @@ def siglip(fields: Fields) -> ModelShape:
 
 def _vision_stack(fields: Fields, qkv_bias: Any, class_token: bool = False) -> Stack:
     image, patch, hidden = fields.integer("image_size"), fields.integer("patch_size"), hidden_size(fields)
-    if patch > image:
-        raise fields.error(f"expected at most image_size = {image}", "patch_size")
+    fields.refuse(patch > image, f"expected at most image_size = {image}", "patch_size")
     patches, inputs = (image // patch) ** 2, fields.integer("num_channels", default=3) * patch * patch
     embedding = Linear("patch_embedding", hidden, inputs, True, kind="conv", rows=patches, grad_input=False)
     return stack(

@@ -45,8 +45,7 @@ def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], Callable[[int
 
 def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
     for one in listed:
-        if one not in _KINDS:
-            raise fields.error(f"expected layers of {', '.join(sorted(_KINDS))}, found {one!r}", *names)
+        fields.refuse(one not in _KINDS, f"expected layers of {', '.join(sorted(_KINDS))}, found {one!r}", *names)
     return [_KINDS[one] for one in listed]
 
 
@@ -84,8 +83,7 @@ def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str
     inside = (fields.optional(inner) if inner else None) or inner_width(fields, expand)
     number, given = fields.integer(heads), fields.raw(dim, default="auto")
     channels = inside // number if given == "auto" else fields.integer(dim)
-    if number * channels != inside:
-        raise fields.error(f"expected {heads} x {dim} = {inside}", heads)
+    fields.refuse(number * channels != inside, f"expected {heads} x {dim} = {inside}", heads)
     return channels
 
 

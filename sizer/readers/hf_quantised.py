@@ -212,8 +212,9 @@ def _experts_alone(fields: Fields, name: str) -> Named:
 
 def _fp8(fields: Fields) -> Found:
     sizes, static = fields.integers("weight_block_size"), fields.text("activation_scheme") == "static"
-    if sizes and (len(sizes) != 2 or not all(sizes)):
-        raise fields.error("expected rows and columns of a block", "weight_block_size")
+    fields.refuse(
+        sizes and (len(sizes) != 2 or not all(sizes)), "expected rows and columns of a block", "weight_block_size"
+    )
     usual = (
         replace(_format("FP8_PB_WO"), block=(sizes[0], sizes[1]))
         if sizes
@@ -273,8 +274,7 @@ def _cache(said: object) -> str | None:
 
 def _compressed(fields: Fields) -> Found:
     groups = fields.nested("config_groups")
-    if not groups.config:
-        raise fields.error("expected some groups of layers", "config_groups")
+    fields.refuse(not groups.config, "expected some groups of layers", "config_groups")
     usual, named = None, []
     for name in groups.config:
         group = groups.nested(name)
@@ -292,8 +292,11 @@ def _of_group(group: Fields) -> WeightFormat:
     bits, kind = weights.integer("num_bits"), weights.text("type", default="int")
     arithmetic = bits if alone else group.nested("input_activations").integer("num_bits")
     words, recipes = {"int": "int", "float": "fp"}, table("weights")["recipes"]
-    if kind not in words or bits not in (4, 8) or not (alone or f"{kind}{arithmetic}" in recipes):
-        raise weights.error("expected 4 or 8 bits, float or int", "num_bits")
+    weights.refuse(
+        kind not in words or bits not in (4, 8) or not (alone or f"{kind}{arithmetic}" in recipes),
+        "expected 4 or 8 bits, float or int",
+        "num_bits",
+    )
     strategy, (rows, columns) = _shared(weights)
     scale = 8 if kind == "float" and (bits == 4 or columns == 32) else 16
     zero = 0 if kind == "float" or weights.flag("symmetric", default=True) else bits

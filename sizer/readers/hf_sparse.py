@@ -33,8 +33,11 @@ def _runs_indexer(fields: Fields) -> list[bool]:
     pattern = fields.raw("index_topk_pattern", default=None)
     words = fields.strings("indexer_types", layers) or (list(pattern) if isinstance(pattern, (str, list)) else [])
     if words:
-        if len(words) != layers or not {"full", "shared", "F", "S"}.issuperset(words):
-            raise fields.error(f"expected full or shared for each of the {layers} layers", "indexer_types")
+        fields.refuse(
+            len(words) != layers or not {"full", "shared", "F", "S"}.issuperset(words),
+            f"expected full or shared for each of the {layers} layers",
+            "indexer_types",
+        )
         return [word in ("full", "F") for word in words]
     return [max(layer - first + 1, 0) % every == 0 for layer in range(layers)]
 
@@ -108,8 +111,12 @@ def _rates(fields: Fields) -> list[int]:
     words, ratios = fields.strings("layer_types", layers), fields.integers("compress_ratios")[:layers]
     default = [128] * min(layers, 2) + [4 if layer % 2 else 128 for layer in range(max(layers - 2, 0))]
     found = [_RATES.get(word, -1) for word in words] if words else ratios or default
-    if len(found) != layers or not set(_RATES.values()).issuperset(found):
-        raise fields.error(f"expected 0, 4 or 128 for each of the {layers} layers", "layer_types", "compress_ratios")
+    fields.refuse(
+        len(found) != layers or not set(_RATES.values()).issuperset(found),
+        f"expected 0, 4 or 128 for each of the {layers} layers",
+        "layer_types",
+        "compress_ratios",
+    )
     return found
 
 

@@ -77,9 +77,11 @@ def read(config: Config, where: str, family: str = "") -> Reading:
 def _type_of(outer: Fields) -> str:
     model_type = outer.text("model_type")
     refuse(not model_type, "expected a model_type: which architecture is this?", "model_type", where=outer.where)
-    if model_type.endswith("_assistant"):
-        expected = "expected the model that it drafts for, whose keys and values its layers read"
-        raise outer.error(expected, "model_type")
+    outer.refuse(
+        model_type.endswith("_assistant"),
+        "expected the model that it drafts for, whose keys and values its layers read",
+        "model_type",
+    )
     return model_type
 
 

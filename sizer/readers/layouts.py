@@ -80,8 +80,7 @@ def read(name: str, config: Config, where: str) -> Reading:
     fields.ignore(*(one.replace("__", ".") for one in asked if one))
     _add_vocabulary(found, row, config, fields)
     for key, said in row.get("needed", {}).items():
-        if key not in found:
-            raise fields.error(said, key)
+        fields.refuse(key not in found, said, key)
     plain = {**{key: key for key in found if through}, **_plain(names, held)}
     spelled = {ours: fields.prefix + key.replace("__", ".") for ours, key in plain.items()}
     try:
@@ -130,9 +129,11 @@ def _add_vocabulary(found: Values, row: Config, config: Config, fields: Fields) 
     tokenizer = next((name for name in row.get("tokenizer", ()) if isinstance(at(config, name), str)), None)
     if tokenizer and found.get("vocab_size") is None and (size := tokenizer_size(at(config, tokenizer))):
         found["vocab_size"] = size
-    if found.get("vocab_size", -1) == -1:
-        expected = f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N"
-        raise fields.error(expected, "vocab_size")
+    fields.refuse(
+        found.get("vocab_size", -1) == -1,
+        f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N",
+        "vocab_size",
+    )
 
 
 def _check_allowed(limits: Config, row: Config, held: Config, fields: Fields) -> None:

@@ -18,8 +18,7 @@ def read(config: Config, where: str) -> Reading:
     """Absent keys take NeMo's defaults: biases, tied embeddings, layer norms."""
     outer = Fields(config, where)
     other = next((what for name, what in _TABLE["refused"].items() if name in outer.text("name")), None)
-    if other is not None:
-        raise outer.error(f"has no formula here: {other}", "name")
+    outer.refuse(other is not None, f"has no formula here: {other}", "name")
     section, trainer = outer.nested("model"), outer.nested("trainer")
     optim = section.nested("optim")
     arguments = _arguments(section, optim)

@@ -136,8 +136,7 @@ def _dispatch(fields: Fields, model: ModelShape) -> Values:
 
 def _recomputation(fields: Fields) -> str:
     granularity, activations = fields.text("recompute_granularity"), fields.flag("recompute_activations")
-    if granularity not in ("", "full", "selective"):
-        raise fields.error("expected full or selective", "recompute_granularity")
+    fields.refuse(granularity not in ("", "full", "selective"), "expected full or selective", "recompute_granularity")
     if not granularity and fields.flag("checkpoint_activations"):  # before 2022 there was no other granularity
         granularity = "full"
     listed = fields.raw("recompute_modules", default=None) or []

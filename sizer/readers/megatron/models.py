@@ -42,8 +42,7 @@ def build(fields: Fields) -> Noted:
         value = fields.raw(key, default=None)
         usual = key == "spec" and any(name in str(value) for name in _USUAL_SPECS)
         usual = usual or (key == "experimental_attention_variant" and value == "gated_delta_net")
-        if value not in (None, False, 0, "") and not usual:
-            raise fields.error(f"has no formula here: {what}", key)
+        fields.refuse(value not in (None, False, 0, "") and not usual, f"has no formula here: {what}", key)
     t5 = "encoder_num_layers" in fields.config or "decoder_num_layers" in fields.config
     made = _t5 if t5 else _bert if _is_bert(fields) else _gpt
     model, more = made(fields)
@@ -56,8 +55,11 @@ def _with_language_model(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
     sees = any(key in fields.config for key in ("language_model_type", "vision_model_type", "img_h"))
     notes = ("language model only: the vision tower and its projection are not counted",) if sees else ()
     settings = table("language_models")["language_models"].get(str(kind)) if kind is not None else None
-    if kind is not None and settings is None and "ffn_hidden_size" not in fields.config:
-        raise fields.error("decides sizes in code that is not read; give ffn_hidden_size", "language_model_type")
+    fields.refuse(
+        kind is not None and settings is None and "ffn_hidden_size" not in fields.config,
+        "decides sizes in code that is not read; give ffn_hidden_size",
+        "language_model_type",
+    )
     if settings is None:
         return fields, notes
     told = Fields({**fields.config, **settings}, fields.where, asked=fields.asked, present=fields.present)
@@ -124,8 +126,11 @@ def _layers(fields: Fields, hidden: int, common: Values) -> list[Block]:
     windowed = _layer_flags(fields, "window_attn_skip_freq", layers, _last_of_each)
     recurrent, mixer = [False] * layers, None
     if fields.text("experimental_attention_variant") == "gated_delta_net":
-        if fields.raw("linear_attention_freq", default=None) is None:
-            raise fields.error("expected which layers are gated delta nets", "linear_attention_freq")
+        fields.refuse(
+            fields.raw("linear_attention_freq", default=None) is None,
+            "expected which layers are gated delta nets",
+            "linear_attention_freq",
+        )
         recurrent = _layer_flags(fields, "linear_attention_freq", layers, _last_of_each)
         mixer = gated_delta(fields, common["norm_weights"])
     cores = {flag: attention(fields, windowed=flag) for flag in sorted(set(windowed))}
@@ -149,13 +154,19 @@ def _last_of_each(layer: int, every: int) -> bool:
 def pattern_of(fields: Fields) -> tuple[str, tuple[str, ...]]:
     """(the layers' letters, those of each depth of multi-token prediction), without the bars between stages."""
     text = fields.text(*_PATTERNS)
-    if not text and fields.number("hybrid_attention_ratio", "hybrid_mlp_ratio", default=0.0):
-        raise fields.error("expected hybrid_layer_pattern, which newer Megatron wants for it", "hybrid_attention_ratio")
+    fields.refuse(
+        not text and fields.number("hybrid_attention_ratio", "hybrid_mlp_ratio", default=0.0),
+        "expected hybrid_layer_pattern, which newer Megatron wants for it",
+        "hybrid_attention_ratio",
+    )
     main, *depths = text.split("/")
     own = fields.text("mtp_hybrid_override_pattern")
     depths = [depth for depth in depths if depth] or [own] * (fields.count("mtp_num_layers") if own else 0)
-    if len(text) > MAX_LAYERS or len(depths) * len(own) > MAX_LAYERS:
-        raise fields.error(f"expected at most {MAX_LAYERS} layers", *_PATTERNS)
+    fields.refuse(
+        len(text) > MAX_LAYERS or len(depths) * len(own) > MAX_LAYERS,
+        f"expected at most {MAX_LAYERS} layers",
+        *_PATTERNS,
+    )
     return main.replace("|", ""), tuple(depths)
 
 
@@ -175,8 +186,7 @@ def _block(fields: Fields, letter: str, parts: Values, common: Values) -> Block:
         return Block(None, None, mixer=mixer, norms=1, **common)
     if letter in "*+":
         return Block(parts["*"], None, norms=1, **common)
-    if parts[letter] is None:
-        raise fields.error("expected num_experts: the pattern has layers of experts", "num_experts")
+    fields.refuse(parts[letter] is None, "expected num_experts: the pattern has layers of experts", "num_experts")
     return Block(None, parts[letter], norms=1, **common)
 
 
@@ -275,8 +285,11 @@ def mlp(fields: Fields) -> MlpShape:
 
 def mixture(fields: Fields) -> MoeShape | None:
     """The experts of a sparse layer; None for a dense model."""
-    if _deepspeeds(fields) and fields.text("mlp_type", default="standard") != "standard":
-        raise fields.error("has no formula here: experts in addition to a dense MLP (PR-MoE)", "mlp_type")
+    fields.refuse(
+        _deepspeeds(fields) and fields.text("mlp_type", default="standard") != "standard",
+        "has no formula here: experts in addition to a dense MLP (PR-MoE)",
+        "mlp_type",
+    )
     experts = fields.count("num_experts") or None
     if experts is None:
         return None
@@ -330,8 +343,7 @@ def _width(fields: Fields) -> int:
         return -(-int(int(4 * hidden * 2 / 3) * factor) // step) * step
     # megatron/training/arguments.py: with swiglu two thirds of 4h, rounded down to a multiple of 64.
     width = 64 * int(4 * hidden * 2 / 3 / 64) if fields.flag("swiglu") else 4 * hidden
-    if width < 1:
-        raise fields.error("expected at least 24 with swiglu, or an ffn_hidden_size", "hidden_size")
+    fields.refuse(width < 1, "expected at least 24 with swiglu, or an ffn_hidden_size", "hidden_size")
     return width
 
 
@@ -341,8 +353,9 @@ def _window(fields: Fields) -> int | None:
     if value is None:
         return None
     first = str(value[0] if isinstance(value, (list, tuple)) and value else value).strip("() ").split(",")[0]
-    if not first.lstrip("-").isdecimal() or len(first) > 9:
-        raise fields.error("expected two integers, such as 127,0", "window_size")
+    fields.refuse(
+        not first.lstrip("-").isdecimal() or len(first) > 9, "expected two integers, such as 127,0", "window_size"
+    )
     return int(first) + 1 if int(first) >= 0 else None
 
 
