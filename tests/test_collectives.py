@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from shapes.cost import predict
 from shapes.cost.constants import collective_constants
 from shapes.device import load_device
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, Streams
 from shapes.operators import Collective, Elementwise, operators
 from shapes.workload import Workload
 
@@ -123,6 +123,10 @@ def test_replicas_of_a_sharded_model_add_up_their_shards() -> None:
 
 
 def test_a_stages_neighbour_is_all_ranks_of_a_stage_away() -> None:
+    names = [one.name for one in operators(dense(), Workload(b=B, s=S, p=2)) if "pipeline" in one.name]
+    assert names == ["pipeline.receive", "pipeline.send"]
+    four = dense(streams=Streams(4))
+    assert [one[2] for one in sent(four, "pipeline", p=2)] == [4 * ACTIVATIONS, 4 * ACTIVATIONS]
     found = sent(dense(), "pipeline", t=2, cp=2, d=4, p=2, sequence_parallel=True)
     boundary = ACTIVATIONS // 2 // 2
     assert found == [

@@ -61,6 +61,11 @@ def model(layers: int, head_passes: int = 1) -> ModelShape:
     return ModelShape("m", (Stack("decoder", 512, (block,)),), vocab=1024, head_passes=head_passes)
 
 
+def test_a_group_that_sends_nothing_takes_no_time_of_the_host() -> None:
+    sends = replace(BARE, host=replace(BARE.host, collective_s=1.0))
+    assert [microbatch(stage(**sent), sends, H100).host for sent in ({}, {"tensor": 0.0})] == [0.0, 1.0]
+
+
 def test_the_host_takes_its_time_for_every_kernel_and_every_collective_of_the_layers() -> None:
     host = Host(1e-3, BARE.host.kernels | {"norm": 3.0}, 1e-2, 0.5)  # type: ignore[operator]  # of dicts here
     one = stage(1.0, 1.0, tensor=0.0, data=0.0)

@@ -300,9 +300,7 @@ def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[
 def _of_images(step: Step, gradients: Gradients) -> int:
     """Bytes that the towers of the first stage save of a microbatch's images."""
     return sum(
-        _layer(
-            replace(_alone(step, "none"), workload=own), replace(block, count=1), tower.stack.hidden, patches, gradients
-        ).saved
+        _layer(replace(_alone(step, "none"), workload=own), block, tower.stack.hidden, patches, gradients).saved
         * block.count
         for tower, own, patches, _ in (image_workloads(step.model, step.workload) if step.first else ())
         for block in tower.stack.kinds
