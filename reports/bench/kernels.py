@@ -81,7 +81,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    parser.add_argument("--shapes", type=int, default=1_000_000, help="shapes that physics is asked about, in all")
+    shapes = "shapes that physics is asked about, in all; 0: none, and no page is written"
+    parser.add_argument("--shapes", type=int, default=1_000_000, help=shapes)
     parser.add_argument("--out", type=Path, default=REPORTS / "kernels.md")
     options = parser.parse_args()
     try:
@@ -107,7 +108,8 @@ def main() -> None:
         )
         return
     print("\n".join([sections(figures), "", *lines, "", physics_table(counts), "", cells_table(cells)]))  # noqa: T201  # the same
-    options.out.write_text(with_answer("kernels", report(figures, lines, counts, cells)), encoding="utf-8")
+    if counts:  # a page without physics would not be this one
+        options.out.write_text(with_answer("kernels", report(figures, lines, counts, cells)), encoding="utf-8")
 
 
 if __name__ == "__main__":

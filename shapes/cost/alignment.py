@@ -65,6 +65,10 @@ BOUND, AT, STEEP = 0.5, 0.6, 10.0
 TILE, TILE_STEP = 128, 32
 
 
+#: A figure of each of CLASSES without "free".
+ByClass = tuple[float, ...]
+
+
 @frozen
 class AlignmentConstants:
     """One family's kernels for misaligned products; tuples are by CLASSES without "free".
@@ -79,23 +83,22 @@ class AlignmentConstants:
 
     family: str
     tier: str
-    ceiling: tuple[float, float, float]
+    ceiling: ByClass
     prologue_steps: float
     alone: float
-    share: tuple[float, float, float]
+    share: ByClass
     both: float
-    c_share: tuple[float, float, float]
+    c_share: ByClass
     units: int
     peak_flops_per_s: float
     bandwidth_bytes_per_s: float
-    error: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    error_p95: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    error: ByClass = 3 * (0.0,)
+    error_p95: ByClass = 3 * (0.0,)
 
     @property
-    def served(self) -> tuple[bool, bool, bool, bool]:
+    def served(self) -> tuple[bool, ...]:
         """Which of CLASSES run on other kernels than products of 32 bytes and more do."""
-        odd, narrow, vector = (rate < np.inf or share > 0 for rate, share in zip(self.ceiling, self.share, strict=True))
-        return odd, narrow, vector, False
+        return *(rate < np.inf or share > 0 for rate, share in zip(self.ceiling, self.share, strict=True)), False
 
     @classmethod
     def from_table(cls, table: Named, device: Device, dtype: str) -> AlignmentConstants:
@@ -103,12 +106,11 @@ class AlignmentConstants:
         size = BYTES[dtype]
         clock_mhz = device.compute.clock_mhz or float(table.get("clock_mhz", np.inf))
         clock = clock_mhz * 1e6 * device.compute.units * 2 / size
-        rates = _by_class(table.get("flops_per_clock_per_unit", {}), np.inf)
         by_class = {key: _by_class(table.get(key, {}), 0.0) for key in ("share", "c_share", "error", "error_p95")}
         return cls(
             family=str(table["family"]),
             tier=str(table["tier"]),
-            ceiling=(rates[0] * clock, rates[1] * clock, rates[2] * clock),
+            ceiling=_by_class(table.get("flops_per_clock_per_unit", {}), np.inf, clock),
             prologue_steps=float(table.get("prologue_steps", 0.0)),
             alone=float(table.get("alone", 1.0)),
             both=float(table.get("both", 0.0)),
@@ -119,9 +121,8 @@ class AlignmentConstants:
         )
 
 
-def _by_class(values: Named, absent: float) -> tuple[float, float, float]:
-    odd, narrow, vector = (float(values.get(name, absent)) for name in CLASSES[:3])
-    return odd, narrow, vector
+def _by_class(values: Named, absent: float, times: float = 1.0) -> ByClass:
+    return tuple(float(values.get(name, absent)) * times for name in CLASSES[:3])
 
 
 #: What a dtype without matrix units has: no kernel that asks for alignment.
@@ -155,11 +156,11 @@ def level(dimension: Integers, size: int) -> Integers:
 
 def operand_classes(
     m: Integers, n: Integers, k: Integers, sizes: tuple[int, int, int], layout: Layout
-) -> tuple[Integers, Integers, Integers]:
+) -> tuple[Integers, ...]:
     """Index into CLASSES of A's, B's and C's leading dimension; ``sizes`` are bytes per element."""
     dimensions = (m, n, k)
-    a, b, c = (_CLASS_OF[level(dimensions[which], size)] for which, size in zip(LEADING[layout], sizes, strict=True))
-    return a, b, c
+    leading = zip(LEADING[layout], sizes, strict=True)
+    return tuple(_CLASS_OF[level(dimensions[which], size)] for which, size in leading)
 
 
 def paid_tiles(tiles: Array, c: AlignmentConstants) -> Array:
@@ -182,7 +183,7 @@ def kernel_seconds(
     slices = np.maximum(np.floor(c.units / tiles), 1.0)
     steps = k / slices
     volume = paid_tiles(tiles * slices, c) * (2 * bm * bn * c.units)
-    rate = np.array([c.ceiling[1], c.ceiling[1], c.ceiling[2], np.inf])[which]
+    rate = np.array([c.ceiling[1], *c.ceiling[1:], np.inf])[which]
     walk: Array = volume * (steps + c.prologue_steps) / rate
     return walk, np.where(which == 0, volume * steps / c.ceiling[0], 0.0)
 

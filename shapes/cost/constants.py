@@ -97,8 +97,9 @@ class GemmConstants:
             # The cache's clock goes with the units'.
             cache_bandwidth_bytes_per_s=self.cache_bandwidth_bytes_per_s * max(speed, bandwidth),
             cache_bytes=self.cache_bytes * cache,
-            # A tile's start and end wait for memory: in steps of k they grow with FLOP/s over elements/s.
-            prologue_steps=self.prologue_steps * speed * elements / bandwidth,
+            # A tile's start and end wait for memory: in steps of k they grow with FLOP/s over elements/s. On the same
+            # silicon they wait for a latency, which a slower memory does not lengthen.
+            prologue_steps=self.prologue_steps * speed * elements / max(bandwidth, units == self.units),
             wave_s=self.wave_s / speed * units / self.units,
             units=units,
             # A slower unit is easier to feed, though its feed is slower too (H20's fp8 rows: reports/kernels.md).

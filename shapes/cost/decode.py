@@ -38,10 +38,11 @@ def cached_parts(one: CachedAttention, c: Mapping[str, float], units: int, l2_by
     together = np.ceil(group * one.q_len / c["rows"])
     blocks = one.batch * one.kv_heads * (together + apart * (group * np.ceil(one.q_len / c["rows"]) - together))
     parts = np.maximum(1.0, (1 - apart) * one.kv_len / c["split_keys"])
-    busy = np.minimum(1.0, c["alone"] * blocks * parts / units)
+    # Blocks of the same keys wait for the same bytes.
+    busy, reached = (np.minimum(1.0, c["alone"] * each * parts / units) for each in (blocks, one.batch * one.kv_heads))
     hit = 1 / (1 + (one.bytes / (c["cache_share"] * l2_bytes)) ** c["cache_power"])
     slow, fast = c["bandwidth_bytes_per_s"], c["cache_bytes_per_s"]
-    moving = (one.cache_bytes / busy + rest) * (hit / fast + (1 - hit) / slow)
+    moving = (one.cache_bytes / reached + rest) * (hit / fast + (1 - hit) / slow)
     started = c["block_s"] * blocks / units * (channels / CHANNELS) ** c["block_power"]
     wide = np.maximum(channels / CHANNELS, 1.0) ** c["wide_power"]
     computing = 2 * c["rows"] * blocks * one.kv_len * channels * wide / c["flops_per_s"] / busy

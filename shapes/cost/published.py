@@ -55,11 +55,15 @@ def published(form: str, device: Device, dtype: str) -> tuple[dict[str, float], 
     # Indexers were measured in fp8, experts in what their form names, everything else in 16 bits.
     fitted_in = "fp8" if form.startswith("index") else form.split("_")[1] if form.startswith("experts") else "bf16"
     speed = _peak(device, dtype) / _peak(kin, fitted_in)
+    units = (device if device.vendor == kin.vendor else kin).compute.units
+    # A slower unit's chunks take the longer; on a faster one they wait for one another as long as they did.
+    slower = max(1.0, units / kin.compute.units / speed)
+    by = {"flops_per_s": speed, "step_s": slower, "start_s": slower}
     constants = {
-        key: value * (faster if key.endswith("bytes_per_s") else speed if key == "flops_per_s" else 1.0)
+        key: value * (faster if key.endswith("bytes_per_s") else by.get(key, 1.0))
         for key, value in _tables()[form][kin.name].items()
     }
-    return constants, (device if device.vendor == kin.vendor else kin).compute.units
+    return constants, units
 
 
 def read_seconds(moved: Any, c: Mapping[str, float], l2_bytes: float) -> Any:

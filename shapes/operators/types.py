@@ -350,9 +350,10 @@ class SparseAttention:
 
     @property
     def bytes(self) -> int:
-        """Queries, output and each key once, and the chosen entries' numbers."""
+        """Queries, output and each key that any may choose once, and the chosen entries' numbers."""
         rows = self.heads * self.q_len * (self.head_dim + self.v_head_dim)
-        kept = self.kv_heads * self.kv_len * (self.head_dim + (0 if self.latent else self.v_head_dim))
+        kept = self.kv_heads * min(self.kv_len, self.q_len * self.keys)
+        kept *= self.head_dim + (0 if self.latent else self.v_head_dim)
         passes = 1 if self.phase == "forward" else 2
         return self.batch * (passes * (rows + kept) * BYTES[self.dtype] + 4 * self.q_len * self.keys)
 
