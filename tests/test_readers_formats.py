@@ -610,7 +610,14 @@ def test_accelerates_fsdp_strategy_says_what_is_sharded(tmp_path: Path, fsdp: di
     """Gradients and optimizer states alone (SHARD_GRAD_OP, or no resharding after the forward) are ZeRO 2."""
     file = tmp_path / "accelerate.yaml"
     file.write_text(json.dumps({"distributed_type": "FSDP", "num_processes": 8, "fsdp_config": fsdp}))
-    assert read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload["zero"] == zero
+    assert read_config(Source({"model_type": "gpt2"}, training=(str(file),))).workload.get("zero", 0) == zero
+
+
+def test_accelerates_unknown_strategy_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "accelerate.yaml"
+    file.write_text(json.dumps({"distributed_type": "FSDP", "fsdp_config": {"fsdp_sharding_strategy": "FULL"}}))
+    with pytest.raises(InputError, match=r"sharding_strategy = 'FULL': .*expected .*SHARD_GRAD_OP"):
+        read_config(Source({"model_type": "gpt2"}, training=(str(file),)))
 
 
 @pytest.mark.parametrize(("fsdp", "zero"), [("full_shard auto_wrap", 3), ("hybrid_shard", 3), ("shard_grad_op", 2)])
@@ -817,5 +824,7 @@ def test_a_recipe_may_leave_its_devices_to_the_machine() -> None:
 
 def test_a_model_of_diffusers_is_refused_by_its_name() -> None:
     flux = {"_class_name": "FluxTransformer2DModel", "num_attention_heads": 24, "num_layers": 19}
-    with pytest.raises(InputError, match="is diffusers' 'FluxTransformer2DModel', which no formula has"):
+    with pytest.raises(
+        InputError, match="_class_name = 'FluxTransformer2DModel': is of diffusers, which no formula has"
+    ):
         read_text(json.dumps(flux), where="config.json")

@@ -32,11 +32,11 @@ from sizer.readers.reading import (
     Reading,
     Source,
     UnknownModelType,
+    at,
     check_settings,
     lacking,
     named_plainly,
     names_of,
-    of_another_kind,
     recipe_of,
     unread,
 )
@@ -185,11 +185,12 @@ def _parse(
         return parse_toml(text, where)
     if text.lstrip()[:1] != "{":
         if config_format == "nanogpt" or where.endswith(".py"):
-            found: Config = _reader("nanogpt").parse_assignments(text, where)
-            return found
+            from sizer.readers.python_code import parse_code
+
+            return parse_code(text, where, settings or {})
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
-            found = megatron.parse_script(text, where, settings, tree)
-            return found
+            script: Config = megatron.parse_script(text, where, settings, tree)
+            return script
     found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
     return {**found, "_bases": tree.names} if tree.names else found
 
@@ -221,7 +222,10 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
     if not isinstance(chosen, str):
         from sizer.readers.released import read_recipe
 
-        return read_recipe(chosen, config, where, lambda name: read_config(name, settings=settings), is_name)
+        given, own = settings or {}, config.get("_variables", frozenset())
+        config = with_settings(config, {key: value for key, value in given.items() if at(config, key) is not None})
+        rest = {key: value for key, value in given.items() if key not in own and at(config, key) is None}
+        return read_recipe(chosen, config, where, lambda name: read_config(name, settings=rest), is_name)
     reader = _reader(chosen)
     normalised = getattr(reader, "normalised", dict)
     keys = with_settings(normalised(config), settings or {}, normalised)
@@ -252,8 +256,9 @@ def _format_of(config: Config, where: str) -> str | Config:
     if claimed:
         said = f"has the keys of {' and of '.join(claimed)}: choose one with --config-format"
         raise NoModel(said, where=where)
-    if other := of_another_kind(config):
-        raise NoModel(other, where=where)
+    for keys, other in table("formats")["elsewhere"]:
+        if config.keys() >= {*keys}:
+            raise NoModel(other, where=where, key=keys[-1], value=config[keys[-1]])
     if row := named_plainly(config):
         return row
     near = sorted(claims, key=lambda name: len(lacks[name]) / len(claims[name]["all"]))

@@ -63,6 +63,13 @@ def flat(config: Config, prefix: str = "") -> Values:
     return found
 
 
+def check_allowed(limits: Config, row: Config, held: Config, fields: Fields) -> None:
+    for key, allowed in limits.items():
+        if held.get(key) not in (None, *allowed):
+            said = row.get("refused", {}).get(key) or f"expected {' or '.join(map(str, allowed)) or 'none'}"
+            raise fields.error(f"has no formula here: {said}", key)
+
+
 def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[str]]:
     """(the fields of a workload that the row's expressions make of a file's keys, notes)."""
     said = row.get("workload", {})

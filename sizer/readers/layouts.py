@@ -12,7 +12,7 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.model.resize import dimensions
 from sizer.readers import huggingface
-from sizer.readers.expressions import expressed, flat, notes_of, workload
+from sizer.readers.expressions import check_allowed, expressed, flat, notes_of, workload
 from sizer.readers.fields import Config, Fields, Values, table, tokenizer_size
 from sizer.readers.reading import Reading, at, did_you_mean
 
@@ -27,7 +27,7 @@ def read_named(name: str, config: Config, where: str) -> Reading:
     """A model that the file names in a table of sizes, or whose sizes are in a section of it, and its training."""
     row, fields = table("layouts")[name], Fields(config, where)
     held = flat({**row["defaults"], **config})
-    _check_allowed(row.get("allowed", {}), row, held, fields)
+    check_allowed(row.get("allowed", {}), row, held, fields)
     given = row.get("given", "")
     sizes = fields.nested(given).config if config.get(given) else _named(row["model"], fields)
     more, used = expressed(row.get("names", {}), held, {}, ())
@@ -73,7 +73,7 @@ def read(name: str, config: Config, where: str) -> Reading:
     kind = dict(_kind(row, held, fields))
     limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
     built = {"family": kind.pop("family")} if "family" in kind else {}
-    _check_allowed(limits, row, held, fields)
+    check_allowed(limits, row, held, fields)
     names, through = {**row["names"], **kind}, bool(row.get("through"))
     found, used = expressed(names, held, dict(fields.config) if through else {}, row.get("words", ()))
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
@@ -134,13 +134,6 @@ def _add_vocabulary(found: Values, row: Config, config: Config, fields: Fields) 
         f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N",
         "vocab_size",
     )
-
-
-def _check_allowed(limits: Config, row: Config, held: Config, fields: Fields) -> None:
-    for key, allowed in limits.items():
-        if held.get(key) not in (None, *allowed):
-            said = row.get("refused", {}).get(key) or f"expected {' or '.join(map(str, allowed)) or 'none'}"
-            raise fields.error(f"has no formula here: {said}", key)
 
 
 def _kind(row: Config, held: Config, fields: Fields) -> Config:

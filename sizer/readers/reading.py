@@ -158,17 +158,6 @@ def named_plainly(config: Config) -> Config | None:
     )
 
 
-def of_another_kind(config: Config) -> str | None:
-    """Advice for a file that is of no model that is sized here; None for any other."""
-    if {"producer", "quantization"} <= config.keys():
-        return "says how a release's weights are quantised (hf_quant_config.json): give the config.json beside it"
-    if "_class_name" in config:
-        return (
-            f"is diffusers' {shorten(config['_class_name'])}, which no formula has: sizer.check(module, ...) traces it"
-        )
-    return None
-
-
 def _known(format_name: str) -> Config:
     """``harmless`` (globs), ``matters`` (glob -> what the key changes) and ``model`` (those that change the model).
 
@@ -268,9 +257,7 @@ def did_you_mean(key: str, names: Iterable[str], cutoff: float = 0.8) -> str | N
 def misspelt(key: str, names: Iterable[str], config: Config) -> str | None:
     """The key that ``key`` is a typing error for: ``config`` lacks it, and it has as many words."""
     parent, _, own = key.rpartition(".")
-    inner: Any = config
-    for part in filter(None, parent.split(".")):
-        inner = inner.get(part) if isinstance(inner, Mapping) else None
+    inner = at(config, parent) if parent else config
     inner = inner if isinstance(inner, Mapping) else {}
     known = {last: name for name in names for above, _, last in [name.rpartition(".")] if above == parent}
     near = did_you_mean(own, known.keys() - inner.keys(), 0.9)

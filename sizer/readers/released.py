@@ -9,6 +9,7 @@ import os
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from shapes.errors import InputError, refuse, shorten
@@ -24,8 +25,7 @@ from sizer.readers.training import with_settings_of
 
 def released(name: str) -> tuple[Config, str]:
     """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none."""
-    models, sources = table("released")["models"], table("released")["sources"]
-    known = {_plain(one): one for one in models} | {_plain(one).rpartition("/")[2]: one for one in models}
+    models, sources, known = table("released")["models"], table("released")["sources"], _known()
     asked = _plain(name)
     organisation, _, last = asked.rpartition("/")
     mirrored = organisation in table("formats")["names"]["mirrors"]
@@ -34,20 +34,24 @@ def released(name: str) -> tuple[Config, str]:
         return models[found]["config"], f"{found}, from the table ({sources[models[found]['source']]})"
     if (cached := _cached(name)) is not None:
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
+    bare = _without_variant(last)
     for one, row in models.items():
         owner, _, own = _plain(one).rpartition("/")
-        same = _without_variant(own) == _without_variant(last) and (
-            owner == organisation or mirrored or not organisation
-        )
-        if same:
-            return row[
-                "config"
-            ], f"sizes are {one}'s, which {name} is a variant of by its name ({sources[row['source']]})"
+        if _without_variant(own) == bare and (mirrored or organisation in ("", owner)):
+            said = f"sizes are {one}'s, which {name} is a variant of by its name ({sources[row['source']]})"
+            return row["config"], said
     raise InputError(
         f"no such file, and no model of this name is known here{_nearest(name, {*known})}; --download asks "
         "the hub for its config.json",
         where=name,
     )
+
+
+@cache
+def _known() -> dict[str, str]:
+    """The table's names by what is asked for: with their organisation, or without."""
+    names = model_names()
+    return {_plain(one): one for one in names} | {_plain(one).rpartition("/")[2]: one for one in names}
 
 
 def _without_variant(name: str) -> str:
@@ -81,7 +85,7 @@ def _nearest(name: str, known: set[str]) -> str:
 
 
 def _plain(name: str) -> str:
-    return re.sub("(^|/)meta-llama-", r"\1llama-", name.lower())
+    return name.lower().replace("meta-llama-", "llama-")
 
 
 def _cached(name: str) -> Path | None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
 from shapes.errors import InputError
-from sizer.readers.expressions import flat, workload
-from sizer.readers.fields import Config, Fields, Values, stated, table
+from sizer.readers.expressions import check_allowed, flat, workload
+from sizer.readers.fields import Config, Fields, Values, table
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.reading import Reading, unread
-
-#: accelerate's sharding strategies as ZeRO stages, and its names of parallel degrees.
-_TABLE = table("formats")["accelerate"]
 
 
 def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
@@ -27,7 +23,7 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     """``reading`` with the workload of a trainer's settings, those of the file ``where``, over its own."""
     name = _trainer(config, where)
     fields = Fields(config, where)
-    given = accelerate(fields) if name == "accelerate" else _of_table(name, fields)
+    given = _of_table(name, fields)
     if name == "deepspeed" and "no_overlap" in reading.workload:
         # Of communication it is data parallelism's alone that it decides.
         kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
@@ -71,35 +67,7 @@ def _of_table(name: str, fields: Fields) -> Values:
     row = table("trainers")[name]
     for key, kind in row["checked"].items():
         getattr(fields, kind)(key)
+    held = flat({**row["defaults"], **fields.config})
+    check_allowed(row.get("allowed", {}), row, held, Fields(held, fields.where))
     fields.ignore(*(key for key, other in row.get("moot", {}).items() if not fields.config.get(other)))
-    return workload(row, flat({**row["defaults"], **fields.config}), fields)[0]
-
-
-def accelerate(fields: Fields) -> Values:
-    """accelerate's configuration: processes, precision and FSDP's sharding."""
-    found = fields.given(fields.automatic, gpus="num_processes")
-    precision = fields.text("mixed_precision", default="no")
-    found |= {"dtype": precision} if precision in ("bf16", "fp16", "fp8") else {}
-    fsdp = _section(fields, "fsdp_config")
-    if fsdp.config:
-        names = ("fsdp_sharding_strategy", "fsdp_reshard_after_forward")
-        strategy = str(fsdp.raw(*names, default="FULL_SHARD")).upper()
-        found["zero"] = fsdp.choice(strategy, _TABLE["sharding"], names[0])
-        if fsdp.raw("fsdp_activation_checkpointing", default=False) is True:
-            found["checkpointing"] = "full"
-    deep = _section(fields, "deepspeed_config")
-    if "zero_stage" in deep.config:
-        stage = min(deep.count("zero_stage"), 3)
-        found |= stated(zero=stage, no_overlap="data" * (stage < 3))
-    megatron = _section(fields, "megatron_lm_config")
-    found |= megatron.given(megatron.automatic, **_TABLE["megatron"])
-    mesh = _section(fields, "parallelism_config")
-    sizes = mesh.given(mesh.automatic, **_TABLE["mesh"])
-    ranks = sizes.pop("shard", 1) * sizes.get("replicas", 1)
-    return found | {key: size for key, size in sizes.items() if size > 1} | ({"d": ranks} if ranks > 1 else {})
-
-
-def _section(fields: Fields, name: str) -> Fields:
-    """A section of accelerate's, which writes empty ones, or null, for what is not used."""
-    held = fields.config.get(name)
-    return fields.nested(name) if isinstance(held, Mapping) and held else Fields({}, fields.where)
+    return workload(row, held, fields)[0]

@@ -25,7 +25,6 @@ MAX_VALUES = 100_000
 MAX_DIGITS = 100
 
 _TAG = "tag:yaml.org,2002:"
-_WORDS = {"yes": True, "no": False, "true": True, "false": False, "on": True, "off": False}
 
 
 def parse_yaml(text: str, where: str, depth: int) -> object:
@@ -100,15 +99,10 @@ class _Builder:
         kind = tag.removeprefix(_TAG)
         if kind in ("str", "timestamp", "value", "merge"):
             return text
-        if kind == "null":
-            return None
-        if kind == "bool" and text.lower() in _WORDS:
-            return _WORDS[text.lower()]
-        if kind in ("int", "float") and 0 < len(text) <= MAX_DIGITS:
+        if kind in ("null", "bool", "int", "float") and len(text) <= MAX_DIGITS:
             try:
-                made = self._loader.construct_yaml_int if kind == "int" else self._loader.construct_yaml_float
-                return made(node)
-            except (ValueError, IndexError, OverflowError):
+                return getattr(self._loader, f"construct_yaml_{kind}")(node)
+            except (ValueError, IndexError, KeyError, OverflowError):
                 pass
         raise self._error(node, f"expected a value of the tag {kind}" if kind != tag else f"expected no tag {tag}")
 

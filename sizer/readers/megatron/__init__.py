@@ -11,7 +11,8 @@ from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.recipes import RECIPES
 from shapes.saving import modules
-from sizer.readers.expressions import optimizer
+from sizer.readers import expressions
+from sizer.readers.expressions import check_allowed
 from sizer.readers.fields import Config, Fields, Values, stated, table
 from sizer.readers.megatron.arguments import is_script, normalised, parse_script
 from sizer.readers.megatron.models import build
@@ -25,7 +26,7 @@ _UNUSED = "is read and not used by the step"
 #: Dimension -> the arguments it may have.
 KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 
-__all__ = ["KEYS", "NAME", "is_script", "matches", "normalised", "parse_script", "read"]
+__all__ = ["KEYS", "NAME", "is_script", "normalised", "parse_script", "read"]
 
 
 def read(config: Config, where: str) -> Reading:
@@ -67,71 +68,25 @@ def read(config: Config, where: str) -> Reading:
 
 
 def workload(fields: Fields, model: ModelShape) -> tuple[Values, tuple[str, ...]]:
-    """(fields of Workload that the arguments give, notes on the rest)."""
-    found, notes = fields.given(fields.optional, **_TABLE["degrees"]), list[str]()
-    sequence, target = fields.optional("seq_length", "encoder_seq_length"), fields.optional("decoder_seq_length")
-    if len(model.stacks) == 1 and target:
-        sequence, target = target, None  # a vision-language model's: what its language model sees, images included
-    found |= stated(s=sequence, decoder_s=target, sequence_parallel=fields.flag("sequence_parallel"))
-    found |= fields.given(fields.optional, b="micro_batch_size", global_batch="global_batch_size")
-    found |= stated(dtype=fields.switched_on("bf16", "fp16"))
-    if fields.raw("fp8_format", "fp8", default=None):
+    """(fields of Workload that the arguments give, as the table says, notes on the rest)."""
+    row, notes = table("trainers")[NAME], list[str]()
+    read = {key: getattr(fields, kind)(key) for kind, keys in row["checked"].items() for key in keys}
+    held = {key: value for key, value in read.items() if value is not None}
+    # In a pipeline a device holds so many layers; of communication the pipeline's overlaps unless told otherwise.
+    held |= {"_layers": model.layers // held.get("pipeline_model_parallel_size", 1), "_stacks": len(model.stacks)}
+    held |= {"_p2p": fields.flag("overlap_p2p_comm", default=True), "_experts": model.moe is not None}
+    held["_fp8"] = bool(fields.raw("fp8_format", "fp8", default=None))
+    check_allowed(row["allowed"], row, held, fields)
+    found, _ = expressions.workload(row, held, fields)
+    if held["_fp8"]:
         recipe = fields.text("fp8_recipe", default="delayed")
-        found |= {"dtype": "fp8", **stated(recipe=recipe in RECIPES and recipe)}
+        found |= stated(recipe=recipe in RECIPES and recipe)
         notes += [] if recipe in RECIPES else [f"fp8 recipe {recipe} {_UNUSED}"]
-    found |= _sharding(fields) | _dispatch(fields, model)
-    found |= _not_overlapped(fields, sharded=found.get("zero", 0) > 0)
-    found |= optimizer(fields, "optimizer", momentum=True)
-    # bf16's gradients are added up and reduced in fp32 unless told not to (arguments.py, validate_args).
-    narrow, wide = fields.flag("grad_reduce_in_bf16"), fields.flag("accumulate_allreduce_grads_in_fp32")
-    if (found.get("dtype") == "bf16" and not narrow) or wide:
-        found["reduces"] = "fp32"
-    eager = fields.text("attention_backend", default="auto") in ("unfused", "local")
-    stages = _virtual_stages(fields, model, found.get("p", 1))
-    found |= stated(checkpointing=_recomputation(fields), attention="eager" if eager else None, vpp=stages)
-    own = fields.optional("expert_tensor_parallel_size")
+    found |= expressions.optimizer(fields, "optimizer", momentum=True) | stated(checkpointing=_recomputation(fields))
+    own = held.get("expert_tensor_parallel_size")
     if model.moe is not None and own != found.get("t", 1):
         notes += [f"the experts' own tensor parallelism {own} {_UNUSED}"] if own else []
     return found, (*notes, *_data_parallel(fields, found))
-
-
-def _sharding(fields: Fields) -> Values:
-    """The distributed optimizer shards states alone (ZeRO 1); Megatron-FSDP as its strategy says; FSDP 2 everything."""
-    distributed = fields.flag("use_distributed_optimizer")
-    if stage := fields.count("zero_stage"):  # Megatron-DeepSpeed's
-        return {"zero": min(stage, 3)}
-    if fields.flag("use_torch_fsdp2"):
-        return {"zero": 3}
-    strategy = fields.text("data_parallel_sharding_strategy", default="no_shard")
-    if fields.flag("use_megatron_fsdp") or fields.flag("use_custom_fsdp"):
-        return {"zero": fields.choice(strategy, _TABLE["sharding"], "data_parallel_sharding_strategy")}
-    return stated(zero=int(distributed))
-
-
-def _not_overlapped(fields: Fields, *, sharded: bool) -> Values:
-    """Communication that Megatron does not overlap unless told to; the pipeline's it does, unless told not to.
-
-    FSDP 2 prefetches by itself. Gathers of updated weights are only overlapped where the gradients' reduction is. The
-    backward has tensor parallelism's sends during a product of its own in any case (layers.py, async communication).
-    """
-    prefetches = fields.flag("use_torch_fsdp2")
-    data, gather = (prefetches or fields.flag(f"overlap_{what}") for what in ("grad_reduce", "param_gather"))
-    fields.flag("moe_shared_expert_overlap")  # the stacks' constant is of runs with it; the other flag: _dispatch
-    off = {
-        "tensor-forward": not fields.flag("tp_comm_overlap"),
-        "data": not data,
-        "gather": data and sharded and not gather,
-        "pipeline": fields.flag("no_overlap_p2p_communication") or not fields.flag("overlap_p2p_comm", default=True),
-    }
-    return stated(no_overlap=",".join(group for group, alone in off.items() if alone))
-
-
-def _dispatch(fields: Fields, model: ModelShape) -> Values:
-    """How a mixture's tokens reach their experts: by NCCL, unless by a flexible dispatcher (DeepEP, HybridEP)."""
-    kind, overlapped = fields.text("moe_token_dispatcher_type"), fields.flag("overlap_moe_expert_parallel_comm")
-    if model.moe is None:
-        return {}
-    return stated(dispatcher=kind and ("flex" if kind == "flex" else "alltoall"), ep_overlap=overlapped)
 
 
 def _recomputation(fields: Fields) -> str:
@@ -149,15 +104,6 @@ def _recomputation(fields: Fields) -> str:
         # "uniform" divides all layers in chunks, of which the inputs are kept; "block" takes the first of each stage.
         return f"full:{most}" if most and first else granularity
     return ",".join(words) or granularity or "selective" * activations
-
-
-def _virtual_stages(fields: Fields, model: ModelShape, p: int) -> int | None:
-    """Model chunks a device holds under the interleaved schedule."""
-    given = fields.optional("num_virtual_stages_per_pipeline_rank")
-    each = fields.optional("num_layers_per_virtual_pipeline_stage")
-    if given is None and each is not None:
-        given = model.layers // p // each
-    return given if given and given > 1 else None
 
 
 def _data_parallel(fields: Fields, found: Values) -> list[str]:

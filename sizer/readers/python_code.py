@@ -1,0 +1,112 @@
+"""Python files that configure: assignments, and functions that build a recipe. They are read and never run."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Any
+
+from shapes.errors import InputError
+from sizer.readers.fields import Config, Values
+from sizer.readers.reading import recipe_of
+from sizer.readers.shell.words import ARITHMETIC
+
+#: Functions that are followed in one file, each of which may call others.
+MAX_CALLS = 1000
+
+
+def parse_code(text: str, where: str, settings: Config) -> Values:
+    """``n_layer = 12`` lines of a Python file, with names, ``dict(...)`` and arithmetic of numbers; what is something
+
+    else is passed over. Where they name no model, what the one function returns that does, or ``--set recipe=NAME``.
+    """
+    try:
+        code = _Code(ast.parse(text))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        raise InputError("expected Python assignments", where=where) from None
+    found = {name: value for name, value in code.names.items() if not name.isupper()}  # a file's own constants
+    made = {name: own for name in code.functions if (own := _recipe(code.called(name, {}), where))}
+    if recipe_of(found) or not made:
+        return found
+    chosen = settings.get("recipe", next(iter(made)) if len(made) == 1 else None)
+    if chosen in made:
+        return {**made[chosen], "_variables": frozenset({"recipe"})}
+    few = ", ".join(list(made)[:20])
+    raise InputError(f"expected one of its {len(made)} recipes ({few}): --set recipe=NAME", where=where)
+
+
+def _recipe(found: Any, where: str) -> Values | None:
+    """What a function returns, where that names a model; torchtitan's model is its folder's and its flavor."""
+    if not isinstance(found, dict):
+        return None
+    if isinstance(spec := found.get("model_spec"), dict):
+        return {**found, "model": {**spec, "flavor": spec.get("name"), "name": Path(where).resolve().parent.name}}
+    return found if recipe_of(found) else None
+
+
+class _Code:
+    """The names and functions of a file."""
+
+    def __init__(self, tree: ast.Module) -> None:
+        self.functions: dict[str, ast.FunctionDef] = {}
+        self.names: Values = {}
+        self._calls = 0
+        self._follow(tree.body, self.names)
+        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+
+    def called(self, name: str, given: Values) -> Any:
+        """What a function makes of the arguments ``given``; None past the bound, or where that is not told."""
+        self._calls += 1
+        return self._follow(self.functions[name].body, {**self.names, **given}) if self._calls <= MAX_CALLS else None
+
+    def _follow(self, body: list[ast.stmt], names: Values) -> Any:
+        """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
+        for node in body:
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+            said: Any = getattr(node, "value", None)
+            if isinstance(node, ast.Return):
+                return self._value(said, names)
+            if not isinstance(target, ast.Name | ast.Attribute):
+                continue
+            value = self._value(ast.BinOp(target, node.op, said) if isinstance(node, ast.AugAssign) else said, names)
+            *sections, last = ast.unparse(target).split(".")
+            inner = names
+            for section in sections:
+                held = inner.get(section)
+                inner[section] = inner = dict(held) if isinstance(held, dict) else {}
+            inner[last] = value
+            if value is None:
+                del inner[last]  # what it was before is no longer so
+        return None
+
+    def _value(self, node: Any, names: Values) -> Any:
+        """None for what is not told."""
+        try:
+            if isinstance(node, ast.Name):
+                return names[node.id]
+            if isinstance(node, ast.Call):
+                return self._call(node, names)
+            if isinstance(node, ast.List):
+                return [self._value(one, names) for one in node.elts]
+            if isinstance(node, ast.BinOp):
+                one, other = self._value(node.left, names), self._value(node.right, names)
+                if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
+                    return None
+                return one / other if isinstance(node.op, ast.Div) else ARITHMETIC[type(node.op)](one, other)
+            return ast.literal_eval(node)
+        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
+            return None
+
+    def _call(self, node: ast.Call, names: Values) -> Any:
+        """A call's keywords, its first text as ``name``, over what it is of: ``from_pretrained("a/b").config(c=1)``."""
+        said = ast.unparse(node.func)
+        given = {one.arg or "": value for one in node.keywords if (value := self._value(one.value, names)) is not None}
+        if said in self.functions:
+            return self.called(said, given)
+        if said != "dict" and not self.functions:
+            return None  # of a file's own assignments only dict() is followed
+        of, first = (
+            self._value(one, names) for one in (getattr(node.func, "value", None), next(iter(node.args), None))
+        )
+        named = {"name": first} if isinstance(first, str) else {}
+        return {**(of if isinstance(of, dict) else {}), "_class": said, **named, **given}

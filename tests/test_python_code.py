@@ -1,0 +1,105 @@
+"""Recipes that Python functions build: torchtitan's and Megatron-Bridge's registries, read and never run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from shapes.errors import InputError
+from sizer.readers import Source, read_config
+
+BRIDGE = """
+from megatron.bridge import AutoBridge
+_MODEL = "Qwen/Qwen3-0.6B"
+raise SystemExit("a file that is run ends here")
+
+def _common(hf_path, sizes=None):
+    cfg = _pretrain_common()
+    cfg.model = AutoBridge.from_hf_pretrained(hf_path, revision="a").to_megatron_provider(load_weights=False)
+    cfg.model.seq_length = 4 * 1024
+    cfg.train.micro_batch_size = 1
+    return cfg
+
+def small_pretrain_config() -> ConfigContainer:
+    cfg = _common(hf_path=_MODEL)
+    cfg.model.tensor_model_parallel_size = 2
+    cfg.train.global_batch_size = 512
+    return cfg
+"""
+SECOND = """
+def large_config():
+    cfg = _common(hf_path="Qwen/Qwen3-8B")
+    cfg.model.tensor_model_parallel_size: int = 4
+    return cfg
+"""
+TITAN = """
+def llama3_8b() -> Trainer.Config:
+    spec = model_registry("8B", converters=[Float8LinearConverter.Config(fqns=["output"])])
+    return Trainer.Config(
+        model_spec=spec,
+        optimizer=default_adamw(lr=8e-4),
+        training=TrainingConfig(num_tokens_per_microbatch_per_dp_rank=2 * 8192, max_context_length=8192, steps=10),
+        parallelism=ParallelismConfig(tensor_parallel_degree=4),
+        activation_checkpoint=FullAC.Config(),
+    )
+
+def llama3_8b_selective():
+    config = llama3_8b()
+    config.model_spec = model_registry("8B", attn_backend="varlen")
+    config.parallelism.tensor_parallel_degree = 8
+    config.activation_checkpoint = SelectiveAC.Config()
+    return config
+"""
+
+
+def read(tmp_path: Path, text: str, recipe: str | None = None, folder: str = "llama3") -> Any:
+    file = tmp_path / folder / "config_registry.py"
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(text, "utf-8")
+    return read_config(Source(file, {} if recipe is None else {"recipe": recipe}))
+
+
+def test_a_bridge_recipe_is_the_model_that_it_names_with_what_is_assigned_to_it(tmp_path: Path) -> None:
+    found = read(tmp_path, BRIDGE)
+    assert found.model.parameters == 596_049_920
+    assert found.workload == {"t": 2, "s": 4096, "b": 1, "global_batch": 512}
+
+
+def test_of_several_recipes_one_is_asked_for(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"its 2 recipes \(small_pretrain_config, large_config\): --set recipe="):
+        read(tmp_path, BRIDGE + SECOND)
+    found = read(tmp_path, BRIDGE + SECOND, "large_config")
+    assert (found.model.layers, found.workload["t"]) == (36, 4)
+    with pytest.raises(InputError, match="one of its 2 recipes"):
+        read(tmp_path, BRIDGE + SECOND, "larger_config")
+
+
+def test_torchtitans_registry_is_a_model_by_folder_and_flavor(tmp_path: Path) -> None:
+    found = read(tmp_path, TITAN, "llama3_8b")
+    assert found.format == "torchtitan"
+    assert found.model.parameters == 8_030_261_248
+    said = {"b": 2, "s": 8192, "t": 4, "dtype": "fp8", "checkpointing": "full"}
+    assert {key: found.workload.get(key) for key in said} == said
+    other = read(tmp_path, TITAN, "llama3_8b_selective")
+    said = {"b": 2, "t": 8, "dtype": None, "checkpointing": "every-second-product"}
+    assert {key: other.workload.get(key) for key in said} == said
+    with pytest.raises(InputError, match=r"model\.name = 'fluxes': is no model that is known here"):
+        read(tmp_path, TITAN, "llama3_8b", "fluxes")
+
+
+def test_functions_that_call_one_another_without_end_are_left(tmp_path: Path) -> None:
+    loops = "def a():\n    return b()\n\ndef b():\n    return a()\n"
+    twice = "".join(f"def f{i}():\n    x = f{i + 1}()\n    y = f{i + 1}()\n    return y\n" for i in range(60))
+    for text in (loops, twice):
+        with pytest.raises(InputError, match="known formats"):
+            read(tmp_path, text)
+
+
+def test_a_scripts_variable_is_set_where_the_script_names_a_model(tmp_path: Path) -> None:
+    file = tmp_path / "serve.sh"
+    file.write_text("MODEL=Qwen/Qwen3-8B\nvllm serve $MODEL --tensor-parallel-size 2\n")
+    assert read_config(Source(file, {"MODEL": "Qwen/Qwen3-0.6B"})).model.layers == 28
+    assert read_config(Source(file, {"num_hidden_layers": 4})).model.layers == 4
+    assert read_config(Source(file, {"tensor_parallel_size": 4})).workload["t"] == 4
