@@ -325,7 +325,7 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
         values.pop("kv_dtype", None)  # a release's, which training has none of
     decodes = values.get("phase") == "decode"
     refuse(
-        decodes and "s" in asked and "context" in asked,
+        decodes and {"s", "context"} <= asked.keys(),
         "expected the sequence or the context, not both",
         "s",
         asked.get("s"),
@@ -340,10 +340,11 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
         "vpp",
         asked.get("vpp"),
     )
-    if values.get("finetune") in ADAPTED and values.get("lora_targets") is None:
-        values["lora_targets"] = USUAL_OF.get(reading.model.model_type)
-    if values.get("finetune") in ADAPTED and reading.model.formats:
-        values.setdefault("base", "release")
+    if values.get("finetune") in ADAPTED:
+        if values.get("lora_targets") is None:
+            values["lora_targets"] = USUAL_OF.get(reading.model.model_type)
+        if reading.model.formats:
+            values.setdefault("base", "release")
     return _within_positions(reading, values, decodes=decodes)
 
 

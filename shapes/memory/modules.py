@@ -112,7 +112,7 @@ def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
     """Final norm, LM-head and, when training, the cross-entropy over fp32 logits."""
     run = _Forward(sizes, Tape())
     streams = model.main.streams
-    x = run.tape.tensor(sizes.whole * model.hidden * sizes.element * (streams.number if streams else 1))
+    x = run.tape.tensor(sizes.whole * model.hidden * sizes.element * model.main.residuals)
     if streams:
         x = run.collapsed(streams, streams.head(model.hidden), x)
     if model.main.final_norm or "wide-layer" in sizes.style:  # olmo's norms have no weights

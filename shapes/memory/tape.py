@@ -145,8 +145,10 @@ class Tape:
         ``selective``: without those that only nodes marked ``recomputing`` save, which run again instead, and without
         what those marked ``dropping`` make.
         """
-        again = [node for node in self.nodes if selective and node.recomputed]
-        first = [node for node in self.nodes if not (selective and node.recomputed)]
+        parts: tuple[list[_Node], list[_Node]] = ([], [])
+        for node in self.nodes:
+            parts[selective and node.recomputed].append(node)
+        first, again = parts
         kept = _inputs(again).union(*(node.saved for node in first))
         kept = kept.difference(node.output.storage for node in again if node.dropped)
         return {storage: self.storages[storage] for storage in kept}

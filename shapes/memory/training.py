@@ -230,8 +230,7 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
     if workload.t > 1 and workload.sequence_parallel:
         yield hidden_state, "gathered activations b x s x h"
     if workload.p > 1:
-        streams = step.model.main.streams
-        yield 2 * hidden_state * (streams.number if streams else 1), "pipeline receive and send b x s x h"
+        yield 2 * hidden_state * step.model.main.residuals, "pipeline receive and send b x s x h"
     if workload.d == 1:
         return
     # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.

@@ -232,6 +232,11 @@ class Stack:
         return self.blocks[0].streams
 
     @property
+    def residuals(self) -> int:
+        """Residual streams, one without hyper-connections."""
+        return self.streams.number if self.streams else 1
+
+    @property
     def layers(self) -> int:
         return self.blocks[0].count if len(self.blocks) == 1 else _layers(self)
 

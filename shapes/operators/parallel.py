@@ -180,8 +180,7 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Itera
     """
     if workload.p == 1:
         return
-    streams = model.main.streams.number if model.main.streams else 1
-    whole = workload.own_tokens(s) * model.hidden * streams * workload.activation_bytes
+    whole = workload.own_tokens(s) * model.hidden * model.main.residuals * workload.activation_bytes
     if workload.t > 1 and not workload.sequence_parallel:
         yield from Lowering(workload).sends("pipeline", whole, workload.t, "pipeline")
     boundary, stride = -(-whole // workload.t), workload.t * workload.cp * workload.d

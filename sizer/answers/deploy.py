@@ -114,8 +114,7 @@ def deploy(
     refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
     reading = read_model(config, config_format=config_format)
     form, unknown = _released_in(reading.model) if recipe is None else (ALIASES.get(recipe, recipe), ())
-    if form not in FORMATS:
-        raise InputError(f"expected one of {', '.join((*FORMATS, *ALIASES))}", key="recipe", value=recipe)
+    one_of(form, (*FORMATS, *ALIASES), "recipe")
     target, known = load_device(device), [load_engine(name) for name in list_engines()]
     for name in engines:
         one_of(name, (*list_engines(), *USES), "engine")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 from typing import Unpack
 
 from shapes.cost import Cost
@@ -78,10 +79,10 @@ class OperatorTable(Printable):
         whole = sum(one["step_seconds"] or 0.0 for one in folded)
         for one in folded:
             one["share"] = one["step_seconds"] / whole if one["step_seconds"] is not None and whole else None
-        if self.sort != "model":
-            key = {"time": "step_seconds", "flops": "step_flops"}.get(self.sort, self.sort)
-            folded.sort(key=lambda one: one[key] if key == "name" else -(one[key] or 0.0))
-        return folded
+        if self.sort == "name":
+            return sorted(folded, key=itemgetter("name"))
+        key = {"time": "step_seconds", "flops": "step_flops"}.get(self.sort)
+        return sorted(folded, key=lambda one: -(one[key] or 0.0)) if key else folded
 
     def named(self, name: str) -> OperatorTable:
         """The table of the operators with ``name`` in their name; InputError where there is none."""

@@ -138,8 +138,6 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     """The step's seconds with MFU: recomputed FLOPs take time but count for nothing, every stage's count alike."""
     workload, cost = subject.workload, step.cost
     flops = step.accumulation * round(_model_flops(subject, step)) // (workload.p * workload.cp)
-    peak = device.peak_flops.get(workload.dtype)
-    mfu = flops / step.seconds / peak if peak and step.seconds else None
     moved = step.accumulation * sum(
         op.bytes * op.count for op in step.operators if not isinstance(op, Elementwise | Collective)
     )
@@ -149,7 +147,7 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
         step.seconds,
         step.low,
         step.high,
-        mfu,
+        None,
         flops,
         step.source,
         step.accumulation,
@@ -157,8 +155,10 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     )
     if not step.seconds:
         return found
+    peak = device.peak_flops.get(workload.dtype)
     return replace(
         found,
+        mfu=flops / step.seconds / peak if peak else None,
         mbu=moved / step.seconds / device.memory.bandwidth_bytes_per_s,
         tokens_per_s=None if tokens is None else tokens / step.seconds,
         phase=workload.phase,
