@@ -190,6 +190,18 @@ def test_the_store_s_products_of_a_device_are_fitted_and_nothing_else_of_it(tmp_
     assert found == (replace(own, source="measured:NVIDIA H200 torch 0.0"),)
 
 
+def test_seconds_are_as_where_the_control_shape_takes_its_median(tmp_path: Path) -> None:
+    # A tenth slower in an hour in which the control shape was a tenth slower is no slower.
+    environment = replace(ENVIRONMENT, device="NVIDIA H200")
+    with Store.open(tmp_path / "s.db") as store:
+        for n, slower, control_s in ((64, 1.0, 1e-3), (128, 1.0, 1e-3), (192, 1.1, 1.1e-3), (256, 1.0, None)):
+            samples = np.full(12, slower * 1e-5)
+            job = Job(Gemm("x", "forward", 64, n, 64))
+            store.add([measurement(job, samples, environment=environment, control_s=control_s)])
+        found = stored_products(store, load_device("h200"))
+    assert [one.seconds for one in found] == pytest.approx([1e-5] * 4)
+
+
 @pytest.mark.parametrize("changes", [{"dtype": "bf17"}, {"layout": "xx"}, {"k": 0}])
 def test_a_stored_row_that_is_no_product_is_refused(tmp_path: Path, changes: dict[str, object]) -> None:
     one = measurement(Job(Gemm("x", "forward", 64, 64, 64)), np.full(12, 1e-5))

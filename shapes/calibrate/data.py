@@ -14,6 +14,7 @@ from shapes.cost.gemm import LARGE, aligned_seconds
 from shapes.dtypes import BYTES
 from shapes.errors import refuse
 from shapes.frozen import frozen
+from shapes.measure.dataset import control_median
 
 if TYPE_CHECKING:
     from shapes.device import Device
@@ -42,16 +43,17 @@ class Record:
 
 
 def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
-    """Every product of ``device`` that ``store`` has a time of."""
+    """Every product of ``device`` that ``store`` has a time of, as where the control shape takes its median."""
 
     def ours(environment: Environment) -> bool:
         known = environment.accelerator
         return environment.device in device.torch_names or (known is not None and known.name == device.name)
 
-    found = []
-    for one in store.measurements(status="ok"):
+    found, rows = [], [one for one in store.measurements(status="ok") if ours(one.environment)]
+    usual_s = control_median(rows)
+    for one in rows:
         row = one.row(samples=False)
-        if row["kind"] not in ("gemm", "bmm") or not ours(one.environment):
+        if row["kind"] not in ("gemm", "bmm"):
             continue
         sizes = m, n, k, batch = row["m"], row["n"], row["k"], row["batch"]
         dtype, layout = row["dtype"], row["layout"]
@@ -61,7 +63,9 @@ def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
             value=one.key,
             where=str(store.path),
         )
-        found.append(Record(m, n, k, batch, dtype, layout, row["seconds"], one.environment.source))
+        # A card, or an hour, in which the control shape is slower by a percent slows these by as much.
+        steady = usual_s / one.control_s if usual_s and one.control_s else 1.0
+        found.append(Record(m, n, k, batch, dtype, layout, row["seconds"] * steady, one.environment.source))
     return tuple(found)
 
 

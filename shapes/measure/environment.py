@@ -79,8 +79,11 @@ class Environment:
 
     @property
     def source(self) -> str:
-        """What a ``Timing`` says of where it is from: "measured:NVIDIA H200 torch 2.11.0"."""
-        return f"measured:{self.device} torch {dict(self.versions).get('torch', '?')}"
+        """What a ``Timing`` says of where it is from: "measured:NVIDIA H200 torch 2.11.0", or imported:… ."""
+        versions = dict(self.versions)
+        if not self.harness:
+            return f"imported:{self.device} {versions.get('program', '?')}"
+        return f"measured:{self.device} torch {versions.get('torch', '?')}"
 
     def to_dict(self) -> Values:
         return {**asdict(self), "versions": dict(self.versions)}

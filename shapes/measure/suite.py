@@ -120,6 +120,8 @@ def _integer(table: Table, key: str) -> int | None:
     return table.integer(key) if table.has(key) else None
 
 
+#: Layout -> the phase that has it.
+PHASES: dict[str, Phase] = {"tn": "forward", "nn": "dgrad", "nt": "wgrad", "tt": "forward"}
 OPS = ("gemm", "grouped", "mlp", "attention", "layer", "head", "memory")
 #: What is timed, and the kernel where it is named.
 _Made = Any | tuple[Any, str]
@@ -209,11 +211,10 @@ class _Sweep:
         kernels = self._choices("kernels", ("fast_accum", "precise_accum"), ("",))
         batch = self._sizes("batch", scaled=False, default=1)[0]
         kind: Literal["gemm", "bmm"] = "bmm" if batch > 1 else "gemm"
-        phase_of: dict[str, Phase] = {"tn": "forward", "nn": "dgrad", "nt": "wgrad", "tt": "forward"}
         for m, n, k in self._moved():
             for layout, dtype, kernel in self._combined(layouts, self.dtypes, kernels):
                 out = "bf16" if dtype == "fp8" else None
-                phase = phase_of[layout]
+                phase = PHASES[layout]
                 yield Gemm(self.label, phase, m, n, k, batch, dtype, layout, kind=kind, out_dtype=out), kernel
 
     def _grouped(self) -> Iterator[_Made]:

@@ -83,8 +83,9 @@ def export(path: str | None, /, dataset: str | None, format_: str, output: str |
 def import_(path: str | None, sources: tuple[str, ...]) -> None:
     """Add the measurements of exported JSON lines, of other stores and of folders of datasets; none is doubled.
 
-    A wrong file adds nothing. Rows of a dataset are held against what the device can do first; exit code 1 where some
-    are refused.
+    What other programs timed (profiler traces, nvbench, hipblaslt-bench, triton, mamf-finder) becomes such lines by
+    `python reports/bench/others.py FILE`. A wrong file adds nothing. Rows of a dataset are held against what the
+    device can do first; exit code 1 where some are refused.
     """
     folders = [name for name in sources if Path(name).is_dir()]
     with ExitStack() as opened:
