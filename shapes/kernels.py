@@ -28,7 +28,7 @@ class Takes:
     ``training``: holds where a backward follows (True), where none does (False), or either way (None).
     ``built``: head dimensions that it is compiled for; another one is padded up to the next, or refused if ``exact``.
     ``multiple``: what both dimensions must be multiples of; ``copies``: others are padded there with a copy of Q, K, V.
-    ``largest`` bounds both dimensions; ``pairs`` (d_qk, d_v) are taken besides, as they are. ``since``: a date.
+    ``largest`` bounds both dimensions; ``pairs`` (d_qk, d_v) are taken too, as they are. ``since``: a date.
     """
 
     source: str

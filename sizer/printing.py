@@ -1,4 +1,4 @@
-"""What every answer can do besides hold its figures: print as its command does, show itself, be written as JSON."""
+"""What every answer can do with its figures: print as its command does, show itself, be written as JSON."""
 
 from __future__ import annotations
 

@@ -75,7 +75,7 @@ class AlignmentConstants:
 
     ``ceiling``: FLOP/s of all units (inf: none). ``prologue_steps``: a tile's start and end in steps of k. ``alone``:
     time of a tile that has its unit to itself over its half of a pair's. ``share``, ``c_share``: what a misaligned A
-    or B, and a misaligned C, add to the aligned time besides; ``both``: by how much more where A and B are both off.
+    or B, and a misaligned C, add to the aligned time; ``both``: by how much more where A and B are both off.
     ``tier``: "measured" (this device), "published" (fitted on others' sweeps of the family) or "extrapolated".
     ``peak_flops_per_s``, ``bandwidth_bytes_per_s``: the device's, of its data sheet.
     ``error``, ``error_p95``: relative errors on sweeps that the fit had not seen, 0 where nobody measured.

@@ -39,11 +39,11 @@ class GemmConstants:
     ``flops_per_s``: what all units reach inside a long tile. ``cache_bytes`` move at ``cache_bandwidth_bytes_per_s``,
     what is beyond at ``bandwidth_bytes_per_s``. ``overlap``: how well moving hides behind arithmetic (1: not at all).
     ``load_steps`` and ``load_power``: how fast a tile must be fed, see `tile_load`. ``prologue_steps``: a tile's start
-    and end in steps of k. ``wave_s``: what a wave costs besides. ``quantization``: the share of a partly filled last
+    and end in steps of k. ``wave_s``: what a wave adds. ``quantization``: the share of a partly filled last
     wave that is paid. ``throttle``, ``throttle_s``, ``throttle_width``: by how much, and from which duration on, power
     limits sustained work. ``correction``: what measurements say beyond that; ``small``: the set for small products.
     ``split_steps``: least steps of k of a slice where a product of less than a wave is split along k (inf: never).
-    ``cells``: what single m and n of the tables that the constants were fitted to take besides.
+    ``cells``: what single m and n of the tables that the constants were fitted to take in addition.
     """
 
     flops_per_s: float
@@ -110,7 +110,7 @@ class GemmConstants:
         )
 
 
-#: Keys of one set of constants in a device file, besides ``tiles``, ``correction``, ``small``, ``split_steps`` and
+#: Keys of one set of constants in a device file, next to ``tiles``, ``correction``, ``small``, ``split_steps`` and
 #: ``cells``.
 NUMBERS = tuple(
     field.name

@@ -5,7 +5,7 @@
 The fullest share x of the experts has load x / (1 + (load - 1) x) of the rows: ``load`` is the fullest one's over the
 mean, 1 is even, and 5 to 15 what a power law of 1 to 1.2 draws. Each expert takes whole tiles of ``TILES`` rows and 128
 columns, the kernel's choice; weights are read of experts with rows, from a cache that the tables' repeated steps leave
-warm. ``prologue_rows`` and ``prologue_keys``: what a tile costs besides, in rows and in steps of k. The tables' layers
+warm. ``prologue_rows`` and ``prologue_keys``: what a tile adds, in rows and in steps of k. The tables' layers
 hold what sizer lists apart (permuting, activation, quantising), which the fit subtracts. Every part grows with rows,
 columns and k.
 """

@@ -383,7 +383,7 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
 
 def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
     """Keys a block walks: the mean that its queries see, half a block more at each edge of the mask, and what blocks of
-    uneven length cost besides."""
+    uneven length cost in addition."""
     windowed = (work.window > 0) & (work.window < work.kv_len)
     if c.ignores_window:
         keys = np.maximum(keys, visible_keys(work, windowed=False))

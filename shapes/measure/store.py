@@ -361,7 +361,7 @@ def _inode(place: Path) -> int | None:
 def _create(place: Path) -> None:
     """Put a new database into place, whole or not at all; another process that is faster wins.
 
-    InputError beside the log of a database that is gone: SQLite would take it for the new one's.
+    InputError next to the log of a database that is gone: SQLite would take it for the new one's.
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     log = _companion(place, "-wal")

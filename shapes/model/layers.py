@@ -54,7 +54,7 @@ class MoeShape:
     """A mixture of ``experts`` gated MLPs of ``width``, ``top_k`` a token, and an optional shared MLP.
 
     ``shared_gate``: a linear to one sigmoid that scales the shared MLP (qwen2_moe). ``router_parameters``: learned
-    scalars of the router besides its matrix (a correction bias). ``latent``: the width that routed tokens are projected
+    scalars of the router but its matrix (a correction bias). ``latent``: the width that routed tokens are projected
     down to before the experts and up from behind them (None: the hidden size, no projection). ``empty``: choices of the
     router behind which there is no expert.
     """
@@ -103,7 +103,7 @@ class MoeShape:
 class Augment:
     """What gemma3n and gemma4 add to a layer: ``inputs`` channels of the layer's own embedding of each token, gated by
 
-    the hidden state and added to it; a low-rank path beside attention (LAuReL, of rank ``laurel``; 0: none); and
+    the hidden state and added to it; a low-rank path parallel to attention (LAuReL, of rank ``laurel``; 0: none); and
     ``streams`` of hidden states, which each layer predicts and corrects from the one that it ran on (AltUp; 1: none).
     """
 
@@ -139,7 +139,7 @@ class Block:
     further parameters of each layer.
     ``formats``: of a quantised release's matrices, by their names where nothing is fused.
     ``streams``: hyper-connections in place of the residual additions.
-    ``augment``: what runs beside and behind its parts.
+    ``augment``: what runs with and behind its parts.
     """
 
     attention: Attention | None
@@ -252,7 +252,7 @@ class Tower:
 
     An image is cut in patches of ``patch`` pixels a side, of which ``merge`` a side make a token. ``side``: pixels that
     every image is resized to (0: each keeps its size), or the tiles are that it is cut in (``tiled``), with one of the
-    whole image beside several. ``special``: tokens of the tower's own (a class token).
+    whole image in addition to several. ``special``: tokens of the tower's own (a class token).
     """
 
     stack: Stack

@@ -22,7 +22,7 @@ ChunkProduct = tuple[str, bool, str, str, str]
 class Recurrence(NamedTuple):
     """``parts``: what the input is projected to; ``convolved``: those that the short convolution runs over.
 
-    ``vectors``: learned vectors besides the convolution and the norm, with the fields whose product is their length.
+    ``vectors``: learned vectors but the convolution and the norm, with the fields whose product is their length.
     ``products``: those of one chunk (none: the scan is bound by memory, or there is none).
     """
 

@@ -43,7 +43,7 @@ ELEMENTWISE = (
     "accumulate",
 )
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
-#: Of those, what a mixture of experts runs besides its routing's products.
+#: Of those, what a mixture of experts runs in addition to its routing's products.
 EXPERTS = ("grouped", "moe")
 #: An expert's dispatch that overlaps another microbatch's computing.
 OVERLAPPED = "overlapped_expert"

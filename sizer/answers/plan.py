@@ -54,7 +54,7 @@ MOST_DRAFTED = 64
 PROMPT = 1024
 #: Requests that an engine's scheduler runs at once at most, a rank: those that vLLM's and TensorRT-LLM's take.
 MOST_RUN = 2048
-#: Chunks a pipeline stage is cut into for the interleaved schedule, besides none.
+#: Chunks a pipeline stage is cut into for the interleaved schedule, none aside.
 CHUNKS = (2, 4, 8)
 
 ASSUMPTIONS = (

@@ -36,7 +36,7 @@ LAYOUT = ("b", "t", "p", "d", "e", "cp", "vpp", "zero", "checkpointing")
 #: Places where a value may stand, and combinations of them, that are tried.
 MOST_PLACES = 20
 MOST_TRIED = 60
-#: Weights beside a configuration: its dimensions are theirs.
+#: Weights next to a configuration: its dimensions are theirs.
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.index.json")
 
 
@@ -192,7 +192,7 @@ def _unsafe(subject: Subject, change: Mapping[str, int | str], wanted: Subject, 
 
 
 def _released(subject: Subject, path: str) -> bool:
-    """Whether a file is a released model's: weights lie beside it, or the table has its dimensions."""
+    """Whether a file is a released model's: weights lie next to it, or the table has its dimensions."""
     if subject.workload.frozen_architecture or (
         path != "<stdin>" and any(next(Path(path).parent.glob(one), None) for one in _WEIGHTS)
     ):

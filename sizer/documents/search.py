@@ -127,7 +127,7 @@ def patch(answer: SearchResult) -> Document:
 def _points(answer: SearchResult, point: Callable[[Ranked, str], Values]) -> list[Values]:
     """A point a candidate with a time, the notable ones last, so that they are drawn on top.
 
-    ``point``: the channels of a candidate and its role, ``what`` being said of it besides its name and role.
+    ``point``: the channels of a candidate and its role, ``what`` being said of it, too.
     """
     listed = [one.change for one in answer.candidates]
     on_front = [one.change for one in answer.front or answer.pareto]

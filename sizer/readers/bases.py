@@ -61,7 +61,7 @@ class Tree:
         return found
 
     def text(self, name: str, key: str) -> tuple[Path, str]:
-        """The file of this name beside the one that is open, or beside a folder above it, and what it holds."""
+        """The file of this name next to the one that is open, or to a folder above it, and what it holds."""
         here = self._open[-1]
         above = [one for one in here.parents if one.is_relative_to(self.root)]
         try:

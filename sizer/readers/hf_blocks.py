@@ -201,7 +201,7 @@ def experts(
     """Experts of ``width`` in the layers that ``sparse`` says (fields -> layer -> whether, or a list; None: in all),
 
     elsewhere an MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or
-    ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert besides its matrix.
+    ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert and its matrix.
     ``traits``: of MoeShape.
     """
 

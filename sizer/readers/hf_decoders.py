@@ -113,7 +113,7 @@ def gemma_norms(fields: Fields) -> int:
 
 
 def layer_inputs(fields: Fields) -> Augment | None:
-    """What goes into each layer beside the hidden state."""
+    """What goes into each layer in addition to the hidden state."""
     inputs, streams = fields.count("hidden_size_per_layer_input"), fields.count("altup_num_inputs", default=1)
     return Augment(inputs, fields.count("laurel_rank"), streams) if inputs else None
 

@@ -1,4 +1,4 @@
-"""Quantised releases: ``quantization_config``, or the ``hf_quant_config.json`` beside it -> a format for each matrix.
+"""Quantised releases: ``quantization_config``, or the ``hf_quant_config.json`` next to it -> a format for each matrix.
 
 Routers and the gates of shared experts are never quantised, the head only where it is named: modelopt's and
 compressed-tensors' defaults. The towers before a text tower keep 16 bits.

@@ -98,7 +98,7 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
 
 
 def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, tuple[str, ...]]:
-    """``model`` in the formats that its release says beside it, in its file or in its text tower's part."""
+    """``model`` in the formats that its release says next to it, in its file or in its text tower's part."""
     outer = Fields(outer.config, outer.where)  # its keys are quantisers' own, of which none is named as not read
     inner = outer.config.get("text_config")
     texts = (outer, outer.nested("text_config")) if isinstance(inner, Mapping) else (outer,)

@@ -120,12 +120,12 @@ def states_a_model(name: str, content: bytes) -> bool:
     return (_MODEL if name.endswith(_DATA) else _STATED).search(content) is not None
 
 
-#: Where the content of the hf_quant_config.json beside a config.json is put.
+#: Where the content of the hf_quant_config.json next to a config.json is put.
 BESIDE = "_hf_quant_config"
 
 
 def beside(path: Path) -> Values:
-    """The hf_quant_config.json of a quantised release, which lies beside its config.json, under ``BESIDE``."""
+    """The hf_quant_config.json of a quantised release, next to its config.json, under ``BESIDE``."""
     stem = path.name.removesuffix("config.json")
     other = path.with_name(f"{stem}hf_quant_config.json")
     if stem == path.name or stem.endswith("quant_") or not other.is_file():

@@ -35,7 +35,7 @@ Tensor = tuple[str, list[int]]
 
 
 def header(path: Path) -> Config:
-    """The keys of a configuration: of the one beside safetensors, else what the headers say.
+    """The keys of a configuration: of the one next to safetensors, else what the headers say.
 
     ``_tensors``: name -> elements. InputError for what is no such header, and for shards that are not there.
     """

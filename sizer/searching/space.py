@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
 
-#: What ``vary`` lets change besides, which is otherwise as in the baseline -> the dimensions it is of.
+#: What ``vary`` lets change too, which is otherwise as in the baseline -> the dimensions it is of.
 VARIABLE: Mapping[str, tuple[str, ...]] = {
     "kv-ratio": ("kv_heads",),
     "mla-ranks": ("q_lora_rank", "kv_lora_rank"),
