@@ -126,6 +126,32 @@ def test_a_loop_over_experts_runs_with_even_routing_which_is_said() -> None:
         assert sizer.check(module, example_inputs=IDS, dtype="bf16").step is None
 
 
+class Written(Experts):
+    """The same with rows written into by their numbers, which the backward pass asks for again."""
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        weights, chosen = self.router(flat).softmax(-1).topk(2, dim=-1)
+        out = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            token, slot = torch.where(chosen == number)
+            out[token] += weights[token, slot, None] * expert(flat[token])
+        return out.view_as(x)
+
+
+def test_a_loop_that_writes_rows_by_their_numbers_runs_backward_too() -> None:
+    module = Nano(experts=True)
+    for block in module.h:
+        block.mlp = Written()
+    found = {}
+    for one in (module, Nano(experts=True)):
+        listed = read_subject(one, example_inputs=IDS, dtype="bf16").operators
+        found[one] = {(op.phase, op.m, op.n, op.k, op.count) for op in listed if "experts" in op.name}  # type: ignore[union-attr]
+    first, second = found.values()
+    assert first == second
+    assert {phase for phase, *_ in first} == {"forward", "dgrad", "wgrad"}
+
+
 def test_an_infinity_is_read_as_transformers_writes_it() -> None:
     transformers = pytest.importorskip("transformers")
     from shapes.trace.config import load_config

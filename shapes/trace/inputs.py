@@ -132,17 +132,21 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
 
 
 class LoopAnswers(DataAnswers):  # type: ignore[no-untyped-call] # as its base
-    """Of a module of one's own: which tokens each expert of a loop gets, an even share. ``running``: what runs now."""
+    """Of a module of one's own: which tokens each expert of a loop gets, an even share. ``running``: the module that
+
+    runs now; none does in the backward pass, which asks of the last one's again.
+    """
 
     def __init__(self) -> None:
         super().__init__()
-        self.running: Callable[[], nn.Module] = nn.Module
+        self.running: Callable[[], list[nn.Module]] = list
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         name = func._schema.name
         if name in _LOOPS or (name == "aten::_local_scalar_dense" and args[0].dtype == torch.bool):
-            lists = [child for child in self.running().children() if isinstance(child, nn.ModuleList)]
-            self.experts = max(map(len, lists), default=0) or None
+            for module in self.running():
+                lists = [child for child in module.children() if isinstance(child, nn.ModuleList)]
+                self.experts = max(map(len, lists), default=0) or None
             if self.experts is not None:
                 return super().__torch_dispatch__(func, types, args, kwargs)
         return func(*args, **(kwargs or {}))

@@ -38,11 +38,6 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
                 hook.remove()
 
     @property
-    def running(self) -> nn.Module:
-        """The module that is running."""
-        return self.stack[-1]
-
-    @property
     def where(self) -> str:
         """The name of the module that is running, or of the nearest around it that has one."""
         return next((name for m in reversed(self.stack) if (name := self._module_names.get(id(m)))), "")

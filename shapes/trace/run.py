@@ -97,7 +97,7 @@ def on_meta_device(
 ) -> Iterator[None]:
     """What a forward on the meta device needs around it, the ``recorder`` innermost; InputError for what it raises."""
     if isinstance(answers, LoopAnswers):
-        answers.running = lambda: recorder.running
+        answers.running = lambda: recorder.stack[-1:]
     try:
         with ExitStack() as stack:
             for context in (
