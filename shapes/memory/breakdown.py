@@ -292,7 +292,7 @@ def possible_savings(workload: Workload) -> Iterator[tuple[str, Named]]:
         yield "fused attention", {"attention": "auto"}
     if workload.t > 1 and not workload.sequence_parallel:
         yield "sequence parallelism", {"sequence_parallel": True}
-    for stage in range(workload.zero + 1, len(ZERO) if workload.d > 1 else 0):
+    for stage in range(workload.zero + 1, len(ZERO) * (workload.d > 1)):
         yield ZERO[stage], {"zero": stage}
     known = workload.checkpointing in CHECKPOINTING
     for how in CHECKPOINTING[CHECKPOINTING.index(workload.checkpointing) + 1 :] if known else ("full",):

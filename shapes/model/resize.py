@@ -120,7 +120,9 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
 
 
 def _renewed(part: Any, sizes: _Sizes, **names: str) -> Any:
-    """``part`` with each field that had the old size of the dimension it ``names`` at its new size."""
+    """``part``, if any, with each field that had the old size of the dimension it ``names`` at its new size."""
+    if part is None:
+        return None
     changed: dict[str, Any] = {
         field: sizes[name][1]
         for field, name in (names or _TABLES["fields"][type(part).__name__]).items()
@@ -130,16 +132,12 @@ def _renewed(part: Any, sizes: _Sizes, **names: str) -> Any:
 
 
 def _resized_block(block: Block, sizes: _Sizes) -> Block:
-    attention, mlp, mixer = block.attention, block.mlp, block.mixer
-    if attention is not None:
-        attention = _renewed(attention, sizes)
+    attention, mlp, mixer = _renewed(block.attention, sizes), _renewed(block.mlp, sizes), block.mixer
     if isinstance(attention, AttentionShape):
         attention = _resized_attention(attention, sizes)
     if attention and attention.indexer and attention.indexer.query_rank:
         queries = replace(attention.indexer, query_rank=getattr(attention, "q_lora_rank", None))
         attention = replace(attention, indexer=queries)
-    if mlp is not None:
-        mlp = _renewed(mlp, sizes)
     if isinstance(mlp, MoeShape) and mlp.shared:
         shared = _renewed(mlp.shared, sizes, width="shared_d_ff") if sizes.get("shared_d_ff", (1, 1))[1] else None
         mlp = replace(mlp, shared=shared, shared_gate=mlp.shared_gate and shared is not None)

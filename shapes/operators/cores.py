@@ -71,11 +71,10 @@ class Lowering:
     def moves(
         self, name: str, what: str, elements: int, passes: Passes, times: int = 1, size: int | None = None
     ) -> Iterator[Elementwise]:
-        """A memory-bound kernel on tensors of ``elements`` of ``size`` bytes (None: an activation's)."""
+        """A memory-bound kernel, ``times`` of it, on tensors of ``elements`` of ``size`` bytes (None: activations')."""
         whole = elements * (size or self.workload.activation_bytes)
-        for (phase, count), read, written in zip(
-            self.runs("forward", "dgrad"), passes[::2], passes[1::2], strict=False
-        ):
+        runs = self.runs("forward", "dgrad") if times else ()
+        for (phase, count), read, written in zip(runs, passes[::2], passes[1::2], strict=False):
             yield Elementwise(
                 self.prefix + name, phase, what, read * whole, written * whole, self.workload.dtype, count * times
             )
@@ -118,15 +117,14 @@ def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Itera
     whole = _whole_tokens(tokens, run.workload) * hidden
     for index in range(block.norms):
         yield from run.moves(f"norm.{index}" if block.norms > 1 else "norm", "norm", whole, NORM)
-    if gates := sum(linear.name == "norm_gate.up" for linear in block.before):
-        yield from run.moves("norm_gate", "activation", whole, GATED, gates)
+    gates = sum(linear.name == "norm_gate.up" for linear in block.before)
+    yield from run.moves("norm_gate", "activation", whole, GATED, gates)
     for part in (block.attention, block.cross):
-        if part is not None:
-            yield from _attention_elementwise(part, s, run)
+        yield from _attention_elementwise(part, s, run)
     additions = 1 if block.parallel else len(block.parts)
     if block.streams:
         yield from _stream_elementwise(block.streams, whole, additions, run)
-    elif additions:
+    else:
         yield from run.moves("residual", "residual", whole, (2, 1, 2, 1), additions)
     if block.dropout:
         yield from run.moves("dropout", "dropout", whole, DROPOUT, min(2, len(block.parts)))
@@ -167,7 +165,9 @@ def _mlp_elementwise(block: Block, hidden: int, tokens: int, run: Lowering) -> I
         yield from run.moves(f"{name}.activation", "activation", -(-tokens * width // t), GATED if gated else NORM)
 
 
-def _attention_elementwise(attention: Attentions, s: int, run: Lowering) -> Iterator[Elementwise]:
+def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) -> Iterator[Elementwise]:
+    if attention is None:
+        return
     workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
     tokens = workload.own_tokens(s)

@@ -160,7 +160,8 @@ def _runs(config: ConfigText, wanted: Subject) -> bool:
 def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) -> list[Edit | None]:
     """Edits that may give ``name`` a value; None: it follows from the other keys of the change."""
     text, key, new = config.text, subject.name_of(name), str(value)
-    keys = subject.reading.keys if subject.reading is not None else {}
+    reading = subject.reading
+    keys, held = (reading.keys, reading.config) if reading is not None else ({}, {})
     if name in keys:
         found = entry(text, key, config.path)
         if found is not None:
@@ -169,7 +170,7 @@ def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) 
             start, end = found.value  # the last word of a value: an anchor before it stays
             return [Edit(place(text, end - len(text[start:end].split()[-1]), end), new)]
     old = subject.dimensions.get(name) if name in DIMENSIONS else getattr(subject.asked or subject.workload, name)
-    said = subject.reading.config.get(key, old) if subject.reading is not None else old  # a vocabulary, unpadded
+    said = held.get(key, old)  # a vocabulary, unpadded
     stands = re.finditer(rf"(?<![\w.])({re.escape(str(said))}|{re.escape(str(old))})(?![\w.])", text)
     places = [place(text, *one.span()) for one in islice(stands, MOST_PLACES)]
     return [*([None] if name in keys else []), *(Edit(one, new) for one in places)]

@@ -143,25 +143,25 @@ def _conditions(report: Report, device: str) -> str:
     """What was priced: the model, the workload, the split and the software, as far as it was said."""
     workload, recipe, model = report.workload, report.workload.low_precision, report.model
     active = f" ({count_text(model.active_parameters)} active)" * (model.active_parameters != model.parameters)
-    kernels = f" ({', '.join(report.attention)})" if report.attention else ""
+    kernels = f" ({', '.join(report.attention)})" * bool(report.attention)
     by = f" ({recipe.name} recipe)" if recipe is not None and recipe.name != workload.dtype else ""
-    return ", ".join(
-        (
-            f"{model.model_type}, {count_text(model.parameters)} parameters{active}",
-            *([device] if device else []),
-            workload.dtype + by,
-            workload.phase,
-            f"b {workload.b}",
-            f"s {workload.s}",
-            *((f"context {workload.context}", f"{workload.cache_dtype} KV cache") if workload.decode else ()),
-            *filter(None, [split_text(workload).removesuffix(", ")]),
-            *([f"no overlap of {' and '.join(workload.exposed)}"] if workload.exposed else []),
-            *([f"{workload.attention} attention{kernels}"] if workload.attention != "auto" else []),
-            *([f"{workload.implementation} kernels"] if workload.implementation else []),
-            *filter(None, (workload.optimizer, workload.precision and f"{workload.precision} precision")),
-            *((f"stack {report.stack}",) if report.stack else ()),
-        )
+    said = (
+        f"{model.model_type}, {count_text(model.parameters)} parameters{active}",
+        device,
+        workload.dtype + by,
+        workload.phase,
+        f"b {workload.b}",
+        f"s {workload.s}",
+        f"context {workload.context}, {workload.cache_dtype} KV cache" * workload.decode,
+        split_text(workload).removesuffix(", "),
+        f"no overlap of {' and '.join(workload.exposed)}" * bool(workload.exposed),
+        f"{workload.attention} attention{kernels}" * (workload.attention != "auto"),
+        f"{workload.implementation} kernels" * bool(workload.implementation),
+        workload.optimizer,
+        f"{workload.precision} precision" * bool(workload.precision),
+        f"stack {report.stack}" * bool(report.stack),
     )
+    return ", ".join(filter(None, said))
 
 
 def tally_text(answer: Checked) -> str:

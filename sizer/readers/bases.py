@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from sizer.readers.fields import Config, Values
 from sizer.readers.loading import check_depth, load_text, parse_mapping, parse_yaml
 from sizer.readers.reading import Include, at
@@ -69,16 +69,15 @@ class Tree:
             there = path.is_file()
         except (OSError, ValueError, RuntimeError):
             path, there = here, False
-        if not path.is_relative_to(self.root):
-            raise self._refused(f"is outside of {self.root}, and not opened: --root DIR", key, name)
-        if not there:
-            raise self._refused("builds on this file, which is not there", key, name)
-        if path in self._open:
-            raise self._refused(f"is a circle: {' -> '.join(one.name for one in [*self._open, path])}", key, name)
+        outside = not path.is_relative_to(self.root)
+        self._refuse(outside, f"is outside of {self.root}, and not opened: --root DIR", key, name)
+        self._refuse(not there, "builds on this file, which is not there", key, name)
+        circle = " -> ".join(one.name for one in [*self._open, path])
+        self._refuse(path in self._open, f"is a circle: {circle}", key, name)
         text = load_text(path)
         self._characters += len(text)
-        if len(self.names) >= MAX_FILES or self._characters > MAX_CHARACTERS:
-            raise self._refused(f"builds on more than {MAX_FILES} files, or a MiB", key, name)
+        many = len(self.names) >= MAX_FILES or self._characters > MAX_CHARACTERS
+        self._refuse(many, f"builds on more than {MAX_FILES} files, or a MiB", key, name)
         self.names.append(str(path.relative_to(self.root)))
         return path, text
 
@@ -95,8 +94,8 @@ class Tree:
                 continue
         return None
 
-    def _refused(self, said: str, key: str, name: str) -> InputError:
-        return InputError(said, where=str(self._open[-1]), key=key, value=name)
+    def _refuse(self, wrong: bool, said: str, key: str, name: str) -> None:
+        refuse(wrong, said, key, name, str(self._open[-1]))
 
     def _base(self, name: str, key: str) -> Any:
         path, text = self.text(name, key)
@@ -134,7 +133,7 @@ class Tree:
             if group == "_self_":
                 yield "", ""
             elif group.startswith("override ") and not group.startswith("override hydra/"):
-                raise self._refused("changes a base's choice, which is not followed here", key, group)
+                self._refuse(True, "changes a base's choice, which is not followed here", key, group)
             elif name is not None and not group.startswith("override "):
                 chosen = _CHOICE.sub(lambda found: str(choices.get(found[1])), str(name))
                 file = f"{group}/{chosen}".strip("/")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import textwrap
 from collections.abc import Iterator
+from itertools import chain
 
 from shapes.errors import printable
 from sizer.checking.findings import PricedFinding
@@ -41,9 +42,11 @@ def render(document: Document, page: Page) -> str:
 def _part(part: Part, page: Page) -> list[str]:
     """Tables and findings stand apart, texts follow each other."""
     match part:
+        case Text(style="page") if not page.terminal:
+            return [str(part)]
         case Text(style="page"):
-            fitting = [part._replace(text=line, style="") for line in str(part).split("\n")] if page.terminal else []
-            return [shown for line in fitting for shown in _flowed(line, page)] or [str(part)]
+            fitting = (part._replace(text=line, style="") for line in str(part).split("\n"))
+            return [*chain.from_iterable(_flowed(line, page) for line in fitting)] or [str(part)]
         case Text():
             if part.indent:
                 return _wrapped(printable(str(part)), page, part.indent, part.indent + 2)
@@ -51,7 +54,7 @@ def _part(part: Part, page: Page) -> list[str]:
         case Table():
             return _table(part, page)
         case Findings():
-            return ["", *(line for one in part.findings for line in _finding(one, part, page))]
+            return ["", *chain.from_iterable(_finding(one, part, page) for one in part.findings)]
     return []  # charts, and figures that the first line says
 
 
