@@ -12,11 +12,11 @@ from test_public_models import shape
 import sizer
 from sizer.checking.findings import PricedFinding
 
-TABLE, HELD = (
+TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8"))
-    for name in ("expert", "held")
+    for name in ("expert", "held", "second")
 )
-SHAPES: dict[str, Any] = {**TABLE["shapes"], **HELD["shapes"]}
+SHAPES: dict[str, Any] = {**TABLE["shapes"], **HELD[0]["shapes"], **HELD[1]["shapes"]}
 CASES: list[dict[str, Any]] = TABLE["cases"]
 #: One of each code that is expected, and the first layouts: what the fast loop runs.
 FIRST = {code: case for case in reversed(CASES) for code in case["warns"] if len(case["warns"]) == 1}
@@ -49,7 +49,7 @@ def test_a_known_defect_is_warned_of_and_nothing_else(code: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", [CASES, HELD["cases"]], ids=["expert", "held"])
+@pytest.mark.parametrize("cases", [CASES, *(one["cases"] for one in HELD)], ids=["expert", "held", "second"])
 def test_precision_and_recall_of_warnings_are_at_least_95_percent(cases: list[dict[str, Any]]) -> None:
     right, false, found, missed = 0, [], 0, []
     for case in cases:
@@ -62,6 +62,34 @@ def test_precision_and_recall_of_warnings_are_at_least_95_percent(cases: list[di
         missed += [f"{named(case)}: {code}" for code in wanted - codes]
     assert right / (right + len(false)) >= 0.95, false
     assert found / (found + len(missed)) >= 0.95, missed
+
+
+def test_logits_to_be_fused_forbid_no_larger_microbatch() -> None:
+    asked: dict[str, Any] = {"gpus": 8, "zero": 3, "b": 1, "s": 2048, "global_batch": 1024, "checkpointing": "full"}
+    (found,) = [one for one in sizer.check("meta-llama/Llama-3.1-8B", **asked).findings if "SZ107" in one.codes]
+    assert found.severity == "warning"
+
+
+@pytest.mark.parametrize("model_type", ["llama", "mixtral", "gpt_neox"])
+def test_a_width_that_t_does_not_divide_is_an_error_with_ways_out(model_type: str) -> None:
+    sizes = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 8, "vocab_size": 32000}
+    report = sizer.check({"model_type": model_type, "intermediate_size": 14340, **sizes}, t=8, s=2048)
+    (found,) = [one for one in report.findings if one.severity == "error"]
+    assert ("SZ109" in found.codes, found.field) == (True, "intermediate_size")
+    offered = [one.change for one in found.suggestions]
+    assert {"tp": 4} in offered
+    assert {"intermediate_size": 14336} in offered
+    assert {one.severity for one in report.findings[1:]} <= {"info"}
+
+
+def test_what_does_not_fit_for_its_gradients_is_offered_16_bits_of_them() -> None:
+    asked: dict[str, Any] = {"gpus": 256, "t": 4, "d": 64, "b": 8, "s": 1024, "zero": 1, "checkpointing": "full"}
+    turing = shape(SHAPES["turing-nlg"])
+    report = sizer.check(turing, device="v100-sxm", dtype="fp16", stack="megatron-2021", **asked)
+    (found,) = [one for one in report.findings if one.code == "SZ121"]
+    assert {"precision": "mixed-16"} in [one.change for one in found.suggestions]
+    then = sizer.check(turing, device="v100-sxm", dtype="fp16", stack="megatron-2021", precision="mixed-16", **asked)
+    assert not [one for one in then.findings if one.code == "SZ121"]
 
 
 def test_adapters_run_in_16_bits_whatever_recipe_the_base_runs_in() -> None:

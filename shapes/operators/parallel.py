@@ -26,7 +26,7 @@ Problem = tuple[str, str, int]
 
 
 def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
-    """What does not divide: layers by p, heads by t, experts by e, d by e and replicas; each an InputError."""
+    """What does not divide: layers by p, heads and widths by t, experts by e, d by e and replicas: InputErrors."""
     degrees = (workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas)
     if all(degree == 1 for degree in degrees):
         return ()
@@ -88,7 +88,7 @@ def most_chunks(model: ModelShape, p: int) -> int:
 
 
 def divides_over(model: ModelShape, t: int) -> bool:
-    """Whether every attention's and recurrence's heads divide over ``t`` ranks."""
+    """Whether every attention's and recurrence's heads and every width divide over ``t`` ranks."""
     return not any(_of_heads(model, t))
 
 
@@ -111,6 +111,12 @@ def head_counts(model: ModelShape) -> tuple[int, ...]:
     return tuple(dict.fromkeys(attention.heads for attention in _attentions(model)))
 
 
+def mlp_widths(model: ModelShape) -> tuple[int, ...]:
+    """The different widths of MLPs, experts and shared experts: Megatron-Core and engines cut them evenly or refuse."""
+    mlps = (mlp for _, block in model.all_blocks() for mlp in (block.mlp, getattr(block.mlp, "shared", None)))
+    return tuple(dict.fromkeys(mlp.width for mlp in mlps if mlp is not None))
+
+
 def _attentions(model: ModelShape) -> tuple[Attention, ...]:
     found = (one for _, block in model.all_blocks() for one in (block.attention, block.cross) if one is not None)
     return tuple(dict.fromkeys(found))
@@ -124,6 +130,8 @@ def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
             yield attention.out_groups, "groups of the output projection", 1, "key head"
     for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer is not None):
         yield mixer.heads, "heads of the recurrent layers", mixer.groups, "groups of recurrent heads"
+    for width in mlp_widths(model):
+        yield width, "features of an MLP", 1, ""
 
 
 def _whole(shared: int, t: int) -> bool:

@@ -109,8 +109,7 @@ def jobs_of_op(op: str, sizes: Mapping[str, Sequence[int]], dtypes: Sequence[str
 
 
 def _layer(hidden: int, heads: int, width: int, kv_heads: int | None) -> Values:
-    if hidden % heads:
-        raise InputError(f"expected a divisor of the hidden size {hidden}", key="--heads", value=heads)
+    refuse(hidden % heads, f"expected a divisor of the hidden size {hidden}", "--heads", heads)
     sizes = {"hidden": hidden, "heads": heads, "kv_heads": kv_heads, "width": width}
     return {**sizes, "name": "layer", "gated": True, "rotary": hidden // heads // 2 * 2 or None}
 

@@ -115,7 +115,7 @@ class DeviceDiff:
 
     ``ratio``: time a token and device, new over old, which is the ratio of the steps where the workload stayed.
     ``ratio_error``: what that ratio may be off by, relative. ``added``: findings that the old version had not, or not
-    as severe; ``fixed``: those that the new one has no more.
+    as severe; ``fixed``: those that the new one has no more, or not as severe.
     """
 
     device: str
@@ -130,8 +130,10 @@ class DeviceDiff:
 
     @property
     def exceeds_error(self) -> bool:
-        """Whether the change in time is larger than the ratio may be off by."""
-        return self.ratio is not None and self.ratio_error is not None and abs(self.ratio - 1) > self.ratio_error
+        """Whether the ratio, or its inverse, is larger than it may be off by."""
+        if self.ratio is None or self.ratio_error is None:
+            return False
+        return max(self.ratio, 1 / self.ratio) > 1 + self.ratio_error
 
 
 class Change(NamedTuple):
@@ -255,19 +257,21 @@ def _figures(proposals: Proposals, report: Report) -> Figures:
 def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> DeviceDiff:
     ratio, error = (None, None) if old is None or new is None else _ratio(old, new)
     (was, before), (now, after) = ((one.report.findings, one.figures) if one else ((), None) for one in (old, new))
-    added = tuple(found for found in now if not _among(was, found, SEVERITIES.index(found.severity)))
-    fixed = tuple(found for found in was if not _among(now, found))
-    return DeviceDiff(device, before, after, ratio, error, added, fixed)
+    return DeviceDiff(device, before, after, ratio, error, _further(now, was), _further(was, now))
 
 
-def _among(findings: Sequence[PricedFinding], found: PricedFinding, least: int = len(SEVERITIES)) -> bool:
-    """Whether a finding is among others, at the severity of this index or worse."""
+def _further(findings: Sequence[PricedFinding], others: Sequence[PricedFinding]) -> tuple[PricedFinding, ...]:
+    """Those of ``findings`` whose cause is not among ``others``, or not as severe there."""
     # Two are of one cause: a field, and a rule that points at it in both.
-    return any(
-        one.field == found.field
-        and not {one.code, *one.codes}.isdisjoint((found.code, *found.codes))
-        and SEVERITIES.index(one.severity) <= least
+    return tuple(
+        one
         for one in findings
+        if not any(
+            other.field == one.field
+            and not {*other.codes}.isdisjoint(one.codes)
+            and SEVERITIES.index(other.severity) <= SEVERITIES.index(one.severity)
+            for other in others
+        )
     )
 
 

@@ -238,13 +238,13 @@ def fix(
         proposals = settled.propose()
         return _Checked(text, settled, proposals, kept(report_of(proposals)))
 
-    done, first = [], checked(config)
-    now, said, left = _next(first, levels, only, unsafe, checked)
-    while said:
-        done.append(said)
-        now, said, left = _next(now, levels, only, unsafe, checked)
+    done: list[str] = []
+    first = now = checked(config)
+    while (found := _next(now, levels, only, unsafe, checked))[1]:
+        now = found[0]
+        done.append(found[1])
     saving = _saving(first.proposals, now.proposals) if done else None
-    return Fixed(config, now.config, tuple(done), saving, left)
+    return Fixed(config, now.config, tuple(done), saving, found[2])
 
 
 def _next(

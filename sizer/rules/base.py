@@ -262,8 +262,7 @@ def powers_near(degree: int, divides: Callable[[int], bool]) -> tuple[int, ...]:
     (2, 4)
     """
     whole = [1 << power for power in range(degree.bit_length() + 1) if divides(1 << power)]
-    above = next((one for one in whole if one > degree), None)
-    return (max(one for one in whole if one < degree), *((above,) if above is not None else ()))
+    return (*[one for one in whole if one < degree][-1:], *[one for one in whole if one > degree][:1])
 
 
 def power_text(value: int) -> str:

@@ -9,7 +9,7 @@ from shapes.model import AttentionShape, ModelShape
 from shapes.model.parameters import named
 from shapes.model.resize import Side, sides
 from shapes.operators import Product
-from shapes.operators.parallel import divides_over
+from shapes.operators.parallel import divides_over, head_counts, mlp_widths
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload
@@ -24,6 +24,7 @@ from sizer.rules.base import (
     neighbours,
     next_multiple,
     power_text,
+    powers_near,
     rule,
     shard_text,
     square,
@@ -168,14 +169,28 @@ def tensor_core_alignment(context: Context) -> Answer:
     Which of m, n, k is a leading dimension depends on the layout: k of both operands forward, k and n in dgrad, m and n
     in wgrad, n of the result always. Dimensions that another rule covers (vocabulary, head_dim, hidden size, tokens,
     gated width, experts) are handled there; what remains here are plain MLP widths, latent ranks and whatever a trace
-    finds.
+    finds. A width that t does not divide cannot be split at all: Megatron-Core and serving engines refuse it.
 
-    Bad: a plain MLP of width 10230: divisible by 2 only.
+    Bad: a plain MLP of width 10230: divisible by 2 only. A width of 14342 at t 4.
     Good: 10240.
 
     Suggestion: the nearest aligned value of the dimension, where it is one that a configuration sets.
     """
-    return _misaligned(context)
+    return [*_cut(context), *_misaligned(context)]
+
+
+def _cut(context: Context) -> Iterator[Finding]:
+    """Widths that are not cut into equal shards, which no framework runs; heads that are not are other rules'."""
+    t, model = context.workload.t, context.model
+    if model is None or any(heads % t for heads in head_counts(model)):
+        return
+    names = {context.dimensions.get(name): name for name in _WIDTHS}
+    for width in mlp_widths(model):
+        if width % t:
+            name = names.get(width, "t")
+            changes = suggest(name, neighbours(width, context.alignment * t)) * (name != "t")
+            changes += suggest("t", powers_near(t, lambda degree: divides_over(model, degree)))
+            yield Finding(name, width, f"a width of {width} does not divide over t {t}", changes, error=True)
 
 
 def _misaligned(context: Context) -> Iterator[Finding]:
@@ -365,10 +380,13 @@ def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
             f"padded to {padded} it is {padded / side.features - 1:.1%} more"
         )
         near = neighbours(side.whole, step * side.shards) if dimension in _WIDTHS else ()
-        powers = (1 << power for power in reversed(range((t - 1).bit_length())))
-        whole = (degree for degree in powers if dimension not in _cut_blocks(model, degree, recipe))
-        smaller = [one for one in whole if divides_over(model, one)][:1] if side.shards > 1 else []
-        changes = suggest(dimension, near) + suggest("t", smaller)
+        changes = suggest(dimension, near)
+        if side.shards > 1:
+
+            def whole(degree: int, cut: str = dimension) -> bool:
+                return divides_over(model, degree) and cut not in _cut_blocks(model, degree, recipe)
+
+            changes += suggest("t", powers_near(t, whole)[:1])
         yield Finding(dimension, context.dimensions.get(dimension, side.whole), message, changes, violated=True)
 
 

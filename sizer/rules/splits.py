@@ -228,12 +228,15 @@ def expert_shapes(context: Context) -> Answer:
 def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Finding]:
     """Experts that do not divide over e, or e over the data-parallel ranks that hold them."""
     e, d = workload.e, workload.d
-    counts = expert_counts(model)
-    if any(count % e for count in counts):
+
+    def whole(ranks: int) -> bool:
+        return not any(count % ranks for count in expert_counts(model))
+
+    if not whole(e):
         # The data-parallel ranks that hold the experts follow.
         splits = [
             Suggestion({"e": one} if d % one == 0 else {"e": one, "d": next_multiple(d, one)})
-            for one in powers_near(e, lambda ranks: not any(count % ranks for count in counts))
+            for one in powers_near(e, whole)
         ]
         changes = suggest("experts", (value for value in neighbours(moe.experts, e) if value >= moe.top_k))
         yield Finding("e", e, f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
@@ -246,7 +249,7 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
             yield Finding("e", e, message)
             return
         message = f"e {e} does not divide over the {d} data-parallel ranks that hold the experts"
-        fewer = powers_near(e, lambda ranks: d % ranks == 0 and not any(count % ranks for count in counts))[:1]
+        fewer = powers_near(e, lambda ranks: d % ranks == 0 and whole(ranks))[:1]
         changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)])
         yield Finding("e", e, message, changes, error=True)
 

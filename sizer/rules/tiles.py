@@ -56,40 +56,37 @@ def tile_quantization(context: Context) -> Answer:
     """
     if all(cost.tile_efficiency is None for cost in context.costs):
         return NotApplicable("no tiled products")
-    worst: dict[int, tuple[float, str, str]] = {}
+    worst: dict[str, tuple[float, Finding]] = {}
     for op, cost, share in _notable_products(context, NOTABLE_TILED):
-        kept = cost.tile_efficiency or 1.0
-        if cost.tile is None or kept >= 1 - LARGEST_WASTE or context.dimensions.get("head_dim") in (op.m, op.n):
+        kept, tile = cost.tile_efficiency or 1.0, cost.tile or (1, 1)
+        if kept >= 1 - LARGEST_WASTE:
             continue
         # The dimension of whose whole tiles the least is kept.
-        value, edge = min(zip((op.m, op.n), cost.tile, strict=True), key=lambda pair: pair[0] / next_multiple(*pair))
+        value, edge = min(zip((op.m, op.n), tile, strict=True), key=lambda pair: pair[0] / next_multiple(*pair))
+        name, changes = _behind(context, value)
+        waste = share * (1 - kept)
         # Without a dimension to move, an edge is how the model is built and no advice.
-        if not _behind(context, value, op.name)[2]:
+        if not changes or waste <= worst.get(name, (0.0, None))[0]:
             continue
         text = (
-            f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {cost.tile[0]} x {cost.tile[1]} keeps "
+            f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {tile[0]} x {tile[1]} keeps "
             f"{kept:.0%} of what it computes; the edge is at multiples of {edge}"
         )
-        waste = share * (1 - kept)
-        worst[value] = max(worst.get(value, (0.0, "", "")), (waste, op.name.removeprefix("layers.*."), text))
-    found = []
-    for value, (_, operator, text) in worst.items():
-        name, now, changes = _behind(context, value, operator)
-        found.append(Finding(name, now, text, changes))
-    return found
+        worst[name] = waste, Finding(name, context.dimensions[name], text, changes)
+    return [finding for _, finding in worst.values()]
 
 
-def _behind(context: Context, value: int, operator: str) -> tuple[str, int, tuple[Suggestion, ...]]:
-    """The width behind ``value`` and its neighbours that fill their tiles; a smaller vocabulary would lose tokens.
+def _behind(context: Context, value: int) -> tuple[str, tuple[Suggestion, ...]]:
+    """The width behind ``value`` (none: "") and its neighbours that fill their tiles.
 
-    The operator itself where no width is behind it.
+    A smaller vocabulary would lose tokens.
     """
     t, dims = context.workload.t, context.dimensions
     for name in ("vocab", "d_ff"):
         if name in dims and value in ((now := dims[name]), -(-now // t)):
             near = (other for other in neighbours(now, 128 * t) if other > now or (other < now and name != "vocab"))
-            return name, now, suggest(name, near)
-    return operator, value, ()
+            return name, suggest(name, near)
+    return "", ()
 
 
 LARGEST_IDLE = 0.10
@@ -134,8 +131,9 @@ def wave_quantization(context: Context) -> Answer:
         f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle"
     )
     step = max(context.alignment, 128) * t
-    values = {value for base in (width - step, width, width + step) for value in neighbours(max(base, step), step)}
-    return [Finding("d_ff", width, message, suggest("d_ff", nearest_first(values - {width}, width)[:4]))]
+    below = width // step * step
+    near = {*range(max(below - step, step), below + 2 * step + 1, step)} - {width}
+    return [Finding("d_ff", width, message, suggest("d_ff", nearest_first(near, width)[:4]))]
 
 
 #: Queries a thread block works on in FlashAttention 2 and 3 forward (most head dimensions).

@@ -13,6 +13,7 @@ from shapes.memory import largest_microbatch as largest_that_fits
 from shapes.memory import memory, memory_of_parameters, smallest_tp
 from shapes.memory.breakdown import divisors
 from shapes.model import ModelShape
+from shapes.model.parameters import default_precision
 from shapes.operators import Product
 from shapes.operators.parallel import largest_divisor
 from shapes.workload import Workload
@@ -69,8 +70,8 @@ def _lost_over_tokens(context: Context) -> float:
     lost = 0.0
     for op, cost, _ in context.timed():
         if isinstance(op, Product) and sizes & {op.m, op.n, op.k}:
-            kept = 1.0 if cost.tile_efficiency is None else cost.tile_efficiency
-            lost += op.count * (sum(seconds for _, seconds in cost.alignment_s) + cost.seconds * (1 - kept))
+            partial = cost.seconds * (1 - (cost.tile_efficiency or 1.0))
+            lost += op.count * (sum(seconds for _, seconds in cost.alignment_s) + partial)
     return lost * context.workload.accumulation
 
 
@@ -97,10 +98,7 @@ def _devices(workload: Workload) -> Iterator[Finding]:
     change["t"] = largest_divisor(gpus // change["p"], t)
     change["cp"] = largest_divisor(gpus // change["p"] // change["t"], cp)
     change["d"] = gpus // prod(change.values())
-    names, degrees = "DP x TP x PP", f"{d} x {t} x {p}"
-    if cp > 1:
-        names, degrees = f"{names} x CP", f"{degrees} x {cp}"
-    message = f"{gpus} devices, but {names} = {degrees} = {d * t * p * cp}"
+    message = f"{gpus} devices, but DP x TP x PP x CP = {d} x {t} x {p} x {cp} = {d * t * p * cp}"
     changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
     yield Finding("d", d, message, (Suggestion(changed),), error=True, cause="batch arithmetic")
 
@@ -259,7 +257,7 @@ def largest_microbatch(context: Context) -> Answer:
     if largest < workload.b:
         return NotApplicable("the workload does not fit the device (SZ121)")
     share = workload.global_batch // workload.d
-    whole = max((b for b in range(1, min(largest, share) + 1) if share % b == 0), default=0)
+    whole = max(divisors(share, min(largest, share)), default=0)
     if whole <= workload.b:
         return []
     note = f"priced per token; the largest of a rank's {share} that fits"
@@ -340,6 +338,7 @@ NOTABLE_LOGITS = 0.1
     "SZ133",
     source="Liger Kernel (arXiv 2410.10989), FusedLinearCrossEntropy; Cut Your Losses (arXiv 2411.09009); transformers "
     "use_liger_kernel, torchtitan components/loss.py:606 (ChunkedLossWrapper)",
+    of_costs=True,
     needs="model split train",
 )
 def fused_cross_entropy(context: Context) -> Answer:
@@ -466,6 +465,8 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
         yield {"attention": "auto"}
     if workload.decode and workload.cache_dtype in ("bf16", "fp16", "fp32"):
         yield {"kv_dtype": "fp8"}
+    if workload.train and (workload.precision or default_precision(workload)) == "mixed":
+        yield {"precision": "mixed-16"}  # gradients of 16 bits, reduced so
     sharded = workload.train and workload.d > 1
     stages: list[Change] = [{"zero": stage} for stage in range(workload.zero + 1, 4 if sharded else 0)]
     again: list[Change] = [{"checkpointing": "full"}] * (workload.train and workload.checkpointing != "full")

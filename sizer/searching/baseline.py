@@ -17,6 +17,7 @@ from shapes.model.resize import resize
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.readers.fields import tokenizer_size
+from sizer.rules.base import next_multiple
 from sizer.subject import read_subject
 
 #: Tokens of a search that names no batch: 4 sequences of 4096.
@@ -95,20 +96,21 @@ class Baseline:
         """
         given, run = _given({"hidden": h, **(dimensions or {})}), _workload(workload, scope)
         if h is None and parameters is not None:
-            vocab = _padded(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
+            vocab = next_multiple(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
             return cls(resize(usual_model(parameters, step, shards, run.p, vocab), **given), run, parameters, scope)
         if h is None:
             raise InputError("expected --h, --params or a configuration to start from", key="--h")
         count = given.get("heads") or usual_heads(h, shards)
-        if h % count and "heads" in given:
-            raise InputError(f"expected a divisor of h = {h}", key="--heads", value=count)
+        refuse(h % count and "heads" in given, f"expected a divisor of h = {h}", "--heads", count)
         dim = max(1, h // count)
         kv_heads = given.get("kv_heads") or (count if "heads" in given else usual_kv_heads(count, shards))
         wide = lcm(WIDE, step)
         width = given.get("d_ff") or max(1, round(8 * h / 3 / wide)) * wide
         block = Block(AttentionShape(count, kv_heads, dim, rotary_dim=dim), MlpShape(width))
         block = replace(block, count=given.get("layers") or 32)
-        model = ModelShape("llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or _padded(VOCAB, step))
+        model = ModelShape(
+            "llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or next_multiple(VOCAB, step)
+        )
         return cls(model, run, parameters, scope)
 
 
@@ -116,8 +118,7 @@ def sequences(tokens: int, workload: Named) -> dict[str, int]:
     """b and s that make ``tokens``: of the s asked for, else of 4096, or one short sequence."""
     refuse("b" in workload, "expected -b or --tokens, not both", "--tokens", tokens)
     s = int(workload.get("s") or min(DEFAULT_S, positive_int(tokens, "--tokens")))
-    if tokens % s:
-        raise InputError(f"expected a multiple of the sequence {s}", key="--tokens", value=tokens)
+    refuse(tokens % s, f"expected a multiple of the sequence {s}", "--tokens", tokens)
     return {"b": tokens // s, "s": s}
 
 
@@ -135,10 +136,6 @@ def _given(dimensions: Dimensions | None) -> dict[str, int]:
 def _workload(asked: Named, scope: Scope) -> Workload:
     defaults: Values = {"b": DEFAULT_B, "s": DEFAULT_S, **({"dtype": "fp16"} if scope == "product" else {})}
     return Workload(**{**defaults, **asked})
-
-
-def _padded(size: int, step: int) -> int:
-    return -(-size // step) * step
 
 
 def usual_heads(hidden: int, shards: int) -> int:

@@ -34,8 +34,8 @@ if TYPE_CHECKING:
 _MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
 
 
-#: Fields of the workload that order a step's work and change none of it, as they usually are.
-_SCHEDULES = {"vpp": 1, "no_overlap": None, "ep_overlap": False}
+#: Fields that order a step's work and change none of it, or keep a model's dimensions, as they usually are.
+_USUAL = {"vpp": 1, "no_overlap": None, "ep_overlap": False, "frozen_architecture": False, "finetune": None}
 #: A budget past this is a typing error.
 MOST_PARAMETERS = 1e18
 
@@ -134,12 +134,9 @@ def _asked_workload(asked: Named, tokens: int | None) -> Values:
     )
     if tokens is not None:
         workload |= sequences(tokens, workload)
-    for name in ("frozen_architecture", "finetune"):
-        if workload.get(name):
-            raise InputError("expected none: a released model's dimensions stay", key=option_of(name))
-    for name, usual in _SCHEDULES.items():
+    for name, usual in _USUAL.items():
         if workload.get(name, usual) != usual:
-            expected = "expected none: a search compares dimensions, `sizer plan` prices schedules"
+            expected = "expected none: a search changes dimensions; `sizer plan` prices schedules"
             raise InputError(expected, key=option_of(name))
     return workload
 
@@ -149,8 +146,8 @@ def _decode(serving: Named | None, start: Baseline) -> Workload | None:
     if serving is None:
         return None
     asked = workload_fields(serving)
-    if asked.get("phase", "decode") != "decode":
-        raise InputError("expected no other phase than decode", key="--serving phase", value=asked["phase"])
+    phase = asked.get("phase", "decode")
+    refuse(phase != "decode", "expected no other phase than decode", "--serving phase", phase)
     if "context" not in asked:
         raise InputError("expected context=TOKENS, the keys a request has in its cache", key="--serving")
     return Workload(**{"b": DEFAULT_B, "dtype": start.workload.dtype, **asked, "phase": "decode"})
@@ -158,16 +155,18 @@ def _decode(serving: Named | None, start: Baseline) -> Workload | None:
 
 def _used(what: str, config: object, params: float | None, dimensions: dict[str, int | None]) -> None:
     """InputError for what a search would take no notice of."""
-    if None not in (params, config) and what != "model":
-        expected = "expected --what model with it: a configuration has its own parameters"
-        raise InputError(expected, key="--params", value=params)
-    if params is not None and not 0 < params < MOST_PARAMETERS:
-        raise InputError(f"expected a positive number below {MOST_PARAMETERS:g}", key="--params", value=params)
+    own = "expected --what model with it: a configuration has its own parameters"
+    refuse(None not in (params, config) and what != "model", own, "--params", params)
+    refuse(
+        params is not None and not 0 < params < MOST_PARAMETERS,
+        f"expected a positive number below {MOST_PARAMETERS:g}",
+        "--params",
+        params,
+    )
     if config is None and params is None and what == "swiglu":
         for name in ("heads", "kv_heads", "layers", "vocab"):
-            if dimensions[name] is not None:
-                expected = "expected a configuration or another --what with it: one MLP is timed"
-                raise InputError(expected, key=OPTIONS[name], value=dimensions[name])
+            alone = "expected a configuration or another --what with it: one MLP is timed"
+            refuse(dimensions[name] is not None, alone, OPTIONS[name], dimensions[name])
 
 
 def _source(
@@ -199,9 +198,8 @@ def _predicted(device: str | Device | None, measuring: Named) -> Device:
             limit = "limit " * (name in ("regret", "confidence"))
             option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
             raise InputError("is of measuring: expected --measure with it", key=option, value=value)
-    if (strategy := measuring.get("strategy", EXHAUSTIVE)) != EXHAUSTIVE:
-        expected = "expected exhaustive: racing is a way to measure, add --measure"
-        raise InputError(expected, key="--strategy", value=strategy)
+    strategy, racing = measuring.get("strategy", EXHAUSTIVE), "expected exhaustive: racing is a way to measure"
+    refuse(strategy != EXHAUSTIVE, f"{racing}, add --measure", "--strategy", strategy)
     return load_device(device or DEFAULT_DEVICE)
 
 

@@ -199,10 +199,8 @@ def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, flo
 def aligned(row: Sequence[TimedCandidate], ranked: Sequence[Ranked], step: int) -> Ranked | None:
     """Of those aligned to ``step`` elements the nearest to a baseline that is not."""
     own, whole = row[0].change, [one.change for one in row if one.structure[0] >= step]
-    near = [one for one in ranked if one.change in whole]
-    if own in whole or not near:
-        return None
-    return min(near, key=lambda one: sum(abs(log(size / own[key])) for key, size in one.change.items()))
+    near = [one for one in ranked if one.change in whole and own not in whole]
+    return min(near, key=lambda one: sum(abs(log(size / own[key])) for key, size in one.change.items()), default=None)
 
 
 def _with_memory(space: Space, listed: Sequence[Ranked]) -> tuple[Ranked, ...]:

@@ -150,26 +150,20 @@ class Limits:
     spread: float | None = None
 
     def __post_init__(self) -> None:
-        self._check_bounds()
+        low, high, aspect = self.low, self.high, self.aspect or (1.0, 1.0)
+        share, ends = "expected a share between 0 and 1 (or a percentage up to 100%)", f"{aspect[0]:g}:{aspect[1]:g}"
+        refuse(not 0 <= self.tolerance <= 1, share, "--tolerance", self.tolerance)
+        backwards = low is not None and high is not None and low > high
+        refuse(backwards, "expected LOW:HIGH with LOW at most HIGH", "--range", f"{low}:{high}")
+        refuse(self.step is not None and self.step < 1, "expected a positive integer", "--step", self.step)
+        ordered = 0 < aspect[0] <= aspect[1]
+        refuse(not ordered, "expected LOW:HIGH, positive, LOW at most HIGH", "--limit aspect", ends)
         for name in self.vary or ():
-            if name not in VARIABLE:
-                raise InputError(f"expected some of {', '.join(VARIABLE)}", key="--limit vary", value=name)
+            refuse(name not in VARIABLE, f"expected some of {', '.join(VARIABLE)}", "--limit vary", name)
         for number in self.head_dims or ():
             positive_int(number, "--limit head-dim")
         if self.tp_ready is not None:
             positive_int(self.tp_ready, "--limit tp-ready", maximum=MOST_RANKS)
-
-    def _check_bounds(self) -> None:
-        low, high, aspect = self.low, self.high, self.aspect or (1.0, 1.0)
-        share, ends = "a share between 0 and 1 (or a percentage up to 100%)", f"{aspect[0]:g}:{aspect[1]:g}"
-        ordered = low is None or high is None or low <= high
-        for option, value, right, expected in (
-            ("--tolerance", self.tolerance, 0 <= self.tolerance <= 1, share),
-            ("--range", f"{low}:{high}", ordered, "LOW:HIGH with LOW at most HIGH"),
-            ("--step", self.step, self.step is None or self.step >= 1, "a positive integer"),
-            ("--limit aspect", ends, 0 < aspect[0] <= aspect[1], "LOW:HIGH, positive, LOW at most HIGH"),
-        ):
-            refuse(not right, f"expected {expected}", option, value)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""
