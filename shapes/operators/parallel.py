@@ -111,10 +111,10 @@ def head_counts(model: ModelShape) -> tuple[int, ...]:
     return tuple(dict.fromkeys(attention.heads for attention in _attentions(model)))
 
 
-def mlp_widths(model: ModelShape) -> tuple[int, ...]:
+def mlp_widths(model: ModelShape) -> set[int]:
     """The different widths of MLPs, experts and shared experts: Megatron-Core and engines cut them evenly or refuse."""
     mlps = (mlp for _, block in model.all_blocks() for mlp in (block.mlp, getattr(block.mlp, "shared", None)))
-    return tuple(dict.fromkeys(mlp.width for mlp in mlps if mlp is not None))
+    return {mlp.width for mlp in mlps if mlp is not None}
 
 
 def _attentions(model: ModelShape) -> tuple[Attention, ...]:

@@ -305,7 +305,5 @@ def _better(after: Report, before: Report, levels: Sequence[Severity]) -> bool:
 
 def _saving(before: Proposals, after: Proposals) -> float | None:
     """The share of a step saved at equal work."""
-    if not before.step.seconds:
-        return None
-    scale = equal_work(before.subject, before.step, after.subject, after.step)
-    return 1 - after.step.seconds * scale / before.step.seconds
+    scale, seconds = equal_work(before.subject, before.step, after.subject, after.step), before.step.seconds
+    return 1 - after.step.seconds * scale / seconds if seconds else None

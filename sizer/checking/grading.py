@@ -148,7 +148,7 @@ def price_offer(
     after = pricer.step(changed.operators, changed.workload, changed.model)
     unsplit = changed.workload if changed.asked is not None else None
     left = objections(context_of(changed, pricer.device, after), unsplit)
-    if worse(left, broken, runs=subject.asked is None):
+    if worse(left, broken, 0 if subject.asked else -1):
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale

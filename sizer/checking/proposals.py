@@ -100,12 +100,11 @@ def objections_in(answers: Iterable[tuple[Rule, Answer]]) -> Objections:
     return found
 
 
-def worse(after: Objections, before: Objections, *, runs: bool = True) -> Names:
+def worse(after: Objections, before: Objections, least: int = -1) -> Names:
     """Codes of the rules that object to ``after`` and did not to ``before``, or not outright.
 
-    What of a split is not met whole is no objection where none that ``runs`` was judged before.
+    ``least``: 0 where what is only not met whole is no objection, no split that runs having been judged ``before``.
     """
-    least = -1 if runs else 0
     return tuple(dict.fromkeys(key[0] for key, outright in after.items() if outright > before.get(key, least)))
 
 

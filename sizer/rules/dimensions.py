@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from shapes.model import AttentionShape, ModelShape
 from shapes.model.parameters import named
@@ -189,7 +190,7 @@ def _cut(context: Context) -> Iterator[Finding]:
         if width % t:
             name = names.get(width, "t")
             changes = suggest(name, neighbours(width, context.alignment * t)) * (name != "t")
-            changes += suggest("t", powers_near(t, lambda degree: divides_over(model, degree)))
+            changes += suggest("t", powers_near(t, partial(divides_over, model)))
             yield Finding(name, width, f"a width of {width} does not divide over t {t}", changes, error=True)
 
 
@@ -371,6 +372,8 @@ RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
 
 def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
     model, t = context.whole, context.workload.t
+    powers = (1 << power for power in reversed(range((t - 1).bit_length())))
+    smaller = [one for one in powers if divides_over(model, one)]
     for dimension, side in _cut_blocks(model, t, recipe).items():
         step, kept = _step(side, recipe), recipe or side.kept
         padded = next_multiple(side.features, step)
@@ -380,13 +383,8 @@ def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
             f"padded to {padded} it is {padded / side.features - 1:.1%} more"
         )
         near = neighbours(side.whole, step * side.shards) if dimension in _WIDTHS else ()
-        changes = suggest(dimension, near)
-        if side.shards > 1:
-
-            def whole(degree: int, cut: str = dimension) -> bool:
-                return divides_over(model, degree) and cut not in _cut_blocks(model, degree, recipe)
-
-            changes += suggest("t", powers_near(t, whole)[:1])
+        fewer = [one for one in smaller if dimension not in _cut_blocks(model, one, recipe)][:1]
+        changes = suggest(dimension, near) + suggest("t", fewer)
         yield Finding(dimension, context.dimensions.get(dimension, side.whole), message, changes, violated=True)
 
 

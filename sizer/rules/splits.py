@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 from math import gcd
 
 from shapes.model import ModelShape, MoeShape
@@ -43,11 +44,8 @@ def batch_heads_per_shard(context: Context) -> Answer:
     cut = [heads for heads in known if heads % t]
     if not cut:
         return ()
-
-    def divides(degree: int) -> bool:
-        return gcd(*known) % degree == 0 and (model is None or divides_over(model, degree))
-
-    suggestions = suggest("t", powers_near(t, divides))
+    whole = partial(divides_over, model) if model is not None else lambda degree: gcd(*known) % degree == 0
+    suggestions = suggest("t", powers_near(t, whole))
     if cut == [dims.get("heads")]:
         suggestions += tuple(change for value in neighbours(cut[0], t) for change in _with_heads(dims, value, t))
     heads = " and ".join(map(str, cut))

@@ -251,16 +251,16 @@ def launch_bound(context: Context) -> Answer:
         return NotApplicable("serving engines replay CUDA graphs: nothing waits for the host")
     if context.step is None:
         return NotApplicable("operators were timed one by one, without the host between them")
-    waiting, seconds = context.step.parts.get(WAITING, 0.0), context.step.seconds
-    if waiting < NOTABLE_WAITING * seconds:
+    waiting = context.step.parts.get(WAITING, 0.0) / context.step.seconds
+    if waiting < NOTABLE_WAITING:
         return ()
     message = (
-        f"the device waits {waiting / seconds:.0%} of the step for {context.stack} to launch its kernels: they are too "
+        f"the device waits {waiting:.0%} of the step for {context.stack} to launch its kernels: they are too "
         "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help"
     )
     # Twice the work for as many launches leaves less than half of the waiting.
     times = 2
-    while waiting / seconds / times > NOTABLE_WAITING / 2:
+    while waiting / times > NOTABLE_WAITING / 2:
         times *= 2
     return [Finding("b", b, message, larger_microbatch(context, times * b, "as many launches for more work"))]
 

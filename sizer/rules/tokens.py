@@ -221,7 +221,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     smallest = smallest_tp(model, whole, context.room_bytes, largest=t, implementation=implementation)
     if smallest is None or smallest >= t:
         return []
-    split = _within(replace(whole, gpus=workload.gpus), {"t": smallest}) or {"t": smallest}
+    split = _within(whole, {"t": smallest}) or {"t": smallest}
     needed = memory(model, replace(whole, **split), device=device, implementation=implementation).total_bytes  # type: ignore[arg-type]
     note = f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
     change = split if smallest > 1 or not workload.sequence_parallel else split | {"sequence_parallel": 0}

@@ -217,8 +217,8 @@ def swiglu_width(
     target, width = load_device(device), 8 * positive_int(hidden, "hidden") // 3
     settled = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **workload_fields(workload)})
     aligned, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
-    steps = [aligned * shards for shards in (8, 4, 2, 1)]
-    reached = [step for step in steps if (width + slack) // step * step >= max(1, width - slack)]
-    limits = Limits(tolerance, step=reached[0] if reached else None)
+    steps = (aligned * shards for shards in (8, 4, 2, 1))
+    reached = next((step for step in steps if (width + slack) // step * step >= max(1, width - slack)), None)
+    limits = Limits(tolerance, step=reached)
     found = search(h=hidden, d_ff=width, device=target, limits=limits, top=1, **workload)
     return found.best.change["d_ff"]
