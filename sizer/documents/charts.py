@@ -29,7 +29,7 @@ class Axis:
 
 @frozen
 class Layer:
-    """Marks of one kind, one a row. Keys of a row: ``x``, ``y`` (where it is), ``y2`` (its other end), ``group`` (its
+    """Marks of one kind, one a row. Keys of a row: ``x``, ``y`` (where it is), ``x2``, ``y2`` (its end), ``group`` (its
     colour), ``kind`` (its shape), ``size`` (its area), ``text`` (what is written), ``what`` (what is said of it)."""
 
     mark: Literal["point", "line", "rule", "text"]

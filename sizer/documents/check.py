@@ -27,6 +27,7 @@ from sizer.documents.document import (
     lines,
     mfu_text,
     plural,
+    seconds_text,
     split_text,
     step_text,
     suggestion_text,
@@ -118,6 +119,7 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
     found = report.findings
     parts: list[Part] = [
         Text([Cell(f"{report.path}: ", style="head"), *_tally(Checked((report,))), Cell(f"; {step_text(step)}")]),
+        *_if_fixed(report),
         Text(_conditions(report, report.device)),
         *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in notes), "quiet"),
         Findings("", found, report.step_s, report.path) if found else Text("", only=("text",)),
@@ -129,14 +131,27 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
     ]
     if seen is not None:
         from sizer.documents import memory, ops  # only pages show these
+        from sizer.documents.pipeline import timeline
 
         parts.append(Charts(partial(ops.roofline, seen.table)))
+        if step is not None:
+            bubble_s = step.parts.get("pipeline bubble", 0.0)
+            parts.append(Charts(partial(timeline, report.workload, step.accumulation, step.seconds, bubble_s)))
         if seen.memory is not None:
             parts += memory.components(seen.memory)
         parts.append(ops.operators(seen.table))
     folded = f"{report.path}: {plural(len(found), 'finding')} on {report.device}"
     shown = {"html": True, "markdown": bool(found), "text": not beside}
     return Section(report.path, parts, folded, only=tuple(name for name, holds in shown.items() if holds))
+
+
+def _if_fixed(report: Report) -> Iterable[Text]:
+    """The step with the best suggestions together, or with the first."""
+    offers = (one for finding in report.findings for one in finding.suggestions)
+    offer = report.joint or next(offers, None)
+    if offer is not None and offer.step_seconds_change and report.step_s is not None:
+        after = seconds_text(report.step_s + offer.step_seconds_change)
+        yield Text(f"if fixed: step {after}, by {suggestion_text(offer, report.step_s)}", "head", only=("html",))
 
 
 def _conditions(report: Report, device: str) -> str:
@@ -206,8 +221,8 @@ REPORTS = columns(
 def _compared(reports: Sequence[Report]) -> Section:
     """Configurations side by side; of one only a comment has the table."""
     many = len(reports) > 1
-    parts: tuple[Part, ...] = (Table("Configurations" if many else "", REPORTS, reports, COMPARED),)
-    return Section("", parts, only=PAGES if many else ("markdown",))
+    table = Table("", REPORTS, reports, COMPARED)
+    return Section("Configurations" * many, (table,), only=PAGES if many else ("markdown",))
 
 
 def _records(answer: Checked) -> Iterable[Mapping[str, object]]:

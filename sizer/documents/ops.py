@@ -101,7 +101,7 @@ def roofline(table: OperatorTable) -> list[Chart]:
             [
                 path(edge, roof, color="#888888", strokeWidth=2),
                 Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
-                *points([_operator(row, longest, ends[0]) for row in rows]),
+                *points([_operator(row, longest, 1.1 * ends[0]) for row in rows]),
             ],
             colours=LOOKS["families"],
         )

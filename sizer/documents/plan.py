@@ -8,6 +8,7 @@ from shapes.json_form import plain
 from sizer.answers.plan import Candidate, Plan, ServingPlan
 from sizer.documents.document import (
     GIB,
+    Charts,
     Document,
     Section,
     Table,
@@ -19,6 +20,7 @@ from sizer.documents.document import (
     seconds_text,
     split_text,
 )
+from sizer.documents.pipeline import timeline
 
 #: Reasons why others are not listed, in a text.
 SHOWN = 12
@@ -44,6 +46,7 @@ def document(answer: Plan) -> Document:
         Text(head),
         Text(fit),
         Table(simplest, SPLIT, [best]),
+        Charts(lambda: timeline(best.workload, best.microbatches, best.seconds, best.bubble_s)),
         *lines([_training(answer)]),
         Table("the fastest", SPLIT, answer.candidates, answer.top),
         Table("not listed", columns("not listed"), answer.dropped, most=SHOWN),

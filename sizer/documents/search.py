@@ -32,7 +32,7 @@ from sizer.searching.two_budgets import decode_gain, training_gain
 def document(answer: SearchResult) -> Document:
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
     listed = _columns(answer)
-    chart = rates if len(answer.baseline.change) == 1 and not answer.front else front
+    chart = front if answer.what == "model" or answer.front else rates
     parts = (
         Text(answer.verdict, "head"),
         Text(_first(answer)),
@@ -148,7 +148,9 @@ def _points(answer: SearchResult, point: Callable[[Ranked, str], Values]) -> lis
 
 def rates(answer: SearchResult) -> Chart:
     """TFLOPS over the searched dimension, coloured by alignment, with what it may be off by."""
-    (field,) = answer.baseline.change
+    field = next(
+        name for name in ("head_dim", "expert_d_ff", *answer.baseline.change) if name in answer.baseline.change
+    )
 
     def point(one: Ranked, role: str) -> Values:
         slow, fast = (one.tflops * one.timing.seconds / max(end, 1e-12) for end in (one.timing.high, one.timing.low))

@@ -73,7 +73,7 @@ def _position(key: str, axis: Axis) -> Values:
         "field": key,
         "type": "quantitative",
         "title": axis.title,
-        "scale": {"type": "log", "nice": False} if axis.log else {"zero": False},
+        "scale": {"type": "log", "nice": False} if axis.log else {"zero": False, "padding": 24 * axis.whole},
         **({"axis": {"tickMinStep": 1}} if axis.whole else {}),
     }
 
