@@ -41,7 +41,7 @@ from sizer.subject import read_subject
 #: Modules of sizer/render that are no format.
 SHARED = {"findings", "vega"}
 #: What documents are made of.
-PARTS = {"charts", "document"}
+PARTS = {"charts", "document", "pipeline"}
 MODULES = {module.name for module in pkgutil.iter_modules(sizer.render.__path__)}
 FORMATS = {name for command in COMMANDS for name in formats(command)}
 GPT2 = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")

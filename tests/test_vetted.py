@@ -97,7 +97,7 @@ def test_the_joint_saving_is_no_less_than_the_best_and_no_more_than_the_sum() ->
     assert len(saved) > 1
     joint = -(report.joint.step_seconds_change or 0)
     assert max(saved) <= joint <= 1.05 * sum(saved)
-    assert "together, " in str(report)
+    assert "if fixed: step " in str(report)
 
 
 def test_one_suggestion_has_no_joint_saving() -> None:

@@ -198,7 +198,7 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
     if not shown.reports and found.refused:
         return  # all that is to be said was
     if shown.reports or asked.format_ != "text":
-        asked.answer(shown, seen=_pages(found, shown) if found.subjects else None)
+        asked.answer(_pages(found, shown) if found.subjects else shown)
 
 
 def _pages(found: _Found, shown: Checked) -> Overviews:

@@ -18,7 +18,8 @@ from sizer.cli.options import (
     say_line,
     subcommand,
 )
-from sizer.cli.versions import Pair, Version, of_git
+from sizer.cli.versions import Pair, of_git
+from sizer.readers import NoModel, Source
 
 if TYPE_CHECKING:
     from sizer.answers.diff import Diff
@@ -72,10 +73,10 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
 
     devices = asked.devices
     request = Request(devices[0] if devices else None, asked.stack, workload=asked.workload, **asked.suppression())
-    sides = _read(pair, partial(request.settle, _of(pair)), notes)
+    sides = _read(pair, partial(request.settle, pair.path), notes)
     if sides is None:
         return None
-    project = nearest_table(_of(pair))
+    project = nearest_table(pair.path)
     budgets = budgets_of(project.table("budgets"), asked.limits, str(project.file))
     old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
@@ -86,29 +87,18 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
 def _pairs(paths: tuple[str, ...], revision: str | None, models_only: bool) -> Iterator[Pair]:
     if revision is None and len(paths) != 2:
         raise InputError("expected OLD NEW (two files), or --git REV", key="diff", value=" ".join(paths))
-    found = of_git(revision, paths) if revision is not None else [Pair(paths[1], Version(paths[0]), Version(paths[1]))]
+    found = of_git(revision, paths) if revision is not None else [Pair(paths[1], Source(paths[0]), Source(paths[1]))]
     return (replace(pair, named=pair.named and not models_only) for pair in found)
-
-
-def _of(pair: Pair) -> str:
-    """The path that decides which pyproject.toml counts: that of the new version."""
-    return (pair.new or pair.old or Version(pair.path)).path
 
 
 def _read(
     pair: Pair, read: Callable[[object], Settled], notes: list[str]
 ) -> tuple[Settled | None, Settled | None] | None:
     """Both versions as they resolve; None, with a note, for a file that nobody named and that is no configuration."""
-    from sizer.readers import NoModel, Source
-
     found: list[Settled | None] = []
     for version in (pair.old, pair.new):
-        if version is None:
-            found.append(None)
-            continue
-        source = version.path if version.text is None else Source(version.path, text=version.text)
         try:
-            found.append(read(source))
+            found.append(None if version is None else read(version))
         except NoModel as error:
             if pair.named:
                 raise

@@ -33,11 +33,6 @@ def count(text: str) -> int | None:
     return None if found is None or found % 1 else int(found)
 
 
-def quantity(text: str) -> float | None:
-    """The number that a text says, ``2.7B`` being 2,700,000,000."""
-    return _scaled(text, _DECIMAL)
-
-
 def seconds(text: str) -> float | None:
     """The seconds that a text says, with or without a unit; None where it is no time (1,5 may be two)."""
     return _scaled(text, _SECONDS) if "," not in text else None
@@ -58,5 +53,5 @@ class Number(_Type):
 
 
 COUNT = Number("integer", count, "an integer (such as 4096 or 4k)")
-QUANTITY = Number("number", quantity, "a number (such as 2.7e9 or 2.7B)")
+QUANTITY = Number("number", lambda text: _scaled(text, _DECIMAL), "a number (such as 2.7e9 or 2.7B)")
 DURATION = Number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")

@@ -36,22 +36,6 @@ F = TypeVar("F", bound=Callable[..., Any])
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
-#: How help groups options; those without a group are of the command alone, and come first.
-HEADINGS = (
-    "Options",
-    "Model",
-    "Limits",
-    "Workload",
-    "Parallelism",
-    "Memory",
-    "Serving",
-    "Fine-tuning",
-    "Rules",
-    "Measuring",
-    "Output",
-)
-
-
 @cache
 def spellings() -> Values:
     """What people type, and what it is called here: spellings.toml, read where something is not known."""
@@ -64,7 +48,7 @@ def spellings() -> Values:
 class Option(click.Option):
     """An option that help lists under ``group``."""
 
-    def __init__(self, *names: Any, group: str = HEADINGS[0], **said: Any) -> None:
+    def __init__(self, *names: Any, group: str = "Options", **said: Any) -> None:
         super().__init__(*names, **said)
         self.group = group
 
@@ -102,7 +86,8 @@ _PATHS: Values = {"file": click.Path(dir_okay=False), "folder": click.Path(file_
 
 @cache
 def _options() -> Values:
-    """Tables of options; "brief": the options of a command that ``--help`` lists, ``--help-all`` lists all."""
+    """Tables of options. "brief": those of a command that ``--help`` lists, ``--help-all`` lists all; "headings": the
+    groups of both, in their order."""
     found: Values = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
     return found
 
@@ -208,7 +193,7 @@ class Command(click.Command):
             for one in self.get_params(ctx)
             if isinstance(one, click.Option) and not (brief and of.isdisjoint(one.opts))
         ]
-        for title in HEADINGS:
+        for title in _options()["headings"]:
             listed = [one.get_help_record(ctx) for one in shown if getattr(one, "group", "Output") == title]
             if records := list(filter(None, listed)):
                 with formatter.section(title):
@@ -221,9 +206,9 @@ class Asked(SimpleNamespace):
     command: str
     workload: Values
 
-    def answer(self, found: object, view: str = "", seen: object = None) -> None:
+    def answer(self, found: object, view: str = "") -> None:
         """Say what the command found, or what that view of it (" --explain") is."""
-        write_answer(self.command + view, found, self.format_, self.output, seen=seen)
+        write_answer(self.command + view, found, self.format_, self.output)
 
     def named(self, *names: str) -> Values:
         """These options, as keywords."""
@@ -406,19 +391,16 @@ def output_options(command: str) -> Callable[[F], F]:
     return several(_declared({**format_, "choices": names, "default": names[0]}, {}), _declared(dict(output), {}))
 
 
-def write_answer(
-    command: str, answer: object, format_: str | None = None, output: str | None = None, *, seen: object = None
-) -> None:
+def write_answer(command: str, answer: object, format_: str | None = None, output: str | None = None) -> None:
     """``answer`` rendered by the registry's renderer, to standard output or to a file.
 
-    ``seen``: what a page is made of, where that is more than ``answer``. In a workflow of GitHub's,
-    annotations are the default where the command has them.
+    In a workflow of GitHub's, annotations are the default where the command has them.
     """
     if output is None and left_open("format_") and os.environ.get("GITHUB_ACTIONS") == "true":
         format_ = "github"
     if format_ not in formats(command) and left_open("format_"):
         format_ = None  # the default, which another view of the command's answer may have another of
-    text = render(command, format_, (seen or answer) if format_ == "html" else answer, _page(output))
+    text = render(command, format_, answer, _page(output))
     if output is not None:
         write_whole(output, _with_newline(text).encode("utf-8", "backslashreplace"))
     else:

@@ -11,24 +11,20 @@ from pathlib import Path
 from shapes.errors import InputError
 from shapes.files import decoded
 from shapes.frozen import frozen
+from sizer.readers import Source
 from sizer.readers.loading import MAX_BYTES, may_be_configuration, states_a_model
 
 
 @frozen
-class Version:
-    """A configuration to read: a file, or with ``text`` what a git revision held under that name."""
-
-    path: str
-    text: str | None = None
-
-
-@frozen
 class Pair:
-    """Both versions of one configuration; None where there is no such version. ``named``: a person named the file."""
+    """Both versions of one configuration, with their text where a git revision holds it; None where there is none.
+
+    ``named``: a person named the file.
+    """
 
     path: str
-    old: Version | None
-    new: Version | None
+    old: Source | None
+    new: Source | None
     named: bool = True
 
 
@@ -54,8 +50,8 @@ def of_git(revision: str, paths: tuple[str, ...]) -> Iterator[Pair]:
         held = _git("cat-file", "blob", old[name], top=top) if name in old else None
         if named or any(states_a_model(name, one) for one in (held, here) if one is not None):
             shown = str(path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path)
-            before = Version(shown, decoded(held, f"{revision}:{name}")) if held is not None else None
-            yield Pair(shown, before, Version(shown) if here is not None else None, named)
+            before = Source(shown, text=decoded(held, f"{revision}:{name}")) if held is not None else None
+            yield Pair(shown, before, Source(shown) if here is not None else None, named)
 
 
 def _objects(listed: bytes) -> dict[str, str]:

@@ -123,11 +123,6 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
         Text(_conditions(report, report.device)),
         *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in notes), "quiet"),
         Findings("", found, report.step_s, report.path) if found else Text("", only=("text",)),
-        *(
-            Text(f"together, {suggestion_text(one, report.step_s)}", indent=2)
-            for one in (report.joint,)
-            if one is not None
-        ),
     ]
     if seen is not None:
         from sizer.documents import memory, ops  # only pages show these
@@ -146,12 +141,13 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
 
 
 def _if_fixed(report: Report) -> Iterable[Text]:
-    """The step with the best suggestions together, or with the first."""
+    """The step with the best suggestions together; of pages with the first, where there is but one."""
     offers = (one for finding in report.findings for one in finding.suggestions)
     offer = report.joint or next(offers, None)
     if offer is not None and offer.step_seconds_change and report.step_s is not None:
         after = seconds_text(report.step_s + offer.step_seconds_change)
-        yield Text(f"if fixed: step {after}, by {suggestion_text(offer, report.step_s)}", "head", only=("html",))
+        text = f"if fixed: step {after}, by {suggestion_text(offer, report.step_s)}"
+        yield Text(text, "head", only=("html",) if report.joint is None else ())
 
 
 def _conditions(report: Report, device: str) -> str:
