@@ -176,6 +176,8 @@ def test_adapters_that_ranks_hold_whole_are_added_up_over_them_once() -> None:
 
 
 def test_zero_3_gathers_a_frozen_base_in_its_own_type_for_both_directions() -> None:
+    halves = sent(dense(), "frozen", d=4, zero=3, replicas=2, finetune="qlora", base="nf4")
+    assert {one[3] for one in halves} == {2}
     found = sent(dense(), "frozen", d=4, zero=3, finetune="qlora", base="nf4")
     assert [(phase, what, ranks, count) for phase, what, _, ranks, _, count in found] == [
         ("forward", "all_gather", 4, 2 * LAYERS)

@@ -385,3 +385,15 @@ def test_an_int8_base_has_an_fp32_scale_a_row() -> None:
     matrices = 2 * (4 * 256 * 256 + 3 * 256 * 1024)
     rows = 2 * (4 * 256 + 2 * 1024 + 256)
     assert bytes_of(memory(model, w), "weights") == matrices + 4 * rows + 4 * (model.parameters - matrices)
+
+
+@pytest.mark.parametrize(("finetune", "element"), [("lora", 2), ("qlora", 4)])
+def test_rotary_tables_are_in_fp32_where_hidden_states_are(finetune: str, element: int) -> None:
+    with_tables, without = (
+        ModelShape("llama", (Stack("decoder", 256, (Block(core, MlpShape(1024), count=4),)),), vocab=1000)
+        for core in (AttentionShape(8, 8, 32, rotary_dim=32), AttentionShape(8, 8, 32))
+    )
+    run = Workload(b=1, s=64, checkpointing="full", finetune=finetune)
+    # Layers keep their inputs alone; what the rotation adds is cosines and sines of every position.
+    found = [bytes_of(memory(model, run), "activations") for model in (with_tables, without)]
+    assert found[0] - found[1] == 2 * 64 * 32 * element
