@@ -27,6 +27,7 @@ from shapes.operators.types import (
     Attention,
     CachedAttention,
     Collective,
+    CollectiveName,
     Elementwise,
     Gemm,
     GroupedGemm,
@@ -475,6 +476,19 @@ def test_a_dispatcher_sends_a_token_once_to_each_rank_and_node_that_wants_it(nod
     routed = Collective("c", "forward", "all_to_all", 4096 * 7168 * 2 * 8, 8 * nodes, copies=8)
     assert predict(routed, "h100-sxm").seconds == pytest.approx(combine_us * 1e-6, rel=0.25)
     assert predict(replace(routed, copies=1), "h100-sxm").seconds > 1.4 * predict(routed, "h100-sxm").seconds
+
+
+@pytest.mark.parametrize(
+    ("what", "moved", "measured_us"),
+    [("all_reduce", 1 << 15, 29.4), ("all_reduce", 1 << 26, 4927), ("all_to_all", 1 << 26, 3807)],
+)
+def test_collectives_over_pcie_5_are_those_of_the_devices_own_table(
+    what: CollectiveName, moved: int, measured_us: float
+) -> None:
+    # aiconfigurator-core, nccl_perf of RTX PRO 6000 Server, NCCL 2.29.2. By L40S's they were 3 to 9 times as slow.
+    cost = predict(Collective("c", "forward", what, moved, 8), "rtx-pro-6000-server")
+    assert cost.seconds == pytest.approx(measured_us * 1e-6, rel=0.1)
+    assert (cost.tier, cost.source) == ("fitted", "predicted:rtx-pro-6000-server")
 
 
 def test_a_groups_latency_grows_with_its_ranks_beyond_those_measured() -> None:

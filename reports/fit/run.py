@@ -208,7 +208,13 @@ def fit_tables(
         off = np.abs(slowdown * layer_seconds(layers[hidden], products_of) / layers[hidden, 5] - 1)
         cost["grouped"], error["grouped"] = {"slowdown": round(slowdown, 3)}, round(float(off.mean()), 4)
         progress(f"{device.name} experts: error on held-out hidden sizes: {off.mean():.1%}")
-    # Beside NCCL's own tables there are copies made by frameworks; only comm/nccl is NCCL's.
+    add_collectives(device, folder, cost, error, progress)
+
+
+def add_collectives(
+    device: Device, folder: Path, cost: dict[str, Any], error: dict[str, Any], progress: Progress
+) -> None:
+    """Collectives within a node; of frameworks' copies of NCCL's tables, only comm/nccl is NCCL's."""
     if files := sorted(folder.rglob("nccl/*/nccl_perf.parquet")):
         messages = read_collectives(files) | read_direct(folder)
         collective = fit_collectives(messages, device)
@@ -237,9 +243,8 @@ def main() -> None:
     parser.add_argument("--from", dest="folder", type=Path, required=True)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--fp8", type=Path, metavar="FILE", help="published fp8 products in blocks of 128")
-    parser.add_argument(
-        "--only", choices=sorted({*DTYPES.values(), BLOCKWISE_TABLE, "cells"}), help="fit this table alone"
-    )
+    tables = sorted({*DTYPES.values(), BLOCKWISE_TABLE, "cells", "collective"})
+    parser.add_argument("--only", choices=tables, help="fit this table alone")
     parser.add_argument("--polish", action="store_true", help="move the present bf16 tables as little as nothing falls")
     parser.add_argument("--write", action="store_true", help="write the constants to the device's file")
     options = parser.parse_args()
@@ -249,6 +254,9 @@ def main() -> None:
     elif options.only == "cells":
         found = present_tables(device)
         add_cells(found, device, read_published(options.folder), options.seed, progress)
+    elif options.only == "collective":
+        found = present_tables(device)
+        add_collectives(device, options.folder, found.cost, found.error, progress)
     else:
         found = fit_device(
             device, options.folder, seed=options.seed, fp8=options.fp8, only=options.only, progress=progress

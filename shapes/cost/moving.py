@@ -18,6 +18,7 @@ only: `copies_sent`.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import log2
 from typing import Any
 
@@ -134,4 +135,8 @@ def moved_parts(operator: Operator, device: Device) -> tuple[Any, ...]:
 def origin_of(operator: Operator, device: Device) -> Origin:
     """Where the constants come from that price the operator."""
     form = kind_of(operator).form
-    return published_origin(*named_function(form)(operator), device) if form else moving_constants(device)[1]
+    if form:
+        return published_origin(*named_function(form)(operator), device)
+    origin = moving_constants(device)[1]
+    measured = isinstance(operator, Collective) and "collective" in device.cost
+    return replace(origin, own_device=True) if measured else origin
