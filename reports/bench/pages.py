@@ -36,6 +36,8 @@ CONFIGS = "tests/data/configs"
 #: Picture -> what is typed; the first is the page that the issue's two seconds are of.
 PAGES = {
     "check": f"check {CONFIGS}/gpt2.json --fail-on never",
+    "check-several": f"check {CONFIGS}/gpt2.json {CONFIGS}/qwen2.5-7b.json {CONFIGS}/mixtral-8x7b.json --fail-on never",
+    "check-pipeline": f"check {CONFIGS}/llama-3.1-8b.json --tp 2 --pp 4 --gpus 64 --global-batch 128 --fail-on never",
     "ops": f"ops {CONFIGS}/qwen3-30b-a3b.json --tp 2 --dp 8 --ep 8",
     "search": "search --h 4096 --step 1",
     "search-model": f"search {CONFIGS}/llama-3.1-8b.json --what model",
