@@ -18,10 +18,19 @@ from fit.gemm import first_guess
 from fit.run import read_published
 from measure_fakes import ENVIRONMENT, measurement
 
-from shapes.calibrate import calibrate, stored_products, write_tables
-from shapes.calibrate.data import Products, Record, consensus, held_out, products
-from shapes.calibrate.fitting import bounds, fit_closed_form
-from shapes.calibrate.run import refine
+from shapes.calibrate import (
+    Products,
+    Record,
+    bounds,
+    calibrate,
+    consensus,
+    fit_closed_form,
+    held_out,
+    products,
+    refine,
+    stored_products,
+    write_tables,
+)
 from shapes.cost import predict_gemm
 from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants

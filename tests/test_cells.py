@@ -13,7 +13,7 @@ from fit.grids import cells_of_array
 from fit.physics import around_cells, celled
 from fit.written import cells_table
 
-from shapes.calibrate.data import Products
+from shapes.calibrate import Products
 from shapes.cost import predict, predict_gemm
 from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.cost.corrections import Cells

@@ -13,7 +13,7 @@ from fit.written import correction_table, grid_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shapes.calibrate.data import Products
+from shapes.calibrate import Products
 from shapes.cost.constants import FITTED, gemm_constants
 from shapes.cost.corrections import Correction, Grid
 from shapes.cost.gemm import aligned_seconds

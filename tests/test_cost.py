@@ -14,7 +14,7 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from shapes.calibrate.data import Products
+from shapes.calibrate import Products
 from shapes.cost import predict, predict_gemm, predict_many
 from shapes.cost.alignment import LEADING, LEVELS, level, paid_tiles
 from shapes.cost.constants import CARRY, alignment_constants, collective_constants, gemm_constants

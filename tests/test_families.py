@@ -18,7 +18,7 @@ from shapes.model.stages import parameter_tensors
 from shapes.workload import Workload
 from sizer.cli import main
 from sizer.readers import read_config
-from sizer.readers.hf_families import DECODERS
+from sizer.readers.huggingface import DECODERS
 from tests.test_parity import CONFIGS, OLD
 
 SMALL = {

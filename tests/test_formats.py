@@ -23,8 +23,7 @@ import sizer.documents
 import sizer.render
 from shapes.device import load_device
 from shapes.errors import InputError, printable
-from sizer.answers.bench import Bench, Planned
-from sizer.answers.datasets import Stored
+from sizer.answers.bench import Bench, Planned, Stored
 from sizer.answers.deploy import deploy
 from sizer.answers.devices import devices
 from sizer.answers.memory_breakdown import memory_breakdown

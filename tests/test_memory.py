@@ -21,8 +21,7 @@ from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, 
 from shapes.model.parameters import optimizer_state_bytes, precision_named
 from shapes.model.stages import Stage, parameter_tensors
 from shapes.operators import operators
-from shapes.workload import Workload
-from sizer.answers.batch import check_batch
+from shapes.workload import Workload, check_batch
 from sizer.readers import read_config
 
 GIB = 2**30

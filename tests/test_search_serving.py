@@ -23,9 +23,9 @@ from sizer.readers import Source
 from sizer.searching import search
 from sizer.searching.baseline import Baseline
 from sizer.searching.pricing import estimates, rebuilt
+from sizer.searching.run import decode_gain, training_gain
 from sizer.searching.space import TIE, Limits
 from sizer.searching.spaces import make_space
-from sizer.searching.two_budgets import decode_gain, training_gain
 from sizer.subject import run_by
 
 CONFIGS = Path(__file__).parent / "data" / "configs"

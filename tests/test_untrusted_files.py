@@ -16,7 +16,7 @@ from click.testing import CliRunner
 from measure_fakes import measurement
 
 import shapes
-from shapes.calibrate.device_file import replaced
+from shapes.calibrate import replaced
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure.jobs import Job

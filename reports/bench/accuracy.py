@@ -25,9 +25,7 @@ from fit.run import read_published, user_errors
 from opening import with_answer
 from tabulate import tabulate
 
-from shapes.calibrate.data import Products, Record, held_out, products
-from shapes.calibrate.device_file import write_tables
-from shapes.calibrate.run import refine
+from shapes.calibrate import Products, Record, held_out, products, refine, write_tables
 from shapes.cost import predict_gemm
 from shapes.cost.constants import gemm_constants
 from shapes.device import Device, load_device

@@ -13,7 +13,7 @@ import numpy as np
 import on_path  # noqa: F401  # reports/fit
 from fit.run import read_published
 
-from shapes.calibrate.data import held_out, products
+from shapes.calibrate import held_out, products
 
 OUT = Path(__file__).resolve().parents[2] / "tests" / "data" / "products"
 DEVICES = {

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.data import Products
+from shapes.calibrate import Products
 
 Array = NDArray[np.float64]
 Rows = NDArray[np.bool_]

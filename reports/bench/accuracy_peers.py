@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from accuracy_measures import Array, Rows, mape
 
-from shapes.calibrate.data import Products, Record
+from shapes.calibrate import Products, Record
 from shapes.device import Device
 
 #: The heuristics' name of each device.

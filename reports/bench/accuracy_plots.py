@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from accuracy_measures import Array, Rows, tflops
 
-from shapes.calibrate.data import Products
+from shapes.calibrate import Products
 from shapes.cost import predict_gemm
 from shapes.cost.constants import gemm_constants
 from shapes.device import Device

@@ -17,7 +17,7 @@ from fit.evidence import attention_of, read_rows
 from opening import with_answer
 from tabulate import tabulate
 
-from shapes.calibrate.data import held_out
+from shapes.calibrate import held_out
 from shapes.cost import predict
 from shapes.cost.fused_attention import constants_of, phase_of
 from shapes.device import load_device

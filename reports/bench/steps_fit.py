@@ -26,7 +26,7 @@ from scipy.optimize import least_squares
 from step_rows import Row, read_rows
 from steps_priors import FITTED
 
-from shapes.calibrate.device_file import replaced
+from shapes.calibrate import replaced
 from shapes.device import Device
 from shapes.step import Pricer, Work, schedule_of, step_parts
 from shapes.step.seconds import Region, Schedule

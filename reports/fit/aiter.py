@@ -25,9 +25,7 @@ from fit.evidence import Row, read_rows
 from fit.gemm import first_guess
 from fit.run import present_tables
 from fit.written import gemm_table
-from shapes.calibrate import write_tables
-from shapes.calibrate.data import Products
-from shapes.calibrate.fitting import bounds, fit_closed_form
+from shapes.calibrate import Products, bounds, fit_closed_form, write_tables
 from shapes.cost.constants import GemmConstants
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate.data import Record
-from shapes.calibrate.fitting import grouped
+from shapes.calibrate import Record, grouped
 from shapes.cost.alignment import CLASSES, AlignmentConstants, misaligned_seconds, operand_classes
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.cost.gemm import aligned_seconds, throttled

@@ -28,8 +28,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
-from shapes.calibrate.data import held_out
-from shapes.calibrate.device_file import sections
+from shapes.calibrate import held_out, sections
 from shapes.cost.fused_attention import NUMBERS, PHASES, TABLES, AttentionConstants, attention_times
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES

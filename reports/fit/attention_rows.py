@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fit.evidence import attention_of, read_rows
 from fit.tables import parquet_columns
-from shapes.calibrate.data import consensus
+from shapes.calibrate import consensus
 from shapes.cost.fused_attention import AttentionBatch, work_of
 from shapes.device import load_device
 from shapes.kernels import run_of

@@ -18,7 +18,7 @@ from scipy.sparse.linalg import spsolve
 
 from fit.grids import cells_of_array
 from fit.physics import LARGEST_K, TILES, TOLERANCE
-from shapes.calibrate.data import Products
+from shapes.calibrate import Products
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import LAYOUT, LEAST_K, STEP_K, UNIT, Cells, sides
 from shapes.cost.gemm import Limits, ProductKernels, bounded_seconds

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fit.tables import parquet_columns
-from shapes.calibrate.data import consensus
+from shapes.calibrate import consensus
 from shapes.cost.constants import CollectiveConstants
 from shapes.cost.moving import collective_parts
 from shapes.device import Device

@@ -16,7 +16,7 @@ from scipy.sparse import csc_matrix, csr_matrix, vstack
 
 from fit.grids import corners, reference_waves
 from fit.written import grid_size
-from shapes.calibrate.data import Products, held_out
+from shapes.calibrate import Products, held_out
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import Correction, Grid
 from shapes.cost.gemm import CHUNK, aligned_seconds, large_share, uncorrected_seconds

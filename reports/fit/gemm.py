@@ -6,8 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fit.correction import Case, fit_correction
-from shapes.calibrate.data import Products
-from shapes.calibrate.fitting import bounds, fit_closed_form
+from shapes.calibrate import Products, bounds, fit_closed_form
 from shapes.cost.constants import GemmConstants, carried, carries_corrections, origin_of, relative
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fit.tables import parquet_columns
-from shapes.calibrate.data import consensus
+from shapes.calibrate import consensus
 from shapes.cost.constants import GemmConstants
 from shapes.cost.gemm import aligned_seconds
 from shapes.cost.moving import achieved_bandwidth

@@ -22,9 +22,7 @@ if __name__ == "__main__":
 from fit.evidence import NEUSIGHT_FELT_S, Array, Measured, grouped, read_rows
 from fit.gemm import TILES, first_guess
 from fit.written import gemm_table
-from shapes.calibrate import write_tables
-from shapes.calibrate.data import held_out
-from shapes.calibrate.fitting import bounds
+from shapes.calibrate import bounds, held_out, write_tables
 from shapes.cost.constants import NUMBERS as OF_PRODUCTS
 from shapes.cost.constants import PLAIN_CORES, GemmConstants, carried, origin_of
 from shapes.cost.gemm import aligned_seconds

@@ -36,9 +36,7 @@ from fit.gemm import BLOCKWISE_TILES, fit_products, relatives
 from fit.grouped import fit_slowdown, layer_seconds, read_layers
 from fit.tables import parquet_columns
 from fit.written import gemm_table
-from shapes.calibrate import Calibration, calibrate, write_tables
-from shapes.calibrate.data import Products, Record, held_out, products
-from shapes.calibrate.run import Progress
+from shapes.calibrate import Calibration, Products, Progress, Record, calibrate, held_out, products, write_tables
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import LEAST_K, STEP_K
 from shapes.cost.error import IN_CELL

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
+import shapes.calibrate as device_file
 from fit.evidence import Array
-from shapes.calibrate import device_file
 from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import Cells, Correction, Grid
 

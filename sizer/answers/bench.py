@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 from shapes.cost import predict
 from shapes.device import Device
@@ -336,3 +337,14 @@ class Rows(ExitStack):
         file = self._opened(self._folder)
         file.write((json.dumps(row, sort_keys=True) + "\n").encode())
         file.flush()
+
+
+@frozen
+class Stored:
+    """The measurements chosen, in the order they were made, of ``total`` in the store."""
+
+    measurements: tuple[Measurement, ...]
+    total: int
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"measurements": [one.row() for one in self.measurements]}

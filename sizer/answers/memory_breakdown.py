@@ -17,8 +17,7 @@ from shapes.model.stages import trained_parameters
 from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
-from shapes.workload import Workload, WorkloadKeywords
-from sizer.answers.batch import check_batch
+from shapes.workload import Workload, WorkloadKeywords, check_batch
 from sizer.printing import Printable
 from sizer.subject import read_subject
 

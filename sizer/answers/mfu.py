@@ -25,8 +25,7 @@ from shapes.operators import needed_flops, operators
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import SoftwareStack
 from shapes.toml_table import content
-from shapes.workload import Workload, WorkloadKeywords, workload_fields
-from sizer.answers.batch import check_batch
+from shapes.workload import Workload, WorkloadKeywords, check_batch, workload_fields
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
 

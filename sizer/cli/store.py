@@ -15,7 +15,7 @@ from sizer.cli.options import Command, declared, output_options, say, write_answ
 if TYPE_CHECKING:
     from shapes.measure.record import Measurement
     from shapes.measure.store import Store
-    from sizer.answers.datasets import Stored
+    from sizer.answers.bench import Stored
 
 #: Refused rows of a dataset that are named.
 LISTED = 10
@@ -41,7 +41,7 @@ def _open(path: str | None, *, write: bool = False, create: bool = False) -> Sto
 
 
 def _stored(path: str | None, **filters: Any) -> Stored:
-    from sizer.answers.datasets import Stored
+    from sizer.answers.bench import Stored
 
     with _open(path) as store:
         return Stored(tuple(store.measurements(**filters)), store.count())

@@ -1,7 +1,4 @@
-"""Measurements: times over their predictions, every figure; the jobs of a dry run;
-
-and what a calibration is off by.
-"""
+"""Measurements: times over their predictions, a dry run's jobs, what the store holds and what a calibration found."""
 
 from __future__ import annotations
 
@@ -13,10 +10,11 @@ from typing import Any
 from shapes.calibrate import Calibration
 from shapes.measure.record import COLUMNS, Measurement
 from shapes.measure.runner import Sweep
-from sizer.answers.bench import Bench, Planned, Row
+from sizer.answers.bench import Bench, Planned, Row, Stored
 from sizer.answers.bench import Table as Measured
 from sizer.answers.self_test import SelfTest
 from sizer.documents.document import (
+    Cell,
     Column,
     Document,
     Part,
@@ -146,3 +144,26 @@ def calibration(answer: Calibration) -> Document:
         text = ", ".join(f"{k} {v:.1%}" for k, v in error.items()) if isinstance(error, dict) else f"{error:.1%}"
         rows.append((name, text))
     return Document("sizer calibrate", (Section("", (Table("", columns("calibrate"), rows),)),))
+
+
+def listed(answer: Stored) -> Document:
+    """Stored measurements, the newest last."""
+    listing = columns("store", what=_what, time=lambda one: one.seconds or Cell(one.status))
+    parts = (
+        Table("", listing, answer.measurements),
+        Text(f"{len(answer.measurements)} of {answer.total} measurements"),
+    )
+    return Document("sizer store list", (Section("Measurements", parts),), answer)
+
+
+def exported(answer: Stored) -> Document:
+    """Measurements for other programs."""
+    return Document("sizer store export", (), answer, records=partial(records, answer.measurements), fields=FIELDS)
+
+
+def _what(one: Measurement) -> str:
+    row = one.row(samples=False)
+    sizes = " x ".join(str(row[name]) for name in ("m", "n", "k") if row[name] is not None)
+    batch = f"{row['batch']} x " if (row["batch"] or 1) > 1 else ""
+    words = (row["kind"], f"{batch}{sizes}", row["layout"], row["phase"], row["dtype"], row["kernel"])
+    return " ".join(str(word) for word in words if word)

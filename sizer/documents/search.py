@@ -26,7 +26,7 @@ from sizer.documents.document import (
     within_text,
 )
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
-from sizer.searching.two_budgets import decode_gain, training_gain
+from sizer.searching.run import decode_gain, training_gain
 
 
 def document(answer: SearchResult) -> Document:

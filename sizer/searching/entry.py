@@ -22,9 +22,8 @@ from sizer.searching.baseline import (
 )
 from sizer.searching.pricing import Progress
 from sizer.searching.result import SearchResult
-from sizer.searching.run import EXHAUSTIVE, Query, find
+from sizer.searching.run import EXHAUSTIVE, Budgets, Query, find
 from sizer.searching.space import DEFAULT_OBJECTIVE, Limits, find_objective
-from sizer.searching.two_budgets import Budgets
 
 if TYPE_CHECKING:
     from shapes.measure import InProcess

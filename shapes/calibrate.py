@@ -1,0 +1,399 @@
+"""A user's own measurements -> a device's constants: what is measured, the fit, and the tables of a device's file.
+
+Used by `sizer calibrate`; needs scipy. What ships was fitted by reports/fit on published tables. Of a device's file the
+tables [cost], [error] and [provenance] are written, and not one byte else.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import date
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from shapes.cost.alignment import LEADING, LEVELS, Array, Booleans, Integers
+from shapes.cost.constants import NUMBERS, GemmConstants, gemm_constants
+from shapes.cost.gemm import LARGE, aligned_seconds, uncorrected_seconds
+from shapes.device import Device
+from shapes.dtypes import BYTES
+from shapes.errors import InputError, refuse
+from shapes.files import write_whole
+from shapes.frozen import frozen
+from shapes.json_form import Named, Values, plain
+from shapes.measure.dataset import control_median
+from shapes.toml_table import DATA, content
+
+if TYPE_CHECKING:
+    from shapes.device import Device
+    from shapes.measure.environment import Environment
+    from shapes.measure.store import Store
+
+
+@frozen
+class Record:
+    """One measured product; ``source`` tells frameworks (or runs) apart, whose median is taken for the truth."""
+
+    m: int
+    n: int
+    k: int
+    batch: int
+    dtype: str
+    layout: str
+    seconds: float
+    source: str
+
+    @property
+    def aligned(self) -> bool:
+        """Whether every leading dimension is a multiple of 64 bytes, from which on nothing more is won."""
+        dimensions = (self.m, self.n, self.k)
+        return all(dimensions[which] * BYTES[self.dtype] % LEVELS[-2] == 0 for which in LEADING[self.layout])
+
+
+def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
+    """Every product of ``device`` that ``store`` has a time of, as where the control shape takes its median."""
+
+    def ours(environment: Environment) -> bool:
+        known = environment.accelerator
+        return environment.device in device.torch_names or (known is not None and known.name == device.name)
+
+    found, rows = [], [one for one in store.measurements(status="ok") if ours(one.environment)]
+    usual_s = control_median(rows)
+    for one in rows:
+        row = one.row(samples=False)
+        if row["kind"] not in ("gemm", "bmm"):
+            continue
+        sizes = m, n, k, batch = row["m"], row["n"], row["k"], row["batch"]
+        dtype, layout = row["dtype"], row["layout"]
+        refuse(
+            dtype not in BYTES or layout not in LEADING or not all(sizes),
+            "expected positive sizes, a known dtype and layout of each product",
+            value=one.key,
+            where=str(store.path),
+        )
+        # A card, or an hour, in which the control shape is slower by a percent slows these by as much.
+        steady = usual_s / one.control_s if usual_s and one.control_s else 1.0
+        found.append(Record(m, n, k, batch, dtype, layout, row["seconds"] * steady, one.environment.source))
+    return tuple(found)
+
+
+Key = TypeVar("Key", bound=tuple[Any, ...])
+
+
+@frozen
+class Products:
+    """Measured aligned products: dimensions and seconds, arrays of one length."""
+
+    m: Array
+    n: Array
+    k: Array
+    seconds: Array
+
+    def __len__(self) -> int:
+        return len(self.m)
+
+    def __getitem__(self, rows: Booleans | Integers) -> Products:
+        return Products(self.m[rows], self.n[rows], self.k[rows], self.seconds[rows])
+
+    @property
+    def large(self) -> Booleans:
+        """Where m, n and k are all at least LARGE."""
+        large: Booleans = np.minimum(np.minimum(self.m, self.n), self.k) >= LARGE
+        return large
+
+    def predicted(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
+        one = np.ones_like(self.m)
+        seconds = aligned_seconds(self.m, self.n, self.k, one, size, out, constants)
+        if constants.cells is None:
+            return seconds
+        m, n, k, batch = (dims.astype(np.int64) for dims in (self.m, self.n, self.k, one))
+        return constants.cells.corrected(seconds, m, n, k, batch)
+
+    def errors(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
+        """Absolute relative error of each product's prediction."""
+        errors: Array = np.abs(self.predicted(constants, size, out) / self.seconds - 1)
+        return errors
+
+
+def consensus(values: Iterable[tuple[Key, str, float]]) -> dict[Key, float]:
+    """(shape, source, seconds) -> the median over sources of each source's median: one source is a noisy truth."""
+    by_shape: dict[Key, dict[str, list[float]]] = {}
+    for shape, source, seconds in values:
+        by_shape.setdefault(shape, {}).setdefault(source, []).append(seconds)
+    return {shape: median(map(median, sources.values())) for shape, sources in by_shape.items()}
+
+
+def products(records: Iterable[Record], dtype: str) -> Products:
+    """The consensus of all aligned, forward, unbatched products of ``dtype``."""
+    wanted = (
+        ((record.m, record.n, record.k), record.source, record.seconds)
+        for record in records
+        if record.dtype == dtype and record.batch == 1 and record.layout == "tn" and record.aligned
+    )
+    table = np.array([(*shape, seconds) for shape, seconds in sorted(consensus(wanted).items())], dtype=float)
+    return Products(*table.reshape(-1, 4).T)
+
+
+#: Share of the n values (or sequence lengths) held out whole: random rows would leak their neighbours.
+HELD_OUT = 0.3
+
+
+def held_out(values: Array, seed: int = 0, border: float = 512) -> Booleans:
+    """Which rows belong to the 30% of distinct values that are held out whole, drawn below and from ``border`` on."""
+    random = np.random.default_rng(seed)
+    distinct = np.unique(values)
+    parts = (distinct[distinct >= border], distinct[distinct < border])
+    drawn = [random.choice(part, round(HELD_OUT * len(part)), replace=False) for part in parts]
+    rows: Booleans = np.isin(values, np.concatenate(drawn))
+    return rows
+
+
+#: Relative residual from which a shape pulls less than in proportion: 1-4% of shapes are kernel-choice cliffs.
+ROBUST_SCALE = 0.05
+
+#: Rows a fit of the closed form looks at: more change nothing in the third digit.
+ROWS = 2000
+
+
+def bounds(device: Device, dtype: str) -> dict[str, tuple[float, float]]:
+    """Lowest and highest value of each constant: what is physically sensible, which is also what carries over.
+
+    No rate above the peak, and no loss hidden in a load or a throttling so gradual that it acts on every product.
+    """
+    of = {
+        "": 1.0,
+        "peak": device.peak(dtype),
+        "bandwidth": device.memory.bandwidth_bytes_per_s,
+        "l2": device.memory.l2_bytes,
+    }
+    limits = content(DATA / "fitting.toml")["bounds"].items()
+    return {name: (low * of[unit], high * of[unit]) for name, (low, high, unit) in limits}
+
+
+def fit_closed_form(
+    products: Products,
+    guess: GemmConstants,
+    limits: dict[str, tuple[float, float]],
+    sizes: tuple[int, int],
+    starts: int = 3,
+    seed: int = 0,
+    prior: float | None = None,
+) -> GemmConstants:
+    """The 14 numbers by least squares on log time; ``prior``: pull each towards ``guess`` by that many log units."""
+    from scipy.optimize import least_squares
+
+    random = np.random.default_rng(seed)
+    rows = random.choice(len(products), min(ROWS, len(products)), replace=False)
+    seen = products[rows]
+    low, high = (np.log([limits[name][side] for name in NUMBERS]) for side in (0, 1))
+    # A device whose power is ample has no throttling: 0, below every bound.
+    begun = np.maximum([getattr(guess, name) for name in NUMBERS], np.exp(low))
+    centre = np.clip(np.log(begun), low + 1e-6, high - 1e-6)
+    target, ones = np.log(seen.seconds), np.ones(len(seen))
+
+    def residuals(theta: Array) -> Array:
+        trial = _with(guess, theta)
+        price = uncorrected_seconds if trial.correction is None else aligned_seconds
+        predicted = price(seen.m, seen.n, seen.k, ones, *sizes, trial)
+        misfit = np.log(predicted) - target
+        if prior is None:
+            return misfit
+        return np.concatenate([misfit, (theta - centre) * (ROBUST_SCALE / prior)])
+
+    begins = [centre, *(centre + random.normal(0, 0.6, centre.size) for _ in range(starts - 1))]
+    results = [
+        least_squares(
+            residuals,
+            np.clip(begin, low + 1e-6, high - 1e-6),
+            bounds=(low, high),
+            loss="soft_l1",
+            f_scale=ROBUST_SCALE,
+            x_scale="jac",
+            max_nfev=40,
+        )
+        for begin in begins
+    ]
+    return _with(guess, min(results, key=lambda result: result.cost).x)
+
+
+def _with(constants: GemmConstants, theta: Array) -> GemmConstants:
+    return replace(constants, **dict(zip(NUMBERS, np.exp(theta).tolist(), strict=True)))
+
+
+def grouped(records: Sequence[Record], key: str) -> dict[str, list[Record]]:
+    """Records by one of their fields."""
+    groups: dict[str, list[Record]] = {}
+    for record in records:
+        groups.setdefault(getattr(record, key), []).append(record)
+    return dict(sorted(groups.items()))
+
+
+#: How far a refined constant may stray from where it was, in log units: what differs between relatives.
+PRIOR = 0.15
+#: Stated, not measured: no public table holds fused elementwise kernels.
+STATED = {"memory_bound": 0.15}
+
+Progress = Callable[[str], None]
+#: Products that may be seen, the device, the dtype and a seed -> constants.
+Fit = Callable[[Products, Device, str, int], GemmConstants]
+
+
+@frozen
+class Calibration:
+    """What a calibration found: the owned tables of a device file, and a line for each error."""
+
+    device: str
+    cost: dict[str, Any]
+    error: dict[str, Any]
+    provenance: dict[str, Any]
+
+    @property
+    def tables(self) -> dict[str, Values]:
+        return {"cost": self.cost, "error": self.error, "provenance": self.provenance}
+
+
+def calibrate(
+    device: Device,
+    records: Sequence[Record],
+    *,
+    seed: int = 0,
+    fit: Fit | None = None,
+    data: str | None = None,
+    progress: Progress = lambda _: None,
+) -> Calibration:
+    """Pull ``device``'s constants towards ``records``.
+
+    Errors are those of constants that have not seen the held-out n, which are the constants returned. ``fit`` is what
+    is done to the products that may be seen (`refine`); ``data`` says where the records are from.
+    """
+    cost, error = plain(device.cost), {**STATED, **plain(device.errors)}
+    provenance: dict[str, Any] = {
+        # Constants that are not fitted anew stay, and so does what they were fitted on.
+        **{dtype: table for dtype, table in plain(device.provenance).items() if dtype in cost},
+        "data": data or "; ".join(sorted({record.source for record in records})),
+        "date": date.today().isoformat(),
+        "seed": seed,
+        "held_out": "30% of the n values whole; of the sequence lengths for attention",
+    }
+    for dtype, group in grouped(records, "dtype").items():
+        measured = products(group, dtype)
+        if dtype not in device.peak_flops or len(measured) == 0:
+            continue
+        hidden = held_out(measured.n, seed)
+        constants = (fit or refine)(measured[~hidden], device, dtype, seed)
+        cost[dtype], error[dtype] = gemm_table(constants), _errors(measured, constants, dtype, hidden)
+        provenance[dtype] = _provenance(measured, group, hidden)
+        figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
+        progress(f"{device.name} {dtype}: error on held-out n: {figures}")
+    return Calibration(device.name, cost, error, provenance)
+
+
+def _provenance(measured: Products, group: Sequence[Record], hidden: Booleans) -> Values:
+    return {
+        "shapes": len(measured),
+        "sources": sorted({record.source for record in group}),
+        "held_out_n": [int(n) for n in np.unique(measured.n[hidden])],
+    }
+
+
+def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: Booleans) -> dict[str, float]:
+    """Mean error by regime on the rows that the fit has not seen."""
+    off, large = measured.errors(constants, BYTES[dtype], max(2, BYTES[dtype])), measured.large
+    return {
+        name: round(float(off[rows & hidden].mean()), 4)
+        for name, rows in (("large", large), ("small", ~large))
+        if (rows & hidden).any()
+    }
+
+
+def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> GemmConstants:
+    """The device's present (or borrowed) constants, pulled towards measured products: the more, the further.
+
+    The correction tables stay; both sets move, the small one by the same factors. Cells go: their bounds on growth hold
+    of the constants that they were fitted over.
+    """
+    present = replace(gemm_constants(device, dtype)[0], cells=None)
+    sizes = (BYTES[dtype], max(2, BYTES[dtype]))
+    limits = {}
+    for name, (low, high) in bounds(device, dtype).items():
+        now = getattr(present, name)
+        limits[name] = (0.5 * now if 0 < now <= low else low, 2 * now if now >= high else high)
+    refined = fit_closed_form(measured, present, limits, sizes, starts=1, seed=seed, prior=PRIOR)
+    small = present.small
+    if small is None:
+        return refined
+    rates = ("flops_per_s", "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "launch_s")
+    moved = {name: getattr(small, name) * getattr(refined, name) / getattr(present, name) for name in rates}
+    return replace(refined, small=replace(small, **moved))
+
+
+#: Top-level tables that calibration owns.
+OWNED = ("cost", "error", "provenance")
+
+_HEADER = re.compile(r"^\s*\[\[?\s*([A-Za-z0-9_\-]+)")
+
+
+def write_tables(path: Path, tables: Mapping[str, Named]) -> None:
+    """Replace the owned tables of the device file by ``tables`` (name -> content); the file is swapped whole.
+
+    InputError when the file cannot be read or written, or a table is not an owned one.
+    """
+    for name in tables.keys() - set(OWNED):
+        raise InputError(f"expected one of {', '.join(OWNED)}", where=str(path), key=name)
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
+    write_whole(path, replaced(text, tables).encode())
+
+
+def replaced(text: str, tables: Mapping[str, Named]) -> str:
+    """``text`` without the old owned tables and with ``tables`` at its end."""
+    kept: list[str] = []
+    owned = False
+    for line in text.splitlines(keepends=True):
+        header = _HEADER.match(line)
+        # A nested array's line starts with "[[" as well, but only a header is alone before its bracket's end.
+        if header is not None and line.rstrip().endswith("]") and "," not in line:
+            owned = header.group(1) in tables
+        if not owned:
+            kept.append(line)
+    rest = "".join(kept).rstrip("\n") + "\n"
+    return rest + "".join("\n" + section for name, table in tables.items() for section in sections(name, table))
+
+
+def sections(name: str, table: Named) -> Iterator[str]:
+    """A table's own keys, then its sub-tables, each as a section of text."""
+    values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
+    if values:
+        yield f"[{name}]\n" + "".join(f"{key} = {_value(value)}\n" for key, value in values.items())
+    for key, value in table.items():
+        if isinstance(value, Mapping):
+            yield "\n".join(sections(f"{name}.{key}", value))
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, str) and value.endswith("\n") and "'" not in value:
+        return f"'''\n{value}'''"  # lines of numbers: a literal string is not read sign by sign
+    if isinstance(value, (list, tuple)):
+        if value and isinstance(value[0], (list, tuple)) and len(value) > 8:
+            return "[\n" + "".join(f"    {_value(row)},\n" for row in value) + "]"
+        return "[" + ", ".join(map(_value, value)) + "]"
+    # JSON writes true, false and a basic string's escapes as TOML does; a number as Python does, but for infinities.
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(value)
+
+
+def gemm_table(constants: GemmConstants) -> Values:
+    """``[cost.<dtype>]`` of a closed form; to six digits: rounding must not undo the order of two sizes' times."""
+    numbers = [*NUMBERS, *(["split_steps"] if isfinite(constants.split_steps) else [])]
+    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.6g}") for name in numbers}
+    table["tiles"] = [list(tile) for tile in constants.tiles]
+    if constants.small is not None:
+        table["small"] = gemm_table(constants.small)
+    return table
