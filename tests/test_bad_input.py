@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import runpy
 from pathlib import Path
 from typing import Any
 
@@ -197,3 +198,23 @@ def test_work_that_grows_with_what_a_file_says_is_bounded(tmp_path: Path) -> Non
         read_text(script, where="train.sh")
     with pytest.raises(InputError, match="at most 1000 keys that huggingface does not have"):
         read_config({**LLAMA, **{f"strange{number}": 1 for number in range(30_000)}})
+
+
+def test_mutants_of_the_readers_files_are_read_or_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A few of the 200,000 that reports/bench/fuzz_readers.py draws."""
+    script = Path(__file__).parents[1] / "reports" / "bench" / "fuzz_readers.py"
+    monkeypatch.setattr("sys.argv", [str(script), "--mutants", "400", "--seed", "2", "--most", "1e9"])
+    assert runpy.run_path(str(script))["main"]() == 0
+
+
+def test_an_infinite_batch_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text("model_args: {model_name: Qwen/Qwen3-0.6B}\ntraining_parameters: {micro_batch_size: .inf}\n")
+    assert "expected an integer" in refused(file)
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_python_files_own_backslashes_are_no_warnings_of_ours(tmp_path: Path) -> None:
+    file = tmp_path / "train.py"
+    file.write_text('pattern = "\\d"\nn_layer = 2\nn_head = 2\nn_embd = 64\n')
+    assert read_config(file).model.layers == 2

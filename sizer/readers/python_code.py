@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,8 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
     else is passed over. Where they name no model, what the one function returns that does, or ``--set recipe=NAME``.
     """
     try:
-        code = _Code(ast.parse(text))
+        with warnings.catch_warnings(action="ignore"):  # of the file's own backslashes
+            code = _Code(ast.parse(text))
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         raise InputError("expected Python assignments", where=where) from None
     found = {name: value for name, value in code.names.items() if not name.isupper()}  # a file's own constants
