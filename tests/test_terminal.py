@@ -6,12 +6,16 @@ Words are compared without figures, which change with every fit: look at them, t
 from __future__ import annotations
 
 import re
+import tempfile
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from measure_fakes import FakeExecutor
 
-from sizer.cli import main, options
+import shapes.calibrate
+from shapes.calibrate import Calibration
+from sizer.cli import bench, main, options
 from sizer.render import Page
 
 DATA = Path(__file__).parent / "data"
@@ -33,16 +37,33 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "device": ("devices", "h100-sxm", "b200"),
     "rules": ("rules",),
     "bench": ("bench", "--suite", "reports/suites/control.toml", "--dry-run"),
+    "bench-products": ("bench", "-m", "64", "-n", "64", "-k", "62:66:1", "--store", "STORE"),
+    "bench-config": ("bench", GPT2, "-s", "256", "--store", "STORE"),
+    "store-list": ("store", "--store", "STORE", "list"),
+    "calibrate": ("calibrate", "--device", "h100-sxm", "--store", "STORE"),
+    "plan-decode": ("plan", GPT2, "--gpus", "2", "--phase", "decode"),
+    "check-fix": ("check", GPT2, "--diff", "--unsafe-fixes"),
+    "check-pipeline": ("check", LLAMA, "--tp", "2", "--pp", "4", "--gpus", "64", "--global-batch", "128"),
 }
 #: What is listed changes with the data: only its width is looked at.
-LISTS = ("devices", "device", "bench", "deploy", "search", "plan")
+LISTS = ("devices", "device", "bench", "deploy", "search", "plan", "plan-decode")
+#: What a calibration of a made-up device found.
+FITTED = Calibration("h100-sxm", {}, {"bf16": {"large": 0.04, "skinny": 0.1}, "held out": 0.05}, {})
 
 
 def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(options, "_page", lambda _: Page(width, terminal=True))
+    monkeypatch.setattr(bench, "chosen_executor", lambda *_: FakeExecutor(lambda one: 1e-3))
+    monkeypatch.setattr(shapes.calibrate, "stored_products", lambda *_: [FITTED])
+    monkeypatch.setattr(shapes.calibrate, "calibrate", lambda *_, **__: FITTED)
     monkeypatch.chdir(DATA.parents[1])
-    result = CliRunner().invoke(main, list(COMMANDS[command]), catch_exceptions=False)
-    assert result.exit_code in (0, 1), result.output
+    with tempfile.TemporaryDirectory() as folder:
+        store = str(Path(folder) / "store.db")
+        calls = [COMMANDS["bench-products"]] if command in ("store-list", "calibrate") else []
+        for call in (*calls, COMMANDS[command]):
+            said = [store if word == "STORE" else word for word in call]
+            result = CliRunner().invoke(main, said, catch_exceptions=False)
+            assert result.exit_code in (0, 1), result.output
     return str(result.stdout)
 
 
