@@ -170,7 +170,10 @@ def _refusal(error: Exception, path: str, where: str) -> InputError:
     if any(word in text for word in ("meta tensor", "item()", "nonzero", "numpy", "data-dependent", "Meta")):
         advice = "its forward asks for a tensor's values, which a trace without data cannot give: pass the submodule or"
         return InputError(f"{advice} inputs that avoid that branch ({text})", where=place)
-    return InputError(f"cannot be traced on the meta device: {text}", where=place)
+    advice = ": pass the module and its arguments, sizer.check(module, example_inputs=...)" * (
+        "required positional" in text
+    )
+    return InputError(f"cannot be traced on the meta device: {text}{advice}", where=place)
 
 
 def said(error: Exception) -> str:
