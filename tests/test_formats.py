@@ -23,12 +23,11 @@ import sizer.documents
 import sizer.render
 from shapes.device import load_device
 from shapes.errors import InputError, printable
-from sizer.answers.bench import Bench, Planned, Stored
+from sizer.answers.bench import Bench, Check, Planned, SelfTest, Stored
 from sizer.answers.deploy import deploy
 from sizer.answers.devices import devices
 from sizer.answers.memory_breakdown import memory_breakdown
 from sizer.answers.plan import plan
-from sizer.answers.self_test import Check, SelfTest
 from sizer.checking.findings import Checked
 from sizer.cli import COMMANDS as CLI
 from sizer.cli import main

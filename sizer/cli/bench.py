@@ -78,8 +78,7 @@ def _measure(asked: Asked, settings: Values, everything: bool) -> None:
     """Exit code 1 where not all could be measured."""
     from shapes.measure import Settings
     from shapes.measure.store import Store
-    from sizer.answers.bench import Bench, Bencher
-    from sizer.answers.self_test import self_test
+    from sizer.answers.bench import Bench, Bencher, self_test
 
     with Store.open(asked.store_path, measuring=True) as store:  # what is wrong with it is said before torch loads
         executor = chosen_executor(asked.ray, asked.on, asked.device, Settings(**settings))

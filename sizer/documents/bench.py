@@ -10,9 +10,8 @@ from typing import Any
 from shapes.calibrate import Calibration
 from shapes.measure.record import COLUMNS, Measurement
 from shapes.measure.runner import Sweep
-from sizer.answers.bench import Bench, Planned, Row, Stored
+from sizer.answers.bench import Bench, Planned, Row, SelfTest, Stored
 from sizer.answers.bench import Table as Measured
-from sizer.answers.self_test import SelfTest
 from sizer.documents.document import (
     Cell,
     Column,

@@ -5,7 +5,5 @@ the name of one of ``SPACES``, one of ``OBJECTIVES``, ``Limits``, devices, and w
 """
 
 from sizer.searching.entry import search, swiglu_width
-from sizer.searching.result import SearchResult
-from sizer.searching.space import OBJECTIVES
 
-__all__ = ["OBJECTIVES", "SearchResult", "search", "swiglu_width"]
+__all__ = ["search", "swiglu_width"]

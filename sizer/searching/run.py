@@ -314,4 +314,4 @@ def decode_gain(one: Ranked) -> float:
 
 def training_gain(one: Ranked) -> float:
     """By the objective, as ``decode_gain``."""
-    return one.gain * sqrt(one.speedup / one.decode_speedup)
+    return one.gain**2 / decode_gain(one)
