@@ -220,6 +220,17 @@ def test_half_of_the_rate_is_reached_at_half_bytes() -> None:
     assert taken == pytest.approx(1.5 * half / (share * H100.link.intra_node_bytes_per_s), rel=1e-3)
 
 
+def test_two_ranks_go_by_the_constants_of_two() -> None:
+    latency, share, half = collective_constants(H100, "all_reduce").among(2)
+    size = 2**30  # of which a ring of two sends all
+    taken = (size + size * half / (size + half)) / (share * H100.link.intra_node_bytes_per_s)
+    assert seconds("all_reduce", size, 2) == pytest.approx(latency + taken, rel=1e-9)
+
+
+def test_experts_that_every_rank_holds_send_nothing() -> None:
+    assert sent(mixture(), "expert", t=2) == []
+
+
 DIRECT = Collective("sum", "forward", "all_reduce", 16384, 8, direct=True)
 
 

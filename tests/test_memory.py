@@ -318,6 +318,11 @@ def test_the_largest_size_is_the_one_that_trying_all_finds(
     assert largest_size(needs, limit, most) == expected
 
 
+def test_what_takes_a_device_to_the_last_byte_fits() -> None:
+    found = memory(llama_8b(), Workload())
+    assert [replace(found, device_bytes=found.total_bytes - short).fits for short in (0, 1)] == [True, False]
+
+
 def test_nothing_fits_where_not_one_sequence_does() -> None:
     assert largest_microbatch(llama_8b(), Workload(), load_device("t4").memory.bytes) == 0
 
