@@ -255,3 +255,13 @@ def test_a_plans_microbatches_hold_at_most_so_many_tokens() -> None:
     )
     tokens = [one.workload.b * one.workload.s // one.workload.cp for one in found.candidates]
     assert max(tokens) == MOST_TOKENS
+
+
+def test_a_ring_s_ranks_have_two_equal_parts_of_the_sequence() -> None:
+    sizes = {"hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 24, "vocab_size": 32000}
+    config = {"model_type": "llama", "intermediate_size": 5632, **sizes, "max_position_embeddings": 32768}
+    found = sizer.plan(config, device="h100-sxm", gpus=12, global_batch=4, s=32768)
+    assert {one.workload.cp for one in found.candidates} <= {1, 2, 4}
+    best = found.candidates[0].workload
+    report = sizer.check(config, gpus=12, global_batch=4, s=32768, t=best.t, p=best.p, d=best.d, cp=best.cp, b=best.b)
+    assert not [one for one in report.findings if one.code == "SZ127"]

@@ -155,7 +155,7 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
     """
     if not (formats := model.formats):
         return "bf16", ()
-    most = max(formats, key=lambda one: formats[one])
+    most = max(formats, key=formats.__getitem__)
     found = most.title.split()[0].lower() if most.recipe is None else ALIASES.get(most.recipe, most.recipe)
     if found in FORMATS and (most.bits == 4) == (found in ("int4", "mxfp4", "nvfp4")):
         return found, ()

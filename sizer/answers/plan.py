@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
 from itertools import chain, repeat, takewhile
-from math import inf
+from math import gcd, inf
 from operator import attrgetter, itemgetter
 from typing import Any, TypeVar, Unpack
 
@@ -483,15 +483,17 @@ def _microbatches(
 
 def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, dropped: Counter[str]) -> Iterator[Workload]:
     """Degrees whose product is ``gpus`` and that the model divides over; t in a node, p at most the layers."""
-    longest_ring = max(1, base.s // LEAST_TOKENS) if base.attention != "eager" else 1
+    even = base.s % 2 == 0 and base.attention != "eager"  # a ring's ranks have two equal parts each (SZ127)
+    longest_ring = max(1, base.s // LEAST_TOKENS) if even else 1
     for t in divisors(gpus, device.link.domain_devices):
         problems = split_problems(model, replace(base, t=t))
         if problems:
             dropped[f"tp {t}: {problems[0].expected}"] += 1
             continue
-        for cp in divisors(gpus // t, longest_ring):
+        for cp in divisors(gcd(gpus // t, base.s // 2), longest_ring):
+            scattered = base.train and t > 1 and base.s % (t * cp) == 0
             for p in divisors(gpus // (t * cp), model.layers):
-                one = replace(base, t=t, cp=cp, p=p, d=gpus // (t * cp * p), sequence_parallel=base.train and t > 1)
+                one = replace(base, t=t, cp=cp, p=p, d=gpus // (t * cp * p), sequence_parallel=scattered)
                 for e in divisors(one.d, one.d):
                     if not split_problems(model, split := replace(one, e=e)):
                         yield split

@@ -20,7 +20,7 @@ from shapes.json_form import Names
 from shapes.model.resize import DIMENSIONS
 from shapes.workload import WORKLOAD_FIELDS, option_of
 from sizer.checking.checks import Request, Settled, report_of
-from sizer.checking.findings import SEVERITIES, Edit, Fix, PricedFinding, PricedSuggestion, Report, Severity
+from sizer.checking.findings import SEVERITIES, Edit, Fix, PricedSuggestion, Report, Severity
 from sizer.checking.grading import SAME_SIZE, equal_work
 from sizer.checking.proposals import Proposals, changed_subject, dimensions_and_fields
 from sizer.readers import Source, is_name
@@ -109,7 +109,7 @@ def write_text(fixed: Fixed) -> None:
 
 def applied(text: str, edits: Sequence[Edit]) -> str:
     lines = text.split("\n")
-    for edit in sorted(edits, key=lambda one: (one.place.line, one.place.column), reverse=True):
+    for edit in sorted(edits, key=lambda one: (-one.place.line, -one.place.column)):
         at = edit.place
         line = lines[at.line - 1]
         lines[at.line - 1] = line[: at.column - 1] + edit.text + line[at.end_column - 1 :]
@@ -122,11 +122,11 @@ def with_fixes(report: Report, config: str, request: Request, source: object, su
         return report
     text = load_text(config, request, source)
 
-    def fixed(finding: PricedFinding) -> PricedFinding:
-        offered = (replace(one, fix=fix_of(one, text, subject)) for one in finding.suggestions)
-        return replace(finding, suggestions=tuple(offered))
-
-    return replace(report, findings=tuple(map(fixed, report.findings)))
+    findings = [
+        replace(finding, suggestions=tuple(replace(one, fix=fix_of(one, text, subject)) for one in finding.suggestions))
+        for finding in report.findings
+    ]
+    return replace(report, findings=tuple(findings))
 
 
 def fix_of(suggestion: PricedSuggestion, config: ConfigText, subject: Subject) -> Fix | None:

@@ -202,7 +202,7 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         seconds = sum(by_name.values())
         if seconds < NOTABLE_PRODUCT * step_s:
             continue
-        names = sorted(by_name, key=lambda name: -by_name[name])
+        names = sorted(by_name, key=by_name.__getitem__, reverse=True)
         own = replace(context, priced_dtype=dtype)
         more = f" and {len(names) - 2} more" * (len(names) > 2)
         message = (

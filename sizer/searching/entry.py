@@ -154,8 +154,12 @@ def _decode(serving: Named | None, start: Baseline) -> Workload | None:
 
 def _used(what: str, config: object, params: float | None, dimensions: dict[str, int | None]) -> None:
     """InputError for what a search would take no notice of."""
-    own = "expected --what model with it: a configuration has its own parameters"
-    refuse(None not in (params, config) and what != "model", own, "--params", params)
+    refuse(
+        None not in (params, config) and what != "model",
+        "expected --what model with it: a configuration has its own parameters",
+        "--params",
+        params,
+    )
     refuse(
         params is not None and not 0 < params < MOST_PARAMETERS,
         f"expected a positive number below {MOST_PARAMETERS:g}",
@@ -164,8 +168,12 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
     )
     if config is None and params is None and what == "swiglu":
         for name in ("heads", "kv_heads", "layers", "vocab"):
-            alone = "expected a configuration or another --what with it: one MLP is timed"
-            refuse(dimensions[name] is not None, alone, OPTIONS[name], dimensions[name])
+            refuse(
+                dimensions[name] is not None,
+                "expected a configuration or another --what with it: one MLP is timed",
+                OPTIONS[name],
+                dimensions[name],
+            )
 
 
 def _source(

@@ -175,7 +175,7 @@ class Limits:
         step = self.step or step
         found = range(-(-max(low, 1) // step) * step, high + 1, step)
         refuse(
-            high >= MOST_VALUES and len(found[:MOST_VALUES]) == MOST_VALUES,
+            len(found[:MOST_VALUES]) == MOST_VALUES,
             f"expected fewer than {MOST_VALUES} values",
             "--range",
             f"{low}:{high}",
@@ -234,7 +234,7 @@ def nothing_left(what: str, excluded: Sizes) -> NothingLeftError:
     """The error of a search whose constraints leave no candidate: it names the one that excludes the most."""
     if not excluded:
         return NothingLeftError(f"no candidate for {what}: expected a range that holds one", key="--range")
-    worst = max(excluded, key=lambda constraint: excluded[constraint])
+    worst = max(excluded, key=excluded.__getitem__)
     return NothingLeftError(f"no candidate for {what} is left: {worst} excludes the most ({excluded[worst]})")
 
 
