@@ -483,8 +483,8 @@ def _microbatches(
 
 def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, dropped: Counter[str]) -> Iterator[Workload]:
     """Degrees whose product is ``gpus`` and that the model divides over; t in a node, p at most the layers."""
-    even = base.s % 2 == 0 and base.attention != "eager"  # a ring's ranks have two equal parts each (SZ127)
-    longest_ring = max(1, base.s // LEAST_TOKENS) if even else 1
+    # A ring's ranks have two equal parts of the sequence each (SZ127).
+    longest_ring = 1 if base.s % 2 else max(1, base.s // LEAST_TOKENS)
     for t in divisors(gpus, device.link.domain_devices):
         problems = split_problems(model, replace(base, t=t))
         if problems:
