@@ -327,26 +327,30 @@ def asymptote(device: Device, dtype: str) -> float:
     if dtype in device.compute.vector_dtypes:
         shared = device.compute_capability in PLAIN_CORES.shared
         return float(PLAIN_CORES.reached_shared if shared else PLAIN_CORES.reached)
-    published = next((name for name in (dtype, "bf16", "fp16") if name in device.mamf_flops), None)
-    if published is not None and device.has_matrix_units(dtype):
-        return min(1.0, float(CARRY.over_published) * device.mamf_flops[published] / device.peak_flops[published])
-    boosts = _watts_per_flops(device) >= CARRY.boosting_w_per_tflops * 1e-12
+    if device.has_matrix_units(dtype) and (published := _published(device, dtype, "bf16", "fp16")):
+        return min(1.0, float(CARRY.over_published) * published)
+    boosts = _watts_per_tflops(device) >= CARRY.boosting_w_per_tflops
     return float(CARRY.boosted if boosts else CARRY.asymptote)
+
+
+def _published(device: Device, *dtypes: str) -> float:
+    """Published achievable matmul FLOP/s over the peak, of the first of ``dtypes`` that has one; 0 of none."""
+    return next((device.mamf_flops[one] / device.peak_flops[one] for one in dtypes if one in device.mamf_flops), 0.0)
 
 
 def power_is_ample(device: Device, kin: Device) -> bool:
     """Whether the power limit that slows ``kin`` does not slow the device."""
-    own = _watts_per_flops(device)
-    return bool(own >= max(CARRY.ample * _watts_per_flops(kin), CARRY.power_limited_w_per_tflops * 1e-12))
+    enough = CARRY.ample * _watts_per_tflops(kin)
+    return not _limited_by_power(device) and bool(_watts_per_tflops(device) >= enough)
 
 
 def _limited_by_power(device: Device) -> bool:
     """Whether sustained products run at what power allows throughout."""
-    return bool(_watts_per_flops(device) < CARRY.power_limited_w_per_tflops * 1e-12)
+    return bool(_watts_per_tflops(device) < CARRY.power_limited_w_per_tflops)
 
 
-def _watts_per_flops(device: Device) -> float:
-    return device.power_w / _peak(device)
+def _watts_per_tflops(device: Device) -> float:
+    return device.power_w / _peak(device) * 1e12
 
 
 def _by_power(device: Device, kin: Device) -> float:
@@ -371,10 +375,7 @@ def _more_of(device: Device, kin: Device, dtype: str) -> float:
 
 def achievable(device: Device) -> float:
     """Published achievable matmul FLOP/s over the peak; two thirds where nobody has published one."""
-    for dtype in ("bf16", "fp16"):
-        if dtype in device.mamf_flops and dtype in device.peak_flops:
-            return device.mamf_flops[dtype] / device.peak_flops[dtype]
-    return float(CARRY.unpublished)
+    return _published(device, "bf16", "fp16") or float(CARRY.unpublished)
 
 
 @lru_cache(maxsize=256)

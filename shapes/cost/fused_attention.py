@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from math import hypot
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -91,11 +91,8 @@ class AttentionConstants:
         rate: Array = _at(bucket, self.flops_per_s) * np.minimum(bucket / smallest, 1.0)
         return rate
 
-    def prologue(self, bucket: Array) -> Array:
-        return _at(bucket, self.prologue_keys)
-
-    def reproducible(self, bucket: Array) -> Array:
-        return _at(bucket, self.deterministic) if self.deterministic else np.zeros_like(bucket)
+    def reproducible(self, bucket: Array) -> Array | float:
+        return _at(bucket, self.deterministic) if self.deterministic else 0.0
 
 
 #: Keys of one set in a constants file: single numbers, and tables by head dimension.
@@ -323,8 +320,7 @@ def visible_keys(work: AttentionBatch, windowed: bool = True) -> Array:
     return keys
 
 
-@frozen
-class AttentionTimes:
+class AttentionTimes(NamedTuple):
     """Seconds of attentions and what they consist of, arrays, in the order in which the parts add up.
 
     ``ideal_s``: what the mask leaves at the kernel's rate; then with the computed head dimension; with the head that
@@ -346,16 +342,13 @@ class AttentionTimes:
 
     def only(self, row: int) -> Any:
         """The ``row``'s, with numbers for arrays."""
-        return AttentionTimes(*(getattr(self, name)[row].item() for name in _TIMES))
-
-
-_TIMES = tuple(field.name for field in fields(AttentionTimes))
+        return AttentionTimes(*(column[row].item() for column in self))
 
 
 def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool, size: float) -> AttentionTimes:
     """Predicted seconds of one run of each; ``size``: bytes an element."""
     by_qk, by_v = (6, 4) if backward else (2, 2)
-    rate, prologue = c.rate(work.bucket), c.prologue(work.bucket)
+    rate, prologue = c.rate(work.bucket), _at(work.bucket, c.prologue_keys)
     queries = work.batch * work.heads * work.q_len
     keys = visible_keys(work)
     flops = queries * keys * (by_qk * work.d_qk + by_v * work.d_v)
