@@ -109,7 +109,7 @@ class Products:
 
     def predicted(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
         one = np.ones_like(self.m)
-        seconds = aligned_seconds(self.m, self.n, self.k, one, size, out, constants)
+        seconds = aligned_seconds(np.array([self.m, self.n, self.k, one]), size, out, constants)
         if constants.cells is None:
             return seconds
         m, n, k, batch = (dims.astype(np.int64) for dims in (self.m, self.n, self.k, one))
@@ -195,12 +195,13 @@ def fit_closed_form(
     # A device whose power is ample has no throttling: 0, below every bound.
     begun = np.maximum([getattr(guess, name) for name in NUMBERS], np.exp(low))
     centre = np.clip(np.log(begun), low + 1e-6, high - 1e-6)
-    target, ones = np.log(seen.seconds), np.ones(len(seen))
+    target = np.log(seen.seconds)
+    dims = np.array([seen.m, seen.n, seen.k, np.ones(len(seen))])
 
     def residuals(theta: Array) -> Array:
         trial = _with(guess, theta)
         price = uncorrected_seconds if trial.correction is None else aligned_seconds
-        predicted = price(seen.m, seen.n, seen.k, ones, *sizes, trial)
+        predicted = price(dims, *sizes, trial)
         misfit = np.log(predicted) - target
         if prior is None:
             return misfit

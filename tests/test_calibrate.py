@@ -64,7 +64,9 @@ def random_products(constants: GemmConstants, count: int, seed: int = 0, noise: 
     """Products timed by ``constants`` with log-normal noise."""
     random = np.random.default_rng(seed)
     m, n, k = (64.0 * random.integers(8, 200, count) for _ in range(3))
-    seconds = aligned_seconds(m, n, k, np.ones(count), 2, 2, constants) * np.exp(random.normal(0, noise, count))
+    seconds = aligned_seconds(np.array([m, n, k, np.ones(count)]), 2, 2, constants) * np.exp(
+        random.normal(0, noise, count)
+    )
     return Products(m, n, k, seconds)
 
 
@@ -108,7 +110,7 @@ def test_the_correction_learns_what_the_closed_form_cannot_and_time_does_not_fal
     assert slow.errors(plain).mean() > 0.05
     assert slow.errors(fitted).mean() < 0.02
     steps = 256.0 * np.arange(2, 60)
-    seconds = aligned_seconds(steps, np.full(58, 2048.0), np.full(58, 4096.0), np.ones(58), 2, 2, fitted)
+    seconds = aligned_seconds(np.array([steps, np.full(58, 2048.0), np.full(58, 4096.0), np.ones(58)]), 2, 2, fitted)
     # Where the library itself jumps, less than a percent may be lost.
     assert np.all(seconds[1:] / seconds[:-1] > 0.99)
 
@@ -149,7 +151,7 @@ def test_a_sweep_over_misaligned_dimensions_gives_back_the_ceilings_of_its_kerne
 
 def timed(m: int, n: int, k: int, layout: Layout, constants: GemmConstants, truth: AlignmentConstants) -> Record:
     dims = tuple(np.array([value], dtype=np.int64) for value in (m, n, k, 1))
-    aligned = aligned_seconds(*(dim.astype(float) for dim in dims), 2, 2, constants)
+    aligned = aligned_seconds(np.array(dims, dtype=float), 2, 2, constants)
     extra = misaligned_seconds(
         dims, (2, 2, 2), layout, aligned, constants.launch_s, truth, partial(throttled, c=constants)
     )

@@ -88,7 +88,7 @@ def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
     one = np.ones_like(m)
 
     def seconds(*dims: np.ndarray) -> np.ndarray:
-        return aligned_seconds(*dims, one, 2, 2, constants)
+        return aligned_seconds(np.array([*dims, one]), 2, 2, constants)
 
     before = seconds(m, n, k)
     assert np.abs(before / blank.predicted(plain) - 1).mean() > 0.01

@@ -256,7 +256,9 @@ def test_where_no_table_of_kernel_choice_carries_over_few_tiles_are_split_along_
     assert constants.split_steps == constants.small.split_steps == CARRY.split_steps
     whole = replace(constants, split_steps=np.inf, small=replace(constants.small, split_steps=np.inf))
     m, n, k, one = (np.array([float(size)]) for size in (16, 128, 65536, 1))
-    assert aligned_seconds(m, n, k, one, 2, 2, constants) < 0.5 * aligned_seconds(m, n, k, one, 2, 2, whole)
+    assert aligned_seconds(np.array([m, n, k, one]), 2, 2, constants) < 0.5 * aligned_seconds(
+        np.array([m, n, k, one]), 2, 2, whole
+    )
     # Nor does a data sheet's memory get faster than small products show the relative's to be.
     assert constants.bandwidth_bytes_per_s <= constants.small.bandwidth_bytes_per_s
 

@@ -44,7 +44,7 @@ def test_a_product_that_does_not_fill_the_device_takes_as_long_as_one_tile() -> 
     constants, _ = gemm_constants(load_device("h100-sxm"), "bf16")
     m, n, k, batch = (np.array([value]) for value in (512.0, 512.0, 4096.0, 1.0))
     one_wave = min(float(wave_seconds(k, tile, constants)[0]) for tile in constants.tiles)
-    assert float(compute_seconds(m, n, k, batch, constants)[0]) == pytest.approx(one_wave)
+    assert float(compute_seconds(np.array([m, n, k, batch]), constants)[0]) == pytest.approx(one_wave)
 
 
 @given(st.floats(1e-7, 1.0), st.floats(1e-7, 1.0), st.floats(1.0, 12.0))

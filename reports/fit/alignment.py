@@ -111,7 +111,7 @@ class _Layout:
         layout: Layout = records[0].layout  # type: ignore[assignment]  # reading checked it
         dims = np.array([(one.m, one.n, one.k, one.batch) for one in records], dtype=np.int64).T
         m, n, k, batch = dims.astype(float)
-        aligned = aligned_seconds(m, n, k, batch, SIZE, SIZE, constants)
+        aligned = aligned_seconds(np.array([m, n, k, batch]), SIZE, SIZE, constants)
         m, n, k, batch = dims
         of_a, of_b, of_c = operand_classes(m, n, k, (SIZE, SIZE, SIZE), layout)
         worse = np.minimum(of_a, of_b)

@@ -106,16 +106,17 @@ class Case:
 
     def log_closed(self, dims: Dims) -> Array:
         """Logarithm of the blend of both closed forms."""
-        one, share = np.ones_like(dims[0]), large_share(*dims)
+        one, share = np.ones_like(dims[0]), large_share(np.array(dims))
         large, small = (
-            np.log(uncorrected_seconds(*dims, one, self.size, self.out, c)) for c in (self.constants, self.small)
+            np.log(uncorrected_seconds(np.array([*dims, one]), self.size, self.out, c))
+            for c in (self.constants, self.small)
         )
         blend: Array = share * large + (1 - share) * small
         return blend
 
     def design(self, dims: Dims, grids: tuple[Grid, Grid]) -> csr_matrix:
         """One row a product: the weight of each entry of both tables in its log factor."""
-        share, rows = large_share(*dims), np.arange(len(dims[0]))
+        share, rows = large_share(np.array(dims)), np.arange(len(dims[0]))
         cells: list[tuple[Array, Array, Array]] = []
         for grid, part, start in ((grids[0], share, 0), (grids[1], 1 - share, grid_size(grids[0]))):
             for index, weight in corners(grid, *dims, np.ones_like(dims[0]), self.constants.units):
@@ -309,7 +310,10 @@ class _Search:
         sizes = (self.case.size, self.case.out)
         return np.log(
             np.concatenate(
-                [aligned_seconds(m[at], n[at], k[at], one[: len(m[at])], *sizes, constants) for at in chunks]
+                [
+                    aligned_seconds(np.array([m[at], n[at], k[at], one[: len(m[at])]]), *sizes, constants)
+                    for at in chunks
+                ]
             )
         )
 

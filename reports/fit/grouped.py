@@ -56,8 +56,8 @@ def layer_seconds(layers: Array, constants: GemmConstants) -> Array:
     routed = tokens * topk
     groups = np.minimum(experts, routed)
     m = np.ceil(routed / groups)
-    gate_up = aligned_seconds(m, 2 * width, hidden, groups, 2, 2, constants)
-    down = aligned_seconds(m, hidden, width, groups, 2, 2, constants)
+    gate_up = aligned_seconds(np.array([m, 2 * width, hidden, groups]), 2, 2, constants)
+    down = aligned_seconds(np.array([m, hidden, width, groups]), 2, 2, constants)
     moved = 2 * routed * (3 * width + 4 * hidden)
     seconds: Array = gate_up + down + moved / achieved_bandwidth(constants) + 3 * constants.launch_s
     return seconds

@@ -53,7 +53,7 @@ def seconds(group: Measured, c: AlignmentConstants) -> Array:
     base, _ = gemm_constants(load_device(group.device), group.dtype)
     size = BYTES[group.dtype]
     dims = (group.m, group.n, group.k, group.batch)
-    aligned = aligned_seconds(*(dim.astype(float) for dim in dims), size, size, base)
+    aligned = aligned_seconds(np.array(dims, dtype=float), size, size, base)
     sustained = partial(throttled, c=base)
     extra = misaligned_seconds(dims, (size, size, size), group.layout, aligned, base.launch_s, c, sustained)  # type: ignore[arg-type]
     return group.as_timed(aligned + sum(extra))

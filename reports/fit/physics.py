@@ -113,8 +113,8 @@ def _with_and_without(dims: Integers, constants: GemmConstants, device: Device) 
     assert constants.cells is not None
     m, n, k = dims
     one, (fm, fn, fk) = np.ones_like(m), dims.astype(float)
-    bare = aligned_seconds(fm, fn, fk, one.astype(float), 2, 2, constants)
-    least = least_seconds(fm, fn, fk, one.astype(float), 2, 2, Limits.of(device, "bf16"))
+    bare = aligned_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, constants)
+    least = least_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, Limits.of(device, "bf16"))
     return np.maximum(constants.cells.corrected(bare, m, n, k, one), least), np.maximum(bare, least)
 
 

@@ -50,7 +50,7 @@ def seconds(group: Measured, constants: GemmConstants, kin: str) -> Array:
     if kin != group.device:
         c = carried(c, own, load_device(kin), "fp32", origin_of(own, load_device(kin), "fp32", "fp32"))
     dims = (array.astype(float) for array in (group.m, group.n, group.k, group.batch))
-    return aligned_seconds(*dims, 4, 4, c) - c.launch_s + np.array(group.protocol.host_s[0])
+    return aligned_seconds(np.array(dims), 4, 4, c) - c.launch_s + np.array(group.protocol.host_s[0])
 
 
 def fit(groups: list[Measured], kin: str, seed: int = 0) -> GemmConstants:

@@ -103,8 +103,7 @@ def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list
     c: GemmConstants = by.constants
     if c.small is not None and min(m, n, k) < LARGE / 2**0.5:
         c = c.small
-    fm, fn, fk, fb = np.array(shape, float)[:, None]
-    total = float(uncorrected_seconds(fm, fn, fk, fb, by.size, by.out, c)[0])
+    total = float(uncorrected_seconds(np.array(shape, float)[:, None], by.size, by.out, c)[0])
     tile = bm, bn = c.tiles[int(times.tile[0])]
     tiles, waves = float(times.tiles[0]), float(times.waves[0])
     compute, memory = float(times.compute_s[0]), float(times.memory_s[0])

@@ -87,8 +87,9 @@ class Limits:
         return cls(device.peak(dtype), memory.bandwidth_bytes_per_s, memory.last_level_cache_bytes)
 
 
-def least_seconds(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, limits: Limits) -> Array:
-    """Seconds that a product takes at the least; it grows with every dimension."""
+def least_seconds(dims: Array, size: Values, out: float, limits: Limits) -> Array:
+    """Seconds that products (m, n, k and batch: rows of ``dims``) take at the least; grows with every dimension."""
+    m, n, k, batch = dims
     moved = batch * ((m + n) * k * size + m * n * out)
     beyond = np.maximum(moved - limits.cache_bytes, 0.0) / limits.bandwidth_bytes_per_s
     seconds: Array = np.maximum(2 * batch * m * n * k / limits.peak_flops_per_s, beyond)
@@ -126,8 +127,9 @@ def count_tiles(m: Array, n: Array, batch: Array, tile: tuple[int, int]) -> Arra
     return tiles
 
 
-def compute_seconds(m: Array, n: Array, k: Array, batch: Array, c: GemmConstants) -> Array:
+def compute_seconds(dims: Array, c: GemmConstants) -> Array:
     """Seconds of the arithmetic in the best tile."""
+    m, n, k, batch = dims
     best: Array = np.full(m.shape, np.inf)
     for tile in c.tiles:
         waves = waves_paid(count_tiles(m, n, batch, tile), k, c)
@@ -152,47 +154,49 @@ def waves_paid(tiles: Array, k: Array, c: GemmConstants) -> Array:
     return np.where(tiles < c.units, sliced, waves)
 
 
-def memory_seconds(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants) -> Array:
+def memory_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Seconds to move A, B and C once: what the cache holds at its bandwidth, the rest at the memory's."""
+    m, n, k, batch = dims
     moved = batch * ((m + n) * k * size + m * n * out)
     beyond = max(1 / c.bandwidth_bytes_per_s - 1 / c.cache_bandwidth_bytes_per_s, 0.0)
     seconds: Array = moved / c.cache_bandwidth_bytes_per_s + np.maximum(moved - c.cache_bytes, 0.0) * beyond
     return seconds
 
 
-def uncorrected_seconds(
-    m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants
-) -> Array:
-    """The closed form: body with throttling, and launch."""
-    body = overlapped(compute_seconds(m, n, k, batch, c), memory_seconds(m, n, k, batch, size, out, c), c)
+def uncorrected_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
+    """The closed form: body with throttling, and launch; m, n, k and batch are rows of ``dims``."""
+    body = overlapped(compute_seconds(dims, c), memory_seconds(dims, size, out, c), c)
     return throttled(body, c) + c.launch_s
 
 
-def set_seconds(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants) -> Array:
+def set_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Seconds by one set of constants, blending aside, without misalignment."""
-    seconds = uncorrected_seconds(m, n, k, batch, size, out, c)
+    seconds = uncorrected_seconds(dims, size, out, c)
     if c.correction is not None:
+        m, n, k, batch = dims
         seconds = seconds * c.correction.factor(m, n, k, batch, c.units)
     return seconds
 
 
-def large_share(m: Array, n: Array, k: Array) -> Array:
+def large_share(dims: Array) -> Array:
     """Weight of the large set: 1 from a least dimension of LARGE on, 0 up to half of it."""
-    least = np.minimum(np.minimum(m, n), k)
-    share: Array = np.clip(np.log2(least / LARGE) + 1, 0.0, 1.0)
+    share: Array = np.clip(np.log2(np.min(dims[:3], axis=0) / LARGE) + 1, 0.0, 1.0)
     return share
 
 
-def aligned_seconds(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants) -> Array:
-    """Seconds without misalignment; ``size`` and ``out`` are bytes per element of the operands and of C."""
-    seconds = set_seconds(m, n, k, batch, size, out, c)
+def aligned_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
+    """Seconds without misalignment of products (m, n, k and batch: rows of ``dims``).
+
+    ``size`` and ``out`` are bytes per element of the operands and of C.
+    """
+    seconds = set_seconds(dims, size, out, c)
     if c.small is None:
         return seconds
-    share = large_share(m, n, k)
+    share = large_share(dims)
     below = np.flatnonzero(share < 1)
     if below.size:
         each = size[below] if isinstance(size, np.ndarray) and size.ndim else size
-        small = set_seconds(m[below], n[below], k[below], batch[below], each, out, c.small)
+        small = set_seconds(dims[:, below], each, out, c.small)
         if c.correction is None:
             # Tables are bound to times that do not fall between the sets; bare closed forms are not.
             np.minimum(small, seconds[below], out=small)
@@ -245,12 +249,12 @@ class ProductKernels:
 
 def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
     """`aligned_seconds` of products (m, n, k and batch: rows) with what their cells add, never below the possible."""
-    m, n, k, batch = sizes.astype(float)
-    size = by.read_bytes(m, n)
-    seconds = aligned_seconds(m, n, k, batch, size, by.out, by.constants)
+    dims = sizes.astype(float)
+    size = by.read_bytes(dims[0], dims[1])
+    seconds = aligned_seconds(dims, size, by.out, by.constants)
     if by.cells is not None:
         seconds = by.cells.corrected(seconds, *sizes)
-    return np.maximum(seconds, least_seconds(m, n, k, batch, size, by.out, by.limits))
+    return np.maximum(seconds, least_seconds(dims, size, by.out, by.limits))
 
 
 def _misaligned(sizes: Integers, aligned: Array, by: ProductKernels) -> tuple[Array, Array, Array]:
@@ -275,12 +279,11 @@ class GemmTimes:
 
 def gemm_times(sizes: Integers, by: ProductKernels) -> GemmTimes:
     """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it."""
-    m, n, k, batch = sizes.astype(float)
-    aligned, constants, size = bounded_seconds(sizes, by), by.constants, by.read_bytes(m, n)
-    choice = _choice(m, n, k, batch, size, by.out, constants)
+    dims, constants = sizes.astype(float), by.constants
+    aligned, size = bounded_seconds(sizes, by), by.read_bytes(dims[0], dims[1])
+    choice = _choice(dims, size, by.out, constants)
     if constants.small is not None:
-        small = large_share(m, n, k) < 0.5
-        choice = np.where(small, _choice(m, n, k, batch, size, by.out, constants.small), choice)
+        choice = np.where(large_share(dims) < 0.5, _choice(dims, size, by.out, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
     a, b, c = _misaligned(sizes, aligned, by)
     return GemmTimes(aligned + a + b + c, aligned, compute, memory, tile.astype(np.int64), tiles, waves, (a, b, c))
@@ -315,13 +318,14 @@ def padded_times(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmT
     return replace(times, seconds=seconds, alignment=(in_a * kept, in_b * kept, in_c * kept))
 
 
-def _choice(m: Array, n: Array, k: Array, batch: Array, size: Values, out: float, c: GemmConstants) -> Array:
+def _choice(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Rows: seconds of arithmetic and of memory, the best tile's index, its tiles and the waves paid."""
+    m, n, k, batch = dims
     counts = np.array([count_tiles(m, n, batch, tile) for tile in c.tiles])
     waves = waves_paid(counts, k, c)
     per_tile = np.array([tiled_seconds(row, k, tile, c) for row, tile in zip(waves, c.tiles, strict=True)])
     best, rows = np.argmin(per_tile, axis=0), np.arange(m.size)
-    memory = memory_seconds(m, n, k, batch, size, out, c)
+    memory = memory_seconds(dims, size, out, c)
     return np.stack([per_tile[best, rows], memory, best.astype(float), counts[best, rows], waves[best, rows]])
 
 
