@@ -1,7 +1,7 @@
 """Relations that hold of any model: what the metamorphic campaigns looked for, drawn anew each night.
 
 The nightly workflow's seed is its date (SIZER_SEED=YYYYMMDD draws a day's again); a failure prints it. Elsewhere the
-seed stays, so that a change is not refused for what another day's draw finds (20261129 finds one in ``diff``).
+seed stays, so that a change is not refused for what another day's draw finds.
 """
 
 from __future__ import annotations
