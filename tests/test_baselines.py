@@ -51,6 +51,15 @@ def test_a_baseline_lets_old_findings_pass_and_new_ones_fail(models: Path) -> No
     assert "odd/config.json" not in {path for path, _ in codes(again)}
 
 
+def test_what_was_accepted_is_not_said_to_be_fixed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    sizes = {"hidden_size": 3000, "intermediate_size": 8100, "num_attention_heads": 24, "num_hidden_layers": 4}
+    Path("config.json").write_text(json.dumps({"model_type": "llama", "vocab_size": 50257, **sizes}))
+    assert "if fixed" in run("check", "config.json").output
+    run("check", "config.json", "--write-baseline", "base.json")
+    assert "if fixed" not in run("check", "config.json", "--baseline", "base.json").output
+
+
 def test_bad_input_writes_no_baseline(models: Path) -> None:
     (models / "odd" / "other.json").write_text("{")
     for bad in (("odd/other.json",), ("--stack", "0.5")):

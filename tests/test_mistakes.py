@@ -86,6 +86,7 @@ SAID: list[tuple[str, str]] = [
     ("search --h 4096 --range 100", "expected LOW:HIGH"),
     ("search --h 4096 --tolerance five", "expected a percentage (1%)"),
     ("search --h 4096 --objective speed", "did you mean step-time?"),
+    (f"search {G} --what heads --range 7:7", "widen --range or --tolerance"),
     ("search --h 4096 --limit keep", "KEY one of aspect"),
     ("search --h 1024 --infer", "--infer is now --phase infer"),
     (f"search {L} --time-limit soon --measure", "such as 90, 90s, 800ms or 2min"),

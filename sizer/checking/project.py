@@ -274,9 +274,10 @@ class Accepted:
     folder: Path
 
     def new_in(self, report: Report) -> tuple[Report, int]:
-        """``report`` with the findings that were not accepted, and how many were."""
+        """``report`` with the findings that were not accepted, and how many were; what all save together is theirs."""
         new = tuple(finding for finding in report.findings if not self._has(report, finding))
-        return replace(report, findings=new), len(report.findings) - len(new)
+        left = len(report.findings) - len(new)
+        return replace(report, findings=new, joint=None if left else report.joint), left
 
     def _has(self, report: Report, finding: PricedFinding) -> bool:
         known = self.severities.get(_identity(report, finding, self.folder))

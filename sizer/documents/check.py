@@ -90,7 +90,9 @@ def _beside(path: str, reports: Sequence[Report]) -> Section:
         *((said, *(_price(one, *key) for one in reports)) for key, said in found.items()),
     ]
     columns = [Column("", 0), *(Column(one.device, at) for at, one in enumerate(reports, 1))]
-    parts: list[Part] = [Text(f"{path}:", "head"), Text(_conditions(reports[0], "")), Table("", columns, rows)]
+    best = min(reports, key=lambda one: one.step_s or float("inf"))
+    fastest = f" fastest on {best.device}, {within_text(best.step)}" if best.step_s else ""
+    parts: list[Part] = [Text(f"{path}:{fastest}", "head"), Text(_conditions(reports[0], "")), Table("", columns, rows)]
     for report in reports:
         new = [one for one in report.findings if found.pop((one.code, one.field), None)]
         parts += [Text(f"on {report.device}:"), Findings("", new, report.step_s, path), Text("")] if new else []
