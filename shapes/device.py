@@ -249,13 +249,9 @@ def _resolve(name: str) -> str:
         if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):
             return known
     spelt = {_normalise(one): known for known, head in heads.items() for one in _spellings(head)} | by_name
-    near = list(dict.fromkeys(spelt[spelling] for spelling in nearest(wanted, spelt, 8)))[:4]
-    raise InputError(
-        "expected a known device or a path to a .toml file; "
-        + (f"nearest: {', '.join(near)}" if near else f"known: {', '.join(heads)}"),
-        key="device",
-        value=name,
-    )
+    near = dict.fromkeys(map(spelt.__getitem__, nearest(wanted, spelt, 8)))
+    listed = f"nearest: {', '.join(list(near)[:4])}" if near else f"known: {', '.join(heads)}"
+    raise InputError(f"expected a known device or a path to a .toml file; {listed}", key="device", value=name)
 
 
 def _head(name: str) -> str:

@@ -82,6 +82,16 @@ def named_vectors(
     return (ParameterTensor(name, (number,), copies, role) for name, number in extra)
 
 
+def _vectors(block: Block, t: int) -> Iterator[tuple[tuple[str, int], ...]]:
+    """Vectors of a layer that are no norm's between its parts."""
+    for part in (block.attention, block.cross, block.mixer):
+        if part is not None:
+            yield part.vectors(t)
+    yield block.extra
+    if block.streams:
+        yield block.streams.vectors(len(block.parts))
+
+
 def block_tensors(
     block: Block, hidden: int, t: int = 1, e: int = 1, *, active: bool = False
 ) -> Iterator[ParameterTensor]:
@@ -95,14 +105,10 @@ def block_tensors(
             yield from linear_tensors(linear, t, layers * experts, "block", expert=True)
         if mlp.router_parameters:
             yield ParameterTensor("moe.router.other", (mlp.router_parameters,), layers, "block")
-    for part in (block.attention, block.cross, block.mixer):
-        if part is not None:
-            yield from named_vectors(part.vectors(t), layers, "block")
+    for vectors in _vectors(block, t):
+        yield from named_vectors(vectors, layers, "block")
     if block.norms * block.norm_weights:
         yield ParameterTensor("norm", (hidden,), block.norms * block.norm_weights * layers, "block")
-    yield from named_vectors(block.extra, layers, "block")
-    if block.streams:
-        yield from named_vectors(block.streams.vectors(len(block.parts)), layers, "block")
     if block.augment and block.augment.streams > 1:
         yield ParameterTensor("altup.scale", (hidden,), layers, "block")
 

@@ -79,10 +79,7 @@ class OperatorTable(Printable):
         whole = sum(one["step_seconds"] or 0.0 for one in folded)
         for one in folded:
             one["share"] = one["step_seconds"] / whole if one["step_seconds"] is not None and whole else None
-        if self.sort == "name":
-            return sorted(folded, key=itemgetter("name"))
-        key = {"time": "step_seconds", "flops": "step_flops"}.get(self.sort)
-        return sorted(folded, key=lambda one: -(one[key] or 0.0)) if key else folded
+        return _sorted(folded, self.sort)
 
     def named(self, name: str) -> OperatorTable:
         """The table of the operators with ``name`` in their name; InputError where there is none."""
@@ -92,6 +89,14 @@ class OperatorTable(Printable):
             known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
             raise InputError(f"expected a part of an operator's name: {known}", key="--explain", value=name)
         return replace(self, operators=tuple(op for op, _ in chosen), costs=tuple(cost for _, cost in chosen))
+
+
+def _sorted(folded: list[Values], by: str) -> list[Values]:
+    """The rows by name, or the largest first; "model": as they are."""
+    if by == "name":
+        return sorted(folded, key=itemgetter("name"))
+    key = {"time": "step_seconds", "flops": "step_flops"}.get(by)
+    return sorted(folded, key=lambda one: -(one[key] or 0.0)) if key else folded
 
 
 def _folded(rows: Sequence[Values]) -> Values:

@@ -166,14 +166,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         outer = top.nested("thinker_config")
     wrapper = _type_of(outer)
     fields, model_type, part = _sized(outer, wrapper)
-    builder = partial(declared, family) if family else BUILDERS.get(model_type)
-    if builder is None:
-        raise UnknownModelType(
-            f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})",
-            where=where,
-            key=fields.key_of("model_type"),
-            value=model_type,
-        )
+    builder = partial(declared, family) if family else _builder(model_type, fields)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
@@ -197,6 +190,13 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         workload=released,
         notes=(*heads, *notes, *towers, *quantised),
     )
+
+
+def _builder(model_type: str, fields: Fields) -> Builder:
+    if model_type in BUILDERS:
+        return BUILDERS[model_type]
+    known = f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})"
+    raise UnknownModelType(known, where=fields.where, key=fields.key_of("model_type"), value=model_type)
 
 
 def _type_of(outer: Fields) -> str:

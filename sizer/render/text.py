@@ -39,14 +39,16 @@ def render(document: Document, page: Page) -> str:
     return "\n".join(kept).rstrip("\n") + "\n"
 
 
+def _page(part: Text, page: Page) -> list[str]:
+    fitting = (part._replace(text=line, style="") for line in str(part).split("\n"))
+    return [*chain.from_iterable(_flowed(line, page) for line in fitting)]
+
+
 def _part(part: Part, page: Page) -> list[str]:
     """Tables and findings stand apart, texts follow each other."""
     match part:
-        case Text(style="page") if not page.terminal:
-            return [str(part)]
         case Text(style="page"):
-            fitting = (part._replace(text=line, style="") for line in str(part).split("\n"))
-            return [*chain.from_iterable(_flowed(line, page) for line in fitting)] or [str(part)]
+            return (_page(part, page) if page.terminal else []) or [str(part)]
         case Text():
             if part.indent:
                 return _wrapped(printable(str(part)), page, part.indent, part.indent + 2)
