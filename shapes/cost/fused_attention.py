@@ -165,7 +165,7 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     own = kin.name == device.base and own_dtype
     if not own or device.limit_w:
         phases = tuple(_scaled(one, device, kin, base, peak) for one in phases)
-    extra = hypot(0.0 if own_dtype else OTHER_DTYPE, _distance(device, kin))
+    extra = hypot(OTHER_DTYPE * (not own_dtype), _distance(device, kin))
     tier = "fitted" if own else "borrowed" if device.vendor == kin.vendor else "extrapolated"
     judged = tuple(_judged(sets[base], phase, tier, extra) for phase in PHASES)
     return KernelConstants(phases, kernel, kin.name, base, judged)
