@@ -103,3 +103,8 @@ def test_a_scripts_variable_is_set_where_the_script_names_a_model(tmp_path: Path
     assert read_config(Source(file, {"MODEL": "Qwen/Qwen3-0.6B"})).model.layers == 28
     assert read_config(Source(file, {"num_hidden_layers": 4})).model.layers == 4
     assert read_config(Source(file, {"tensor_parallel_size": 4})).workload["t"] == 4
+
+
+def test_a_bridge_recipe_that_changes_the_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"model\.num_layers = 4: expected the 28 of Qwen/Qwen3-0\.6B"):
+        read(tmp_path, BRIDGE.replace("seq_length = 4 * 1024", "num_layers = 4"))

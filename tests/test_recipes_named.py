@@ -136,3 +136,8 @@ def test_an_old_scripts_method_of_recomputation_recomputes(tmp_path: Path) -> No
         "--vocab-size 128 --max-position-embeddings 64 --activations-checkpoint-method uniform\n"
     )
     assert read(tmp_path, script, "train.sh").workload["checkpointing"] == "full"
+
+
+def test_llm_foundrys_own_model_is_no_name_of_another(tmp_path: Path) -> None:
+    text = "dataset: {}\nscheduler: {}\nmodel: {name: mpt_causal_lm, d_model: 64, n_heads: 4, n_layers: 2, %s}\n"
+    assert read(tmp_path, text % "expansion_ratio: 4, max_seq_len: 64, vocab_size: 128").format == "llm_foundry"
