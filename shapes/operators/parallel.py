@@ -233,7 +233,7 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
     if groups[0][2] == groups[1][2]:
         groups = (("", held.total, *groups[0][2:]),)
     for whose, parameters, ranks, stride in groups:
-        if ranks == 1 or not parameters:
+        if not parameters:
             continue
         name = f"data_parallel{whose}"
         shard, pieces, gathers = ranks, 1, 1
