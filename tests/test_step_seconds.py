@@ -199,6 +199,13 @@ def test_a_change_is_off_by_what_its_other_operators_are_and_no_more_than_two_st
     assert pricer.error_s(replace(before, cost=sure, accumulation=4), after) == pytest.approx(2 * off)
 
 
+def test_a_trace_is_one_whole_pass_however_many_stages_were_asked_for() -> None:
+    run = Workload(b=1, s=512)
+    listed, pricer = operators(model(4), run), Pricer(H100, stack=CORE)
+    traced = pricer.step(listed, replace(run, p=4, vpp=2))
+    assert traced.seconds == pytest.approx(pricer.step(listed, run, model(4)).seconds)
+
+
 def test_parts_are_added_up_as_often_as_they_run_and_a_token_passes_every_stage() -> None:
     listed = (Gemm("layers.*.up", "forward", 8, 8, 8, count=3), Gemm("lm_head", "forward", 8, 8, 8))
     one = Step(listed, (cost(1.0), cost(0.5)))

@@ -206,7 +206,7 @@ class Pricer:
         if self.stack is None or workload is None:
             return Step(listed, costs)
         if model is None:  # a trace is of one whole pass, whatever the stages
-            workload = replace(workload, p=1, vpp=1)
+            workload = replace(workload, p=1)
         stage, whole = self._works(work(listed, costs), workload, model)
         stack = self.stack.without_overlap(workload.exposed)
         cost = step_cost(
