@@ -78,7 +78,8 @@ def test_several_devices_are_columns_of_one_configuration_and_reports_of_the_doc
     reports = check_json(config, *devices)["reports"]
     assert [one["device"] for one in reports] == ["h100-sxm", "b200"]
     text = run("check", config, *devices).stdout
-    head = next(line for line in text.splitlines() if "b200" in line)
+    first, head = [line for line in text.splitlines() if "b200" in line][:2]
+    assert first.startswith(f"{config}: fastest on b200, ")
     assert head.split() == ["h100-sxm", "b200"]
     row = next(line for line in text.splitlines() if line.startswith("SZ101"))
     assert row.count("%") == 2

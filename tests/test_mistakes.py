@@ -13,7 +13,7 @@ from click.testing import CliRunner
 
 from sizer.cli import main
 from sizer.cli.numbers import seconds
-from sizer.cli.options import spellings
+from sizer.cli.options import say_line, spellings
 
 G, L = "tests/data/configs/gpt2.json", "tests/data/configs/llama-3.1-8b.json"
 FILES = {
@@ -68,6 +68,7 @@ SAID: list[tuple[str, str]] = [
     (f"memory {G} --weights int4", "expected the phase infer or decode with it"),
     (f"plan {L} --gpus 8 --global-batch 64 --ttft 500ms", "expected decode with engine, ttft"),
     ("store", "(sizer store --help)"),
+    (f"check {G} --on H100", "expected --ray ADDRESS with it"),
     (f"ops {G} --explain qvk", "layers.*.attention.qkv_proj"),
     (f"ops {G} --sort share", "did you mean time?"),
     (f"ops {G} {L}", "sizer diff OLD NEW"),
@@ -242,3 +243,15 @@ def test_a_command_that_a_message_or_a_page_offers_is_one(offer: str) -> None:
     except click.BadOptionUsage as error:
         if error.option_name != words[-1]:  # else it is named, not given
             raise
+
+
+def test_a_refusal_keeps_to_the_width_of_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    say_line("--phase = 'train': expected decode with engine, ttft or drafted, train with --global-batch")
+    lines = capsys.readouterr().err.replace("\r\x1b[K", "").splitlines()
+    assert len(lines) == 2
+    assert all(len(line) <= 60 for line in lines)
+    assert "--global-batch" in lines[1]

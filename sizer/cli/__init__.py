@@ -55,15 +55,17 @@ class LazyGroup(click.Group):
                 return super().invoke(ctx)
         except click.UsageError as error:
             # One line, as for every other mistake: click's own message is four.
-            from sizer.cli.options import usage_text
+            from sizer.cli.options import say_line, usage_text
 
             where = error.ctx.command_path if error.ctx is not None else "sizer"
-            click.echo(f"sizer: {usage_text(error)} ({where} --help)", err=True)
+            say_line(f"{usage_text(error)} ({where} --help)")
         except Exception as error:
             said = error if isinstance(error, InputError) else blamed(error)
             if said is None:
                 raise
-            click.echo(f"sizer: {said}", err=True)
+            from sizer.cli.options import say_line
+
+            say_line(str(said))
         ctx.exit(2)
 
 

@@ -77,6 +77,7 @@ def command(asked: Asked) -> None:
     if not asked.configs:
         raise InputError(_nothing_named())
     refuse(asked.ray is not None and not asked.measure, "expected --measure with it", "--ray", asked.ray)
+    refuse(asked.on is not None and asked.ray is None, "expected --ray ADDRESS with it", "--on", asked.on)
     asked.fix = True if asked.fix_only and asked.fix is None else asked.fix
     refuse(asked.unsafe_fixes and asked.fix is None, "expected --fix or --diff with it", "--unsafe-fixes", True)
     if len(asked.devices) > 1 and (asked.measure or asked.fix is not None):

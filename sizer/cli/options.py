@@ -465,8 +465,13 @@ def _coloured(text: str, kind: str) -> str:
 
 
 def say_line(line: str) -> None:
-    """On standard error, at once."""
-    click.echo(f"{clearing(sys.stderr.isatty())}sizer: {line}", err=True)
+    """On standard error, at once; a terminal's words are whole."""
+    text, terminal = f"sizer: {line}", sys.stderr.isatty()
+    if terminal:
+        import textwrap
+
+        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
+    click.echo(clearing(terminal) + text, err=True)
 
 
 def read_standard_input() -> str:
