@@ -469,3 +469,17 @@ def test_safetensors_of_transformers_class_prove_its_configuration(case: str, tm
     reading = read_config(written(tmp_path / "model.safetensors", safetensors(theirs)))
     assert reading.model.parameters == sum(one.numel() for one in model.parameters())
     assert any("to the last one" in note for note in reading.notes)
+
+
+def test_a_gguf_file_in_parts_is_read_whole_by_any_of_its_names(tmp_path: Path) -> None:
+    names, whole = list(LLAMA_TENSORS), read_config(written(tmp_path / "m.gguf", gguf(LLAMA, LLAMA_TENSORS)))
+    parts = [dict.fromkeys(names[one::3]) for one in range(3)]
+    for one, part in enumerate(parts):
+        tensors = {name: LLAMA_TENSORS[name] for name in part}
+        said = LLAMA if one == 0 else {"split.no": one}
+        written(tmp_path / f"m-{one + 1:05}-of-00003.gguf", gguf(said, tensors))
+    for one in range(3):
+        assert read_config(tmp_path / f"m-{one + 1:05}-of-00003.gguf").model == whole.model
+    (tmp_path / "m-00002-of-00003.gguf").unlink()
+    with pytest.raises(InputError, match=r"m-00002-of-00003\.gguf"):
+        read_config(tmp_path / "m-00001-of-00003.gguf")

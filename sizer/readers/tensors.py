@@ -41,7 +41,7 @@ def header(path: Path) -> Config:
     """
     if path.suffix == ".gguf":
         try:
-            return _gguf(read_bounded(path, MAX_HEADER), str(path))
+            return _gguf(_split(path))
         except (struct.error, IndexError, OverflowError):
             raise InputError(f"ends, or passes {MAX_HEADER // 2**20} MiB, within its header", where=str(path)) from None
     shards = [path]
@@ -150,15 +150,25 @@ class _Gguf:
         return name, (_TABLE["types"].get(str(self.take("IQ")[0]), ""), shape)
 
 
-def _gguf(data: bytes, where: str) -> Values:
+def _split(path: Path) -> list[Path]:
+    """A GGUF file, or all that it was split into (``x-00001-of-00003.gguf``), of which the first has the metadata."""
+    found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
+    last = min(int(found[2]), MAX_SHARDS) if found else 0
+    return [path.with_name(f"{found[1]}-{one:05}-of-{found[2]}.gguf") for one in range(1, last + 1) if found] or [path]
+
+
+def _gguf(files: list[Path]) -> Values:
     """The architecture's metadata without its name, what the tensors' shapes say, and how the layers' are quantised."""
-    held = _Gguf(data)
-    magic, version, tensors, keys = held.take("4sIQQ")
-    refuse(magic != b"GGUF" or version not in (2, 3), "expected GGUF's header, of version 2 or 3", where=where)
-    said = {held.text(): held.value() for _ in range(keys)}
+    said: Values = {}
+    found: dict[str, Tensor] = {}
+    for one in files:
+        held = _Gguf(read_bounded(one, MAX_HEADER))
+        magic, version, tensors, keys = held.take("4sIQQ")
+        refuse(magic != b"GGUF" or version not in (2, 3), "expected GGUF's header, of version 2 or 3", where=str(one))
+        said = {held.text(): held.value() for _ in range(keys)} | said
+        found |= dict(held.tensor() for _ in range(tensors))
     kind = str(said.get("general.architecture"))
     own = {key.removeprefix(kind).replace(".", "_")[1:]: one for key, one in said.items() if key.startswith(f"{kind}.")}
-    found = dict(held.tensor() for _ in range(tensors))
     gated = any("ffn_gate." in one for one in found)
     leaves = {**_TABLE["leaves"], **({} if gated else {"ffn_up": "mlp.gate_up_proj"})}
     formats = {}

@@ -3,7 +3,9 @@
 words as bash expands them: variables, defaults and arithmetic; what only running could tell is marked.
 
 Our own and not bashlex: of 83 launch scripts of Megatron-LM bashlex 0.18 parses 43 (no arithmetic, ``[[ ]]``, ``case``
-or array that is appended to), and its licence is the GPL. tree-sitter-bash with its runtime is 0.9 MB of wheels.
+or array that is appended to), and its licence is the GPL. tree-sitter-bash 0.25.1 (MIT, 0.9 MB of wheels, 24 ms to
+start) has error nodes in 75 of 2,984 scripts of public repositories, of which 2 are refused here, and would replace
+``Scanner`` alone.
 """
 
 from __future__ import annotations
