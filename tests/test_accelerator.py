@@ -71,7 +71,7 @@ def test_a_short_kernel_is_replayed_from_a_graph_behind_a_wait_and_a_part_has_a_
         assert peak > 0
 
 
-def test_the_kernels_time_of_torchs_profiler_is_in_the_first_row_of_a_kind(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_kernels_time_of_torchs_profiler_is_in_rows_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     with cuda_shim.installed() as cuda:
 
         @contextlib.contextmanager
@@ -84,13 +84,14 @@ def test_the_kernels_time_of_torchs_profiler_is_in_the_first_row_of_a_kind(monke
             seen.key_averages = lambda: [each, each]
 
         monkeypatch.setattr(torch.profiler, "profile", profile)
-        sweep = measure(
-            [product(32), product(40)], executor=InProcess("cuda"), settings=replace(FAST, load="sustained")
-        )
+        settings = replace(FAST, load="sustained", profiled=True)
+        sweep = measure([product(32), product(40)], executor=InProcess("cuda"), settings=settings)
         first, second = sweep.results.values()
         assert first.seconds is not None
         assert first.kernel_s == pytest.approx(0.9 * first.seconds, rel=0.05)
-        assert second.kernel_s is None
+        assert second.kernel_s is not None
+        (plain,) = measure([product(48)], executor=InProcess("cuda"), settings=FAST).results.values()
+        assert plain.kernel_s is None
         assert first.method.startswith("graphs of ")
         assert first.method.endswith("calls, normal inputs (int8: uniform)")
         assert first.row()["load"] == "sustained"

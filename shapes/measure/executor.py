@@ -38,6 +38,7 @@ class Settings:
     ``time_s``: most device time a job. ``batch_s``: device time of a job in a round. ``interleave``: how
     many jobs are open at once. ``warm_up_s``: least device time of a job before its first sample.
     ``least_samples`` before an interval is called precise. ``load``: what its rows say of these (``Environment``).
+    ``profiled``: each job by torch's profiler as well, which takes longer than timing it.
     """
 
     precision: float = 0.005
@@ -50,6 +51,7 @@ class Settings:
     most_warm_up_s: float = 0.05
     seed: int = 0
     load: str = BURST
+    profiled: bool = False
 
     @property
     def stopping(self) -> Stopping:

@@ -77,8 +77,6 @@ class InProcess:
         self.settings = settings or Settings()
         self._environment: Environment | None = None
         self._checked: set[str] = set()
-        #: Of each kind of kernel the first is cross-checked, which costs as much as timing it.
-        self._profiled: set[str] = set()
         self._control: Prepared | None = None
 
     @property
@@ -236,8 +234,6 @@ class InProcess:
         # The peak of a part of a model is asked for by people; a product's is its operands.
         watch = kernel.stopwatch
         peak = watch.peak_bytes() if isinstance(work, Part) else None
-        first = watch.kernel.name not in self._profiled
-        self._profiled.add(watch.kernel.name)
         result = outcome(
             job,
             self.environment,
@@ -249,7 +245,7 @@ class InProcess:
             per_sample=watch.per_sample,
             check_error=watch.error,
             method=f"{watch.timed_by}, {INPUTS}",
-            kernel_s=watch.kernel_s() if first else None,
+            kernel_s=watch.kernel_s() if kernel.settings.profiled else None,
             control_s=float(np.median(prepared.controls)) if len(prepared.controls) else None,
             peak_bytes=peak,
             clocks=typical([{**seen, "throttled": kernel.throttled} for seen in kernel.clocks if seen]),

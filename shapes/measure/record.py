@@ -87,7 +87,7 @@ class Measurement:
     ``correlation`` in samples, ``clocks`` in MHz, W and C, ``created`` in seconds since 1970.
     ``samples``: seconds of one call each (of short kernels the mean over ``per_sample`` calls), in the order taken.
     ``control_s``: the control shape's median while this was measured. ``stop``: precision, time or samples.
-    ``method``: what told the time, of which inputs. ``kernel_s``: the kernels alone by torch's profiler, of some.
+    ``method``: what told the time, of which inputs. ``kernel_s``: kernels alone by torch's profiler, in a self-test.
     """
 
     key: str

@@ -384,7 +384,7 @@ def self_test(executor: Executor) -> SelfTest:
     """Measure a job of each kind on ``executor``'s device, anew, and judge what comes out."""
     environment, device = executor.environment, executor.environment.accelerator
     suite = load_suite(SUITE, ON_A_CPU if environment.cpu else 1.0)
-    settings = Settings(**suite.settings)
+    settings = Settings(**suite.settings, profiled=True)
     sweep = measure(suite.jobs, executor=executor, settings=settings, time_limit_s=LIMIT_S)
     checks = [_judged(job, sweep.results.get(job.key), device) for job in suite.jobs]
     drift = sweep.drift
