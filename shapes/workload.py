@@ -204,8 +204,7 @@ class Workload(AsJson):
         self._demand(not self.train or self.kv_dtype is None, "kv_dtype", "expected an inference phase with it")
 
     def _demand(self, holds: bool, key: str, expected: str) -> None:
-        if not holds:
-            raise InputError(expected, key=key, value=getattr(self, key))
+        refuse(not holds, expected, key, getattr(self, key))
 
     def _settle_decoding(self) -> None:
         """The context that a step decodes in, and the tokens that it runs."""
@@ -422,8 +421,7 @@ def workload_fields(asked: Named) -> Values:
         if field not in WORKLOAD_FIELDS:
             known = (f"{one} ({WORDS[one]})" if one in WORDS else one for one in sorted(WORKLOAD_FIELDS))
             raise InputError(f"expected one of {', '.join(known)}", key=name, value=value)
-        if field in found:
-            raise InputError(f"expected {field} or {WORDS[field]}, not both", key=name, value=value)
+        refuse(field in found, f"expected {field} or {WORDS.get(field)}, not both", name, value)
         found[field] = value
     return found
 

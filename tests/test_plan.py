@@ -13,6 +13,8 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.step import Pricer
+from shapes.step.stack import load_stack
 from shapes.workload import Workload
 from sizer.answers.plan import FULL, MOST_TOKENS, Plan, plan
 from sizer.readers import read_config
@@ -64,9 +66,14 @@ def test_a_bubble_is_p_minus_1_slots_of_a_microbatch(eight: Plan) -> None:
 
 
 def test_nothing_runs_again_where_less_leaves_room() -> None:
-    found = plan(llama(8), load_device("l4"), gpus=8, global_batch=8, base=Workload(s=2048), implementation="megatron")
+    base = Workload(s=8192)
+    found = plan(llama(8), load_device("l4"), gpus=8, global_batch=8, base=base, implementation="megatron")
     recomputing = [one for one in found.candidates if one.workload.checkpointing != "none"]
     assert 0 < len(recomputing) < len(found.candidates)
+    # All of some layers, where that leaves room.
+    some = [one for one in recomputing if one.workload.saving.layers]
+    assert some
+    assert all(one.memory_bytes <= FULL * found.device_bytes for one in some)
     for candidate in recomputing:
         less = replace(candidate.workload, checkpointing="none")
         saved = memory(llama(8), less, microbatches=candidate.microbatches, implementation="megatron")
@@ -141,7 +148,9 @@ def test_llama_405b_on_8192_h100s_finds_the_published_tensor_and_pipeline_degree
     found = plan(
         model, load_device("h100-sxm"), gpus=8192, global_batch=2048, base=Workload(s=8192), implementation="megatron"
     )
-    assert (found.recommended.workload.t, found.recommended.workload.p) == (8, 16)
+    alike = [one.workload for one in found.candidates[: found.indistinguishable]]
+    assert (8, 16) in {(one.t, one.p) for one in alike}
+    assert {one.t for one in alike[:8]} == {found.recommended.workload.t} == {8}
     near = {(one.workload.t, one.workload.p) for one in found.candidates[: found.indistinguishable]}
     assert all(t in (4, 8) and 8 <= p <= 64 for t, p in near)
 
@@ -265,3 +274,13 @@ def test_a_ring_s_ranks_have_two_equal_parts_of_the_sequence() -> None:
     best = found.candidates[0].workload
     report = sizer.check(config, gpus=12, global_batch=4, s=32768, t=best.t, p=best.p, d=best.d, cp=best.cp, b=best.b)
     assert not [one for one in report.findings if one.code == "SZ127"]
+
+
+def test_layers_that_run_again_are_counted_on_every_stage() -> None:
+    pricer = Pricer(load_device("h100-sxm"), stack=load_stack("megatron-core-te"))
+    model = llama(8)
+    of_two, of_one = (
+        pricer.whole(model, Workload(b=1, p=p, checkpointing=again)).layers.seconds
+        for p, again in ((4, "full:1"), (1, "full:4"))
+    )
+    assert of_two == of_one

@@ -381,10 +381,10 @@ def _embedding(step: Step) -> int:
     leaf = has_adapters(workload) and workload.checkpointing == "full"
     for stack in step.model.stacks:
         channels = workload.b * sequence_length(step.model, stack, workload) * stack.hidden
-        if stack.blocks[0].dropout and "no-embedding-dropout" not in step.style:
-            total += channels * step.recipe.mask
-        total += channels * workload.activation_bytes if stack.embedding_norm else 0
-        total += channels * workload.activation_bytes if leaf and (stack.positions or stack.blocks[0].dropout) else 0
+        dropout = stack.blocks[0].dropout > 0
+        kept = bool(stack.embedding_norm) + (leaf and (stack.positions > 0 or dropout))
+        masks = dropout and "no-embedding-dropout" not in step.style
+        total += channels * (masks * step.recipe.mask + kept * workload.activation_bytes)
     return total
 
 

@@ -15,10 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
+from math import prod
 from typing import Any
 
 from shapes.frozen import frozen
-from shapes.json_form import Named, Names
+from shapes.json_form import Named
 from shapes.toml_table import DATA, content
 
 #: The storage of a tape's first tensor: its module's input.
@@ -279,8 +280,8 @@ def _release(gradient: list[int]) -> int:
     return gradient[0] if gradient[1] == 0 else 0
 
 
-#: Products to be added up: of each the number in front, the factors' names, and what divides it.
-_Sum = tuple[tuple[int, Names, int | str], ...]
+#: Products to be added up: of each the factors, numbers or their names, and what divides it.
+_Sum = tuple[tuple[tuple[int | str, ...], int | str], ...]
 
 
 #: Functions that put a module on the tape, by name.
@@ -341,17 +342,16 @@ def line_of(text: str) -> Line:
 
 def _conditions(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
     unless = frozenset(word[1:] for word in words if word[0] == "!")
-    return frozenset(words).difference(f"!{word}" for word in unless), unless
+    return frozenset(word for word in words if word[0] != "!"), unless
 
 
 def _sum(words: list[str]) -> _Sum:
-    return tuple(_product(term.split()) for term in " ".join(words).split("+"))
+    terms = [term.partition("/") for term in " ".join(words).split("+")]
+    return tuple((tuple(map(_factor, above.split())), _factor(below.strip() or "1")) for above, _, below in terms)
 
 
-def _product(words: list[str]) -> tuple[int, Names, int | str]:
-    *factors, divisor = (*words[:-2], words[-1]) if "/" in words else (*words, "1")
-    number = int(factors.pop(0)) if factors[0].isdigit() else 1
-    return number, tuple(factors), int(divisor) if divisor.isdigit() else divisor
+def _factor(word: str) -> int | str:
+    return int(word) if word.isdigit() else word
 
 
 #: Clauses that are sums and those that are words alone -> the keyword of ``Tape.op`` or ``view``.
@@ -412,11 +412,7 @@ def _run(
 
 def _value(terms: _Sum, numbers: Mapping[str, int]) -> int:
     total = 0
-    for number, factors, divisor in terms:
-        size = number
-        for name in factors:
-            size *= numbers[name]
-        if divisor != 1:
-            size //= numbers[divisor] if isinstance(divisor, str) else divisor
-        total += size
+    for factors, divisor in terms:
+        size = prod([numbers[one] if isinstance(one, str) else one for one in factors])
+        total += size // (numbers[divisor] if isinstance(divisor, str) else divisor)
     return total

@@ -222,12 +222,15 @@ class Pricer:
     def _works(self, stage: Work, workload: Workload, model: ModelShape | None) -> tuple[Work, Work]:
         if workload.p == 1 or model is None:
             return stage, stage
-        return slowest_stage(stage, model, workload.p), self._all_stages(model, workload)
+        return slowest_stage(stage, model, workload.p), self.whole(model, workload)
 
-    def _all_stages(self, model: ModelShape, workload: Workload) -> Work:
+    def whole(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
         # What runs once a step does not matter here, so that degrees which only change that are all alike.
         alike = replace(workload, p=1, vpp=1, d=workload.e, zero=0, replicas=1, gpus=None, global_batch=None)
+        name, _, layers = workload.checkpointing.partition(":")
+        if layers:  # so many of each stage's
+            alike = replace(alike, checkpointing=f"{name}:{int(layers) * workload.p}")
         if self._whole_model is not model:
             self._whole_model, self._whole = model, {}
         if alike not in self._whole:

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Any, get_args
 
 from shapes.cost.error import TIERS
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.toml_table import Amount, Share, Table, load, names, shipped
 from shapes.workload import LOSSES, AttentionKernel
@@ -180,8 +180,9 @@ class SoftwareStack:
         own = next((release for release in self.releases if fnmatchcase(name, release.match)), None)
         if own is None:
             return self
-        scale = {key: own.kernels * (own.experts if key in EXPERTS else 1.0) for key in CLASSES}
-        return replace(self, kernels={key: value * scale[key] for key, value in self.kernels.items()}, releases=())
+        scale = {True: own.kernels * own.experts, False: own.kernels}
+        kernels = {key: value * scale[key in EXPERTS] for key, value in self.kernels.items()}
+        return replace(self, kernels=kernels, releases=())
 
     def with_graphs(self) -> SoftwareStack:
         """This stack replaying CUDA graphs of its layers: the host launches none of their kernels and runs ahead, so
@@ -207,8 +208,7 @@ def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
     """The stack by name or alias, or by a .toml path; an unknown name is an InputError that lists the known."""
     if isinstance(stack, SoftwareStack):
         return stack
-    if not isinstance(stack, (str, os.PathLike)):
-        raise InputError("expected a stack's name or a .toml path", key="stack", value=stack)
+    refuse(not isinstance(stack, (str, os.PathLike)), "expected a stack's name or a .toml path", "stack", stack)
     text = os.fspath(stack)
     if text.lower().endswith(".toml"):
         return load(Path(text), stack_from_mapping)

@@ -105,12 +105,8 @@ def counts(
     model: ModelShape, s: int, global_batch: int, checkpointing: str = "none", base: Workload | None = None
 ) -> tuple[FlopCount, ...]:
     """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
-    refuse(
-        base is not None and base.decode,
-        "expected train: `sizer check` has a decode step's utilisation",
-        "phase",
-        "decode",
-    )
+    decodes = base is not None and base.decode
+    refuse(decodes, "expected train: `sizer check` has a decode step's utilisation", "phase", "decode")
     by_operators = tuple(
         operator_count(model, s, global_batch, checkpointing, base, causal=causal) for causal in (False, True)
     )
@@ -241,12 +237,9 @@ def _patterns() -> list[tuple[re.Pattern[str], float]]:
 
 def _step_time(line: str) -> float | None:
     words = " ".join(line[:_LONGEST_LINE].split())
-    for pattern, unit in _patterns():
-        match = pattern.search(words)
-        if match:
-            value = float(match[1]) * unit
-            return value if 0 < value < math.inf else None
-    return None
+    matches = ((pattern.search(words), unit) for pattern, unit in _patterns())
+    value = next((float(match[1]) * unit for match, unit in matches if match), 0.0)
+    return value if 0 < value < math.inf else None
 
 
 def mfu(

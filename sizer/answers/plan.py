@@ -7,13 +7,13 @@ requests a rank as its memory holds, and listed at the number that makes most to
 
 from __future__ import annotations
 
-from bisect import bisect, insort
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from itertools import chain, repeat, takewhile
+from itertools import repeat, takewhile
 from math import gcd, inf
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import Any, TypeVar, Unpack
 
 import numpy as np
@@ -24,7 +24,7 @@ from shapes.frozen import frozen
 from shapes.frozen import replaced as replace
 from shapes.json_form import Named, Names, Values, shown
 from shapes.memory import Memory, memory
-from shapes.memory.breakdown import CHECKPOINTING, divisors
+from shapes.memory.breakdown import divisors
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.operators import Operator, operators
@@ -56,6 +56,9 @@ PROMPT = 1024
 MOST_RUN = 2048
 #: Chunks a pipeline stage is cut into for the interleaved schedule, none aside.
 CHUNKS = (2, 4, 8)
+
+#: Candidates that run the same operators follow each other.
+_ORDER = attrgetter("t", "cp", "p", "e", "zero", "replicas", "b", "checkpointing", "vpp")
 
 ASSUMPTIONS = (
     "1F1B pipelines, interleaved where vpp > 1; layers spread as evenly as they divide, embedding and head on the ends",
@@ -377,13 +380,14 @@ def plan(
     pricer = Pricer(device, stack=load_stack(stack))
     needed = operator_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
     _enough(memory(model, replace(base, phase="train", b=1, d=gpus, zero=3), **options), gpus, device)
-    fitting = sorted(_fitting(model, device, gpus, global_batch, base, options, dropped), key=_order)
+    fits = _fitting(model, device, gpus, global_batch, base, options, dropped)
+    fitting = sorted(fits, key=lambda one: _ORDER(one[0]))
     listed = lru_cache(maxsize=1)(partial(operators, model))
     found: list[tuple[Candidate, float]] = []
     for workload, used in _going(fitting):
         # Chunks of a pipeline run the same operators.
         one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
-        insort(found, one, key=_seconds)
+        insort(found, one, key=lambda pair: pair[0].seconds)
         if progress is not None:
             progress(len(found), len(fitting), found[0][0])
     if not found:
@@ -409,9 +413,9 @@ def plan(
 def _enough(spread: Memory, gpus: int, device: Device) -> None:
     """InputError where what a step updates is more than all devices hold, spread as evenly as can be."""
     states = gpus * sum(spread.components.get(name, 0) for name in STATES)
-    if states > gpus * device.memory.bytes:
-        taken = f"devices: weights and optimizer states alone take {states / 2**30:,.0f} GiB"
-        raise InputError(f"expected at least {-(-states // device.memory.bytes)} {taken}", key="gpus", value=gpus)
+    least, taken = -(-states // device.memory.bytes), f"{states / 2**30:,.0f} GiB"
+    expected = f"expected at least {least} devices: weights and optimizer states alone take {taken}"
+    refuse(least > gpus, expected, "gpus", gpus)
 
 
 def _none(gpus: int, dropped: Counter[str]) -> InputError:
@@ -422,14 +426,6 @@ def _none(gpus: int, dropped: Counter[str]) -> InputError:
 def _going(items: Iterable[T]) -> Iterator[T]:
     """``items`` until somebody asks to stop."""
     return takewhile(lambda _: not REQUESTS, items)
-
-
-def _seconds(pair: tuple[Candidate, float]) -> float:
-    return pair[0].seconds
-
-
-def _order(one: tuple[Workload, int]) -> Any:
-    return attrgetter("t", "cp", "p", "e", "zero", "replicas", "b", "checkpointing", "vpp")(one[0])
 
 
 def _fitting(
@@ -443,19 +439,19 @@ def _fitting(
 ) -> Iterator[tuple[Workload, int]]:
     """What fits, with its bytes."""
     base = replace(base, phase="train", sequence_parallel=False, global_batch=global_batch, gpus=gpus)
-    ways = partial(_schedules, model, node=device.link.domain_devices, dropped=dropped)
-    for split in chain.from_iterable(map(ways, _going(_splits(model, device, gpus, base, dropped)))):
+    for split in _going(_splits(model, device, gpus, base, dropped)):
         if global_batch % split.d:
             dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
             continue
-        yield from _microbatches(model, split, device.memory.bytes, options, dropped)
+        for one in _schedules(model, split, device.link.domain_devices, dropped):
+            yield from _microbatches(model, one, device.memory.bytes, options, dropped)
 
 
 def _microbatches(
     model: ModelShape, split: Workload, limit: int, options: Values, dropped: Counter[str]
 ) -> Iterator[tuple[Workload, int]]:
     """Of each microbatch the least recomputation that leaves room, and less that fills the device."""
-    share, least = (split.global_batch or 1) // split.d, 0
+    share, room, layers = (split.global_batch or 1) // split.d, FULL * limit, -(-model.layers // split.p)
     never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
         workload = replace(split, b=b)
@@ -463,22 +459,29 @@ def _microbatches(
             # Megatron-LM asks interleaved schedules for it.
             dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
             continue
-        # A larger microbatch may fit where fewer are in flight, or one alone whose gradients do not stay.
-        least = 0 if workload.accumulation < 2 * split.p else least
-        fits: list[tuple[Workload, int]] = []
-        for place in reversed(range(least, len(CHECKPOINTING))):
-            own = replace(workload, checkpointing=CHECKPOINTING[place])
-            found = memory(model, own, microbatches=own.accumulation, **options)
-            if found.total_bytes > limit:
-                least = place + 1
-                if sum(map(found.components.get, WHATEVER_B, repeat(0))) > limit:
-                    dropped[never] += 1
-                    return
+        whole = 0
+        # Fused attention saves next to nothing that its core makes again.
+        for policy in ("none", *["selective"] * (split.attention == "eager"), "full"):
+            own = replace(workload, checkpointing=policy)
+            found = memory(model, own, **options)
+            used = found.total_bytes
+            whole = whole or used
+            if policy == "full" and used <= room:  # of some layers alone, in quarters: bytes fall with their number
+                kept = int(0.9 * layers * (room - used) / max(1, whole - used))
+                kept -= kept % max(1, layers // 4)
+                fewer = replace(own, checkpointing=f"full:{layers - kept}")
+                if kept and (less := memory(model, fewer, **options).total_bytes) <= room:
+                    own, used = fewer, less
+            if used <= limit:
+                yield own, used
+            if used <= room:
                 break
-            fits.append((own, found.total_bytes))
-        if not fits:
-            dropped[never if b == 1 else "a larger microbatch does not fit"] += 1
-        yield from fits[bisect(fits, FULL * limit, key=itemgetter(1), lo=1) - 1 :] if fits else ()
+            if sum(map(found.components.get, WHATEVER_B, repeat(0))) > limit:
+                dropped[never] += 1
+                return
+        else:
+            if used > limit:
+                dropped[never if b == 1 else "a larger microbatch does not fit"] += 1
 
 
 def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, dropped: Counter[str]) -> Iterator[Workload]:
