@@ -221,8 +221,8 @@ def swiglu_width(
     >>> swiglu_width(4096)
     11008
     """
-    target, width = load_device(device), 8 * positive_int(hidden, "hidden") // 3
-    settled = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **workload_fields(workload)})
+    target, settled = load_device(device), Workload(**workload_fields(workload))
+    width = max(8 * positive_int(hidden, "hidden") // 3 // settled.t, 1) * settled.t
     aligned, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
     steps = (aligned * shards for shards in (8, 4, 2, 1))
     reached = next((step for step in steps if (width + slack) // step * step >= max(1, width - slack)), None)
