@@ -12,7 +12,6 @@ from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
 from sizer.searching.baseline import (
     DEFAULT_B,
-    DEFAULT_S,
     DIMENSIONS,
     ON_A_CPU,
     OPTIONS,
