@@ -277,6 +277,8 @@ def test_of_an_omni_model_the_language_model_is_read(kind: str) -> None:
     assert reading.model == replace(read_config(text).model, part="text tower")
     assert reading.keys["hidden"] == "thinker_config.text_config.hidden_size"
     assert any("talker" in note for note in reading.notes)
+    seen = {**thinker, "vision_config": {"depth": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48}}
+    assert len(read_config({"model_type": kind, "thinker_config": seen}).model.towers) == 1
     assert any("audio" in note for note in reading.notes)
 
 

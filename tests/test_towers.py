@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -25,11 +26,16 @@ LLAMA = {
 }
 SEEN = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "patch_size": 14}
 QWEN = {"depth": 4, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 64, "patch_size": 16}
+SIGLIP = "siglip_vision_model"
 #: Wrapper -> the vision configuration, and the text tower's type.
 WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "gemma3": ({**SEEN, "image_size": 896, "vision_use_head": False}, "gemma3_text"),
     "llava": ({**SEEN, "image_size": 336, "model_type": "clip_vision_model"}, "llama"),
     "llava_next": ({**SEEN, "image_size": 336, "model_type": "clip_vision_model"}, "llama"),
+    "llava_onevision": ({**SEEN, "image_size": 98, "vision_use_head": False, "model_type": SIGLIP}, "qwen2"),
+    "paligemma": ({**SEEN, "image_size": 98, "vision_use_head": False, "model_type": SIGLIP}, "gemma"),
+    "smolvlm": ({**SEEN, "image_size": 98}, "llama"),
+    "idefics3": ({**SEEN, "image_size": 98}, "llama"),
     "mistral3": ({**SEEN, "image_size": 1540, "model_type": "pixtral", "head_dim": 8}, "mistral"),
     "qwen2_vl": ({"depth": 3, "embed_dim": 32, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 3}, "qwen2_vl_text"),
     "qwen2_5_vl": ({**QWEN, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "qwen2_5_vl_text"),
@@ -72,7 +78,9 @@ def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> Non
         built = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[wrapper](**config))
     reading = read_config(config)
     vision = sum(
-        one.numel() for name, one in built.named_parameters() if "language_model" not in name and "lm_head" not in name
+        one.numel()
+        for name, one in built.named_parameters()
+        if not re.search("language_model|text_model|lm_head", name)
     )
     assert sum(tensor.copies * tensor.elements for tensor in reading.model.front_tensors()) - 512 * 64 == vision
     assert any("with its vision tower" in note for note in reading.notes)
