@@ -181,5 +181,5 @@ def working(what: str, how: str, limit_s: float | None = None) -> Iterator[Calla
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
         _Line.said = f"{what}: {done:,} of {of:,}{left}{best and f'; best so far: {best}'}"
 
-    with in_order(lambda: f", {_Line.said}; {how}"):
+    with in_order(lambda: f", {_Line.said}; {how if _Line.said != what else 'nothing is known yet'}"):
         yield tell

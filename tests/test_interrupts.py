@@ -20,11 +20,13 @@ import pytest
 from measure_fakes import FakeExecutor
 
 import sizer
+from shapes.errors import InputError
 from shapes.measure.jobs import Job
 from shapes.measure.runner import Progress, measure
 from shapes.measure.suite import sweep_jobs
 from shapes.program import REQUESTS
 from sizer.answers.plan import Candidate
+from sizer.ending import working
 from sizer.searching.paired import Race
 from sizer.searching.strategies import STRATEGIES
 
@@ -78,7 +80,7 @@ def test_a_plan_that_is_interrupted_prints_the_fastest_splits_so_far(number: sig
 def test_a_plan_that_is_interrupted_before_any_split_is_priced_is_a_line() -> None:
     done = interrupted("sizer.answers.plan:memory", 1, "plan", GPT2, *SPLIT)
     assert (done.returncode, done.stdout) == (130, "")
-    assert done.stderr == ("sizer: interrupted, pricing splits; the answer is of those, the same command prices all\n")
+    assert done.stderr == "sizer: interrupted, pricing splits; nothing is known yet\n"
 
 
 def test_a_second_signal_ends_at_once() -> None:
@@ -197,3 +199,19 @@ def test_the_line_says_what_is_under_way_and_is_gone_before_the_answer() -> None
     assert shown.endswith(b"\r\x1b[K")
     assert b"\n" not in shown
     assert answer.startswith(b"recommended ")
+
+
+@pytest.mark.parametrize(("told", "said"), [(False, "; nothing is known yet"), (True, "; the answer is of those")])
+def test_an_interrupt_says_what_the_answer_is_of(told: bool, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+    def interrupted() -> None:
+        with working("pricing splits", "the answer is of those") as tell:
+            if told:
+                tell(1, 4)
+            REQUESTS.append(signal.SIGINT)
+            raise InputError("nothing")
+
+    with pytest.raises(SystemExit):
+        interrupted()
+    shown = capfd.readouterr().err
+    assert said in shown
+    assert ("1 of 4" in shown) is told
