@@ -21,7 +21,7 @@ from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, Part, PartName
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
 from shapes.operators import Gemm, GroupedGemm
 from shapes.program import REQUESTS
 from shapes.workload import Workload
@@ -93,6 +93,8 @@ def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) 
 def _job(name: PartName, model: ModelShape, block: Block, workload: Workload) -> Job:
     """The part of one such block on one shard."""
     t, attention, mlp = workload.t, block.attention, block.mlp
+    split = t > 1 and isinstance(mlp, MoeShape) and name in ("layer", "mlp")
+    refuse(split, "expected whole experts: split ones are not measured", "--tp", t)
     if isinstance(attention, AttentionShape):
         heads, kv_heads = attention.on_shard(t)
         fused = attention.fused_qkv if workload.fused_qkv is None else workload.fused_qkv
