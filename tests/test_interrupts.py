@@ -203,7 +203,7 @@ def test_the_line_says_what_is_under_way_and_is_gone_before_the_answer() -> None
 
 @pytest.mark.parametrize(("told", "said"), [(False, "; nothing is known yet"), (True, "; the answer is of those")])
 def test_an_interrupt_says_what_the_answer_is_of(told: bool, said: str, capfd: pytest.CaptureFixture[str]) -> None:
-    def interrupted() -> None:
+    def ends() -> None:
         with working("pricing splits", "the answer is of those") as tell:
             if told:
                 tell(1, 4)
@@ -211,7 +211,8 @@ def test_an_interrupt_says_what_the_answer_is_of(told: bool, said: str, capfd: p
             raise InputError("nothing")
 
     with pytest.raises(SystemExit):
-        interrupted()
+        ends()
+    REQUESTS.clear()  # of this process, which goes on
     shown = capfd.readouterr().err
     assert said in shown
     assert ("1 of 4" in shown) is told
