@@ -111,6 +111,11 @@ def test_experts_gradients_are_reduced_over_those_that_hold_the_same_ones() -> N
     assert len(sent(mixture(), "data_parallel", t=2, d=8)) == 1
 
 
+def test_a_single_layer_is_sent_as_one() -> None:
+    alone = replace(dense(), stacks=(replace(dense().main, blocks=(replace(dense().main.blocks[0], count=1),)),))
+    assert [one[-1] for one in sent(alone, "data_parallel", d=4, zero=3)] == [1, 2]
+
+
 def test_replicas_of_a_sharded_model_add_up_their_shards() -> None:
     found = sent(dense(), "data_parallel", t=2, d=16, zero=3, replicas=2)
     weights = found[0][2] * LAYERS

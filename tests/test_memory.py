@@ -13,7 +13,7 @@ from public_memory import Peak, peaks
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import largest_microbatch, memory, savings, smallest_pp, smallest_tp
-from shapes.memory.breakdown import CONTEXT_BYTES, largest_size, memory_of_parameters, weight_bytes
+from shapes.memory.breakdown import CONTEXT_BYTES, largest_size, memory_of_parameters, possible_savings, weight_bytes
 from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
 from shapes.memory.tape import Tape
@@ -321,6 +321,13 @@ def test_the_largest_size_is_the_one_that_trying_all_finds(
 def test_what_takes_a_device_to_the_last_byte_fits() -> None:
     found = memory(llama_8b(), Workload())
     assert [replace(found, device_bytes=found.total_bytes - short).fits for short in (0, 1)] == [True, False]
+
+
+def test_every_stage_of_zero_that_is_left_is_a_saving_where_ranks_share() -> None:
+    for zero, left in ((0, [1, 2, 3]), (2, [3]), (3, [])):
+        found = [change["zero"] for _, change in possible_savings(Workload(d=8, zero=zero)) if "zero" in change]
+        assert found == left
+    assert not any("zero" in change for _, change in possible_savings(Workload()))
 
 
 def test_nothing_fits_where_not_one_sequence_does() -> None:

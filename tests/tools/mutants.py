@@ -32,7 +32,14 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     ),
     "memory": (
         ("shapes/memory/moments.py", "shapes/memory/breakdown.py"),
-        ("test_memory_moments.py", "test_memory.py", "test_memory_experts.py", "test_saving.py", "test_recurrent.py"),
+        (
+            "test_memory_moments.py",
+            "test_memory.py",
+            "test_memory_experts.py",
+            "test_saving.py",
+            "test_recurrent.py",
+            "test_towers.py",
+        ),
     ),
     "collectives": (
         ("shapes/operators/parallel.py", "shapes/cost/moving.py"),
