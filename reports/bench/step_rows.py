@@ -66,6 +66,10 @@ RECIPES = Path(__file__).parent / "step_recipes.toml"
 #: What a row cannot be priced without.
 NEEDED = ("id", "stack", "gpu", "config", "s", "micro_batch", "accumulation", "dtype", "t", "p", "d", "step_s")
 
+#: Probabilities that the tables' GPT-2 configurations leave out, of which no source speaks: the stacks' constants were
+#: fitted without dropout's kernels, so that those of its runs that had them are in the other factors.
+DROPOUTS = ("attn_pdrop", "embd_pdrop", "resid_pdrop")
+
 #: The optimizer column -> whose states and bytes are meant.
 OPTIMIZERS: dict[str, str | None] = {
     "": None,
@@ -135,6 +139,8 @@ def _model(config: str) -> ModelShape:
         read = json.loads(config)
     except ValueError as error:
         raise InputError(f"expected JSON: {error}", key="config") from None
+    if read.get("model_type") == "gpt2":
+        read = dict.fromkeys(DROPOUTS, 0.0) | read
     # A configuration's layers of multi-token prediction, which transformers leaves out, are those that the run trained.
     model, depths = read_config(read).model, int(read.get("num_nextn_predict_layers") or 0)
     like = replace(model.main.blocks[-1], count=1)
