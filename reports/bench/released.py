@@ -110,14 +110,14 @@ def rendered(rows: list[dict[str, Any]]) -> str:
     failed = [row for row in rows if row["code"] not in (0, 1, 2)]
     refusals = [row for row in rows if row["code"] == 2]
     slow = max(refusals, key=lambda row: row["seconds"], default=None)
-    longest = max(rows, key=lambda row: row["seconds"])
+    longest = max((row for row in rows if row["code"] in (0, 1)), key=lambda row: row["seconds"])
     lines = [
         "# Every command on released configurations",
         "",
         f"Of {len(rows)} runs ({len(COMMANDS)} commands on {len(names)} configurations) "
         f"{len(rows) - len(refusals) - len(failed)} answer, {len(refusals)} refuse and {len(failed)} fail. The longest "
         f"answer takes {longest['seconds']:.1f} s ({longest['command']}, {longest['name']})"
-        + (f", the longest refusal {slow['seconds']:.2f} s." if slow else "."),
+        + (f", the longest refusal {slow['seconds']:.2f} s ({slow['command']}, {slow['name']})." if slow else "."),
         "",
         "Made by `python reports/bench/released.py DIR --write` (DIR: model_configs of aiconfigurator-core 0.12); "
         "times are of the CPU, without Python's start.",
