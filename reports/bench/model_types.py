@@ -199,7 +199,8 @@ def told(types: list[dict[str, Any]], released: list[dict[str, Any]]) -> str:
         words = {"formula": "by formula", "recognised": "recognised", "in part": "in part", "refused": "refused"}
         counts = [f"{found[way]} {said}" for way, said in words.items() if found[way]]
         parts.append(f"of {len(answers)} {what} {', '.join(counts)}")
-    named = "[each by name](reports/model-types.md); recognising needs `pip install '.[trace]'`"
+    named = "[each by name](reports/model-types.md), [every command](reports/released.md)"
+    named += "; recognising needs `pip install '.[trace]'`"
     return f"Read whole or refused with a reason: {'; '.join(parts)} ({named})."
 
 
