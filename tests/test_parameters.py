@@ -150,7 +150,7 @@ def test_a_fused_projection_holds_a_whole_key_value_head_a_shard() -> None:
 
 
 def test_key_value_heads_that_neither_divide_nor_are_divided_are_refused_by_name() -> None:
-    block = Block(AttentionShape(12, 6, 64), MlpShape(2048))
+    block = Block(AttentionShape(12, 6, 64), MlpShape(2304))
     model = ModelShape("m", (Stack("decoder", 768, (block,)),), vocab=1000)
     with pytest.raises(InputError, match=r"t = 4: expected a divisor or a multiple of the 6 key/value heads"):
         operators(model, Workload(t=4))

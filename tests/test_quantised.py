@@ -105,7 +105,7 @@ def test_the_file_beside_a_configuration_is_read_and_alone_is_told_what_it_is(tm
     assert decoding.workload.kv_dtype == "fp8"
     assert {one.title for one in decoding.model.formats} == {"NVFP4"}  # type: ignore[union-attr]
     assert read_subject(str(tmp_path)).workload.kv_dtype is None  # training has no cache
-    with pytest.raises(InputError, match=r"hf_quant_config\.json\): give the config\.json beside it"):
+    with pytest.raises(InputError, match=r"hf_quant_config\.json\): give the config\.json next to it"):
         read_config(str(beside))
 
 
