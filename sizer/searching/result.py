@@ -108,11 +108,13 @@ class SearchResult(Printable):
         return self.candidates[0] if self.candidates else self.baseline
 
 
-def label(ranked: Ranked) -> str:
-    """A candidate's change in words: "10944", or "hidden 2560, heads 20"."""
+def label(ranked: Ranked, than: Ranked | None = None) -> str:
+    """A candidate's change in words: "10944", or "hidden 2560, heads 20"; only where it differs from ``than``'s."""
     if len(ranked.change) == 1:
         return str(next(iter(ranked.change.values())))
-    return ", ".join(f"{key} {value}" for key, value in ranked.change.items())
+    other = than.change if than is not None else {}
+    told = {key: value for key, value in ranked.change.items() if other.get(key) != value}
+    return ", ".join(f"{key} {value}" for key, value in (told or ranked.change).items())
 
 
 def objected(one: Ranked) -> str:
@@ -147,14 +149,15 @@ def verdict(
     share = first.parameters_change / baseline.parameters if baseline.parameters else 0.0
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
     keep = keeps(best, fixes)
-    than = "" if keep else f" as {label(baseline)}"
+    than = "" if keep else f" as {label(baseline, first)}"
     over = ""
     if aligned is not None:
         times = aligned.timing.seconds / first.timing.seconds
-        over = f"{times:.2f}x as fast as the nearest aligned, {label(aligned)}, and "
+        over = f"{times:.2f}x as fast as the nearest aligned, {label(aligned, first)}, and "
     if abs(first.gain - first.speedup) > 0.05 and first.decode is None:
         decoding = f" ({first.gain:.2f}x by the objective)"
-    gain = f"{label(first)} is {over}{first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
+    said = label(first, baseline if keep else None)
+    gain = f"{said} is {over}{first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
     gain += objected(first)
     if keep:
@@ -162,8 +165,8 @@ def verdict(
             return f"keep {label(baseline)}: nothing that was tried is faster"
         return f"keep {label(baseline)}: of what was tried {gain}, {error}"
     if not first.different:
-        return f"{gain}, {error}, but {label(baseline)} breaks {', '.join(fixes)}"
-    alike = [label(one) for one in best[1:] if one.timing.seconds <= first.timing.high]
+        return f"{gain}, {error}, but {label(baseline, first)} breaks {', '.join(fixes)}"
+    alike = [label(one, first) for one in best[1:] if one.timing.seconds <= first.timing.high]
     tail = f"; not statistically distinguishable: {'; '.join(alike[:3])}" if alike else ""
     return gain + tail
 
