@@ -22,6 +22,7 @@ from shapes.measure.workers import Child, LostError, Workers
 from shapes.operators import Gemm
 
 SPAWNED: list[Thread] = []
+SILENT = threading.Event()
 
 
 class Thread:
@@ -64,8 +65,23 @@ class Thread:
             self._thread.join()
 
 
+class Pipe:
+    """The driver's end, which waits for no clock: until there is a message, or the device said that none will come."""
+
+    def __init__(self, kept: Any) -> None:
+        self.send, self.recv, self.close, self._kept = kept.send, kept.recv, kept.close, kept
+
+    def poll(self, patience_s: float) -> bool:
+        while not self._kept.poll(0.01):
+            if SILENT.is_set():
+                SILENT.clear()
+                return False
+        return True
+
+
 def pipe() -> tuple[Any, Any]:
-    ours, theirs = multiprocessing.Pipe()
+    kept, theirs = multiprocessing.Pipe()
+    ours = Pipe(kept)
     return ours, SimpleNamespace(kept=theirs, ours=ours, close=lambda: None)  # the driver closes its copy of the other
 
 
@@ -102,6 +118,7 @@ class Device(FakeExecutor):
             if isinstance(event, Measurement) and k == 1000:
                 raise SystemExit(7)
             if isinstance(event, Measurement) and k == 2000:
+                SILENT.set()
                 SPAWNED[-1].killed.wait()
                 raise SystemExit(9)
             if isinstance(event, Measurement) and k == 3000:
@@ -113,11 +130,11 @@ class Device(FakeExecutor):
 
 def test_a_sweep_outlives_its_devices_processes_and_names_who_ended_them() -> None:
     said: list[str] = []
-    executor = Workers([Child("cuda", Device)], said.append, silent_s=0.2)
+    executor = Workers([Child("cuda", Device)], said.append, silent_s=10.0)
     sweep = measure([job(k) for k in (1, 1000, 2, 2000, 3, 3000, 4, 4000)], executor=executor)
     assert {one.description["k"]: one.message.split(": ", 1)[1] for one in sweep.failed} == {
         1000: "its process died (exit code 7)",
-        2000: "answered nothing for 0 s",
+        2000: "answered nothing for 10 s",
         3000: "an illegal memory access",
         4000: "left its work undone",
     }

@@ -127,7 +127,7 @@ def test_a_shards_parameters_are_those_of_transformers_own_plan(label: str, t: i
 def test_fewer_key_value_heads_than_shards_leave_each_a_whole_head_on_both_paths() -> None:
     from tests.oracles import traced_otherwise
 
-    config = named("llama")  # 6 heads, 2 of keys and values, of 16
+    config = named("llama") | {"intermediate_size": 192}  # 6 heads, 2 of keys and values, of 16
     model, workload = read_config(config).model, Workload(b=2, s=24, t=6)
     formula = {
         op.name: (op.m, op.n, op.k)

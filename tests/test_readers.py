@@ -196,6 +196,8 @@ UNBUILDABLE: dict[str, dict[str, Any]] = {
     "glm4_moe": {"head_dim": 128},
     "hunyuan_v1_dense": {"head_dim": 128},
     "lfm2_moe": {"layer_types": ["conv", "full_attention"] * 16},
+    # The class holds matrices for experts that run nothing, which no release has.
+    "longcat_flash": {"zero_expert_num": 0},
 }
 #: Built with their towers, or (dbrx, gemma3n_text) by no release of transformers from their own defaults.
 TOWERS = ("phi4_multimodal", "step3p5", "dbrx", "gemma3n_text")
@@ -204,7 +206,7 @@ DEFAULTS = [
     (family, ({"num_hidden_layers": CUT[family]} if family in CUT else {}) | UNBUILDABLE.get(family, {}))
     for family in sorted(BUILDERS)
     if family not in DEFAULTS_OF
-    and not family.endswith(("_vl_text", "_vl_moe_text", "_omni_text", "_omni_moe_text"))
+    and not family.endswith(("_vl_text", "_vl_moe_text", "_omni_text", "_omni_moe_text", "4v_text", "4v_moe_text"))
     and family not in TOWERS
 ]
 #: Old and hand-written files of three families use the general names of their attribute_map; the general name wins.
