@@ -135,6 +135,82 @@ def test_a_device_without_the_format_falls_back_or_is_refused() -> None:
     assert verdicts(named) == {"transformer-engine": "refused", "torchao": "loads"}
 
 
+@pytest.mark.parametrize(
+    ("engine", "recipe", "device", "topic", "verdict"),
+    [
+        ("vllm", "nvfp4", "h100-sxm", "NVFP4 on the device", "falls back"),
+        ("vllm", "nvfp4", "b200", "NVFP4 on the device", "loads"),
+        ("vllm", "nvfp4", "v100-sxm", "quantised weights below compute capability 7.5", "refused"),
+        ("vllm", "fp8", "v100-sxm", "quantised weights below compute capability 7.5", "refused"),
+        ("vllm", "fp8", "t4", "quantised weights below compute capability 7.5", "loads"),
+        ("vllm", "mxfp8", "t4", "MXFP8 below compute capability 8.0", "refused"),
+        ("vllm", "mxfp4", "t4", "MXFP4 below compute capability 8.0", "refused"),
+        ("vllm", "mxfp4", "a100-sxm", "MXFP4 below compute capability 8.0", "loads"),
+        ("vllm", "int4", "v100-sxm", "int4 on the device", "falls back"),
+        ("vllm", "int8", "b200", "int8 on the device", "refused"),
+        ("vllm", "int8", "rtx-5090", "int8 on the device", "refused"),
+        ("vllm", "int8", "h100-sxm", "int8 on the device", "loads"),
+        ("vllm", "bf16", "t4", "bf16 on the device", "falls back"),
+        ("sglang", "bf16", "v100-sxm", "compute capability of the device", "refused"),
+        ("sglang", "bf16", "t4", "bf16 on the device", "falls back"),
+        ("sglang", "fp8", "t4", "fp8 below compute capability 8.0", "refused"),
+        ("sglang", "nvfp4", "h100-sxm", "NVFP4 on the device", "falls back"),
+        ("sglang", "nvfp4", "mi300x", "NVFP4 below compute capability 8.0, and on AMD", "refused"),
+        ("sglang", "mxfp4", "t4", "MXFP4 below compute capability 8.0", "refused"),
+        ("sglang", "int4", "t4", "Marlin on the device", "falls back"),
+        ("tensorrt-llm", "bf16", "mi300x", "the device", "refused"),
+        ("tensorrt-llm", "bf16", "v100-sxm", "the device", "refused"),
+        ("tensorrt-llm", "mxfp4", "a100-sxm", "MXFP4 on the device", "refused"),
+        ("tensorrt-llm", "mxfp4", "h100-sxm", "MXFP4 on the device", "loads"),
+        ("torchao", "fp8", "a100-sxm", "fp8 on the device", "refused"),
+        ("torchao", "fp8-block", "l40s", "fp8 blocks on the device", "refused"),
+        ("torchao", "nvfp4", "h100-sxm", "NVFP4 on the device", "refused"),
+        ("bitsandbytes", "int8", "v100-sxm", "LLM.int8 on the device", "refused"),
+    ],
+)
+def test_what_a_device_runs(engine: str, recipe: str, device: str, topic: str, verdict: str) -> None:
+    (found,) = deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe=recipe, device=device, engines=(engine,)).engines
+    assert {fact.verdict for fact in found.outcomes if fact.topic == topic} == {verdict}
+
+
+def test_torchtitan_filters_odd_widths_for_fp8_and_not_for_mxfp8() -> None:
+    # Its MXFP8 converter takes every linear layer, and torchao asks that blocks of 32 fit each shard: 14352/8 = 1794.
+    odd = resize(read_config(str(CONFIGS / "llama-3.1-8b.json")).model, d_ff=14352)
+    titan = {one: deploy(odd, tp=8, recipe=one, device="b200", engines=("torchtitan",)) for one in ("fp8", "mxfp8")}
+    assert {one: verdicts(found)["torchtitan"] for one, found in titan.items()} == {
+        "fp8": "falls back",
+        "mxfp8": "refused",
+    }
+
+
+def test_heads_of_recurrent_layers_divide_over_the_ranks() -> None:
+    # Qwen3-Next: 16 key and 32 value heads in its gated delta layers, 16 in attention.
+    block = {"linear_num_key_heads": 4, "linear_num_value_heads": 12, "linear_key_head_dim": 128}
+    config = {
+        "model_type": "qwen3_next",
+        "hidden_size": 2048,
+        "num_hidden_layers": 4,
+        "num_attention_heads": 16,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "vocab_size": 151936,
+        "num_experts": 12,
+        "moe_intermediate_size": 512,
+        "shared_expert_intermediate_size": 512,
+        "linear_value_head_dim": 128,
+        "linear_conv_kernel_dim": 4,
+    }
+    found = deploy(config | block, tp=8)
+    for engine in ("vllm", "sglang", "megatron-core", "nemo"):
+        assert any("linear_value_heads 12: does not divide" in one for one in messages(found, engine, "refused"))
+    assert any("linear_key_heads 4: does not divide" in one for one in messages(found, "megatron-core", "refused"))
+    assert not any("linear" in one for one in messages(deploy(config | block, tp=4), "megatron-core", "refused"))
+    # Twelve experts over eight ranks: vLLM gives some one more, the others want them to divide.
+    spread = deploy(config | block, tp=8, ep=8)
+    assert any("experts 12" in one for one in messages(spread, "vllm", "falls back"))
+    assert any("experts 12" in one for one in messages(spread, "sglang", "refused"))
+
+
 def test_transformer_engine_wants_16_and_torchao_leaves_16_bits() -> None:
     model = ModelShape("llama", (Stack("decoder", 2048, (Block(AttentionShape(16, 16, 128), MlpShape(5640)),)),), 32000)
     found = verdicts(deploy(model, recipe="fp8"))
@@ -147,6 +223,10 @@ def test_vllm_lets_merged_matrices_off_the_check_and_not_what_is_cut_by_rows() -
     assert verdicts(found)["vllm"] == "unknown"
     narrow = deploy(resize(model, d_ff=14400), tp=8, recipe="fp8-block", engines=("vllm",))  # down_proj reads 1800
     assert any("d_ff" in one or "mlp" in one for one in messages(narrow, "vllm", "refused"))
+
+
+#: Dimensions of recurrent layers that facts ask for.
+RECURRENT = ("linear_key_heads", "linear_value_heads", "state_heads", "state_groups")
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -166,7 +246,7 @@ def test_every_fact_names_its_source_and_asks_something(name: str) -> None:
         assert bool(fact.quote) == bool(read), fact.source
         assert fact.otherwise != "loads"
         assert fact.generations if fact.check == "generation" else fact.of, fact
-        assert set(fact.of) <= known | {"vocab", "heads", "kv_heads", "experts"}
+        assert set(fact.of) <= known | {"vocab", "heads", "kv_heads", "experts", *RECURRENT}
         assert (fact.multiple > 1) == (fact.check in ("multiple", "whole", "shards"))
     assert re.fullmatch(r"202\d-\d\d-\d\d", engine.read)
 
