@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import sizer
+from shapes.errors import InputError
+from shapes.model import MoeShape
 from shapes.operators import operators
 from shapes.workload import Workload
 from sizer.subject import read_subject
@@ -15,8 +18,6 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 # after the skip
 from torch.nn import functional  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
-
-pytestmark = pytest.mark.slow
 
 IDS = torch.zeros(2, 64, dtype=torch.long)
 
@@ -33,13 +34,17 @@ class Attend(nn.Module):
         return self.c_proj(functional.scaled_dot_product_attention(q, k, v, **how).transpose(1, 2).reshape(b, s, h))
 
 
+def dense(width: int = 384) -> nn.Module:
+    return nn.Sequential(nn.Linear(96, width), nn.GELU(), nn.Linear(width, 96))
+
+
 class Experts(nn.Module):
     """Four experts of two linears, two a token, one after the other."""
 
     def __init__(self) -> None:
         super().__init__()
         self.router = nn.Linear(96, 4, bias=False)
-        self.experts = nn.ModuleList(nn.Sequential(nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96)) for _ in range(4))
+        self.experts = nn.ModuleList(dense() for _ in range(4))
 
     def forward(self, x: Any) -> Any:
         flat = x.reshape(-1, 96)
@@ -65,14 +70,11 @@ class Block(nn.Module):
 
 
 class Nano(nn.Module):
-    def __init__(self, *, again: bool | None = None, experts: bool = False, mask: Any = None) -> None:
+    def __init__(self, *, again: bool | None = None, mlp: Callable[[], nn.Module] = dense, mask: Any = None) -> None:
         super().__init__()
         self.again = again
         self.wte, self.wpe, self.ln_f = nn.Embedding(320, 96), nn.Embedding(128, 96), nn.LayerNorm(96)
-        mlps = (
-            Experts() if experts else nn.Sequential(nn.Linear(96, 384), nn.GELU(), nn.Linear(384, 96)) for _ in range(3)
-        )
-        self.h = nn.ModuleList(Block(mlp, mask) for mlp in mlps)
+        self.h = nn.ModuleList(Block(mlp(), mask) for _ in range(3))
         self.lm_head = nn.Linear(96, 320, bias=False)
         self.lm_head.weight = self.wte.weight
 
@@ -113,19 +115,6 @@ def test_a_mask_of_unknown_form_is_not_proven() -> None:
     assert any("mask of unknown form" in one.reason for one in subject.unproven)
 
 
-def test_a_loop_over_experts_runs_with_even_routing_which_is_said() -> None:
-    module = Nano(experts=True)
-    subject = read_subject(module, example_inputs=IDS, dtype="bf16")
-    assert any("even routing" in note for note in subject.notes) or subject.model is not None
-    assert subject.parameters == sum(parameter.numel() for parameter in module.parameters())
-    if subject.model is None:
-        # 128 tokens to two of four experts each: 64 rows an expert, of four experts and three layers.
-        rows = {(op.m, op.count) for op in subject.operators if "experts" in op.name and op.phase == "forward"}  # type: ignore[union-attr]
-        assert rows == {(64, 12)}
-        assert {one.module.partition(".")[0] for one in subject.unproven} == {"h"}
-        assert sizer.check(module, example_inputs=IDS, dtype="bf16").step is None
-
-
 class Written(Experts):
     """The same with rows written into by their numbers, which the backward pass asks for again."""
 
@@ -139,19 +128,197 @@ class Written(Experts):
         return out.view_as(x)
 
 
-def test_a_loop_that_writes_rows_by_their_numbers_runs_backward_too() -> None:
-    module = Nano(experts=True)
-    for block in module.h:
-        block.mlp = Written()
-    found = {}
-    for one in (module, Nano(experts=True)):
-        listed = read_subject(one, example_inputs=IDS, dtype="bf16").operators
-        found[one] = {(op.phase, op.m, op.n, op.k, op.count) for op in listed if "experts" in op.name}  # type: ignore[union-attr]
-    first, second = found.values()
-    assert first == second
-    assert {phase for phase, *_ in first} == {"forward", "dgrad", "wgrad"}
+class OneHot(Experts):
+    """As transformers 4 wrote Mixtral: a mask of one-hot choices, an expert a row."""
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        weights, chosen = functional.softmax(self.router(flat), dim=1).topk(2, dim=-1)
+        weights = weights / weights.sum(-1, keepdim=True)
+        out, mask = torch.zeros_like(flat), functional.one_hot(chosen, num_classes=4).permute(2, 1, 0)
+        for number in range(4):
+            slot, token = torch.where(mask[number])
+            rows = self.experts[number](flat[None, token].reshape(-1, 96)) * weights[token, slot, None]
+            out.index_add_(0, token, rows.to(flat.dtype))
+        return out.view_as(x)
 
 
+class Masked(Experts):
+    """Tokens by a mask of True and False, a question whether any is there, and their weights by another."""
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        weights, chosen = self.router(flat).topk(2, dim=-1)
+        weights, out = weights.softmax(-1), torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            mask = (chosen == number).any(dim=-1)
+            if mask.any():
+                weight = (weights * (chosen == number)).sum(-1)
+                out[mask] += weight[mask].unsqueeze(-1) * expert(flat[mask])
+        return out.view_as(x)
+
+
+class Swiglu(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.w1, self.w2, self.w3 = (nn.Linear(*sizes, bias=False) for sizes in ((96, 160), (160, 96), (96, 160)))
+
+    def forward(self, x: Any) -> Any:
+        return self.w2(functional.silu(self.w1(x)) * self.w3(x))
+
+
+class Gated(Experts):
+    """Experts of three matrices, by ``torch.nonzero``."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(Swiglu() for _ in range(4))
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        weights, chosen = self.router(flat).sigmoid().topk(2, dim=-1)
+        out = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            token, slot = torch.nonzero(chosen == number, as_tuple=True)
+            if len(token):
+                out = out.index_add(0, token, expert(flat[token]) * weights[token, slot].unsqueeze(1))
+        return out.view_as(x)
+
+
+class Sorted(Gated):
+    """As DeepSeek's inference code: tokens sorted by expert, and slices of as many as each expert has."""
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        weights, chosen = self.router(flat).softmax(-1).topk(2, dim=-1)
+        order = chosen.view(-1).argsort()
+        rows, start, outs = flat[order // 2], 0, []
+        for number, many in enumerate(torch.bincount(chosen.view(-1), minlength=4).cpu().tolist()):
+            if many:
+                outs.append(self.experts[number](rows[start : start + many]))
+            start += many
+        back = torch.empty_like(rows)
+        back[order] = torch.cat(outs)
+        return (back.view(-1, 2, 96) * weights[..., None]).sum(1).view_as(x)
+
+
+@pytest.mark.parametrize("style", [Experts, Written, OneHot, Masked, Gated, Sorted])
+def test_a_loop_over_experts_is_a_mixture_with_even_routing_which_is_said(style: type[Experts]) -> None:
+    module = Nano(mlp=style)
+    subject = read_subject(module, example_inputs=IDS, dtype="bf16")
+    assert (subject.path, subject.unproven) == ("recognised", ())
+    assert any("routing: even" in note for note in subject.notes)
+    assert subject.parameters == sum(parameter.numel() for parameter in module.parameters())
+    model = subject.whole()
+    mlp = model.stacks[0].blocks[0].mlp
+    assert isinstance(mlp, MoeShape)
+    width, gated = (160, True) if issubclass(style, Gated) else (384, False)
+    assert (model.layers, mlp.experts, mlp.top_k, mlp.width, mlp.gated) == (3, 4, 2, width, gated)
+    assert subject.operators == operators(model, Workload(b=2, s=64, dtype="bf16"))
+    assert sizer.check(module, example_inputs=IDS, dtype="bf16", ep=2).step is not None
+
+
+class Thresholded(Experts):
+    """As many experts a token as are likely: even shares say nothing of how many."""
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        likely, out = self.router(flat).softmax(-1), torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            mask = likely[:, number] > 0.3
+            out[mask] += expert(flat[mask]) * likely[mask, number, None]
+        return out.view_as(x)
+
+
+def test_a_loop_whose_rows_even_routing_does_not_say_is_named_and_refused() -> None:
+    with pytest.raises(InputError, match=r"Nano: h\.\*\.mlp: .*tokens of 4 experts"):
+        read_subject(Nano(mlp=Thresholded), example_inputs=IDS, dtype="bf16")
+
+
+class FirstChoice(Experts):
+    """The first of two choices alone, each token's own: half the rows of both."""
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        weights, chosen = self.router(flat).softmax(-1).topk(2, dim=-1)
+        out = torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            mask = chosen[:, 0] == number
+            out[mask] += expert(flat[mask]) * weights[mask, :1]
+        return out.view_as(x)
+
+
+class Argmax(Experts):
+    """One expert a token, after a layer of two."""
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        likely = self.router(flat).softmax(-1)
+        chosen, out = likely.argmax(-1), torch.zeros_like(flat)
+        for number, expert in enumerate(self.experts):
+            rows = torch.where(chosen == number)[0]
+            out[rows] = expert(flat[rows]) * likely[rows, number, None]
+        return out.view_as(x)
+
+
+@pytest.mark.parametrize("style", [FirstChoice, Argmax])
+def test_each_layer_s_experts_get_the_rows_of_its_own_choices(style: type[Experts]) -> None:
+    module = Nano(mlp=style)
+    module.h[0].mlp = Experts()
+    subject = read_subject(module, example_inputs=IDS, dtype="bf16")
+    mlps = [block.mlp for block in subject.whole().stacks[0].blocks]
+    assert [mlp.top_k for mlp in mlps if isinstance(mlp, MoeShape)] == [2, 1]
+
+
+class Uneven(Experts):
+    """As many parameters as four alike, in experts of three widths."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts = nn.ModuleList(dense(width) for width in (256, 384, 384, 512))
+
+
+class Unused(Experts):
+    """A fourth expert that never runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.experts.append(dense())
+
+    def forward(self, x: Any) -> Any:
+        held = self.experts
+        try:
+            self.experts = held[:4]
+            return super().forward(x)
+        finally:
+            self.experts = held
+
+
+class Twice(Experts):
+    """Choice after choice, each expert twice."""
+
+    def forward(self, x: Any) -> Any:
+        flat = x.reshape(-1, 96)
+        weights, chosen = self.router(flat).softmax(-1).topk(2, dim=-1)
+        out = torch.zeros_like(flat)
+        for slot in range(2):
+            for number, expert in enumerate(self.experts):
+                mask = chosen[:, slot] == number
+                out[mask] += expert(flat[mask]) * weights[mask, slot, None]
+        return out.view_as(x)
+
+
+@pytest.mark.parametrize("style", [Uneven, Unused, Twice])
+def test_experts_that_are_no_even_mixture_are_named_and_without_a_price(style: type[Experts]) -> None:
+    module = Nano(mlp=style)
+    subject = read_subject(module, example_inputs=IDS, dtype="bf16")
+    assert (subject.path, subject.model) == ("trace", None)
+    assert subject.unproven
+    assert subject.parameters == sum(parameter.numel() for parameter in module.parameters())
+    assert sizer.check(module, example_inputs=IDS, dtype="bf16").step is None
+
+
+@pytest.mark.slow
 def test_an_infinity_is_read_as_transformers_writes_it() -> None:
     transformers = pytest.importorskip("transformers")
     from shapes.trace.config import load_config

@@ -36,8 +36,8 @@ def core_of(where: str, operands: Operands, seen: Form, *, training: bool = Fals
     """The forward core as an operator."""
     query, key, value = operands
     return Attention(
-        name=where,
-        phase="forward",
+        where,
+        "forward",
         batch=prod(query.shape[:-3]),
         heads=query.shape[-3],
         kv_heads=key.shape[-3],

@@ -28,7 +28,7 @@ from shapes.trace.dimensions import NAMES
 from shapes.trace.guards import count_operator
 from shapes.trace.inputs import DataAnswers
 from shapes.trace.products import Product, is_product, read_product, tensors_in
-from shapes.trace.repeats import Follower
+from shapes.trace.repeats import Follower, repeated_children
 from shapes.trace.run import on_meta_device
 
 #: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), and on the inputs.
@@ -47,7 +47,8 @@ class Node:
 
     ``reads``: the set of what its activation comes from; a ``core`` has those of ``query``, ``key``, ``value``.
     ``weight`` and ``bias``: paths of the parameters that its second operand and its addend were made of. ``index``:
-    what a look-up asks for. Eager attention is a node "scores", queries by keys, and the "attention" that reads values.
+    what a look-up asks for. ``again``: parameters of a loop's further experts, in one grouped product. Eager attention
+    is a node "scores", queries by keys, and the "attention" that reads values.
     """
 
     number: int
@@ -56,7 +57,7 @@ class Node:
     m: int = 0
     n: int = 0
     k: int = 0
-    batch: int = 1
+    batch: int = 0
     dtype: str = ""
     weight: str | None = None
     bias: str | None = None
@@ -66,6 +67,7 @@ class Node:
     value: int = 0
     core: Attention | None = None
     index: Index | None = None
+    again: set[str] = field(default_factory=set)
 
     @property
     def bit(self) -> int:
@@ -191,6 +193,10 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         #: Attention masks' storages, kept alive so that each is no other tensor's, with what each lets through.
         self.forms: dict[int, tuple[object, Form | None]] = {}
         self._values: dict[int, _Value] = {}
+        # Lists inside others (layers' experts, if any), and the products of their parts.
+        lists = repeated_children(module)
+        self._lists = {path: len(parts) for path, parts in lists if any(map(str.isdigit, path.split(".")))}
+        self._loops: dict[tuple[str, str], Node] = {}
         for path, parameter in module.named_parameters():
             self._put(parameter, 0, frozenset({path}))
         for path, buffer in module.named_buffers():
@@ -251,18 +257,20 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             product, first, second = product.transposed(), second, first
         if not first.activation and not second.activation:
             # Of constants and parameters alone (rotary angles): no operator of the step.
-            mask = first.mask | second.mask
-            self._set(out, mask, first.made_of | second.made_of, False)
+            self._set(out, first.mask | second.mask, first.made_of | second.made_of, False)
             return
-        node = self._node(product.kind)
-        node.m, node.n, node.k, node.batch = product.m, product.n, product.k, product.batch
-        node.dtype = product.dtype
-        node.reads = first.mask
+        weight = min(second.made_of, default="")
+        node = self._of_loop(weight) or self._node(product.kind)
+        node.n, node.k, node.dtype = product.n, product.k, product.dtype
+        node.m += product.m
+        node.batch += product.batch
+        node.reads |= first.mask
         mask = node.bit
-        if second.made_of and not second.activation:
+        if weight and not second.activation:
             # As `_use`: either operand may be the weight.
             self.graph.used |= second.made_of
-            node.weight = min(second.made_of)
+            node.weight = node.weight or weight
+            node.again |= second.made_of
         elif second.activation and first.scores is not None and first.scores.normalised:
             self._eager_core(node, first.scores, second.mask)
             mask, addend = node.bit, None
@@ -274,6 +282,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             value = self._value(addend)
             if value.made_of and not value.activation:
                 node.bias = self._use(addend)
+                node.again |= value.made_of
             else:
                 mask |= value.mask
         self._set(out, mask)
@@ -282,6 +291,16 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             bias = torch.zeros((), device="cpu") if addend is None else self.known.of(addend)
             if bias is not None:
                 self.known.put(out, bias.expand(out.shape).clone())
+
+    def _of_loop(self, weight: str) -> Node | None:
+        """The grouped product that one of an expert is a part of: of a ModuleList as long as some product is wide."""
+        for path, number in self._lists.items():
+            if weight.startswith(f"{path}.") and any(one.n == number for one in self.graph.nodes):
+                of = path, weight.removeprefix(f"{path}.").partition(".")[2]
+                if of not in self._loops:
+                    self._loops[of] = self._node("grouped")
+                return self._loops[of]
+        return None
 
     def _eager_core(self, node: Node, scores: _Scores, value: int) -> None:
         """Eager attention ends in ``node``: the queries and keys of ``scores`` with values that come from ``value``."""

@@ -15,8 +15,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.weak import WeakIdKeyDictionary
 
 from shapes.json_form import Values
+from shapes.trace.dimensions import NAMES
+from shapes.trace.products import tensors_in
 
 
 def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = None) -> Values:
@@ -128,7 +131,10 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         if mask.dim() == 1 and mask.numel() in (self.experts, self.experts + 1):
             # One entry an expert, and perhaps one for tokens of no expert here.
             return self.experts
-        return max(mask.numel() // self.experts, 1)
+        return self._share(mask, self.experts)
+
+    def _share(self, mask: Tensor, experts: int) -> int:
+        return max(mask.numel() // experts, 1)
 
 
 class LoopAnswers(DataAnswers):  # type: ignore[no-untyped-call] # as its base
@@ -140,16 +146,37 @@ class LoopAnswers(DataAnswers):  # type: ignore[no-untyped-call] # as its base
     def __init__(self) -> None:
         super().__init__()
         self.running: Callable[[], list[nn.Module]] = list
+        # Experts' numbers, and masks made of them -> how many choices they are: of tokens times experts a token.
+        self._choices = WeakIdKeyDictionary()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func._schema.name
-        if name in _LOOPS or (name == "aten::_local_scalar_dense" and args[0].dtype == torch.bool):
-            for module in self.running():
-                lists = [child for child in module.children() if isinstance(child, nn.ModuleList)]
-                self.experts = max(map(len, lists), default=0) or None
-            if self.experts is not None:
-                return super().__torch_dispatch__(func, types, args, kwargs)
-        return func(*args, **(kwargs or {}))
+        name, read = func._schema.name, tensors_in((args, kwargs))
+        choices = [*filter(None, map(self._choices.get, read))]
+        many = max(choices, default=0)
+        if self._asked(name, read, many):
+            out = super().__torch_dispatch__(func, types, args, kwargs)
+        else:
+            out = func(*args, **(kwargs or {}))
+        # A part of experts' numbers is as many choices as it has elements; a row of one-hot ones, all of them.
+        part = name in _CHOOSES or (name in _PARTS and choices == [*map(Tensor.numel, read)])
+        for one in tensors_in(out):
+            if not one.is_floating_point():
+                self._choices[one] = one.numel() if part else many
+        return out
+
+    def _asked(self, name: str, read: list[Tensor], many: int) -> bool:
+        """Whether a loop over experts asks."""
+        if name not in _LOOPS and (name != "aten::_local_scalar_dense" or read[0].dtype != torch.bool):
+            return False
+        for module in self.running():
+            lists = [len(child) for child in module.children() if isinstance(child, nn.ModuleList)]
+            self.experts, self.routed = max(lists, default=None), many
+        return bool(self.experts)
+
+    def _share(self, mask: Tensor, experts: int) -> int:
+        if not self.routed:
+            raise RuntimeError(f"data-dependent tokens of {experts} experts, by none of {', '.join(_CHOOSES)}")
+        return -(-self.routed // experts)
 
 
 #: Operator -> the question in a note's words, and what answers it (None: it is none after all).
@@ -166,4 +193,6 @@ _ANSWERS: Mapping[str, tuple[str, Callable[[DataAnswers, Any, Any], Any]]] = {
     "aten::_to_copy": ("rows an expert", DataAnswers._listed),
 }
 #: What a loop over experts asks with.
-_LOOPS = _ANSWERS.keys() - {"aten::_local_scalar_dense", "aten::equal", "aten::_to_copy"}
+_LOOPS = _ANSWERS.keys() - {"aten::_local_scalar_dense", "aten::equal"}
+#: What chooses experts, and what takes a part of their numbers.
+_CHOOSES, _PARTS = NAMES["operators"]["chooses"], NAMES["operators"]["parts"]

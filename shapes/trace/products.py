@@ -70,12 +70,12 @@ def _along_last(tensor: Tensor) -> bool:
 def matrix_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
     """mm and bmm alike: A[..., m, k] B[..., k, n]."""
     return Product(
-        m=a.shape[-2],
-        n=b.shape[-1],
-        k=a.shape[-1],
-        batch=a.shape[0] if a.dim() == 3 else 1,
-        a=identity(a),
-        b=identity(b),
+        a.shape[-2],
+        b.shape[-1],
+        a.shape[-1],
+        a.shape[0] if a.dim() == 3 else 1,
+        identity(a),
+        identity(b),
         a_along_k=_along_last(a),
         b_along_k=not _along_last(b),
         dtype=dtype_name(a.dtype),
@@ -115,12 +115,12 @@ def convolution_product(inputs: Tensor, weight: Tensor, out: Tensor, *, groups: 
     else:
         n, k = weight.shape[0] // groups, weight.shape[1] * kernel
     return Product(
-        m=rows,
-        n=n,
-        k=k,
-        batch=groups,
-        a=identity(inputs),
-        b=identity(weight),
+        rows,
+        n,
+        k,
+        groups,
+        identity(inputs),
+        identity(weight),
         a_along_k=True,
         b_along_k=True,
         dtype=dtype_name(weight.dtype),

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.model import ModelShape, run_lengths
 from shapes.model.layers import each_layer
@@ -41,13 +41,16 @@ def products(found: Iterable[Operator]) -> Counter[Key]:
     """The products with a weight, grouped products and fused attention cores, counted.
 
     Products of activations alone are left out: those of a recurrence's reference loop are not what its kernels run.
-    So are depthwise convolutions, which are bound by memory.
+    So are depthwise convolutions, which are bound by memory. Experts count one by one, each with its share of the rows.
     """
     counted: Counter[Key] = Counter()
     for one in found:
         match one:
             case GroupedGemm():
-                key: Key = (one.phase, "grouped", one.groups, one.m, one.n, one.k, one.ragged, one.dtype)
+                each = {"m": float(one.m), "n": one.n, "k": one.k}
+                each[one.ragged] /= one.groups
+                key: Key = (one.phase, "gemm", 1, *each.values(), one.dtype)
+                counted[key] += one.count * (one.groups - 1)
             case Gemm() if one.kind != "bmm" and one.batch == 1:
                 key = (one.phase, one.kind, one.batch, one.m, one.n, one.k, one.dtype)
             case Attention():
@@ -70,7 +73,7 @@ def run_products(graph: Graph) -> Counter[Key]:
     counted: Counter[Key] = Counter()
     for node in graph.nodes:
         if node.kind == "grouped":
-            counted["forward", "grouped", node.batch, node.m, node.n, node.k, "m", node.dtype] += 1
+            counted["forward", "gemm", 1, node.m / node.batch, node.n, node.k, node.dtype] += node.batch
         elif node.core is not None:
             counted[_core(node.core)] += 1
         elif node.weight is not None and node.kind in ("gemm", "conv"):
@@ -95,8 +98,7 @@ def differences(
         said = products(found if masks else _unmasked(found))
     except InputError as error:
         return [str(error)]
-    said = Counter({key: count for key, count in said.items() if key[0] in phases})
-    run = Counter({key: count for key, count in run.items() if key[0] in phases})
+    said, run = (Counter({key: one[key] for key in one if key[0] in phases}) for one in (said, run))
     lines = [f"torch runs {_line(key)}, {count} more" for key, count in (run - said).items()]
     return lines + [f"torch does not run {_line(key)}, {count} times" for key, count in (said - run).items()]
 
@@ -286,8 +288,7 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     if model is None or problems:
         return Proof(None, _unproven(graph, problems, module, cut), parameters, found.held, dtype=dtype)
     whole = _whole(model, cut) if cut is not None else model
-    if whole.parameters != parameters:
-        raise InputError(f"{whole.parameters:,} parameters recognised of {parameters:,}")
+    refuse(whole.parameters != parameters, f"{whole.parameters:,} parameters recognised of {parameters:,}")
     return Proof(whole, (), parameters, found.held, dtype=dtype)
 
 
@@ -331,7 +332,7 @@ def _main_dtype(graph: Graph) -> str:
     flops: Counter[str] = Counter()
     for node in graph.nodes:
         flops[node.dtype] += _flops(node) * bool(node.dtype)
-    return max(flops, key=lambda dtype: flops[dtype], default="bf16")
+    return max(flops, key=flops.__getitem__, default="bf16")
 
 
 def _stands_for(path: str, cut: Cut | None, *, all_of_kind: bool = False) -> int:
@@ -349,8 +350,8 @@ def _whole(model: ModelShape, cut: Cut) -> ModelShape:
     for stack in model.stacks:
         layers = cut.whole(each_layer(stack.blocks))
         stacks.append(stack if layers is None else replace(stack, blocks=run_lengths(layers)))
-    if sum(new is not old for new, old in zip(stacks, model.stacks, strict=True)) != 1:
-        raise InputError("layers of one kind that are not alike")
+    changed = sum(new is not old for new, old in zip(stacks, model.stacks, strict=True))
+    refuse(changed != 1, "layers of one kind that are not alike")
     return replace(model, stacks=tuple(stacks))
 
 
@@ -373,8 +374,8 @@ def _unproven(graph: Graph, problems: Mapping[str, str], module: nn.Module, cut:
             continue
         share = sum(each for node, each in zip(graph.nodes, times, strict=True) if _within(node, path)) / total
         name = names.fold(path.removesuffix(".weight"))
-        seen = found.get(name)
-        found[name] = Unproven(name, share, reason) if seen is None else replace(seen, share=seen.share + share)
+        seen = found.get(name, Unproven(name, 0.0, reason))
+        found[name] = replace(seen, share=seen.share + share)
     return tuple(sorted(found.values(), key=lambda one: -one.share))
 
 

@@ -96,7 +96,7 @@ class _Layer:
     def claim(self, *nodes: Node) -> None:
         for node in nodes:
             self.claimed.add(node.number)
-            self.vectors.update(path for path in (node.weight, node.bias) if path is not None)
+            self.vectors.update(path for path in (node.weight, node.bias, *node.again) if path is not None)
 
     def block(self, hidden: int) -> Block:
         attention, cross = self._attentions()
@@ -268,8 +268,8 @@ class _Layer:
         found = (up.n, query.n)
         self.need(rope > 0 and found == expected, f"latent projections of {found} for {heads} heads of {wide}")
         self.claim(up, down, query)
-        first = [node for node in self.graph.of(query.reads) if node.bit == query.reads & ~TRIGONOMETRY]
-        first = [node for node in first if node.kind == "gemm" and node.n == query.k]
+        alone = query.reads & ~TRIGONOMETRY
+        first = [one for one in self.graph.of(alone) if one.kind == "gemm" and (one.n, one.bit) == (query.k, alone)]
         self.claim(*first)
         norms = 0
         for node, width in ((down, up.k), *((node, query.k) for node in first)):
@@ -360,12 +360,14 @@ class _Layer:
         sizes = [node.n for node in first]
         fused = sizes == [2 * width]
         self.need(fused or sizes in ([width], [width, width]), f"experts of {sizes} and {width} columns")
-        self.need(rows % self.whole.sequence == 0, f"{rows} rows of experts for {self.whole.sequence} tokens")
+        # Of a loop each gets as many rows, rounded up: with fewer experts than tokens that is no further choice.
+        exact = rows % self.whole.sequence == 0 and (len(down.again) < 2 or experts <= self.whole.sequence)
+        self.need(exact, f"{rows} rows of {experts} experts for {self.whole.sequence} tokens")
         self.claim(down, *first)
         latent, latent_bias = self._routed_width(first[0], down, hidden)
         router = self._router(first[0], hidden)
         # An expert's bias is picked for a row by the number of the expert.
-        biases = [self._take(one.bit | router.bit, [one.batch * one.n], most=1) for one in (*first, down)]
+        biases = [one.bias or self._take(one.bit | router.bit, [one.batch * one.n], most=1) for one in (*first, down)]
         # A correction bias, one an expert.
         scalars = self._take(router.bit, [router.n])
         return MoeShape(
@@ -406,9 +408,8 @@ class _Layer:
         written = [node for node in products if node.kind == "gemm" and self._reads_core(node)]
         if not written:
             return False
-        after = [node for node in products if node.number > written[0].number and node not in written]
-        after = [node for node in after if not node.bit & self.elsewhere]
-        return any(not _reads_one_of(node, self.nodes) for node in after)
+        after = [node for node in products if node.number > written[0].number and not node.bit & self.elsewhere]
+        return any(node not in written and not _reads_one_of(node, self.nodes) for node in after)
 
     def _reads_core(self, node: Node) -> bool:
         return any(one.kind in ("attention", "depthwise") for one in self.graph.of(node.reads))
@@ -471,7 +472,8 @@ class _Layer:
         sizes = sorted(map(self.graph.size, vectors))
         heads, alike = sizes[0], sizes[0] == sizes[-1]
         dim, module = inner // heads, self.whole.module.get_submodule(min(vectors).rpartition(".")[0])
-        if any(path.endswith(".D") for path in vectors) and not alike:
+        delta = not any(path.endswith(".D") for path in vectors)
+        if not delta and not alike:
             rank = min(node.k for node in into)
             norms = {one.parameter for node in into if node.k == inner for one in self._on(node)}
             self.vectors |= norms
@@ -480,7 +482,6 @@ class _Layer:
         norm = sum(map(self.graph.size, self._take(conv.bit, (inner, inner // heads))))
         if not alike:
             return RecurrentShape("kda", heads, dim, heads, dim, DELTA_CHUNK, norm=norm, rank=dim)
-        delta = not any(path.endswith(".D") for path in vectors)
         state = _attribute(module, "head_k_dim" if delta else "ssm_state_size")
         chunk = DELTA_CHUNK if delta else _attribute(module, "chunk_size")
         groups = (conv.n - inner) // (2 * state)

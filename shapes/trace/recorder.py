@@ -53,15 +53,15 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self._stands_for = {id(module.get_submodule(path)): times for path, times in stands_for.items()}
         self.opaque: set[str] = set()
         self._rows: dict[Operator, int] = {}
-        self._forwards: dict[int, _Forward] = {}
+        self._forwards: dict[int | None, _Forward] = {}
         self._places: list[tuple[str, int]] = [("", 1)]
         self._place_numbers: list[int] = [0]
         # Weights by storage: parameters (2) and what was computed from parameters alone (1). The values keep the
         # storages alive, so that an address is never taken for another tensor's.
-        self._weights: dict[int, tuple[int, int | None, object]] = {}
-        for parameter in module.parameters():
-            storage = parameter.untyped_storage()
-            self._weights[storage._cdata] = (2, id(parameter), storage)
+        self._weights: dict[int, tuple[int, int | None, object]] = {
+            (storage := parameter.untyped_storage())._cdata: (2, id(parameter), storage)
+            for parameter in module.parameters()
+        }
 
     @property
     def _times(self) -> int:
@@ -154,8 +154,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self._emit(forward.name, "wgrad" if own else "dgrad", found, forward.times)
 
     def _convolution_backward(self, output_mask: list[bool]) -> None:
-        number = self.place()[2]
-        forward = self._forwards.get(number) if number is not None else None
+        forward = self._forwards.get(self.place()[2])
         if forward is None:
             self.opaque.add("aten::convolution_backward of a convolution that was not seen")
             return
@@ -164,8 +163,15 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def _emit(self, name: str, phase: Phase, product: Product, times: int) -> None:
         if min(product.m, product.n, product.k, product.batch) == 0:
             return
-        shared: dict[str, Any] = {"name": name, "phase": phase, "dtype": product.dtype, "layout": product.layout}
-        shared |= {"m": product.m, "n": product.n, "k": product.k}
+        shared: dict[str, Any] = {
+            "name": name,
+            "phase": phase,
+            "m": product.m,
+            "n": product.n,
+            "k": product.k,
+            "dtype": product.dtype,
+            "layout": product.layout,
+        }
         out_dtype = None if product.out_dtype == product.dtype else product.out_dtype
         operator = (
             GroupedGemm(groups=product.batch, ragged=product.ragged, **shared)

@@ -41,8 +41,8 @@ def batch_and_sequence(arguments: Iterable[Any]) -> tuple[int, int]:
     """The leading two sizes of the first tensor that has them: (b, s) of token numbers or of embeddings."""
     for argument in arguments:
         shape = tuple(getattr(argument, "shape", ()))
-        if len(shape) == 2 and argument.is_floating_point():
-            return int(shape[0]), 1  # rows of features
         if len(shape) >= 2:
-            return int(shape[0]), int(shape[1]) if len(shape) < 4 else 1  # an image is no sequence
+            # Neither an image nor rows of features are a sequence.
+            single = len(shape) > 3 or (len(shape) == 2 and argument.is_floating_point())
+            return int(shape[0]), 1 if single else int(shape[1])
     return 1, 1
