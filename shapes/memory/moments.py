@@ -9,6 +9,7 @@ activation is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import field
 from functools import lru_cache
 
 from shapes.frozen import frozen
@@ -63,7 +64,7 @@ class Gradients:
     """
 
     stay: bool
-    why: str
+    why: str = field(compare=False)  # names the microbatches, of which a layer's bytes know nothing
     bytes: int
 
     JSON = shown(hidden=("bytes",))
@@ -275,7 +276,7 @@ def _outlive(step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]
 def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
     """The stage's kinds of layers, and its runs of equal layers in order: (which kind, so many)."""
     kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
-    policy, left = step.workload.checkpointing, step.workload.saving.layers
+    (policy, *_), left = step.workload.checkpointing.split(":"), step.workload.saving.layers
     layers = [
         _layer(
             _alone(step, how, step.workload.e if isinstance(block.mlp, MoeShape) else 1),

@@ -162,7 +162,7 @@ def verdict(
     gain += objected(first)
     if keep:
         if first.gain <= 1:
-            return f"keep {label(baseline)}: nothing that was tried is faster"
+            return f"keep {label(baseline)}: nothing that was tried is better"
         return f"keep {label(baseline)}: of what was tried {gain}, {error}"
     if not first.different:
         return f"{gain}, {error}, but {label(baseline, first)} breaks {', '.join(fixes)}"
