@@ -158,6 +158,8 @@ def test_a_device_without_the_format_falls_back_or_is_refused() -> None:
         ("sglang", "nvfp4", "mi300x", "NVFP4 below compute capability 8.0, and on AMD", "refused"),
         ("sglang", "mxfp4", "t4", "MXFP4 below compute capability 8.0", "refused"),
         ("sglang", "int4", "t4", "Marlin on the device", "falls back"),
+        ("sglang", "int8", "b200", "int8 on the device", "refused"),
+        ("sglang", "int8", "h100-sxm", "int8 products", "loads"),
         ("tensorrt-llm", "bf16", "mi300x", "the device", "refused"),
         ("tensorrt-llm", "bf16", "v100-sxm", "the device", "refused"),
         ("tensorrt-llm", "mxfp4", "a100-sxm", "MXFP4 on the device", "refused"),
@@ -377,9 +379,9 @@ def test_memory_comes_before_every_other_question() -> None:
 
 
 def test_what_is_not_known_is_told_from_what_loads() -> None:
-    found = deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="int8", engines=("sglang", "vllm"))
-    assert verdicts(found) == {"sglang": "unknown", "vllm": "loads"}
-    assert messages(found, "sglang", "unknown") == ["format: nothing is known of int8 here"]
+    found = deploy(str(CONFIGS / "llama-3.1-8b.json"), recipe="int8", engines=("tensorrt-llm", "vllm"))
+    assert verdicts(found) == {"tensorrt-llm": "unknown", "vllm": "loads"}
+    assert messages(found, "tensorrt-llm", "unknown") == ["format: nothing is known of int8 here"]
 
 
 def test_experts_spread_over_more_ranks_than_tensors_are_cut_over_fold() -> None:
@@ -412,7 +414,7 @@ def test_fine_tuning_says_what_becomes_of_experts_and_odd_widths() -> None:
 def clone(tmp_path: Path) -> Path:
     """A wheel of SGLang, as far as its facts quote it: each line below a first one."""
     for fact in load_engine("sglang").facts:
-        if place := re.search(r"blob/v[^/]+/python/([^\s#]+)", fact.source):
+        if place := re.search(r"blob/[^/]+/(?:python/)?([^\s#]+)", fact.source):
             file = tmp_path / place[1]
             file.parent.mkdir(parents=True, exist_ok=True)
             old = file.read_text(encoding="utf-8") if file.exists() else "first\n"
