@@ -129,8 +129,6 @@ def deploy(
 
 #: Tokens of the request that has to fit.
 CONTEXT = 4096
-#: What weights of a format are held in, where the scales differ from an element type's.
-_HELD = {"fp8-block": "fp8"}
 
 
 def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | None) -> Served | None:
@@ -138,7 +136,7 @@ def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | Non
     spread = max(1, ep // tp)
     context = min(CONTEXT, model.max_positions or CONTEXT)
     workload = Workload(phase="decode", b=1, s=1, context=context, t=tp, e=spread, d=spread)
-    held = None if form is None else _HELD.get(form, form)
+    held = "fp8" if form == "fp8-block" else form  # what elements are held in; only the scales differ
     try:
         weights = memory(model, workload, weight_dtype=held).components["weights"]
         needed = engine_bytes(model, workload, held)
