@@ -203,10 +203,16 @@ def test_heads_of_recurrent_layers_divide_over_the_ranks() -> None:
         "linear_conv_kernel_dim": 4,
     }
     found = deploy(config | block, tp=8)
-    for engine in ("vllm", "sglang", "megatron-core", "nemo"):
+    for engine in ("vllm", "sglang", "megatron-core", "nemo", "torchtitan"):
         assert any("linear_value_heads 12: does not divide" in one for one in messages(found, engine, "refused"))
     assert any("linear_key_heads 4: does not divide" in one for one in messages(found, "megatron-core", "refused"))
     assert not any("linear" in one for one in messages(deploy(config | block, tp=4), "megatron-core", "refused"))
+    # Mamba-2's one group of states: vLLM copies it, Megatron-Core and TensorRT-LLM do not.
+    small = {"hidden_size": 1024, "num_hidden_layers": 2, "vocab_size": 32000, "head_dim": 64, "expand": 2}
+    mamba = deploy(small | {"model_type": "mamba2", "num_heads": 32, "n_groups": 1, "state_size": 128}, tp=8)
+    for engine in ("megatron-core", "nemo", "tensorrt-llm"):
+        assert any("state_groups 1: does not divide" in one for one in messages(mamba, engine, "refused"))
+    assert not messages(mamba, "vllm", "refused")
     # Twelve experts over eight ranks: vLLM gives some one more, the others want them to divide.
     spread = deploy(config | block, tp=8, ep=8)
     assert any("experts 12" in one for one in messages(spread, "vllm", "falls back"))
