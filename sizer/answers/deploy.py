@@ -195,7 +195,7 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: tuple[int, int], device: Dev
     expert_tp = max(1, tp // ep)
     if fact.check == "generation":
         holds = device.architecture in fact.generations
-        yield _said(fact, holds, f"{device.name} is {device.architecture}", f"for {', '.join(fact.generations)}")
+        yield _said(fact, holds, f"{device.name} is {device.architecture}", f"only for {', '.join(fact.generations)}")
     elif fact.check == "multiple":
         yield from _multiples(fact, model, tp, expert_tp)
     else:
@@ -237,7 +237,6 @@ def _said(fact: Fact, holds: bool, said: str, otherwise: str, size: int = 0, pad
     if holds:
         return FactOutcome(fact.topic, "loads", said, fact.source)
     share = padded / size - 1 if fact.otherwise == "pads" and size else 0.0
-    words = f": {otherwise}" if fact.check != "generation" else f", {otherwise} alone"
     to = f", padded to {padded} ({share:.2%} more)" if share else ""
     instead = f"; {fact.instead}" if fact.instead else ""
-    return FactOutcome(fact.topic, fact.otherwise, f"{said}{words}{to}{instead}", fact.source, share)
+    return FactOutcome(fact.topic, fact.otherwise, f"{said}: {otherwise}{to}{instead}", fact.source, share)
