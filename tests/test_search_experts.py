@@ -74,6 +74,69 @@ def test_finer_experts_take_longer_as_their_products_are_smaller() -> None:
     assert min(found) == 7168  # within a factor of two of what is published
 
 
+#: gpt-oss-20b: a hidden size that 128 does not divide.
+GPT_OSS = {
+    "model_type": "gpt_oss",
+    "hidden_size": 2880,
+    "intermediate_size": 2880,
+    "head_dim": 64,
+    "num_attention_heads": 64,
+    "num_key_value_heads": 8,
+    "num_local_experts": 32,
+    "num_experts_per_tok": 4,
+    "num_hidden_layers": 24,
+    "vocab_size": 201088,
+}
+#: Layers of Nemotron-H: a recurrence, attention, experts of a narrower width or an MLP, each by itself.
+HYBRID = {
+    "model_type": "nemotron_h",
+    "hidden_size": 1024,
+    "intermediate_size": 2048,
+    "head_dim": 64,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "mamba_num_heads": 32,
+    "mamba_head_dim": 64,
+    "n_groups": 8,
+    "ssm_state_size": 64,
+    "vocab_size": 8192,
+}
+LATENT = {
+    **HYBRID,
+    "hybrid_override_pattern": "MEM*EMEME",
+    "num_hidden_layers": 9,
+    "moe_intermediate_size": 512,
+    "moe_latent_size": 256,
+    "moe_shared_expert_intermediate_size": 1024,
+    "n_routed_experts": 64,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 8,
+}
+
+
+@pytest.mark.parametrize(("settings", "what"), [(GPT_OSS, "model"), (LATENT, "experts"), (LATENT, "model")])
+def test_mixtures_of_odd_hidden_sizes_and_of_latent_experts_have_candidates(
+    settings: dict[str, Any], what: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(settings))
+    model = read_config(str(path)).model
+    result = search(str(path), what=what, limits=Limits(0.02))
+    assert len(result.ranked) > 2
+    for one in result.ranked:
+        changed = resize(model, **one.change)
+        assert abs(changed.parameters / model.parameters - 1) <= 0.02
+        assert abs(changed.active_parameters / model.active_parameters - 1) <= 0.02
+
+
+def test_a_whole_model_of_layers_with_and_without_an_mlp_is_refused_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**HYBRID, "hybrid_override_pattern": "M-M*-M-M-", "num_hidden_layers": 9}))
+    done = run(str(path), "--what", "model")
+    assert (done.exit_code, done.output.count("\n")) == (2, 1)
+    assert "swiglu or heads or vocab: nemotron_h lacks layers" in done.output
+
+
 @pytest.mark.slow
 def test_shared_experts_stay_as_many_as_they_are() -> None:
     shares = {

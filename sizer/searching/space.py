@@ -235,8 +235,8 @@ def nothing_left(what: str, excluded: Sizes) -> NothingLeftError:
     if not excluded:
         return NothingLeftError(f"no candidate for {what}: expected a range that holds one", key="--range")
     worst = max(excluded, key=excluded.__getitem__)
-    said = f"{worst} excludes the most ({excluded[worst]}); widen --range or --tolerance, or search --what model"
-    return NothingLeftError(f"no candidate for {what} is left: {said}")
+    said = f"{worst} excludes the most ({excluded[worst]}); widen --range or --tolerance"
+    return NothingLeftError(f"no candidate for {what} is left: {said}{', or search --what model' * (what != 'model')}")
 
 
 #: Values of an objective that differ by less than this share are a tie: no device tells them apart.

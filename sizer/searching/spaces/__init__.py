@@ -24,7 +24,7 @@ NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], object]]] = {
     "experts": ("a mixture of experts", lambda model: model.moe),
     "heads": ("keys and values of heads", lambda model: isinstance(model.attention, AttentionShape)),
     "vocab": ("an LM-head", lambda model: model.head),
-    "model": ("layers of a decoder, its experts alike in all", alike),
+    "model": ("layers of a decoder, its experts, else its MLPs, alike in all", alike),
 }
 #: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.
 TAKEN_BY = {

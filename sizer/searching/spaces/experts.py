@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import gcd, lcm
 from typing import Any
@@ -31,10 +32,9 @@ def experts(request: Request) -> Space:
     model = request.model
     fixed = Candidates.of([{"layers": model.layers}])
     found = mixtures_around(request, model.parameters, fixed, request.step)
-    columns = {name: column for name, column in found.columns.items() if name != "layers"}
-    own, candidates = dimensions(model), Candidates(columns)
+    candidates = Candidates({name: column for name, column in found.columns.items() if name != "layers"})
     return request.space(
-        candidates[~candidates.equal(own)] if len(candidates) else candidates,
+        candidates[~candidates.equal(dimensions(model))] if len(candidates) else candidates,
         f"total and active parameters stay within the tolerance, experts' width and top_k within a factor "
         f"{EXPERT_FACTOR:g}; what finer or coarser experts do to quality is yours",
         "router, experts, shared and dense MLPs are timed",
@@ -52,15 +52,12 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     model, moe, tolerance = request.model, request.model.moe, request.limits.tolerance
     assert moe is not None
     shared, factor = moe.shared.width if moe.shared else 0, request.limits.spread or EXPERT_FACTOR
-    least, most = moe.width / factor, moe.width * factor
     widths = [
         (width, shared // moe.width * width if shared % moe.width == 0 else shared)
-        for width in range(-(-int(least) // step) * step or step, int(most) + 1, step)
+        for width in range(-(-int(moe.width / factor) // step) * step or step, int(moe.width * factor) + 1, step)
     ]
-    active_target, multiple = (
-        target * model.active_parameters / model.parameters,
-        lcm(request.workload.e, gcd(moe.experts, NODE)),
-    )
+    active_target = target * model.active_parameters / model.parameters
+    multiple = lcm(request.workload.e, gcd(moe.experts, NODE))
     outside, column = rows_by(Table(around.columns), lambda part: room(resize(model, **part)), 2)
     around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
     active = (active_target - outside) / column
@@ -121,12 +118,14 @@ def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
 def room(model: ModelShape) -> tuple[int, int]:
     """(parameters outside the mixtures, those of one column of width of all layers' mixtures).
 
-    What a router has for each expert is small, and counted with the mixture.
+    What a router has for each expert is small, and counted with the mixture. Shared experts count as wide as routed
+    tokens are; what they have more, and the projections to that width, is outside.
     """
     moe = model.moe
     assert moe is not None
     sparse = sum(block.count for block in model.main.blocks if isinstance(block.mlp, MoeShape))
     mixture, column = (
-        parameter_count(block_tensors(Block(None, mlp, norms=0), model.hidden)) for mlp in (moe, MlpShape(1, moe.gated))
+        parameter_count(block_tensors(Block(None, mlp, norms=0), moe.routed_width(model.hidden)))
+        for mlp in (replace(moe, latent=None), MlpShape(1, moe.gated))
     )
     return model.parameters - sparse * mixture, sparse * column

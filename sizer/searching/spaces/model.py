@@ -18,7 +18,8 @@ from shapes.model.resize import dimensions, resize
 from sizer.searching.space import VARIABLE, Candidates, Limits, Request, Space, whole_heads
 from sizer.searching.spaces.experts import EXPERT_FACTOR, mixtures_around
 
-#: Elements that a mixture's hidden sizes and experts' widths are multiples of, so that not each of too many is tried.
+#: Elements that a mixture's hidden sizes and experts' widths are multiples of, as far as its own hidden size is, so
+#: that not each of too many is tried.
 COARSE = 128
 #: Latent attention's heads are tried in multiples of the largest power of two in the baseline's, to this.
 MOST_HEADS_STEP = 16
@@ -40,24 +41,23 @@ def model(request: Request) -> Space:
     target = request.baseline.parameters or float(own.parameters)
     candidates = (_dense if own.moe is None else _mixtures)(request, target)
     low, high = aspect_bounds(own, limits)
-    bounds = [f"h/L from {low:.0f} to {high:.0f} (--limit aspect)"]
-    if own.moe is None:
-        bounds.append(f"d_ff/h within a factor {WIDTH_FACTOR} of the baseline's")
-    else:
-        bounds.append(
-            f"experts' width and top_k within a factor {EXPERT_FACTOR:g} of the baseline's, active parameters within "
-            "the tolerance too"
-        )
+    bounds = [
+        f"h/L from {low:.0f} to {high:.0f} (--limit aspect)",
+        f"d_ff/h within a factor {WIDTH_FACTOR} of the baseline's"
+        if own.moe is None
+        else f"experts' width and top_k within a factor {EXPERT_FACTOR:g} of the baseline's, active parameters within "
+        "the tolerance too",
+    ]
     if isinstance(own.attention, AttentionShape):
         bounds.append(f"head_dim in {', '.join(map(str, _head_dims(own.attention, limits)))} (--limit head-dim)")
     return request.space(candidates, f"{', '.join(bounds)}: quality inside these bounds is yours to judge")
 
 
 def alike(model: ModelShape) -> bool:
-    """Whether it is a decoder, its experts alike in all layers."""
-    sparse = {block.mlp for block in model.main.blocks if isinstance(block.mlp, MoeShape)}
-    one = len(model.stacks) == 1 and len(sparse) <= 1
-    return one and model.attention is not None and bool(sparse or model.dense_mlp)
+    """Whether it is a decoder, its experts alike in all layers that have some, else its MLPs alike in all layers."""
+    mlps = {block.mlp for block in model.main.blocks}
+    kinds = {mlp for mlp in mlps if isinstance(mlp, MoeShape)} or mlps
+    return len(model.stacks) == len(kinds) == 1 and None not in (model.attention, *kinds)
 
 
 def _refuse(request: Request) -> None:
@@ -122,7 +122,7 @@ def _mixtures(request: Request, target: float) -> Candidates:
     """Mixtures of experts: layers, then their experts."""
     model, step = request.model, request.step
     mlp, (low, high) = model.dense_mlp, aspect_bounds(model, request.limits)
-    coarse = lcm(step, COARSE) if request.limits.step is None else request.limits.step
+    coarse = lcm(step, gcd(COARSE, model.hidden)) if request.limits.step is None else request.limits.step
     fixed = []
     for one in _around(request, coarse):
         hidden = one["hidden"]
