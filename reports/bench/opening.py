@@ -330,7 +330,7 @@ def _two_budgets(page: Page) -> str:
 
 
 def _workloads(page: Page) -> str:
-    (spare,), (lacking,) = page.found(r"fits with ([\d.]+ GiB)"), page.found(r"does not fit: ([\d.]+ GiB) too much")
+    (spare,), (lacking,) = page.found(r"fits with ([\d.]+ GiB)"), page.found(r"does not fit, by ([\d.]+ GiB)")
     (decode,), (prefill,) = (
         page.found(r"time per token ([\d.]+ ms \S+?),"),
         page.found(r"time to first token (\d+ ms \S+?),"),
