@@ -15,6 +15,7 @@ from click.testing import CliRunner
 from measure_fakes import ENVIRONMENT, measurement
 
 from shapes.errors import InputError
+from shapes.measure import store as store_file
 from shapes.measure.jobs import Job, swiglu
 from shapes.measure.record import read_export
 from shapes.measure.store import SCHEMA_VERSION, Store, default_path
@@ -83,6 +84,21 @@ def test_four_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
     with Store.open(path) as store:
         found = sorted(one.description["k"] for one in store.measurements())
     assert found == list(range(1, 4 * each + 1))
+
+
+def test_a_store_whose_header_another_process_moves_is_looked_at_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, program_of, looks = filled(tmp_path / "s.db", range(1, 3)), store_file._program_of, list[Path]()
+
+    def torn(place: Path) -> int | None:
+        looks.append(place)
+        return program_of(place) if len(looks) > 2 else None
+
+    monkeypatch.setattr(store_file, "_program_of", torn)
+    with Store.open(path) as store:
+        assert len(list(store.measurements())) == 2
+    assert len(looks) == 3
 
 
 def test_a_store_of_another_schema_is_set_aside_by_those_who_measure(tmp_path: Path) -> None:

@@ -39,6 +39,8 @@ APPLICATION_ID = 0x53495A52
 _SUFFIXES = ("", "-wal", "-shm", "-journal")
 #: Bytes of a database's header; a shorter file is none.
 _SMALLEST = 100
+#: How often a file that seems no database is looked at again, and after how long: a checkpoint moves its header.
+_LOOKS, _LOOK_S = 5, 0.02
 
 #: How long a writer waits for another's transaction; each lasts about a millisecond.
 _BUSY_S = 60.0
@@ -409,19 +411,29 @@ def _refuse_foreign(place: Path) -> None:
     if not place.is_file():
         raise InputError("expected a file", where=where)
     wrong = "expected a measurement store of sizer, found another"
+    number = _program_of(place)
+    for _ in range(_LOOKS):
+        if number is None:  # a checkpoint of another process may be under way
+            time.sleep(_LOOK_S)
+            number = _program_of(place)
+    if number is None:
+        raise InputError(f"{wrong} kind of file: name another with --store or SIZER_STORE", where=where)
+    if number != APPLICATION_ID:
+        raise InputError(f"{wrong} program's database", where=where)
+
+
+def _program_of(place: Path) -> int | None:
+    """The number in the header of a database; None: it is none, or another process is writing just there."""
     # Through SQLite, immutable: closing the file by hand would drop the locks that this process holds on it.
     uri = f"file:{'//' if place.is_absolute() else ''}{quote(os.fsencode(place))}?immutable=1&mode=ro"
     try:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
-            number = connection.execute("PRAGMA application_id").fetchone()[0]
+            number: int = connection.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             raise
-        number = None
-    if number is None or place.stat().st_size < _SMALLEST:
-        raise InputError(f"{wrong} kind of file: name another with --store or SIZER_STORE", where=where)
-    if number != APPLICATION_ID:
-        raise InputError(f"{wrong} program's database", where=where)
+        return None
+    return None if place.stat().st_size < _SMALLEST else number
 
 
 def _trouble(error: sqlite3.Error, place: Path) -> InputError:
