@@ -36,13 +36,14 @@ def modules() -> Mapping[str, Any]:
 class Saving:
     """``again``: modules that run again; ``everything``: all of a layer does, or, with ``alternate``, all that is not
 
-    kept by operator. ``layers``: of a device's layers the first so many (None: all).
+    kept by operator. ``layers``: of a device's layers the first so many (None: all). ``name``: the policy without them.
     """
 
     again: frozenset[str] = frozenset()
     everything: bool = False
     alternate: bool = False
     layers: int | None = None
+    name: str = "none"
 
     def modules_of(self, name: str, *, mixture: bool) -> list[str]:
         """Of the modules that run again those that an operator is in, by its name; ``mixture``: its layer has one."""
@@ -69,4 +70,4 @@ def saving(policy: str) -> Saving:
         known = f"{', '.join(POLICIES)}, or some of {', '.join(modules())} (commas); :N behind it, of N layers alone"
         raise InputError(f"expected {known}", key="checkpointing", value=policy)
     layers = int(number) if number else None
-    return Saving(frozenset(words or ()), words is None, name == ALTERNATE, layers)
+    return Saving(frozenset(words or ()), words is None, name == ALTERNATE, layers, name)

@@ -411,12 +411,11 @@ def _refuse_foreign(place: Path) -> None:
     if not place.is_file():
         raise InputError("expected a file", where=where)
     wrong = "expected a measurement store of sizer, found another"
-    number = _program_of(place)
     for _ in range(_LOOKS):
-        if number is None:  # a checkpoint of another process may be under way
-            time.sleep(_LOOK_S)
-            number = _program_of(place)
-    if number is None:
+        if (number := _program_of(place)) is not None:
+            break
+        time.sleep(_LOOK_S)  # a checkpoint of another process may be under way
+    else:
         raise InputError(f"{wrong} kind of file: name another with --store or SIZER_STORE", where=where)
     if number != APPLICATION_ID:
         raise InputError(f"{wrong} program's database", where=where)

@@ -276,7 +276,7 @@ def _outlive(step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]
 def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
     """The stage's kinds of layers, and its runs of equal layers in order: (which kind, so many)."""
     kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
-    (policy, *_), left = step.workload.checkpointing.split(":"), step.workload.saving.layers
+    policy, left = step.workload.saving.name, step.workload.saving.layers
     layers = [
         _layer(
             _alone(step, how, step.workload.e if isinstance(block.mlp, MoeShape) else 1),

@@ -228,9 +228,9 @@ class Pricer:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
         # What runs once a step does not matter here, so that degrees which only change that are all alike.
         alike = replace(workload, p=1, vpp=1, d=workload.e, zero=0, replicas=1, gpus=None, global_batch=None)
-        name, _, layers = workload.checkpointing.partition(":")
-        if layers:  # so many of each stage's
-            alike = replace(alike, checkpointing=f"{name}:{int(layers) * workload.p}")
+        saving = workload.saving
+        if saving.layers:  # so many of each stage's
+            alike = replace(alike, checkpointing=f"{saving.name}:{saving.layers * workload.p}")
         if self._whole_model is not model:
             self._whole_model, self._whole = model, {}
         if alike not in self._whole:
