@@ -31,7 +31,7 @@ from sizer.answers.plan import plan
 from sizer.checking.findings import Checked
 from sizer.cli import COMMANDS as CLI
 from sizer.cli import main
-from sizer.documents.document import Findings, Table
+from sizer.documents import Findings, Table
 from sizer.render import COMMANDS, Page, document_of, formats, render
 from sizer.rules import RULES
 from sizer.subject import read_subject
@@ -253,7 +253,7 @@ CHECKS: dict[str, Callable[[str, Any, Any], None]] = {
 
 
 def test_a_formula_is_no_formula_and_a_list_is_no_python_in_csv() -> None:
-    from sizer.documents.document import Document
+    from sizer.documents import Document
 
     rows = [{"text": "=HYPERLINK(1)", "list": ("SZ101", "SZ102"), "number": -1.5}, {"text": "\t+x", "more": None}]
     shown = import_module("sizer.render.csv").render(Document("", (), records=lambda: rows), Page())
@@ -323,7 +323,7 @@ def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> N
 
 def test_every_table_of_columns_is_shown_somewhere_and_every_word_in_it_means_something() -> None:
     """A word of "show" is a format, a function of document.py or one that its table is given."""
-    from sizer.documents import document
+    import sizer.documents as document
 
     folder = Path(document.__file__).parent
     code = "\n".join(path.read_text() for path in (*folder.glob("*.py"), folder.parent / "render" / "html.py"))

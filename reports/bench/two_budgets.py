@@ -17,7 +17,7 @@ from tabulate import tabulate
 
 import sizer
 from sizer.answers.diff import DeviceDiff, diff
-from sizer.documents.document import Charts, seconds_text
+from sizer.documents import Charts, seconds_text
 from sizer.readers import Source
 from sizer.render import document_of
 from sizer.render.vega import assets, spec

@@ -1,0 +1,342 @@
+"""What a command says, once for every format: headline, key figures, tables with typed columns, charts, notes.
+
+And how its numbers are written: counts, seconds with bounds, shares, the sentences about a step.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from shapes.json_form import Named, Names, Values
+from shapes.workload import Workload
+from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
+
+#: Formats with room for everything, and those that a person reads in a browser.
+FULL = ("html", "csv")
+PAGES = ("html", "markdown")
+
+
+class Cell(NamedTuple):
+    """A table's cell: how it is shown, its number (which it is sorted by), its style."""
+
+    shown: str
+    value: float | None = None
+    style: str = ""
+
+
+class Column(NamedTuple):
+    """``of``: a row's key, place or attribute (dotted), or a function of the row: a number, a text, a ``Cell`` or None.
+
+    ``show``: a format specification or a function of the value; numbers are divided by ``unit`` first (GiB of bytes).
+    ``drop``: columns of larger ones are left out first where a terminal is too narrow; 0: never. ``only``: the formats
+    that have the column (all where empty).
+    """
+
+    name: str
+    of: str | int | Callable[[Any], Any]
+    show: str | Callable[[Any], str] = ","
+    drop: int = 0
+    unit: float = 1
+    style: str = ""
+    only: Names = ()
+
+    def cell(self, row: Any) -> Cell:
+        value = self._value(row)
+        if value is None or isinstance(value, Cell):
+            return value or Cell("", style=self.style)
+        number = isinstance(value, int | float) and not isinstance(value, bool)
+        if number and self.unit != 1:
+            value /= self.unit
+        shown = self.show(value) if callable(self.show) else format(value, self.show) if number else str(value)
+        return Cell(shown, float(value) if number else None, self.style)
+
+    def _value(self, row: Any) -> Any:
+        """None where a part of a dotted path is."""
+        if callable(self.of):
+            return self.of(row)
+        if isinstance(self.of, int) or isinstance(row, Mapping):
+            return row[self.of]
+        for name in self.of.split("."):
+            row = getattr(row, name) if row is not None else None
+        return row
+
+
+_COLUMNS: dict[str, list[Values]] = json.loads(Path(__file__).with_name("columns.json").read_text("utf-8"))
+
+
+def columns(table: str, **made: Callable[[Any], Any]) -> tuple[Column, ...]:
+    """The columns of a table of columns.json, whose rows are keywords of ``Column`` ("of": the name, where none).
+
+    "of" and "show" may be formats of the row and the value ("{:.3f}x"); else "of" may name a function of a row out of
+    ``made``, and "show" one of this module or ``made``.
+    """
+    rows = ({"of": row["name"], "show": ",", **row} for row in _COLUMNS[table])
+    return tuple(
+        Column(**row | {"of": _meant(row["of"], made), "show": _meant(row["show"], globals() | made)}) for row in rows
+    )
+
+
+def _meant(word: Any, known: Named) -> Any:
+    return word.format if "{" in str(word) else known.get(word, word)
+
+
+class Text(NamedTuple):
+    """A paragraph or line: a text, or pieces that are styled by themselves.
+
+    ``style``: head, quiet (a note), error, warning, info; page: Markdown already. ``indent``: an item of a list,
+    wrapped to the width that there is.
+    """
+
+    text: str | Sequence[Cell]
+    style: str = ""
+    indent: int = 0
+    only: Names = ()
+
+    @property
+    def pieces(self) -> Sequence[Cell]:
+        return [Cell(self.text, style=self.style)] if isinstance(self.text, str) else self.text
+
+    def __str__(self) -> str:
+        return "".join(one.shown for one in self.pieces)
+
+
+class Table(NamedTuple):
+    """Rows under a caption; a cell is worked out when it is shown. ``most``: rows that text and Markdown show."""
+
+    caption: str
+    columns: Sequence[Column]
+    rows: Sequence[Any]
+    most: int | None = None
+    only: Names = ()
+
+    def seen(self, format_: str) -> tuple[list[Column], list[list[Cell]]]:
+        """The columns and rows of a format; columns without a value are left out, but of CSV."""
+        columns = seen(self.columns, format_)
+        rows = self.rows if format_ in FULL else self.rows[: self.most]
+        cells = [[column.cell(row) for column in columns] for row in rows]
+        kept = [at for at in range(len(columns)) if format_ == "csv" or any(row[at].shown for row in cells)]
+        return [columns[at] for at in kept], [[row[at] for at in kept] for row in cells]
+
+    @property
+    def left(self) -> str:
+        """How many rows text and Markdown do not show."""
+        left = len(self.rows) - self.most if self.most is not None else 0
+        return f"… and {left:,} more" if left > 0 else ""
+
+
+class Findings(NamedTuple):
+    """Findings priced against a step of ``step_s`` (None: not known); ``path``: the file they point into (None: none).
+
+    ``label``: what a diff says of each, added or fixed.
+    """
+
+    caption: str
+    findings: Sequence[PricedFinding]
+    step_s: float | None
+    path: str | None = None
+    label: str = ""
+    only: Names = ()
+
+
+class Charts(NamedTuple):
+    """Makes charts (``sizer.documents.charts``) when somebody draws them: a text does not load what they are of."""
+
+    make: Callable[[], Iterable[Any]]
+    only: Names = ()
+
+
+#: One of what a section holds.
+Part = Text | Table | Findings | Charts
+
+
+class Section(NamedTuple):
+    """``folded``: the line under which a comment folds it away; "": it is open."""
+
+    title: str
+    parts: Sequence[Part]
+    folded: str = ""
+    only: Names = ()
+
+    def seen(self, format_: str) -> list[Part]:
+        return seen(self.parts, format_)
+
+
+class Document(NamedTuple):
+    """A command's whole answer. ``headline``: what a comment says first, of commands that have one.
+
+    ``answer``: the library's, which is the JSON. ``records``: the answer's rows as data, which are the CSV, with at
+    least the columns ``fields``; without them CSV is the first table. What has no answer of its own has its rows as
+    JSON.
+    """
+
+    title: str
+    sections: Sequence[Section]
+    answer: object = None
+    headline: str = ""
+    records: Callable[[], Iterable[Mapping[str, object]]] | None = None
+    fields: Names = ()
+
+    def seen(self, format_: str) -> list[Section]:
+        return seen(self.sections, format_)
+
+    def rows(self) -> list[Mapping[str, object]]:
+        """The records, else the first table's rows by its columns' names."""
+        if self.records is not None:
+            return list(self.records())
+        tables = (part for one in self.seen("csv") for part in one.seen("csv") if isinstance(part, Table))
+        columns, rows = next((table.seen("csv") for table in tables), ([], []))
+        values = ([cell.shown if cell.value is None else cell.value for cell in row] for row in rows)
+        return [dict(zip([one.name for one in columns], row, strict=True)) for row in values]
+
+
+def seen(listed: Iterable[Any], format_: str) -> list[Any]:
+    """The columns, parts or sections that a format has."""
+    return [one for one in listed if not one.only or format_ in one.only]
+
+
+def numeric(rows: Sequence[Sequence[Cell]]) -> list[bool]:
+    """Which columns hold numbers, and so are aligned to the right."""
+    return [any(cell.value is not None for cell in column) for column in zip(*rows, strict=True)]
+
+
+def lines(texts: Iterable[str], style: str = "", indent: int = 0) -> list[Part]:
+    """A line each, of those that say something."""
+    return [Text(text, style, indent) for text in texts if text]
+
+
+def notes(texts: Iterable[str]) -> list[Part]:
+    return lines((f"note: {text}" for text in texts), "quiet")
+
+
+def plural(number: int, name: str) -> str:
+    """``1 finding``, ``2 findings``, ``2 microbatches``."""
+    ending = "es" if name.endswith("ch") else "s"
+    return f"{number:,} {name}{ending if number != 1 else ''}"
+
+
+GIB = 2**30
+
+
+def count_text(number: int) -> str:
+    """A parameter count with its exact value where it is short: 8.03 B, 124.4 M, 1,024."""
+    for limit, digits, suffix in ((1e12, 2, "T"), (1e9, 2, "B"), (1e6, 1, "M")):
+        if abs(number) >= limit:
+            return f"{number / limit:.{digits}f} {suffix}"
+    return f"{number:,}"
+
+
+def seconds_text(seconds: float) -> str:
+    """Seconds with three significant digits and a unit: 1.23 s, 4.56 ms, 7.89 us."""
+    factor, unit = seconds_scale(abs(seconds))
+    return f"{seconds * factor:.3g} {unit}" if seconds else "0"
+
+
+def seconds_scale(largest_s: float) -> tuple[float, str]:
+    """What an axis up to ``largest_s`` seconds multiplies them by, and its unit."""
+    if largest_s >= 1:
+        return 1.0, "s"
+    return (1e3, "ms") if largest_s >= 1e-3 else (1e6, "us")
+
+
+def percent_text(share: float | None) -> str:
+    """A share as a percentage, one digit below ten: 0.4%, 31%."""
+    if share is None:
+        return NOT_KNOWN
+    percent = share * 100
+    return f"{percent:.1f}%" if abs(percent) < 10 else f"{percent:.0f}%"
+
+
+def signed_count_text(number: int) -> str:
+    return f"{'+' if number > 0 else '-' if number else ''}{count_text(abs(number))}"
+
+
+def signed_seconds_text(seconds: float) -> str:
+    return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
+
+
+def width_text(half_width: float, digits: int = 2) -> str:
+    """Half of an interval's width; past the figure itself its size says nothing more."""
+    return f"{half_width:.{digits}%}" if half_width <= 1 else ">100%"
+
+
+def within_text(one: Any) -> str:
+    """A step's or a product's ``seconds`` with its interval from ``low`` to ``high``."""
+    if one is None:
+        return NOT_KNOWN
+    return f"{seconds_text(one.seconds)} ({range_text(one.low, one.high)})"
+
+
+def range_text(low_s: float, high_s: float) -> str:
+    return f"{seconds_text(low_s)} to {seconds_text(high_s)}"
+
+
+#: Degrees of parallelism by their options' names -> the workload's fields.
+DEGREES = {"tp": "t", "pp": "p", "vpp": "vpp", "cp": "cp", "dp": "d", "ep": "e"}
+
+
+def split_text(workload: Workload) -> str:
+    """The degrees above 1, each with a comma behind it: ``tp 8, dp 2, ``."""
+    return "".join(f"{name} {size}, " for name, key in DEGREES.items() if (size := getattr(workload, key)) > 1)
+
+
+#: What stands in a text for a figure that nobody knows.
+NOT_KNOWN = "not known"
+
+
+def step_text(step: StepTime | None) -> str:
+    """A step with its interval, MFU and where the seconds come from."""
+    if step is None:
+        return f"step {NOT_KNOWN}, MFU {NOT_KNOWN}"
+    if step.coverage:
+        microbatches = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
+        within = f"{microbatches} ({range_text(step.low, step.high)} in {step.coverage:.0%} of cases)"
+        source = f"{step.source.partition(':')[0]}; stack {step.tier}"
+    else:
+        spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
+        within, source = f" +-{percent_text(spread)}", f"{step.source}; {step.tier}" if step.tier else step.source
+    used = f"MFU {mfu_text(step)}"
+    if step.phase == "train":
+        return f"step {seconds_text(step.seconds)}{within}, {used} ({source})"
+    what = "time per token" if step.phase == "decode" else "time to first token"
+    return (
+        f"{what} {seconds_text(step.seconds)}{within}, {step.tokens_per_s:,.0f} tokens/s, "
+        f"bandwidth utilisation (MBU) {percent_text(step.mbu)}, {used} ({source})"
+    )
+
+
+def change_text(suggestion: PricedSuggestion, equals: str = " ") -> str:
+    return ", ".join(f"{key}{equals}{value}" for key, value in suggestion.change.items())
+
+
+def mfu_text(step: StepTime | None) -> str:
+    return NOT_KNOWN if step is None else percent_text(step.mfu)
+
+
+def saved_text(suggestion: PricedSuggestion, step_s: float | None = None) -> str:
+    """``saves 3.93 ms (16%), within the error``; the share of a step where that is given."""
+    if suggestion.step_seconds_change is None:
+        return f"what it saves is {NOT_KNOWN}"
+    saved = -suggestion.step_seconds_change
+    if not saved:
+        return "no change in step time"
+    share = f" ({percent_text(abs(saved) / step_s)})" if step_s else ""
+    within = ", within the error" if suggestion.within_error and saved > 0 else ""
+    return f"{'saves' if saved > 0 else 'adds'} {seconds_text(abs(saved))}{share}{within}"
+
+
+def suggestion_text(suggestion: PricedSuggestion, step_s: float | None) -> str:
+    """A change with what it does to the step and the parameters: ``vocab_size 50304: saves 3.93 ms (16%)``."""
+    gain = saved_text(suggestion, step_s)
+    if suggestion.parameters_change:
+        gain += f", {signed_count_text(suggestion.parameters_change)} parameters"
+    return f"{change_text(suggestion)}: {gain}" + (f" ({suggestion.note})" if suggestion.note else "")
+
+
+def cost_text(finding: PricedFinding, step_s: float | None) -> str:
+    """``costs 4.21 ms a step (16%)``; "" for a finding without a price."""
+    if not finding.step_seconds or not step_s:
+        return ""
+    return f"costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)})"

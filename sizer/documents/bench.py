@@ -12,7 +12,7 @@ from shapes.measure.record import COLUMNS, Measurement
 from shapes.measure.runner import Sweep
 from sizer.answers.bench import Bench, Planned, Row, SelfTest, Stored
 from sizer.answers.bench import Table as Measured
-from sizer.documents.document import (
+from sizer.documents import (
     Cell,
     Column,
     Document,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 from shapes.errors import InputError
 from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report, Severity
-from sizer.documents.document import (
+from sizer.documents import (
     PAGES,
     Cell,
     Charts,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping
 
 from shapes.memory.engine import UTILIZATION
 from sizer.answers.deploy import Deployed, Deployment, FactOutcome
-from sizer.documents.document import Cell, Document, Part, Section, Table, Text, columns, lines
+from sizer.documents import Cell, Document, Part, Section, Table, Text, columns, lines
 
 #: How a verdict is coloured.
 STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pads": "info", "copies": "info"}

@@ -8,7 +8,7 @@ from shapes.cost.explain import expected_errors
 from shapes.device import Device
 from shapes.dtypes import DTYPES
 from sizer.answers.devices import Devices
-from sizer.documents.document import Cell, Document, Section, Table, Text, columns, lines, percent_text
+from sizer.documents import Cell, Document, Section, Table, Text, columns, lines, percent_text
 
 LEGEND = (
     "fp16, bf16, fp8: dense peak TFLOPS with fp32 accumulation; -: no fast path. 16-bit products: what their "

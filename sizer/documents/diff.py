@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from functools import partial
 
 from sizer.answers.diff import DeviceDiff, Diff, Figures, FileDiff
-from sizer.documents.document import (
+from sizer.documents import (
     PAGES,
     Cell,
     Document,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
-from sizer.documents.document import GIB, Document, Section, Table, columns, lines, notes, seconds_text, split_text
+from sizer.documents import GIB, Document, Section, Table, columns, lines, notes, seconds_text, split_text
 
 
 def document(answer: MemoryBreakdown) -> Document:

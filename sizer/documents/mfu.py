@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from sizer.answers.mfu import Explanation, MfuAnswer
-from sizer.documents.document import (
+from sizer.documents import (
     Document,
     Part,
     Section,

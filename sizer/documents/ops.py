@@ -11,8 +11,7 @@ from shapes.json_form import Values
 from shapes.operators import Operator, Product
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
-from sizer.documents.charts import LOOKS, Axis, Chart, Layer, path, points
-from sizer.documents.document import (
+from sizer.documents import (
     NOT_KNOWN,
     Cell,
     Charts,
@@ -29,6 +28,7 @@ from sizer.documents.document import (
     seconds_text,
     step_text,
 )
+from sizer.documents.charts import LOOKS, Axis, Chart, Layer, path, points
 
 #: Share of an operator's time below which a part is rounding.
 ROUNDING = 1e-9

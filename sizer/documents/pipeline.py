@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from shapes.workload import Workload
+from sizer.documents import percent_text, seconds_scale
 from sizer.documents.charts import LOOKS, Axis, Chart, Layer
-from sizer.documents.document import percent_text, seconds_scale
 
 #: Forwards that are drawn at most.
 MOST = 600

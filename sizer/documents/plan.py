@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from shapes.json_form import plain
 from sizer.answers.plan import Candidate, Plan, ServingPlan
-from sizer.documents.document import (
+from sizer.documents import (
     GIB,
     Charts,
     Document,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sizer.documents.document import Document, Section, Table, Text, columns
+from sizer.documents import Document, Section, Table, Text, columns
 from sizer.rules import Rule
 
 HEAD = """# The rules

@@ -7,8 +7,7 @@ from functools import partial
 
 from shapes.json_form import Values
 from shapes.workload import Workload
-from sizer.documents.charts import LOOKS, Axis, Chart, Layer, path, points
-from sizer.documents.document import (
+from sizer.documents import (
     FULL,
     Charts,
     Column,
@@ -25,6 +24,7 @@ from sizer.documents.document import (
     width_text,
     within_text,
 )
+from sizer.documents.charts import LOOKS, Axis, Chart, Layer, path, points
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.run import decode_gain, training_gain
 

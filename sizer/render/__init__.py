@@ -19,7 +19,7 @@ from shapes.program import added
 from sizer.printing import Printable
 
 if TYPE_CHECKING:
-    from sizer.documents.document import Document
+    from sizer.documents import Document
 
 #: Styles a piece of text for what it is ("error", "warning", "info", "head").
 Style = Callable[[str, str], str]

@@ -6,7 +6,7 @@ import json
 from typing import cast
 
 from sizer.checking.findings import Checked
-from sizer.documents.document import Document
+from sizer.documents import Document
 from sizer.render import Page
 
 COLOURS = {"error": "red", "warning": "orange", "info": "blue", None: "brightgreen"}

@@ -6,7 +6,7 @@ import csv
 import io
 
 from shapes.errors import printable
-from sizer.documents.document import Document
+from sizer.documents import Document
 from sizer.render import Page
 
 #: A cell that begins with one of these is a formula to a spreadsheet.

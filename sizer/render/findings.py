@@ -11,8 +11,8 @@ from shapes.frozen import frozen
 from shapes.program import installed
 from sizer.answers.diff import Diff
 from sizer.checking.findings import Checked, Fix, PricedFinding, Severity
+from sizer.documents import Document, change_text, cost_text, suggestion_text
 from sizer.documents.check import place_of, text_of
-from sizer.documents.document import Document, change_text, cost_text, suggestion_text
 from sizer.readers.locate import Place
 from sizer.rules import find_rule
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shapes.errors import printable
-from sizer.documents.document import Document
+from sizer.documents import Document
 from sizer.render import Page
 from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed
 

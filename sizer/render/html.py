@@ -9,9 +9,7 @@ from html import escape
 
 from shapes.errors import InputError, printable
 from shapes.program import install
-from sizer.documents.charts import Chart
-from sizer.documents.check import severity_cell
-from sizer.documents.document import (
+from sizer.documents import (
     Cell,
     Charts,
     Document,
@@ -24,6 +22,8 @@ from sizer.documents.document import (
     numeric,
     saved_text,
 )
+from sizer.documents.charts import Chart
+from sizer.documents.check import severity_cell
 from sizer.render import Page
 from sizer.render.findings import rule_url
 from sizer.render.vega import HEIGHT, asset, assets, spec

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from sizer.documents.document import Document
+from sizer.documents import Document
 from sizer.render import Page
 
 

@@ -8,7 +8,7 @@ from xml.etree import ElementTree
 
 from sizer.answers.diff import Diff
 from sizer.checking.findings import SEVERITIES
-from sizer.documents.document import Document
+from sizer.documents import Document
 from sizer.render import Page
 from sizer.render.findings import Annotation, annotate, looked_at, reviewed, title
 from sizer.rules import RULES

@@ -7,7 +7,7 @@ from html import escape
 
 from shapes.errors import printable
 from sizer.checking.findings import PricedFinding
-from sizer.documents.document import (
+from sizer.documents import (
     Document,
     Findings,
     Part,

@@ -11,7 +11,7 @@ from urllib.parse import quote
 from shapes.json_form import Values
 from shapes.program import installed
 from sizer.checking.findings import Fix
-from sizer.documents.document import Document
+from sizer.documents import Document
 from sizer.readers.locate import Place
 from sizer.render import Page
 from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed, rule_url, title

@@ -9,7 +9,7 @@ from itertools import chain
 
 from shapes.errors import printable
 from sizer.checking.findings import PricedFinding
-from sizer.documents.document import (
+from sizer.documents import (
     Cell,
     Column,
     Document,

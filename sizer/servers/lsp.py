@@ -22,8 +22,8 @@ from sizer.checking.checks import Request, Settled, report_of
 from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
 from sizer.checking.fixes import ConfigText, fix_of
 from sizer.checking.proposals import Proposals
+from sizer.documents import Findings, cost_text, suggestion_text, within_text
 from sizer.documents.check import place_of
-from sizer.documents.document import Findings, cost_text, suggestion_text, within_text
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
 from sizer.readers.locate import Place, key_at, locate
 from sizer.render.findings import rule_url

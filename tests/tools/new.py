@@ -119,7 +119,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
     "format": (
         Write(
             "sizer/render/{name}.py",
-            MODULE + "from sizer.documents.document import Document\nfrom sizer.render import Page\n\n\n"
+            MODULE + "from sizer.documents import Document\nfrom sizer.render import Page\n\n\n"
             "def render(document: Document, page: Page) -> str:\n"
             '    return document.headline + "\\n"  # SKELETON\n',
         ),

@@ -1,6 +1,6 @@
 """A format: the document's title and headline in a line, for a chat message."""
 
-from sizer.documents.document import Document
+from sizer.documents import Document
 from sizer.render import Page
 
 
