@@ -19,7 +19,7 @@ from shapes.errors import InputError
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
-#: The signals that asked for an end, the first of which counts (``sizer.ending``): what takes long looks here between
+#: The signals that asked for an end, the first of which counts (``sizer.process``): what takes long looks here between
 #: two parts, and answers with what it has.
 REQUESTS: list[int] = []
 #: The command and the import are ``sizer``; the name ``sizer`` on the package index is another project's.

@@ -13,7 +13,7 @@ if _RUN_AS_MODULE and not __file__.replace("\\", "/").startswith(f"{sys.path[0]}
 def run() -> None:
     """The command line; ends the process with its code."""
     from shapes.program import REQUESTS
-    from sizer.ending import end_in_order_of_signals, flush_output, hold_standard_files
+    from sizer.process import end_in_order_of_signals, flush_output, hold_standard_files
 
     gc.set_threshold(100_000)  # starting makes many objects and no garbage
     hold_standard_files()

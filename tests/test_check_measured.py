@@ -106,12 +106,12 @@ def test_another_device_than_the_one_at_hand_is_refused(monkeypatch: pytest.Monk
 
 
 def test_measuring_runs_each_rule_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from sizer.checking import proposals
+    from sizer.checking import grading
 
     runs = []
     vocabulary = find_rule("SZ101")
     counted = replace(vocabulary, judge=lambda context: runs.append(context) or vocabulary.judge(context))
-    monkeypatch.setattr(proposals, "RULES", tuple(counted if rule is vocabulary else rule for rule in RULES))
+    monkeypatch.setattr(grading, "RULES", tuple(counted if rule is vocabulary else rule for rule in RULES))
     executor = FakeExecutor(lambda job: 1e-3)
     report = sizer.check(GPT2, measure=executor, store=str(tmp_path / "store.db"))
     # Once for what is there; what is suggested is looked at by the rules too.

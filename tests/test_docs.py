@@ -15,7 +15,7 @@ import pytest
 
 from sizer.checking.project import FILE_KEYS, KEYS
 from sizer.cli import main
-from sizer.readers.fields import table
+from sizer.readers.reading import table
 from sizer.render.findings import RULES_URL_VARIABLE, rule_url
 from sizer.rules import RULES
 

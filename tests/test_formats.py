@@ -322,7 +322,7 @@ def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> N
 
 
 def test_every_table_of_columns_is_shown_somewhere_and_every_word_in_it_means_something() -> None:
-    """A word of "show" is a format, a function of document.py or one that its table is given."""
+    """A word of "show" is a format, a function of sizer.documents or one that its table is given."""
     import sizer.documents as document
 
     folder = Path(document.__file__).parent

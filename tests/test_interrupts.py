@@ -26,7 +26,7 @@ from shapes.measure.runner import Progress, measure
 from shapes.measure.suite import sweep_jobs
 from shapes.program import REQUESTS
 from sizer.answers.plan import Candidate
-from sizer.ending import working
+from sizer.process import working
 from sizer.searching.paired import Race
 from sizer.searching.strategies import STRATEGIES
 
@@ -181,7 +181,7 @@ def test_a_measured_search_that_is_interrupted_answers_with_the_best_of_what_was
 
 def test_the_line_says_what_is_under_way_and_is_gone_before_the_answer() -> None:
     """On a terminal of its own, with no patience at all; the answer goes elsewhere."""
-    script = "import sizer.ending as p\np.PATIENCE_S = p.TICK_S = 1e-3\n" + PROGRAM
+    script = "import sizer.process as p\np.PATIENCE_S = p.TICK_S = 1e-3\n" + PROGRAM
     words = ("sizer.answers.plan:_priced", "0", "-1", "plan", GPT2, *SPLIT)
     master, terminal = pty.openpty()
     with subprocess.Popen(

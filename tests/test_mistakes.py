@@ -12,8 +12,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from sizer.cli import main
-from sizer.cli.numbers import seconds
-from sizer.cli.options import say_line, spellings
+from sizer.cli.options import say_line, seconds, spellings
 
 G, L = "tests/data/configs/gpt2.json", "tests/data/configs/llama-3.1-8b.json"
 FILES = {

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from sizer.readers import fields
+from sizer.readers import reading
 from sizer.rules import RULES, TOPICS
 from tests.tools import kinds, new
 
@@ -66,8 +66,8 @@ def test_a_piece_that_is_forgotten_is_named_with_its_file(kind: str, monkeypatch
 def test_defaults_and_keys_that_are_forgotten_are_named_with_their_file(
     kind: str, name: str, data: str, said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    whole = fields.table
-    monkeypatch.setattr(fields, "table", lambda asked: {} if asked == data else whole(asked))
+    whole = reading.table
+    monkeypatch.setattr(reading, "table", lambda asked: {} if asked == data else whole(asked))
     (line,) = kinds.missing(kind, name)
     assert line.endswith(said)
 

@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 from sizer.cli import main
-from sizer.cli.numbers import COUNT, QUANTITY
+from sizer.cli.options import COUNT, QUANTITY
 
 GPT2 = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")
 

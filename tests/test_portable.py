@@ -24,7 +24,7 @@ for name in ("fcntl", "resource", "termios", "tty", "pwd", "grp"):
 RUN = """
 from click.testing import CliRunner
 from sizer.cli import main
-from sizer.ending import end_in_order_of_signals, hold_standard_files, in_order
+from sizer.process import end_in_order_of_signals, hold_standard_files, in_order
 hold_standard_files()
 end_in_order_of_signals()
 with in_order(str):

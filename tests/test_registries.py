@@ -15,8 +15,8 @@ from shapes.operators import Operator
 from shapes.operators.types import KINDS as OPERATOR_KINDS
 from shapes.step.stack import CLASSES
 from sizer.readers import MODULES, READERS, read_config
-from sizer.readers.fields import table
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
+from sizer.readers.reading import table
 from sizer.rules import RULES, TOPICS
 from sizer.searching import spaces
 from sizer.searching.space import Limits

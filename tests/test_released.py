@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from shapes.errors import InputError
 from sizer.cli import main
 from sizer.readers import NoModel, Source, UnknownModelType, load_mapping, read_config, read_text
-from sizer.readers.fields import table
+from sizer.readers.reading import table
 from sizer.subject import read_subject
 
 CONFIGS = Path(__file__).parent / "data" / "configs"

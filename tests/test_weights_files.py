@@ -14,7 +14,7 @@ import pytest
 from shapes.errors import InputError
 from sizer.cli import main
 from sizer.readers import read_config
-from sizer.readers.fields import table
+from sizer.readers.reading import table
 from tests.tiers import every_run
 
 Shapes = dict[str, tuple[int, ...]]

@@ -21,8 +21,8 @@ from sizer.checking.project import FILE_KEYS
 from sizer.checking.project import KEYS as PROJECT_KEYS
 from sizer.cli import COMMANDS, main
 from sizer.readers import LAYOUTS, MODULES, READERS
-from sizer.readers.fields import table as layouts
 from sizer.readers.huggingface import DECODERS, ENCODERS, HYBRIDS, NESTED
+from sizer.readers.reading import table as layouts
 from sizer.render import COMMANDS as OUTPUTS
 from sizer.render import formats
 from sizer.rules import RULES

@@ -15,8 +15,8 @@ from shapes.memory import memory
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
+from sizer.checking.grading import Proposals, propose
 from sizer.checking.project import Suppression
-from sizer.checking.proposals import Proposals, propose
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from sizer.checking.findings import PricedSuggestion
-from sizer.checking.grading import PricedStep, price_offer
-from sizer.checking.proposals import Proposals
+from sizer.checking.grading import PricedStep, Proposals, price_offer
 from sizer.rules.base import Suggestion
 
 #: Dimension -> the multiple that its neighbours are of: widths by whole tiles, a vocabulary as rules ask.

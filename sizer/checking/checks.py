@@ -13,9 +13,8 @@ from shapes.json_form import Named, Names
 from shapes.operators import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
 from sizer.checking.findings import ModelSummary, PricedFinding, Report, StepTime
-from sizer.checking.grading import PricedStep, findings_by_cause, grade, together, unpriced_findings
+from sizer.checking.grading import PricedStep, Proposals, findings_by_cause, grade, propose, together, unpriced_findings
 from sizer.checking.project import Suppression, load_defaults, load_suppression
-from sizer.checking.proposals import Proposals, propose
 from sizer.rules.base import NotApplicable
 from sizer.subject import Subject, read_subject, resized_subject
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from shapes.frozen import frozen
 from shapes.json_form import Names, shown
 from shapes.model.parameters import Unproven
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
-from sizer.readers.locate import Place
 from sizer.readers.reading import Unread
+
+if TYPE_CHECKING:
+    from sizer.readers.locate import Place
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")

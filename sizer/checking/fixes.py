@@ -21,12 +21,11 @@ from shapes.model.resize import DIMENSIONS
 from shapes.workload import WORKLOAD_FIELDS, option_of
 from sizer.checking.checks import Request, Settled, report_of
 from sizer.checking.findings import SEVERITIES, Edit, Fix, PricedSuggestion, Report, Severity
-from sizer.checking.grading import SAME_SIZE, equal_work
-from sizer.checking.proposals import Proposals, changed_subject, dimensions_and_fields
+from sizer.checking.grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
 from sizer.readers import Source, is_name
-from sizer.readers.fields import table
 from sizer.readers.loading import MAX_BYTES, decode, find_config
 from sizer.readers.locate import entry, place
+from sizer.readers.reading import table
 from sizer.subject import Subject
 
 #: Dimensions that may be padded with what nothing reads: the tokenizer and the checkpoint's users keep theirs.

@@ -23,8 +23,8 @@ from shapes.operators import Attention, Elementwise, Gemm, GroupedGemm, Operator
 from shapes.workload import Workload
 from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report
+from sizer.checking.grading import propose
 from sizer.checking.project import Suppression
-from sizer.checking.proposals import propose
 from sizer.subject import Subject
 
 

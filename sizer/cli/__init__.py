@@ -12,7 +12,7 @@ import click
 from shapes.errors import InputError
 from shapes.program import DISTRIBUTION, blamed
 from shapes.toml_table import nearest
-from sizer.ending import line
+from sizer.process import line
 
 #: Examples, then headings of `sizer --help` -> command -> its module [and what it is called there], and one line: help
 #: must not import every command.

@@ -14,7 +14,7 @@ from shapes.errors import InputError, refuse
 from shapes.json_form import Named, Values
 from sizer.cli.executors import chosen_executor
 from sizer.cli.options import Asked, given, say_line, subcommand
-from sizer.ending import KEPT, working
+from sizer.process import KEPT, working
 
 if TYPE_CHECKING:
     from shapes.measure import Progress

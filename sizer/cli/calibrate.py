@@ -8,7 +8,7 @@ import click
 
 from shapes.errors import InputError
 from sizer.cli.options import Command, declared, say, say_line, write_answer
-from sizer.ending import KEPT, working
+from sizer.process import KEPT, working
 
 
 @click.command(cls=Command)

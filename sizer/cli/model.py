@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from shapes.engines import ALIASES, FORMATS, USES, list_engines
 from shapes.errors import InputError, refuse
 from shapes.workload import option_of
-from sizer.cli.numbers import seconds
 from sizer.cli.options import (
     Asked,
     given,
     read_standard_input,
+    seconds,
     several,
     subcommand,
     workload_option,
 )
-from sizer.ending import working
+from sizer.process import working
 
 if TYPE_CHECKING:
     from sizer.answers.mfu import StepTimes

@@ -8,7 +8,7 @@ from typing import Any
 from shapes.errors import InputError, refuse
 from shapes.json_form import Names, Values
 from sizer.cli.options import Asked, stated, subcommand
-from sizer.ending import KEPT, working
+from sizer.process import KEPT, working
 
 
 def _read(read: Callable[[str], Any], expected: str, text: str, option: str) -> Any:

@@ -34,11 +34,11 @@ from sizer.documents import (
     within_text,
 )
 from sizer.readers.loading import load_text
-from sizer.readers.locate import Place, locate
 from sizer.readers.reading import sentences
 
 if TYPE_CHECKING:
     from sizer.answers.overview import Overview, Overviews
+    from sizer.readers.locate import Place
 
 #: Columns of CSV: a row a finding.
 FIELDS = (
@@ -246,6 +246,8 @@ def place_of(finding: PricedFinding, path: str, text: str | None) -> Place | Non
     """Where the finding's field is in the file, else the first of the keys that would be changed."""
     if text is None:
         return None
+    from sizer.readers.locate import locate  # a plain check shows no lines
+
     keys = dict.fromkeys([finding.field, *(key for one in finding.suggestions for key in one.change)])
     return next((place for key in keys if (place := locate(text, key, path)) is not None), None)
 

@@ -15,10 +15,9 @@ from typing import Any
 from shapes.errors import InputError, refuse
 from shapes.model import ModelShape
 from shapes.program import added
-from sizer.readers.bases import Tree
-from sizer.readers.fields import Config, Values, table
 from sizer.readers.loading import (
     SUFFIXES,
+    Tree,
     beside,
     check_size,
     find_config,
@@ -28,16 +27,19 @@ from sizer.readers.loading import (
     parse_toml,
 )
 from sizer.readers.reading import (
+    Config,
     NoModel,
     Reading,
     Source,
     UnknownModelType,
+    Values,
     at,
     check_settings,
     lacking,
     named_plainly,
     names_of,
     recipe_of,
+    table,
     unread,
 )
 

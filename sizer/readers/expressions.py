@@ -7,8 +7,7 @@ from collections.abc import Collection, Mapping
 from typing import Any
 
 from shapes.errors import positive_int
-from sizer.readers.fields import Config, Fields, Values, stated, table
-from sizer.readers.reading import at
+from sizer.readers.reading import Config, Fields, Values, at, stated, table
 
 #: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
 _CALLS = {"__builtins__": {}, "int": int, "max": max, "min": min}

@@ -8,8 +8,7 @@ from dataclasses import replace
 from shapes.errors import shorten
 from shapes.model.resize import dimensions
 from sizer.readers import layouts
-from sizer.readers.fields import Config, Fields, Values, table, vocabulary
-from sizer.readers.reading import Reading, Unread
+from sizer.readers.reading import Config, Fields, Reading, Unread, Values, table, vocabulary
 
 NAME = "gpt_neox"
 

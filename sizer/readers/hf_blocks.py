@@ -23,7 +23,7 @@ from shapes.model import (
     run_lengths,
 )
 from shapes.model.layers import each_layer
-from sizer.readers.fields import Fields, Values, table
+from sizer.readers.reading import Fields, Values, table
 
 NAMES = table("formats")["huggingface"]["dimensions"]
 HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from shapes.model import AttentionShape, Augment, Block, Linear, MlpShape, ModelShape, MoeShape, Stack, run_lengths
-from sizer.readers.fields import Fields, Values
 from sizer.readers.hf_blocks import (
     EXPERTS,
     TOP_K,
@@ -19,6 +18,7 @@ from sizer.readers.hf_blocks import (
     model_of,
     sliding_where,
 )
+from sizer.readers.reading import Fields, Values
 
 
 def qwen_windows(fields: Fields) -> Callable[[int], int | None]:

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack
-from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import (
     HEADS,
     HIDDEN,
@@ -24,6 +23,7 @@ from sizer.readers.hf_blocks import (
     positions,
     stack,
 )
+from sizer.readers.reading import Fields, table
 
 _TIED = flag("tie_word_embeddings", True)
 

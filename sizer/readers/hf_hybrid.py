@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 from shapes.model import RecurrentShape
-from sizer.readers.fields import Fields, table
 from sizer.readers.hf_blocks import (
     HEADS,
     NAMES,
@@ -15,6 +14,7 @@ from sizer.readers.hf_blocks import (
     rotary_share,
     told,
 )
+from sizer.readers.reading import Fields, table
 
 #: Names of layers -> what they are.
 _KINDS: dict[str, str] = table("formats")["huggingface"]["layer_kinds"]

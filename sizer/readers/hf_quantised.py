@@ -18,8 +18,7 @@ from shapes.frozen import frozen
 from shapes.model import Block, ModelShape, MoeShape, run_lengths
 from shapes.model.layers import each_layer
 from shapes.recipes import WeightFormat
-from sizer.readers.fields import Fields, Values, stated, table
-from sizer.readers.reading import fits
+from sizer.readers.reading import Fields, Values, fits, stated, table
 
 #: A layer's number in a name, a star for it, or one that it begins with ("layers.1*").
 _LAYER = re.compile(r"(?:^|\.)layers\.(\*|\d+\*?)(?:\.(.*))?$")

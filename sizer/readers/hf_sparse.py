@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import Any
 
 from shapes.model import Compressor, Indexer, Linear, SharedKeyShape, Streams
-from sizer.readers.fields import Fields
 from sizer.readers.hf_blocks import Attention, all_heads, attention, hidden_size, latent, layer_count
+from sizer.readers.reading import Fields
 
 
 def _indexer(fields: Fields, **traits: Any) -> Indexer:

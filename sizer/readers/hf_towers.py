@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack, Tower, run_lengths
-from sizer.readers.fields import Config, Fields, Values, table
+from sizer.readers.reading import Config, Fields, Values, table
 
 
 def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, tuple[str, ...]]:

@@ -14,7 +14,6 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.model import ModelShape
-from sizer.readers.fields import Config, Fields, Values, table
 from sizer.readers.hf_blocks import (
     NAMES,
     POSITIONS,
@@ -31,7 +30,7 @@ from sizer.readers.hf_blocks import (
     with_head,
 )
 from sizer.readers.loading import BESIDE
-from sizer.readers.reading import Reading, UnknownModelType, reading
+from sizer.readers.reading import Config, Fields, Reading, UnknownModelType, Values, reading, table
 
 
 def _function(name: str) -> Callable[..., Any]:

@@ -13,8 +13,7 @@ from shapes.errors import InputError
 from shapes.model.resize import dimensions
 from sizer.readers import huggingface
 from sizer.readers.expressions import check_allowed, expressed, flat, notes_of, workload
-from sizer.readers.fields import Config, Fields, Values, table, tokenizer_size
-from sizer.readers.reading import Reading, at, did_you_mean
+from sizer.readers.reading import Config, Fields, Reading, Values, at, did_you_mean, table, tokenizer_size
 
 
 def reader(name: str) -> Any:

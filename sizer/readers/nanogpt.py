@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sizer.readers import layouts
-from sizer.readers.fields import Config, Fields, Values, table
-from sizer.readers.reading import Reading
+from sizer.readers.reading import Config, Fields, Reading, Values, table
 
 NAME = "nanogpt"
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from sizer.readers.expressions import expressed, optimizer
-from sizer.readers.fields import Config, Fields, Values, table
 from sizer.readers.layouts import opened
 from sizer.readers.megatron import workload
 from sizer.readers.megatron.models import build
-from sizer.readers.reading import Reading, reading
+from sizer.readers.reading import Config, Fields, Reading, Values, reading, table
 
 NAME = "nemo"
 

@@ -8,8 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from sizer.readers.fields import Config, Values
-from sizer.readers.reading import recipe_of
+from sizer.readers.reading import Config, Values, recipe_of
 from sizer.readers.shell.words import ARITHMETIC
 
 #: Functions that are followed in one file, each of which may call others.

@@ -16,9 +16,8 @@ from shapes.errors import InputError, refuse, shorten
 from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import flat
-from sizer.readers.fields import Config, stated, table
 from sizer.readers.loading import beside, load_text, parse_mapping
-from sizer.readers.reading import NoModel, Reading, at
+from sizer.readers.reading import Config, NoModel, Reading, at, stated, table
 from sizer.readers.shell import unknown_in
 from sizer.readers.training import with_settings_of
 

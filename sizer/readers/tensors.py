@@ -16,9 +16,8 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.files import read_bounded
-from sizer.readers.fields import Config, Values, table
 from sizer.readers.loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
-from sizer.readers.reading import Reading, at, fits
+from sizer.readers.reading import Config, Reading, Values, at, fits, table
 
 #: Of a GGUF file: Gemma's, whose tokenizer has 262,000 words, is 16 MiB.
 MAX_HEADER = 2**25

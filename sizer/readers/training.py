@@ -7,9 +7,8 @@ from pathlib import Path
 
 from shapes.errors import InputError
 from sizer.readers.expressions import check_allowed, flat, workload
-from sizer.readers.fields import Config, Fields, Values, table
 from sizer.readers.loading import load_text, parse_mapping
-from sizer.readers.reading import Reading, unread
+from sizer.readers.reading import Config, Fields, Reading, Values, table, unread
 
 
 def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:

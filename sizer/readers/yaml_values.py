@@ -12,8 +12,7 @@ import yaml
 from yaml.composer import Composer
 
 from shapes.errors import InputError
-from sizer.readers.fields import Values
-from sizer.readers.reading import Include
+from sizer.readers.reading import Include, Values
 
 #: libyaml where PyYAML was built with it: ten times as fast.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -16,7 +16,7 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import resize
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
-from sizer.readers.fields import tokenizer_size
+from sizer.readers.reading import tokenizer_size
 from sizer.rules.base import next_multiple
 from sizer.subject import read_subject
 

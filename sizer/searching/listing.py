@@ -19,7 +19,7 @@ from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from sizer.checking.checks import check_subject
-from sizer.checking.proposals import Objections, objections, worse
+from sizer.checking.grading import Objections, objections, worse
 from sizer.rules.base import Context
 from sizer.searching.pricing import rebuilt
 from sizer.searching.result import Ranked

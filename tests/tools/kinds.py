@@ -112,7 +112,7 @@ def _rules_written() -> set[str]:
 
 
 def _layouts_written() -> Collection[str]:
-    layouts: Mapping[str, Any] = import_module("sizer.readers.fields").table("layouts")
+    layouts: Mapping[str, Any] = import_module("sizer.readers.reading").table("layouts")
     return {name for name, row in layouts.items() if "title" in row}
 
 
@@ -125,7 +125,7 @@ def _reader_further(name: str) -> Iterator[str]:
 
 def _keys_further(name: str) -> Iterator[str]:
     for file in ("formats", "known_keys"):
-        if name not in import_module("sizer.readers.fields").table(file):
+        if name not in import_module("sizer.readers.reading").table(file):
             yield f"add its keys to sizer/readers/{file}.json"
 
 
@@ -136,7 +136,7 @@ def _family_words(name: str) -> set[str]:
 
 
 def _family_further(name: str) -> Iterator[str]:
-    reader, fields = import_module("sizer.readers.huggingface"), import_module("sizer.readers.fields")
+    reader, fields = import_module("sizer.readers.huggingface"), import_module("sizer.readers.reading")
     if reader.DEFAULTS_OF.get(name, name) not in fields.table("hf_defaults"):
         yield "write its defaults to sizer/readers/hf_defaults.json: python tests/tools/make_hf_defaults.py"
 

@@ -20,8 +20,8 @@ import click
 
 from shapes.errors import InputError
 from sizer.readers import read_config
-from sizer.readers.fields import table
 from sizer.readers.loading import beside, load_text, parse_mapping
+from sizer.readers.reading import table
 
 TARGET = Path("sizer/readers/released.json")
 NAMES = json.loads((Path(__file__).parent / "released_names.json").read_text("utf-8"))

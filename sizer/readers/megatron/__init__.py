@@ -13,10 +13,9 @@ from shapes.recipes import RECIPES
 from shapes.saving import modules
 from sizer.readers import expressions
 from sizer.readers.expressions import check_allowed
-from sizer.readers.fields import Config, Fields, Values, stated, table
 from sizer.readers.megatron.arguments import is_script, normalised, parse_script
 from sizer.readers.megatron.models import build
-from sizer.readers.reading import Reading, Unread, is_harmless, reading
+from sizer.readers.reading import Config, Fields, Reading, Unread, Values, is_harmless, reading, stated, table
 
 NAME = "megatron"
 

@@ -8,9 +8,8 @@ from operator import itemgetter
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from sizer.readers.bases import Tree
-from sizer.readers.fields import Config, Values, table
-from sizer.readers.reading import recipe_of
+from sizer.readers.loading import Tree
+from sizer.readers.reading import Config, Values, recipe_of, table
 from sizer.readers.shell import Script, follow, unknown_in
 
 #: What parse_script adds to a script's arguments for the reader: not arguments themselves.

@@ -18,8 +18,8 @@ from shapes.model import (
     Stack,
     run_lengths,
 )
-from sizer.readers.fields import MAX_LAYERS, Fields, Values, table, vocabulary
 from sizer.readers.hf_hybrid import recurrence
+from sizer.readers.reading import MAX_LAYERS, Fields, Values, table, vocabulary
 from sizer.readers.shell.words import evaluated
 
 #: A model, and what a person should know of how it was read.

@@ -1,7 +1,8 @@
-"""How the program ends when it is told to, or when nobody reads what it says: one line, a documented exit code.
+"""The process at its terminal: a line of progress while it works, and how it ends.
 
-Until then a terminal shows a line while something takes long: what is done, of how much, the time left, the best so
-far. Nothing is silent for longer than PATIENCE_S. The line is gone before anything else is said.
+The line says what is done, of how much, the time left, the best so far. Nothing is silent for longer than PATIENCE_S.
+The line is gone before anything else is said. The process ends with one line and a documented exit code when it is
+told to, or when nobody reads what it says.
 
 A signal's exit code is 128 plus its number, as shells know it: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP, 141
 when the reader of its output has gone (SIGPIPE).
