@@ -264,7 +264,7 @@ def test_a_device_that_power_does_not_slow_is_refined_too() -> None:
 
 
 def test_the_command_reports_and_writes_only_when_told(tmp_path: Path) -> None:
-    from sizer.cli.calibrate import command
+    from sizer.cli.measuring import calibrate as command
 
     path = tmp_path / "mine.toml"
     shutil.copy(load_device("h200").origin, path)
@@ -282,7 +282,7 @@ def test_the_command_reports_and_writes_only_when_told(tmp_path: Path) -> None:
 
 
 def test_a_store_without_products_of_the_device_says_how_to_measure_some(tmp_path: Path) -> None:
-    from sizer.cli.calibrate import command
+    from sizer.cli.measuring import calibrate as command
 
     stored(tmp_path / "s.db", [])
     outcome = CliRunner().invoke(command, ["--device", "h200", "--store", str(tmp_path / "s.db")])
@@ -291,7 +291,7 @@ def test_a_store_without_products_of_the_device_says_how_to_measure_some(tmp_pat
 
 
 def test_without_a_device_it_is_the_one_here_which_a_cpu_is_not(tmp_path: Path) -> None:
-    from sizer.cli.calibrate import command
+    from sizer.cli.measuring import calibrate as command
 
     outcome = CliRunner().invoke(command, ["--store", str(tmp_path / "store.db")])
     assert isinstance(outcome.exception, InputError)

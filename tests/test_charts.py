@@ -14,9 +14,8 @@ from shapes.workload import Workload
 from sizer.answers.operator_table import ops
 from sizer.checking.findings import Checked
 from sizer.documents import seconds_text
-from sizer.documents.charts import Chart
+from sizer.documents.charts import Chart, timeline
 from sizer.documents.ops import roofline
-from sizer.documents.pipeline import timeline
 from sizer.documents.search import document
 from sizer.render import render
 

@@ -74,8 +74,7 @@ def test_only_the_command_line_and_the_front_doors_construct_an_executor() -> No
         "sizer/answers/bench.py",  # `bench all` runs without click, so without the command line
         "sizer/searching/entry.py",
         "sizer/checking/__init__.py",
-        "sizer/cli/executors.py",
-        "sizer/cli/calibrate.py",
+        "sizer/cli/measuring.py",
         *far,
     }
     assert made

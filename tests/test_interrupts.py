@@ -27,8 +27,7 @@ from shapes.measure.suite import sweep_jobs
 from shapes.program import REQUESTS
 from sizer.answers.plan import Candidate
 from sizer.process import working
-from sizer.searching.paired import Race
-from sizer.searching.strategies import STRATEGIES
+from sizer.searching.strategies import STRATEGIES, Race
 
 ROOT = Path(__file__).parents[1]
 GPT2, DEEPSEEK = (str(ROOT / f"tests/data/configs/{name}.json") for name in ("gpt2", "deepseek-v3"))

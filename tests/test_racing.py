@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from sizer.searching.paired import (
+from sizer.searching.strategies import (
     BASELINE_BATCH,
     BATCH,
+    LEAST,
     OWN_SPREAD,
     SCOUTS,
     START,
@@ -20,8 +21,9 @@ from sizer.searching.paired import (
     PairedSamples,
     Race,
     Sample,
+    exhaustive,
+    racing,
 )
-from sizer.searching.strategies import LEAST, exhaustive, racing
 
 
 def race(*arguments: Any, **options: Any) -> Outcome:

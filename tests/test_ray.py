@@ -21,7 +21,7 @@ from shapes.measure.store import Store
 from shapes.measure.workers import Workers
 from shapes.operators import Gemm
 from shapes.program import install
-from sizer.cli import executors, main
+from sizer.cli import main, measuring
 
 FAST = ("--max-time", "0.002", "--precision", "0.9")
 PRODUCTS = ("-m", "32", "-n", "32", "-k", "16:23:1")
@@ -32,7 +32,7 @@ def job(k: int) -> Job:
 
 
 def test_without_ray_one_line_says_how_to_install_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executors, "find_spec", lambda name: None)
+    monkeypatch.setattr(measuring, "find_spec", lambda name: None)
     result = CliRunner().invoke(main, ["bench", *PRODUCTS, "--ray", "auto"])
     assert (result.exit_code, result.output) == (
         2,

@@ -26,11 +26,10 @@ from shapes.step import Pricer
 from sizer.cli import main
 from sizer.searching.baseline import Baseline
 from sizer.searching.measuring import _timing, weighted_jobs
-from sizer.searching.paired import Outcome, Race
 from sizer.searching.pricing import price
 from sizer.searching.space import Limits
 from sizer.searching.spaces import make_space
-from sizer.searching.strategies import STRATEGIES
+from sizer.searching.strategies import STRATEGIES, Outcome, Race
 
 pytestmark = pytest.mark.slow
 

@@ -15,8 +15,8 @@ from mcp import Client, StdioServerParameters, stdio_client
 from pygls.lsp.client import LanguageClient
 
 import sizer
-from sizer.answers.neighbours import neighbours
 from sizer.checking.checks import Request
+from sizer.checking.grading import neighbours
 from sizer.readers.locate import key_at
 
 pytestmark = pytest.mark.slow

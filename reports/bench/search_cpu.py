@@ -35,11 +35,10 @@ from sizer.render import render
 from sizer.searching import search
 from sizer.searching.baseline import Baseline, Scope
 from sizer.searching.measuring import weighted_jobs
-from sizer.searching.paired import Outcome, Race, Sample
 from sizer.searching.pricing import price
 from sizer.searching.space import Limits, Space
 from sizer.searching.spaces import make_space
-from sizer.searching.strategies import exhaustive, racing
+from sizer.searching.strategies import Outcome, Race, Sample, exhaustive, racing
 
 REPORTS = Path(__file__).resolve().parents[1]
 DATA = REPORTS / "data" / "search-cpu"

@@ -26,8 +26,7 @@ from tabulate import tabulate
 
 from shapes.cost import predict
 from shapes.operators import Gemm
-from sizer.searching.paired import Race
-from sizer.searching.strategies import exhaustive, racing
+from sizer.searching.strategies import Race, exhaustive, racing
 
 REPORTS = Path(__file__).resolve().parents[1]
 #: One run's relative noise: the right half of a Student t with 3 degrees of freedom, of this scale.

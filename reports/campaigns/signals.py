@@ -115,7 +115,7 @@ def _interrupted(
                 [sys.executable, "-m", "sizer", *words], cwd=ROOT, stderr=file, stdout=subprocess.DEVNULL
             )
     else:
-        server.set_forkserver_preload(["torch", "sizer.cli.bench", "sizer.cli.search", "shapes.measure.in_process"])
+        server.set_forkserver_preload(["torch", "sizer.cli.measuring", "sizer.cli.search", "shapes.measure.in_process"])
         process = server.Process(target=program, args=(words, said))
         process.start()
     assert process.pid is not None

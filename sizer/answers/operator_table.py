@@ -1,4 +1,7 @@
-"""`ops`: the operator table of a configuration, with shapes and predicted times."""
+"""`ops`: the operator table of a configuration, with shapes and predicted times; with its check and its memory
+
+everything there is to see of it.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,13 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.json_form import Values, shown
+from shapes.memory import Memory, memory
 from shapes.operators import Attention, CachedAttention, Operator
 from shapes.step import Pricer, Step
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords
 from sizer.checking.checks import step_time, summary
-from sizer.checking.findings import ModelSummary, StepTime
+from sizer.checking.findings import ModelSummary, Report, StepTime
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
 
@@ -190,3 +194,31 @@ def _dimensions(operator: Operator) -> tuple[int | None, int | None, int | None]
         # Its scores' product: queries x keys over the head dimension, a head at a time.
         return operator.q_len, operator.kv_len, operator.head_dim
     return getattr(operator, "m", None), getattr(operator, "n", None), getattr(operator, "k", None)
+
+
+@frozen
+class Overview:
+    """One configuration. ``memory`` None: it cannot be counted (a trace, which names no sizes)."""
+
+    report: Report
+    table: OperatorTable
+    memory: Memory | None
+    device: Device
+
+
+@frozen
+class Overviews:
+    """Those of one call, in the order the configurations were named."""
+
+    items: tuple[Overview, ...]
+
+
+def overview(subject: Subject, device: Device, report: Report) -> Overview:
+    """``report`` is what the check of ``subject`` on ``device`` found."""
+    counted = None
+    if subject.model is not None:
+        try:
+            counted = memory(subject.model, subject.workload, device=device, implementation=subject.implementation)
+        except InputError:  # a split that it cannot be counted for: the check says which
+            counted = None
+    return Overview(report, ops_of_subject(subject, device), counted, device)

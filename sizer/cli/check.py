@@ -26,7 +26,7 @@ from sizer.cli.options import (
 
 if TYPE_CHECKING:
     from shapes.measure import Executor
-    from sizer.answers.overview import Overviews
+    from sizer.answers.operator_table import Overviews
     from sizer.checking.checks import Settled
     from sizer.checking.findings import Checked, Report
     from sizer.checking.fixes import ConfigText, Fixed
@@ -84,7 +84,7 @@ def command(asked: Asked) -> None:
         raise InputError("expected one, to measure on or to fix for", key="--device", value=", ".join(asked.devices))
     found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else None)
     if asked.measure:
-        from sizer.cli.executors import chosen_executor
+        from sizer.cli.measuring import chosen_executor
 
         found.executor = chosen_executor(asked.ray, asked.on)
     _take_project_s(asked)
@@ -205,7 +205,7 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
 def _pages(found: _Found, shown: Checked) -> Overviews:
     """Of each report that is shown all there is to see."""
     from shapes.device import load_device
-    from sizer.answers.overview import Overviews, overview
+    from sizer.answers.operator_table import Overviews, overview
 
     reports = shown.reports
     return Overviews(tuple(overview(found.subjects[one.path], load_device(one.device), one) for one in reports))

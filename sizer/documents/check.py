@@ -37,7 +37,7 @@ from sizer.readers.loading import load_text
 from sizer.readers.reading import sentences
 
 if TYPE_CHECKING:
-    from sizer.answers.overview import Overview, Overviews
+    from sizer.answers.operator_table import Overview, Overviews
     from sizer.readers.locate import Place
 
 #: Columns of CSV: a row a finding.
@@ -128,7 +128,7 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
     ]
     if seen is not None:
         from sizer.documents import memory, ops  # only pages show these
-        from sizer.documents.pipeline import timeline
+        from sizer.documents.charts import timeline
 
         parts.append(Charts(partial(ops.roofline, seen.table)))
         if step is not None:

@@ -20,7 +20,7 @@ from sizer.documents import (
     seconds_text,
     split_text,
 )
-from sizer.documents.pipeline import timeline
+from sizer.documents.charts import timeline
 
 #: Reasons why others are not listed, in a text.
 SHOWN = 12

@@ -4,21 +4,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
-from shapes.model import AttentionShape, Augment, Block, Linear, MlpShape, ModelShape, MoeShape, Stack, run_lengths
+from shapes.model import (
+    AttentionShape,
+    Augment,
+    Block,
+    Compressor,
+    Indexer,
+    Linear,
+    MlpShape,
+    ModelShape,
+    MoeShape,
+    RecurrentShape,
+    SharedKeyShape,
+    Stack,
+    Streams,
+    run_lengths,
+)
 from sizer.readers.hf_blocks import (
     EXPERTS,
+    HEADS,
+    NAMES,
     TOP_K,
+    Attention,
     all_heads,
+    attention,
     head_dim,
     hidden_size,
     latent,
     layer_count,
     listed,
     model_of,
+    rotary_share,
     sliding_where,
+    told,
 )
-from sizer.readers.reading import Fields, Values
+from sizer.readers.reading import Fields, Values, table
 
 
 def qwen_windows(fields: Fields) -> Callable[[int], int | None]:
@@ -279,3 +301,283 @@ def projection(fields: Fields, name: str) -> tuple[Linear, ...]:
     if width is None:
         return ()
     return (Linear(name, hidden, width) if name == "project_in" else Linear(name, width, hidden),)
+
+
+def _indexer(fields: Fields, **traits: Any) -> Indexer:
+    """DeepSeek's lightning indexer, whose queries come from the queries' latent."""
+    heads, dim, kept = (fields.integer(f"index_{name}") for name in ("n_heads", "head_dim", "topk"))
+    return Indexer(heads, dim, kept, query_rank=fields.integer("q_lora_rank"), **traits)
+
+
+def chosen_latent(fields: Fields, **traits: Any) -> Callable[[int], Attention]:
+    """Latent attention over the keys that an indexer chooses: each layer's own, or the choice of a layer before."""
+    core, indexer = latent(fields, **traits)(0), _indexer(fields)
+    own = _runs_indexer(fields)
+    layers = {one: replace(core, indexer=replace(indexer, reused=not one)) for one in (True, False)}
+    return lambda layer: layers[own[layer]]
+
+
+def _runs_indexer(fields: Fields) -> list[bool]:
+    """The layers that run their indexer (GLM-5.2 and later: one in four)."""
+    layers = layer_count(fields)
+    every = fields.count("index_topk_freq", default=1) or 1
+    first = fields.count("index_skip_topk_offset", default=2)
+    pattern = fields.raw("index_topk_pattern", default=None)
+    words = fields.strings("indexer_types", layers) or (list(pattern) if isinstance(pattern, (str, list)) else [])
+    if words:
+        fields.refuse(
+            len(words) != layers or not {"full", "shared", "F", "S"}.issuperset(words),
+            f"expected full or shared for each of the {layers} layers",
+            "indexer_types",
+        )
+        return [word in ("full", "F") for word in words]
+    return [max(layer - first + 1, 0) % every == 0 for layer in range(layers)]
+
+
+def norm_gates(fields: Fields) -> tuple[Linear, ...]:
+    """A.X-K2: a gate on a norm's output, of that through few channels."""
+    rank, hidden = fields.integer("gated_norm_rank"), hidden_size(fields)
+    return Linear("norm_gate.down", rank, hidden), Linear("norm_gate.up", hidden, rank)
+
+
+def chosen_or_sliding(fields: Fields, **near: int) -> Callable[[int], Attention]:
+    """dots3_note: latent attention over chosen keys, and over a window in layers with sizes of their own, which a file
+
+    gives by layer (``per_layer_config``) or as keys of their own (``near``).
+    """
+    traits: dict[str, Any] = {"gate": "heads", "key_norm": True}
+    layers, listed = layer_count(fields), fields.nested("per_layer_config")
+    chosen, window = chosen_latent(fields, **traits), fields.count("sliding_window", "sliding_window_size", default=512)
+    slides = fields.flag("use_sliding_window", default=True)
+    usual = ["sliding_attention" if slides and i > 1 and i % 4 != 1 else "full_attention" for i in range(layers)]
+    words = fields.strings("layer_types", layers) or usual
+    # Files that list no layers' sizes call those with an indexer full_attention, too.
+    dense = "" if fields.flag("use_dsa", default=not listed.config) else "full_attention"
+    near["qk_rope_head_dim"] = near["qk_rope_head_dim"] or near["head_dim"] - near["qk_nope_head_dim"]
+
+    def of(layer: int) -> Attention:
+        if words[layer] != "sliding_attention":
+            return replace(chosen(layer), indexer=None) if words[layer] == dense else chosen(layer)
+        given = listed.nested(str(layer)).config if listed.config else near
+        own = Fields({**fields.defaults, **fields.config, **given}, fields.where, prefix=f"layer {layer}: ")
+        return latent(own, window=window, **traits)(layer)
+
+    return of
+
+
+def blocks_of_keys(fields: Fields) -> Callable[[int], Attention]:
+    """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
+    layers, inside = layer_count(fields), fields.nested("sparse_attention_config")
+
+    def size(name: str, legacy: str) -> int:
+        found = inside.optional(legacy)
+        return fields.integer(f"index_{name}") if found is None else found
+
+    indexer = Indexer(
+        size("n_heads", "sparse_num_index_heads"),
+        size("head_dim", "sparse_index_dim"),
+        size("topk_blocks", "sparse_topk_blocks"),
+        size("block_size", "sparse_block_size"),
+        grouped=True,
+    )
+    inside.ignore("sparse_local_block", "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
+    words, numbers = fields.strings("layer_types", layers), inside.integers("sparse_attention_freq")
+    sparse = [word == "minimax_m3_sparse" for word in words] if words else [bool(one) for one in numbers]
+    if not inside.flag("use_sparse_attention", default=True):
+        sparse = []
+    fields.ignore("use_qk_norm", "partial_rotary_factor", "index_local_blocks")
+    gate, share = fields.flag("attention_output_gate"), fields.integer("rotary_dim") / fields.integer("head_dim")
+    whole = attention(qk_norm="head", gate="queries" if gate else "none", rotary=share)
+    core = whole(fields)(0)
+    chosen = replace(core, indexer=indexer)
+    return lambda layer: chosen if layer < len(sparse) and sparse[layer] else core
+
+
+#: The words for layers, and how many tokens their entries stand for (0: a window alone).
+_RATES = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+
+
+def _rates(fields: Fields) -> list[int]:
+    """How many tokens each layer's compressed entries stand for."""
+    layers = layer_count(fields)
+    words, ratios = fields.strings("layer_types", layers), fields.integers("compress_ratios")[:layers]
+    default = [128] * min(layers, 2) + [4 if layer % 2 else 128 for layer in range(max(layers - 2, 0))]
+    found = [_RATES.get(word, -1) for word in words] if words else ratios or default
+    fields.refuse(
+        len(found) != layers or not set(_RATES.values()).issuperset(found),
+        f"expected 0, 4 or 128 for each of the {layers} layers",
+        "layer_types",
+        "compress_ratios",
+    )
+    return found
+
+
+def shared_keys(fields: Fields) -> Callable[[int], Attention]:
+    """DeepSeek-V4: one key that is the value too; a window of them, and compressed ones that an indexer chooses."""
+    heads, dim, rates = all_heads(fields), fields.integer("head_dim"), _rates(fields)
+    given = fields.optional("qk_rope_head_dim")
+    rotary = given or int(dim * fields.number("partial_rotary_factor", default=64 / 512))
+    groups, rank = fields.integer("o_groups"), fields.integer("o_lora_rank")
+    fields.quotient(heads, groups, f"the {heads} attention heads", "o_groups")
+    window = fields.count("sliding_window") or None
+    core = SharedKeyShape(heads, dim, fields.integer("q_lora_rank"), groups, rank, window, rotary)
+    core = replace(core, dropout=fields.number("attention_dropout"))
+    said, shapes = fields.nested("compress_rates"), {0: core}
+    for kind, short, usual, series in ((4, "csa", 4, 2), (128, "hca", 128, 1)):
+        name = next(word for word, rate in _RATES.items() if rate == kind)
+        rate = fields.optional(f"compress_rate_{short}") or said.optional(name) or usual
+        shapes[kind] = replace(core, compressor=Compressor(rate, dim, series))
+        if series == 2:
+            own = Compressor(rate, fields.integer("index_head_dim"), series)
+            shapes[kind] = replace(shapes[kind], indexer=_indexer(fields, compressor=own))
+    return lambda layer: shapes[rates[layer]]
+
+
+def streams(fields: Fields) -> Streams:
+    """Residual streams of hyper-connections."""
+    return Streams(fields.integer("hc_mult"))
+
+
+#: Names of layers -> what they are.
+_KINDS: dict[str, str] = table("formats")["huggingface"]["layer_kinds"]
+#: Groups of heads that share keys and queries, as files call them.
+_GROUPS = (*NAMES["linear_key_heads"], *NAMES["state_groups"])
+
+
+def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], Callable[[int], RecurrentShape]]:
+    """A mixer of these traits, each a value or a function of the fields; ``key``: what the file calls its groups."""
+
+    def part(fields: Fields) -> Callable[[int], RecurrentShape]:
+        said = told(fields, traits)
+        heads, dim = said["heads"], said["head_dim"]
+        said["norm"] = {"inner": heads * dim, "head": dim}.get(said.get("norm", 0), 0)
+        said["in_proj"] = tuple(map(tuple, said.get("in_proj", ())))
+        said["low_rank"] = tuple(said.get("low_rank", ()))
+        said = {"groups": heads, "state": dim, **said}
+        known = (name for name in _GROUPS if name in fields.config or name in fields.defaults)
+        fields.quotient(heads, said["groups"], f"the {heads} heads that keep states", key or next(known, _GROUPS[0]))
+        # States are taken to be kept in fp32 (shapes.operators.cores).
+        kept = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+        fields.ignore(*(name for name in kept if fields.config.get(name) == "float32"))
+        shape = RecurrentShape(**said)
+        return lambda _: shape
+
+    return part
+
+
+def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
+    for one in listed:
+        fields.refuse(one not in _KINDS, f"expected layers of {', '.join(sorted(_KINDS))}, found {one!r}", *names)
+    return [_KINDS[one] for one in listed]
+
+
+def _layer_kinds(fields: Fields, whole: Callable[[int], bool]) -> list[str]:
+    """The layers' kinds as the file lists them, else attention where ``whole`` says."""
+    layers, names = layer_count(fields), ("layer_types", "layers_block_type")
+    listed = next((found for name in names if (found := fields.strings(name, layers))), None)
+    return _kinds(fields, listed or ["attention" if whole(layer) else "mamba" for layer in range(layers)], *names)
+
+
+def by_period(fields: Fields, every: int, key: str = "", offset: str = "") -> list[str]:
+    """Attention in one layer of each period: the last one, or that at ``offset``."""
+    period = (fields.optional(key) if key else None) or every
+    at = fields.count(offset) if offset else period - 1
+    return _layer_kinds(fields, lambda layer: layer % period == at)
+
+
+def by_list(fields: Fields, key: str = "", otherwise: bool = False) -> list[str]:
+    """Attention in the layers that are listed; without a list in all layers, or ``otherwise`` False: in none."""
+    listed = key and fields.raw(key, default=None) is not None
+    whole = fields.integers(key) if listed else range(layer_count(fields) if otherwise else 0)
+    return _layer_kinds(fields, lambda layer: layer in whole)
+
+
+def both_kinds(fields: Fields) -> list[str]:
+    return ["both"] * layer_count(fields)
+
+
+def inner_width(fields: Fields, expand: str) -> int:
+    return int(fields.number(expand, default=2.0) * hidden_size(fields))
+
+
+def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str = "") -> int:
+    """Channels of a Mamba head: all heads have as many as are ``inner``, or ``expand`` times the hidden size."""
+    inside = (fields.optional(inner) if inner else None) or inner_width(fields, expand)
+    number, given = fields.integer(heads), fields.raw(dim, default="auto")
+    channels = inside // number if given == "auto" else fields.integer(dim)
+    fields.refuse(number * channels != inside, f"expected {heads} x {dim} = {inside}", heads)
+    return channels
+
+
+def step_rank(fields: Fields, key: str) -> int:
+    """The rank of Mamba-1's time steps."""
+    automatic = fields.raw(key, default="auto") == "auto"
+    return -(-hidden_size(fields) // 16) if automatic else fields.integer(key)
+
+
+def listed_parts(fields: Fields) -> list[str]:
+    """nemotron_h's layers of one part each: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
+    pattern = fields.text("hybrid_override_pattern")
+    listed = fields.raw("layers_block_type", "layer_types", default=None) or list(pattern)
+    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
+        raise fields.error("expected a list of layer types", "layers_block_type", "layer_types")
+    usual = ["linear_attention", "moe", "full_attention", "mlp"]
+    return _kinds(fields, listed or usual, "hybrid_override_pattern")
+
+
+def parts_with_experts(fields: Fields) -> list[bool]:
+    return [kind == "moe" for kind in listed_parts(fields)]
+
+
+def granite_rotary(fields: Fields) -> float:
+    return float(fields.text("position_embedding_type") == "rope")
+
+
+def wherever(fields: Fields, key: str) -> Callable[[int], bool]:
+    """In all layers or in none."""
+    on = fields.raw(key, default=0) not in (0, None)
+    return lambda _: on
+
+
+def olmo_rotary(fields: Fields) -> float:
+    rotated = fields.raw("rope_parameters", default=None)
+    return 0.0 if isinstance(rotated, dict) and rotated.get("rope_theta", 0) is None else 1.0
+
+
+def olmo_linear(fields: Fields, key: str, share: int = 0) -> int:
+    """Attention's heads where the file does not say, of three quarters of its channels, values of twice as many."""
+    heads = fields.integer(*HEADS)
+    return fields.integer(key, default=share * int(0.75 * hidden_size(fields) / heads) or heads)
+
+
+def kimi_kinds(fields: Fields) -> list[str]:
+    own = fields.nested("linear_attn_config")
+    whole = own.integers("full_attn_layers")
+    own.ignore("kda_layers", "gate_lower_bound")
+    return _layer_kinds(fields, lambda layer: layer + 1 in whole if whole else layer > 0 and layer % 4 == 0)
+
+
+def kimi_latent_norm(fields: Fields) -> list[tuple[str, int]]:
+    narrow = fields.optional("routed_expert_hidden_size")
+    return [("moe.latent_norm", narrow)] if narrow and fields.flag("latent_moe_use_norm") else []
+
+
+def minimax_share(fields: Fields) -> float:
+    rotary, dim = fields.count("rotary_dim"), fields.optional("head_dim")
+    return min(rotary / dim, 1.0) if rotary and dim else rotary_share(1.0)(fields)
+
+
+def minimax_kinds(fields: Fields) -> list[str]:
+    """Every other layer attends, or as MiniMax's files list them."""
+    own = fields.integers("attn_type_list")
+    whole = own if len(own) == layer_count(fields) else [1, 0] * layer_count(fields)
+    return _layer_kinds(fields, lambda layer: bool(whole[layer]))
+
+
+def lfm2_width(fields: Fields) -> int:
+    width = fields.integer("block_ff_dim", "intermediate_size")
+    if not fields.flag("block_auto_adjust_ff_dim", default=True):
+        return width
+    step = fields.integer("block_multiple_of")
+    width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * int(2 * width / 3))
+    return -(-width // step) * step

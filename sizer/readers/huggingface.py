@@ -35,7 +35,7 @@ from sizer.readers.reading import Config, Fields, Reading, UnknownModelType, Val
 
 def _function(name: str) -> Callable[..., Any]:
     """A function of a file's fields that a table calls by its name; no module is loaded past the one that has it."""
-    homes = ("blocks", "decoders", "sparse", "hybrid", "encoder")
+    homes = ("blocks", "decoders", "encoder")
     modules = (import_module(f"sizer.readers.hf_{one}") for one in homes)
     found: Callable[..., Any] = next(getattr(one, name) for one in modules if hasattr(one, name))
     return found

@@ -26,10 +26,17 @@ from shapes.operators import Gemm, GroupedGemm
 from shapes.program import REQUESTS
 from shapes.workload import Workload
 from sizer.checking.measured import device_at_hand
-from sizer.searching.paired import MOST_SAMPLES, BaselineError, CannotRunError, Outcome, Race
 from sizer.searching.pricing import Progress, TimedCandidate, Times, rebuilt, timed_operators
 from sizer.searching.space import Objective, Space, whole_heads
-from sizer.searching.strategies import MOST_PREPARED, STRATEGIES
+from sizer.searching.strategies import (
+    MOST_PREPARED,
+    MOST_SAMPLES,
+    STRATEGIES,
+    BaselineError,
+    CannotRunError,
+    Outcome,
+    Race,
+)
 
 #: (job, how many times it counts in the candidate's time)
 WeightedJobs = Sequence[tuple[Job, float]]

@@ -15,27 +15,389 @@ by that alone, since a kernel's buffers make it faster or slower for as long as 
 
 Exhaustive measures every candidate as a sweep does, in rounds of random order. Each sample is a ratio to the baseline
 paired with it, from which clock states cancel, so that LEAST of them will do.
+
+Both pair candidates with the baseline: they are timed in small batches, a few after each batch of the baseline, and
+what is kept is the logarithm of their ratio to it: clocks that drift through a search of minutes cancel. Predictions
+err in two ways: each candidate by itself, and whole classes of candidates that are alike in structure (an alignment,
+whole or partial waves) together. A measurement errs in a third: where its buffers lie makes a kernel faster or slower
+by up to a percent for as long as it stays prepared.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import field, replace
+from math import log, sqrt
+from random import Random
 
 import numpy as np
+from numpy.typing import NDArray
+from scipy.special import stdtr
 
-from sizer.searching.paired import (
-    GROUP,
-    MOST_SAMPLES,
-    NOISY_PREPARED,
-    START,
-    Array,
-    Outcome,
-    PairedSamples,
-    Race,
-    Renew,
-    any_of,
-)
+from shapes.frozen import frozen
+from shapes.measure.stats import correlation_length
+from shapes.program import REQUESTS
+
+Array = NDArray[np.float64]
+#: ``sample(index, count)`` -> seconds of ``count`` more runs; CannotRunError where the candidate cannot run.
+Sample = Callable[[int, int], Array]
+#: ``renew(index)``: the candidate's kernels are prepared anew before its next run.
+Renew = Callable[[int], None]
+
+#: Runs of the baseline to start with; of a candidate at a time; of the baseline that these are paired with.
+START, BATCH, BASELINE_BATCH = 12, 2, 1
+#: So many candidates are timed after one batch of the baseline.
+GROUP = 8
+#: The baseline's level is the median of so many of its latest runs.
+WINDOW = 12
+#: A device is noisy where one in ten runs of the baseline deviates from the level before by over so many times the
+#: regret.
+NOISY = 2.0
+#: There the level is the latest only: the median of so many runs of the baseline, all paired with the same candidates.
+NOISY_BASELINE_BATCH = 4
+#: Batches of a kernel prepared anew there: three preparations have as many as tell anything.
+NOISY_PREPARED = 7
+#: A candidate's own spread counts from so many batches on; before, it is no smaller than what others' is.
+OWN_SPREAD = 20
+#: Below this relative spread nothing is trusted to be known.
+LEAST_SPREAD = 0.001
+#: The predictions' error is never believed to be smaller than this.
+LEAST_ERROR = 0.005
+#: Degrees of freedom: predictions, and states of a clock, are far off more often than a normal distribution has it.
+FREEDOM = 8
+#: The standard error of a median over that of a mean.
+MEDIAN = 1.2533
+#: Of the looks that tell how far predictions are off, one in so many candidates, and at most this many of unknown
+#: structure: where a third of them are off as one, a dozen looks miss it in one case of a hundred.
+SCOUTED, SCOUTS = 4, 12
+#: What a preparation is believed to be worth before several were seen, one standard deviation, and with how many
+#: looks' weight; candidates are prepared anew whose chances depend on twice that.
+PREPARATION, PREPARATION_LOOKS = 0.005, 2
+#: No more candidates than this are prepared anew.
+FINALISTS = 32
+#: Rounds are repeated before anything is judged anew, so that each adds a GROWTH-th of the runs so far: asked after
+#: every round, an interval is narrow enough by chance too.
+GROWTH = 10
+#: No candidate gets more runs: what is closer than they can tell stays open, and how sure the answer is says so.
+MOST_SAMPLES = 10_000
+
+
+class CannotRunError(RuntimeError):
+    """A candidate cannot run; the text says why."""
+
+
+class BaselineError(RuntimeError):
+    """The baseline cannot run, without which no sample means anything; the text says why."""
+
+
+@frozen
+class Race:
+    """Find the candidate of least seconds x weight; index 0 is the baseline, always measured.
+
+    ``predicted_s`` order the candidates, ``error`` is their relative error (one standard deviation), ``weights`` turn
+    seconds into the objective (default 1). ``regret``: a difference that does not matter; ``confidence``: how sure to
+    be. ``progress(done, of, best)``. ``classes``: of each candidate, what the predictions may be off for as a whole
+    (None: not known). ``renew``: prepares a candidate's kernels anew (None: nothing can).
+    """
+
+    predicted_s: Sequence[float]
+    error: float
+    sample: Sample
+    weights: Sequence[float] | None = None
+    regret: float = 0.01
+    confidence: float = 0.95
+    out_of_time: Callable[[], bool] = field(default=lambda: False)
+    progress: Callable[[int, int, int], None] | None = None
+    classes: Sequence[Hashable] | None = None
+    renew: Renew | None = None
+
+
+@frozen
+class Outcome:
+    """How a search ended. ``best`` indexes the candidates, of which 0 is the baseline.
+
+    ``ratios``: index -> log(seconds / the baseline's at the same time), one a sample, of those looked at; ``errors``:
+    index -> standard error of their median, of few samples by how far the others' spread.
+    ``baseline_s``: all of the baseline's samples. ``sure``: the chance that no candidate beats ``best`` by more than
+    the regret, as far as the predictions' error is what it is said to be. ``finished``: not cut short by time.
+    ``failed``: index -> why it cannot run.
+    """
+
+    best: int
+    ratios: Mapping[int, Array]
+    errors: Mapping[int, float]
+    baseline_s: Array
+    samples: int
+    spent_s: float
+    sure: float
+    finished: bool
+    failed: Mapping[int, str]
+
+
+class PairedSamples:
+    """The samples of a race so far, the baseline's first. BaselineError: the baseline cannot run."""
+
+    def __init__(self, race: Race) -> None:
+        self._race = race
+        count = len(race.predicted_s)
+        self._offsets: Array = np.log(np.ones(count) if race.weights is None else race.weights)
+        self.prior: Array = np.log(race.predicted_s) + self._offsets
+        codes: dict[Hashable, int] = {}
+        self._classes = np.array([codes.setdefault(one, len(codes)) for one in race.classes or [0] * count])
+        self.ratios: dict[int, Array] = {}
+        #: Of each candidate: the logarithm of what is minimised against the baseline's seconds, the spread of its
+        #: batches, how many of them there were.
+        self.centres: Array = np.full(count, np.inf)
+        self._spreads: Array = np.zeros(count)
+        self._batches = np.zeros(count, dtype=np.int64)
+        self.failed: dict[int, str] = {}
+        self.baseline_s: list[float] = []
+        #: How far each of the baseline's runs was from the level before.
+        self._deviations: list[float] = []
+        self._level = 0.0
+        self.noisy = False
+        self._order = Random(0)
+        self.samples, self.spent_s = 0, 0.0
+        self._take_baseline(START)
+        self._judge({0})
+
+    @property
+    def seen(self) -> NDArray[np.int64]:
+        return np.flatnonzero(self._batches)
+
+    @property
+    def unseen(self) -> NDArray[np.int64]:
+        """Candidates that were not looked at, and may run."""
+        return np.setdiff1d(np.flatnonzero(self._batches == 0), list(self.failed))
+
+    @property
+    def best(self) -> int:
+        return int(np.argmin(self.centres))
+
+    def scouts(self) -> list[int]:
+        """Whom to look at whatever is predicted, for how far off it is: the likeliest of each class, or of each of
+
+        equal parts of the candidates in the order of their predictions. The likeliest classes first.
+        """
+        order = np.argsort(self.prior[1:], kind="stable") + 1
+        most = max(SCOUTED, len(order) // SCOUTED)
+        if self._race.classes is not None:
+            firsts = {
+                int(code): int(index) for code, index in zip(self._classes[order[::-1]], order[::-1], strict=True)
+            }
+            return sorted(firsts.values(), key=lambda index: float(self.prior[index]))[:most]
+        parts = np.array_split(order, min(SCOUTS, most))
+        return [int(part[0]) for part in parts if len(part)]
+
+    def tell(self, still_open: Sequence[int] | NDArray[np.int64]) -> None:
+        """Who is neither eliminated nor known well enough; the batches these had count for a part of their way."""
+        if self._race.progress is not None:
+            done = int(np.minimum(self._batches[still_open], OWN_SPREAD - 1).sum())
+            whole = len(self.prior) * OWN_SPREAD
+            self._race.progress(whole - len(still_open) * OWN_SPREAD + done, whole, self.best)
+
+    def take(self, indices: Sequence[int], count: int = BATCH, rounds: int = 1) -> bool:
+        """``count`` runs of each candidate and round, in random order, a few after each batch of the baseline.
+
+        False: time ran out before the end. BaselineError: the baseline cannot run.
+        """
+        others = [index for index in indices if index != 0]
+        complete = all(self._round(others, count) for _ in range(rounds))
+        self._judge({0, *others})
+        return complete
+
+    def _round(self, others: list[int], count: int) -> bool:
+        self._order.shuffle(others)
+        for start in range(0, max(1, len(others)), GROUP):
+            if REQUESTS or self._race.out_of_time():
+                return False
+            self._take_baseline(NOISY_BASELINE_BATCH if self.noisy else BASELINE_BATCH)
+            for index in others[start : start + GROUP]:
+                if REQUESTS or self._race.out_of_time():
+                    return False
+                if index not in self.failed:
+                    self._try(index, count)
+        return True
+
+    def finalists(self, risk: float, round_s: float) -> list[int]:
+        """The best and those that may beat it if preparing a kernel anew moves it by twice what is believed usual.
+
+        The nearest of them, two at least, that a batch each and one of the baseline take no more than ``round_s`` of;
+        no more than FINALISTS.
+        """
+        likely = self.chances(moved=2 * PREPARATION) > risk / len(self.prior)
+        likely[self.best], likely[self.unseen] = True, False
+        nearest = np.array(sorted(np.flatnonzero(likely), key=lambda index: float(self.centres[index])))
+        seconds = self.seconds()
+        afforded = int((BATCH * (seconds[0] + np.cumsum(seconds[nearest])) <= round_s).sum())
+        return [int(index) for index in nearest[: min(max(2, afforded), FINALISTS)]]
+
+    def seconds(self) -> Array:
+        """Seconds of a run of every candidate, of those not looked at as far as is known."""
+        centres, _ = self._expected()
+        known = np.where(np.isfinite(self.centres), self.centres, centres)
+        return np.asarray(np.exp(known - self._offsets + self._level))
+
+    def take_anew(self, indices: Sequence[int], renew: Renew, batches: int) -> Mapping[int, Array]:
+        """Batches of runs of each candidate prepared anew, in turn, as ratios to the baseline prepared anew.
+
+        What fails is missing; empty where time ran out.
+        """
+        renew(0)
+        for batch in range(batches):
+            self._take_baseline(BATCH, alone=True)
+            for index in indices:
+                if REQUESTS or self._race.out_of_time():
+                    return {}
+                if index not in self.failed:
+                    self._try(index, BATCH, None if batch else renew)
+        return {index: self.ratios[index][-batches * BATCH :] for index in indices if index not in self.failed}
+
+    def settle(self, held: Sequence[int], rounds: Sequence[Mapping[int, Array]]) -> None:
+        """Judge candidates that every round holds by their preparations alone.
+
+        Each preparation weighs the same. What a round has in common (the baseline's own preparation) is taken out.
+        """
+        runs = np.array([[one[index] for one in rounds] for index in held])
+        batches = np.median(runs, axis=2)
+        alone = batches - np.median(batches, axis=1, keepdims=True)
+        common = np.median(alone, axis=0)
+        freedom = (len(held) - 1) * (len(rounds) - 1)
+        # By the median, as tails are heavy; scaled for the medians that were taken off.
+        spread = 1.4826 * float(np.median(np.abs(alone - common))) * sqrt(batches.size / max(freedom, 1))
+        squares = PREPARATION_LOOKS * PREPARATION**2 + freedom * spread**2
+        for index, own in zip(held, runs - common[None, :, None], strict=True):
+            self.ratios[index] = own.ravel()
+        self._judge(set(held))
+        spread = max(sqrt(squares / (PREPARATION_LOOKS + freedom)), LEAST_SPREAD)
+        # Of so many batches; it is preparations that count.
+        self._spreads[list(held)] = spread * sqrt(runs.shape[2] / BATCH)
+
+    def _take_baseline(self, count: int, *, alone: bool = False) -> None:
+        try:
+            seconds = self._race.sample(0, count)
+        except CannotRunError as failure:
+            raise BaselineError(str(failure)) from failure
+        runs = np.log(seconds)
+        self._deviations.extend(np.abs(runs - (self._level if self.baseline_s else np.median(runs))))
+        self.baseline_s.extend(seconds)
+        self._level = float(np.median(np.log(self.baseline_s[-(count if self.noisy or alone else WINDOW) :])))
+        self._add(0, seconds)
+
+    def _add(self, index: int, seconds: Array) -> None:
+        self.samples += len(seconds)
+        self.spent_s += float(seconds.sum())
+        ratios = np.log(seconds) - self._level
+        self.ratios[index] = np.concatenate((self.ratios[index], ratios)) if index in self.ratios else ratios
+
+    def _try(self, index: int, count: int, renew: Renew | None = None) -> bool:
+        """Runs of a candidate, prepared anew by ``renew`` where that is given; False: it cannot run."""
+        try:
+            if renew is not None:
+                renew(index)
+            self._add(index, self._race.sample(index, count))
+        except CannotRunError as failure:
+            self.failed[index] = str(failure)
+            self.ratios.pop(index, None)
+            self.centres[index], self._batches[index] = np.inf, 0
+            return False
+        return True
+
+    def _judge(self, indices: set[int]) -> None:
+        """Bring what is known of the device and of these candidates up to date.
+
+        The runs of a batch are autocorrelated, so that it is batches that count; their spread is by quartiles, as tails
+        are heavy. Where successive batches are correlated too they count as fewer.
+        """
+        self.noisy = quantile(np.sort(self._deviations), 0.9) > NOISY * self._race.regret
+        for index in indices & self.ratios.keys():
+            ratios = self.ratios[index]
+            self._batches[index] = count = len(ratios) // BATCH
+            batches = ratios[: count * BATCH].reshape(-1, BATCH).mean(axis=1)
+            ordered = np.sort(batches)
+            lower, upper = quantile(ordered, 0.25), quantile(ordered, 0.75)
+            correlated = correlation_length(batches) if index else 1.0
+            self.centres[index] = quantile(np.sort(ratios), 0.5) + self._offsets[index]
+            self._spreads[index] = max((upper - lower) / 1.349, LEAST_SPREAD) * sqrt(correlated)
+
+    def errors(self) -> Array:
+        """Standard error of each one's median, of few batches by what others' batches have for a spread."""
+        many = self._batches >= min(START // BATCH, int(self._batches.max()))
+        usual = float(np.median(self._spreads[many]))
+        spreads = np.where(self._batches >= OWN_SPREAD, self._spreads, np.maximum(self._spreads, usual))
+        return np.asarray(MEDIAN * spreads / np.sqrt(np.maximum(self._batches, 1)))
+
+    def chances(self, moved: float = 0.0) -> Array:
+        """The chance of every candidate to beat the best seen by more than the regret; 0 of those that cannot run.
+
+        A candidate not looked at lies around its prediction, shifted by how the predictions of those seen were off.
+        ``moved``: what preparing kernels anew may do to either's time, one standard deviation.
+        """
+        seen, best = self.seen, self.best
+        centres, widths = self._expected()
+        errors = np.hypot(self.errors(), moved)
+        centres[seen], widths[seen] = self.centres[seen], errors[seen]
+        ahead = self.centres[best] + log(1 - self._race.regret) - centres
+        chances: Array = stdtr(FREEDOM, ahead / np.hypot(widths, errors[best]))
+        chances[best] = 0.0
+        if self.noisy:
+            chances[seen[self._batches[seen] < OWN_SPREAD]] = 0.5
+        chances[list(self.failed)] = 0.0
+        return chances
+
+    def _expected(self) -> tuple[Array, Array]:
+        """Where candidates not looked at lie, and how widely: what each class was off by, and each one in it.
+
+        The stated error weighs as much as four looks against how far off the predictions were seen to be; a class is
+        believed to be off by what its members were, the more of them were seen the more.
+        """
+        seen = self.seen
+        off = self.centres[seen] - self.prior[seen]
+        shift = float(np.median(off))
+        off -= shift
+        looks = np.bincount(self._classes[seen], minlength=int(self._classes.max()) + 1)
+        means = np.bincount(self._classes[seen], off, minlength=len(looks)) / np.maximum(looks, 1)
+        known = int((looks > 0).sum()) if len(looks) > 1 else 0
+        alone = off - means[self._classes[seen]] if known else off
+        own = max((4 * self._race.error**2 + float((alone**2).sum())) / (4 + len(off) - known), LEAST_ERROR**2)
+        if not known:
+            return self.prior + shift, np.full(len(self.prior), sqrt(own))
+        shared = (2 * self._race.error**2 + float((means**2).sum())) / (2 + known)
+        left = 1 / (looks / own + 1 / shared)
+        centres = self.prior + shift + (means * looks / own * left)[self._classes]
+        return centres, np.sqrt(own + left[self._classes])
+
+    def outcome(self, *, finished: bool) -> Outcome:
+        errors = self.errors()
+        return Outcome(
+            self.best,
+            self.ratios,
+            {index: float(errors[index]) for index in self.ratios},
+            np.asarray(self.baseline_s),
+            self.samples,
+            self.spent_s,
+            1 - any_of(self.chances()),
+            finished,
+            dict(sorted(self.failed.items())),
+        )
+
+    def rounds(self, indices: Sequence[int]) -> int:
+        """How many rounds to take before judging anew: a GROWTH-th of those that the least known one had."""
+        return max(1, int(min(self._batches[list(indices)])) // GROWTH)
+
+
+def quantile(ordered: Array, share: float) -> float:
+    """What numpy's is, of values in order, at a twentieth of the time: it is asked for after every round."""
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    first, second = float(ordered[low]), float(ordered[min(low + 1, len(ordered) - 1)])
+    return first + (place - low) * (second - first)
+
+
+def any_of(chances: Array) -> float:
+    """The chance that one of independent ones comes true."""
+    return float(1 - np.prod(1 - chances))
+
 
 #: Samples of a candidate, at least, where all are measured.
 LEAST = 20

@@ -17,11 +17,10 @@ from pygls.workspace import TextDocument
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from sizer.answers.neighbours import neighbours
 from sizer.checking.checks import Request, Settled, report_of
 from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
 from sizer.checking.fixes import ConfigText, fix_of
-from sizer.checking.grading import Proposals
+from sizer.checking.grading import Proposals, neighbours
 from sizer.documents import Findings, cost_text, suggestion_text, within_text
 from sizer.documents.check import place_of
 from sizer.readers import NoModel, Source, UnknownModelType, read_config

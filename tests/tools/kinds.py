@@ -214,7 +214,7 @@ KINDS: Mapping[str, Kind] = {
     "family": Kind(
         attribute("sizer.readers.huggingface", "BUILDERS"),
         attribute("sizer.readers.huggingface", "BUILDERS"),
-        "a table of sizer/readers/families.toml, else a function in hf_decoders.py, hf_hybrid.py or hf_encoder.py",
+        "a table of sizer/readers/families.toml, else a function in hf_decoders.py or hf_encoder.py",
         "BUILDERS of sizer/readers/huggingface.py",
         (
             _test(

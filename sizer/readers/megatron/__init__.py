@@ -5,27 +5,266 @@ those of megatron/training/arguments.py.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from operator import itemgetter
+from typing import Any
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.model import ModelShape
 from shapes.recipes import RECIPES
 from shapes.saving import modules
 from sizer.readers import expressions
 from sizer.readers.expressions import check_allowed
-from sizer.readers.megatron.arguments import is_script, normalised, parse_script
+from sizer.readers.loading import Tree
 from sizer.readers.megatron.models import build
-from sizer.readers.reading import Config, Fields, Reading, Unread, Values, is_harmless, reading, stated, table
+from sizer.readers.reading import (
+    Config,
+    Fields,
+    Reading,
+    Unread,
+    Values,
+    is_harmless,
+    reading,
+    recipe_of,
+    stated,
+    table,
+)
+from sizer.readers.shell import Script, follow, unknown_in
+
+#: What parse_script adds to a script's arguments for the reader: not arguments themselves.
+SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables", "_tested", "_further")
 
 NAME = "megatron"
-
 _TABLE = table("formats")[NAME]
+_STATES_MODEL = re.compile(
+    r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
+)
+_OPTION = re.compile(r"--[A-Za-z]")
+#: A word that is one variable without a value (as ``shell.words.unknown`` marks it); names of ones that hold options.
+_VARIABLE = re.compile("\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0")
+_OPTIONS = re.compile(r"(?i)(?:option|arg|opt)s?$")
+_NEGATIVE = re.compile(r"-\d")
+#: Options of torchrun, srun and sbatch that say how many devices there are.
+_NODES = ("nnodes", "nodes", "N")
+_PER_NODE = ("nproc_per_node", "gpus_per_node", "ntasks_per_node")
+
+
+def is_script(text: str, where: str) -> bool:
+    """Whether ``text`` is a launch script: by its name, its first line, or options with two dashes."""
+    if where.endswith((".sh", ".bash", ".slurm", ".sbatch", ".txt")) or text.startswith("#!"):
+        return True
+    # An option followed by a value, not by a colon as in a YAML file.
+    return text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text) is not None
+
+
+def parse_script(text: str, where: str, settings: Config | None, tree: Tree) -> Values:
+    """The arguments of a script's (first) command that states a model, nothing run.
+
+    ``settings`` give shell variables a value, whatever the script assigns. Values that only running would tell
+    (``$(nproc)``, ``$1``) are left out and listed under ``_unknown``.
+    """
+    preset = {key: str(value) for key, value in (settings or {}).items()}
+    script = follow(text, where, preset, tree.sourced)
+    try:
+        words, notes = _model_command(script, where)
+    except InputError:
+        if (named := _naming(script)) is None:
+            raise
+        return {**named, "_variables": frozenset(script.variables.used & preset.keys())}
+    program = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
+    options, further = _without_further(words[program:])
+    arguments = parse_options(options)
+    unknown = {key: what for key, value in arguments.items() if (what := _unknown_value(value))}
+    if script.undecided:
+        lines = ", ".join(map(str, sorted(script.undecided)[:5]))
+        notes.append(f"tests that only running could decide are taken as not holding (line {lines})")
+    notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
+    notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
+    tokenizer = script.variables.values.get("TOKENIZER_MODEL")
+    return {
+        **{key: value for key, value in arguments.items() if key not in unknown},
+        "_unknown": unknown,
+        "_notes": tuple(notes),
+        "_program": words[program] if words[program].endswith(".py") else "",
+        "_devices": _devices(script, text, words),
+        "_tokenizer": tokenizer if isinstance(tokenizer, str) else "",
+        "_further": further,
+        "_variables": frozenset(script.variables.used & preset.keys()),
+        "_tested": _tested(script, text) if script.undecided else (),
+    }
+
+
+def _without_further(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+    """Words without variables that hold further options and that the file does not set; those variables.
+
+    Such a word has a name for it (te_options, EXTRA_ARGS), or follows an option that has its value already.
+    """
+    kept: list[str] = []
+    further = []
+    for word in words:
+        variable = _VARIABLE.fullmatch(word)
+        filled = len(kept) > 1 and not _OPTION.match(kept[-1]) and _OPTION.match(kept[-2])
+        if variable and (filled or _OPTIONS.search(variable[1])):
+            further.append(variable[1])
+        else:
+            kept.append(word)
+    return kept, tuple(dict.fromkeys(further))
+
+
+def _tested(script: Script, text: str) -> tuple[str, ...]:
+    """Variables that the script takes from its arguments and decides branches by."""
+    given = [
+        name
+        for name, value in script.variables.values.items()
+        if isinstance(value, str) and re.fullmatch(r"\$\{?\d+\}?", unknown_in(value) or "")
+    ]
+    return tuple(name for name in given if re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text))
+
+
+def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
+    """The words of the command that states a model, else of the variables that do."""
+    stated = [words for command in script.commands if _states_model(words := _split(command))]
+    if stated:
+        first = [list(words) for words in stated]
+        same = all(_model_options(words) == _model_options(first[0]) for words in first)
+        notes = [] if same else [f"{len(first)} commands state a model: the first is read"]
+        return first[0], notes
+    held = {
+        name: _split([value] if isinstance(value, str) else value) for name, value in script.variables.values.items()
+    }
+    optional = {name: words for name, words in held.items() if any(map(_OPTION.match, words))}
+    refuse(
+        not any(_states_model(words) for words in optional.values()),
+        "expected a command or a variable that states a model (--num-layers, --hidden-size ...)",
+        where=where,
+    )
+    names = ", ".join(optional)
+    return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
+
+
+def _naming(script: Script) -> Values | None:
+    """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
+    held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
+    named: list[tuple[bool, Values | None]] = []
+    for command in (*script.commands, held):
+        words = _split(command)
+        found: Values = {}
+        pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
+        given = [(key, _value(value)) for key, equals, value in pairs if equals]
+        for key, value in [*parse_options(words).items(), *given]:
+            *sections, last = key.split(".")
+            inner = found
+            for section in sections:
+                inner = inner.setdefault(section, {})
+                if not isinstance(inner, dict):
+                    break
+            else:
+                inner[last] = value
+        if "serve" in words[:-1]:  # vllm serve NAME
+            found.setdefault("model", words[words.index("serve") + 1])
+        if (row := recipe_of(found)) is not None:
+            named.append(("phase" in row, found))
+    return min(named, key=itemgetter(0), default=(False, None))[1]  # a server may be a teacher's
+
+
+def _model_options(words: list[str]) -> Values:
+    options = parse_options(words)
+    return {key: options.get(key) for key in ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")}
+
+
+def _states_model(words: Iterable[str]) -> bool:
+    return any(_STATES_MODEL.match(word) for word in words)
+
+
+def _split(words: Iterable[str]) -> list[str]:
+    """Words that hold options in one string (``"--vocab-size 128256"``, ``bash -c "torchrun ..."``) taken apart."""
+    found: list[str] = []
+    for word in words:
+        if re.search(r"(^|\s)--?[A-Za-z]", word) and re.search(r"\s", word):
+            found += re.findall("(?:\0[^\0]*\0|\"[^\"]*\"|'[^']*'|[^\\s\0])+", word)
+        else:
+            found.append(word)
+    return [word for word in found if word != "\\"]
+
+
+def parse_options(words: Iterable[str]) -> Values:
+    """``--hidden-size 4096 --swiglu`` -> its arguments; a flag alone is true, several values are one text."""
+    arguments: Values = {}
+    name = None
+    values: list[str] = []
+    for word in (*words, "--"):
+        if not (_OPTION.match(word) or word == "--"):
+            # Options with one dash are a launcher's; what follows a redirection or a separator is no value.
+            name = None if word.startswith("-") and not _NEGATIVE.match(word) and len(word) > 1 else name
+            if name is not None:
+                values.append(word.strip("\"'"))
+            continue
+        if name is not None:
+            arguments[name] = _value(" ".join(values)) if values else True
+        spelled, equals, attached = word[2:].partition("=")
+        name, values = spelled.replace("-", "_"), [attached.strip("\"'")] if equals else []
+    return arguments
+
+
+def _unknown_value(value: Any) -> str | None:
+    return unknown_in(value) if isinstance(value, str) else None
+
+
+def _devices(script: Script, text: str, words: list[str]) -> int | None:
+    """Devices that torchrun, srun or the script's #SBATCH lines start; None where they do not say."""
+    options = parse_options(words)
+    for found in re.finditer(r"(?m)^#SBATCH\s+(--[\w-]+|-N)[= ](\d+)", text[:20_000]):
+        options.setdefault(found[1].lstrip("-").replace("-", "_"), int(found[2]))
+    for command in script.commands:
+        for key, value in parse_options(_split(command)).items():
+            options.setdefault(key, value)
+    nodes, each = (
+        next((str(options[key]).split()[0] for key in keys if key in options), default)
+        for keys, default in ((_NODES, "1"), (_PER_NODE, ""))
+    )
+    if not (nodes.isdecimal() and each.isdecimal() and len(nodes + each) < 12):
+        return None
+    return int(each) * int(nodes) or None
+
+
+def normalised(config: Config) -> Values:
+    """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
+    flat: Values = {}
+    rest = {key: value for key, value in config.items() if key not in SCRIPT_KEYS}
+    chosen = {key: value for key, value in rest.items() if str(key).upper() == "MODEL_ARGS"}
+    for name, item in _leaves(chosen or rest):
+        now, meant = _TABLE["aliases"].get(name, (name, None))
+        flat |= {now: item if meant is None else meant} if item is not None else {}  # null: not given
+    flat |= {key: config[key] for key in SCRIPT_KEYS if key in config}
+    unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
+    if unknown and "_unknown" not in flat:
+        flat = {key: value for key, value in flat.items() if key not in unknown} | {"_unknown": unknown}
+    return flat
+
+
+def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value)
+        else:
+            yield str(key).lstrip("-").replace("-", "_"), value
+
+
+def _value(text: str) -> Any:
+    if len(text) <= 40:
+        for kind in (int, float):
+            try:
+                return kind(text)
+            except ValueError:
+                continue
+    return {"true": True, "false": False}.get(text.lower(), text)
+
+
 _UNUSED = "is read and not used by the step"
 
 #: Dimension -> the arguments it may have.
 KEYS: dict[str, list[str]] = _TABLE["dimensions"]
-
-__all__ = ["KEYS", "NAME", "is_script", "normalised", "parse_script", "read"]
 
 
 def read(config: Config, where: str) -> Reading:

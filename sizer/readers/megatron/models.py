@@ -18,7 +18,7 @@ from shapes.model import (
     Stack,
     run_lengths,
 )
-from sizer.readers.hf_hybrid import recurrence
+from sizer.readers.hf_decoders import recurrence
 from sizer.readers.reading import MAX_LAYERS, Fields, Values, table, vocabulary
 from sizer.readers.shell.words import evaluated
 

@@ -1,0 +1,334 @@
+"""`sizer bench`, `sizer calibrate`, `sizer store`, and where commands measure: the device here, or with ``--ray`` the
+
+accelerators of a cluster.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from functools import partial
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, get_args
+
+import click
+
+from shapes.errors import InputError, refuse
+from shapes.json_form import Named, Values
+from shapes.program import install
+from sizer.cli.options import Asked, Command, declared, given, output_options, say, say_line, subcommand, write_answer
+from sizer.process import KEPT, working
+
+if TYPE_CHECKING:
+    from shapes.measure import Executor, Progress, Settings
+    from shapes.measure.record import Measurement
+    from shapes.measure.store import Store
+    from shapes.measure.suite import Suite
+    from sizer.answers.bench import Bencher, Group, Planned, Stored
+
+
+def chosen_executor(
+    ray: str | None, on: str | None, device: str | None = None, settings: Settings | None = None
+) -> Executor:
+    """The accelerator here in a process of its own, the processor in this one, or a cluster's devices (``ray``).
+
+    ``device``: torch's name of it; of a cluster's only "cpu" (its simulated accelerators), since Ray places.
+    """
+    from shapes.measure.workers import Workers
+    from sizer.answers.bench import local_executor
+
+    if ray is None:
+        refuse(on is not None, "expected --ray ADDRESS with it", "--on", on)
+        return local_executor(device, settings, say_line)
+    refuse(
+        device not in (None, "cpu"),
+        "expected no --device with --ray, which places jobs itself: use --on",
+        "--device",
+        device,
+    )
+    refuse(find_spec("ray") is None, f"expected Ray to be installed: {install('ray')}", "--ray", ray)
+    from shapes.measure.ray_workers import ray_workers
+
+    return Workers(ray_workers(ray, on, device), say_line)
+
+
+@subcommand("bench", "bench ray output")
+@click.argument("config", required=False, metavar="[all | CONFIG]")
+def bench(asked: Asked) -> None:
+    """Measure operators, a configuration's operators (with their predictions) or a suite on the device at hand.
+
+    `sizer bench all --minutes 25 --out DIR` is half an hour on a new device: the self-test, then every suite.
+    `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products. Results go to the store at once: the same command
+    again goes on where this one was stopped.
+    """
+    everything = asked.config == "all"
+    if everything:
+        from sizer.answers.bench import every_suite
+
+        asked.suites, asked.config = every_suite(), None
+        asked.time_limit = asked.time_limit or 60 * asked.minutes
+    _refuse(asked)
+    from sizer.answers.bench import SUSTAINED
+
+    settings: Values = {**SUSTAINED} if asked.sustained else {}
+    settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
+    if asked.dry_run:
+        asked.answer(_planned(asked, settings), " --dry-run")
+    else:
+        _measure(asked, settings, everything)
+
+
+def _refuse(asked: Asked) -> None:
+    """InputError for options that do not go together."""
+    if asked.suites and asked.config is not None:
+        raise InputError("expected one of CONFIG and --suite", key="bench")
+    for option in ("shard", "dry_run"):
+        if vars(asked)[option] and not asked.suites:
+            raise InputError("expected --suite FILE with it", key=f"--{option.replace('_', '-')}")
+
+
+def _planned(asked: Asked, settings: Named) -> Planned:
+    from shapes.measure import Settings
+    from shapes.measure.runner import ordered
+    from sizer.answers.bench import Planned
+
+    usual = Settings()
+    return Planned(
+        {
+            one.name: (
+                ordered(list(one.jobs), usual.seed),
+                {"time_s": usual.time_s, **one.settings, **settings}["time_s"],
+            )
+            for one in _suites(asked)
+        }
+    )
+
+
+def _measure(asked: Asked, settings: Values, everything: bool) -> None:
+    """Exit code 1 where not all could be measured."""
+    from shapes.measure import Settings
+    from shapes.measure.store import Store
+    from sizer.answers.bench import Bench, Bencher, self_test
+
+    with Store.open(asked.store_path, measuring=True) as store:  # what is wrong with it is said before torch loads
+        executor = chosen_executor(asked.ray, asked.on, asked.device, Settings(**settings))
+        if asked.self_test and not everything:
+            tested = self_test(executor)
+            asked.answer(tested, " --self-test")
+            sys.exit(not tested.passed)
+        with working("measuring", KEPT) as told:
+            tell, out = partial(_tell, told), asked.out and Path(asked.out)
+            bencher = Bencher(executor, store, settings, tell, asked.time_limit, asked.fresh, out)
+            if everything:
+                groups, passed = bencher.everything(asked.suites, say_line, asked.shard)
+            else:
+                groups, passed = _groups(bencher, asked), True
+    answer = Bench(tuple(groups))
+    asked.answer(answer)
+    if answer.failed:
+        say_line(answer.failed)
+    sys.exit(bool(answer.failed) or not passed)
+
+
+def _tell(told: Callable[..., None], now: Progress) -> None:
+    rate = now.best and now.best.tflops
+    told(now.done, now.total, f"{rate:.4g} TFLOPS" if rate else "", now.left_s)
+
+
+def _groups(bencher: Bencher, asked: Asked) -> list[Group]:
+    from shapes.measure.jobs import PartName
+    from sizer.answers.bench import OPS, jobs_of_op
+    from sizer.subject import read_subject
+
+    if asked.suites:
+        return bencher.suites(_suites(asked))
+    dtypes, said = bencher.dtypes(asked.dtypes), {**vars(asked), **asked.workload}
+    if asked.config is not None:
+        s = _sizes(asked, "sequence") or (None,)
+        refuse(len(s) > 1, "expected one integer", "--sequence", asked.sequence)
+        dtype, recipe = next(iter(asked.dtypes), None), said.get("recipe")
+        subject = read_subject(asked.config, **given({"dtype": dtype, "s": s[0], "b": asked.batch, "recipe": recipe}))
+        return [bencher.parts(subject, said) if asked.op in get_args(PartName) else bencher.configuration(subject)]
+    sizes = given({name: _sizes(asked, name) for name in OPS.get(asked.op, {"sizes": ()})["sizes"]})
+    return [bencher.operators(jobs_of_op(asked.op, sizes, dtypes, said))]
+
+
+def _sizes(asked: Asked, name: str) -> tuple[int, ...] | None:
+    from shapes.measure.suite import values_of
+    from sizer.answers.bench import option_of
+
+    said: str | None = vars(asked)[name]
+    try:
+        return values_of(said) if said is not None else None
+    except ValueError as error:
+        expected = str(error) if "invalid literal" not in str(error) else "expected integers and ranges"
+        raise InputError(expected, key=option_of(name), value=said) from None
+
+
+def _suites(asked: Asked) -> list[Suite]:
+    from sizer.answers.bench import suites_of
+
+    return suites_of(map(Path, asked.suites), asked.scale, asked.shard)
+
+
+@click.command(cls=Command)
+@declared("calibrate")
+def calibrate(device: str | None, store: str | None, write: bool) -> None:
+    """Fit a device's cost constants from its products in the store (`sizer bench` measures some, `sizer store import`
+    adds others').
+
+    The present constants (or a relative's) are pulled towards what was measured: the more products, the further.
+    Reports the error on n values that the fit has not seen.
+    """
+    from shapes.calibrate import calibrate, stored_products, write_tables
+    from shapes.device import load_device
+    from shapes.measure.store import Store
+
+    target = load_device(device) if device is not None else None
+    if target is None:
+        here = chosen_executor(None, None).environment
+        target = here.accelerator
+    if target is None:
+        raise InputError(f"here is {here.device}: expected a .toml file of it", key="--device", value="none")
+    with Store.open(store, create=False) as kept:
+        records = stored_products(kept, target)
+        if not records:
+            expected = f"expected measured products of {target.name}: `sizer bench --suite FILE` measures some"
+            raise InputError(expected, where=str(kept.path))
+    with working("fitting", KEPT):
+        result = calibrate(target, records, progress=say_line)
+    write_answer("calibrate", result)
+    if write:
+        write_tables(Path(target.origin), result.tables)
+        say(f"wrote [cost], [error] and [provenance] of {target.origin}")
+    else:
+        say("nothing written (--write writes)")
+
+
+#: Refused rows of a dataset that are named.
+LISTED = 10
+
+
+@click.group(no_args_is_help=False)
+@declared("store")
+@click.pass_context
+def store(context: click.Context, path: str | None) -> None:
+    """List, export, import or prune stored measurements."""
+    context.obj = path
+
+
+store.command_class = Command
+
+_filters = declared("filters")
+
+
+def _open(path: str | None, *, write: bool = False, create: bool = False) -> Store:
+    from shapes.measure.store import Store
+
+    return Store.open(path, create=create, write=write)
+
+
+def _stored(path: str | None, **filters: Any) -> Stored:
+    from sizer.answers.bench import Stored
+
+    with _open(path) as store:
+        return Stored(tuple(store.measurements(**filters)), store.count())
+
+
+@store.command("list")
+@_filters
+@declared("store list")
+@output_options("store list")
+@click.pass_obj
+def list_(path: str | None, /, newest: int, format_: str, output: str | None, **filters: Any) -> None:
+    """List measurements, the newest last."""
+    write_answer("store list", _stored(path, newest=newest, **filters), format_, output)
+
+
+@store.command()
+@_filters
+@declared("store export")
+@output_options("store export")
+@click.pass_obj
+def export(path: str | None, /, dataset: str | None, format_: str, output: str | None, **filters: Any) -> None:
+    """Write measurements as JSON lines (which alone can be imported), JSON or CSV.
+
+    --dataset: packed rows by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
+    """
+    if dataset is None:
+        write_answer("store export", _stored(path, **filters), format_, output)
+        return
+    from shapes.measure.dataset import export_dataset
+
+    with _open(path) as store:
+        written = export_dataset(store.measurements(**filters), Path(dataset))
+    say("\n".join(f"{one.path}: {one.added} rows of {one.device}" for one in written) or "no measurements")
+
+
+@store.command("import")
+@click.argument("sources", nargs=-1, required=True, type=click.Path())
+@click.pass_obj
+def import_(path: str | None, sources: tuple[str, ...]) -> None:
+    """Add the measurements of exported JSON lines, of other stores and of folders of datasets; none is doubled.
+
+    What other programs timed (profiler traces, nvbench, hipblaslt-bench, triton, mamf-finder) becomes such lines by
+    `python reports/bench/others.py FILE`. A wrong file adds nothing. Rows of a dataset are held against what the
+    device can do first; exit code 1 where some are refused.
+    """
+    folders = [name for name in sources if Path(name).is_dir()]
+    with ExitStack() as opened:
+        found = [(name, list(_measured(name, opened))) for name in sources if name not in folders]
+        store = opened.enter_context(_open(path, create=True, write=True))
+        for name, measurements in found:
+            say(f"{name}: {store.add(measurements)} added")
+        refused = [name for name in folders if _import_datasets(name, store)]
+    if refused:
+        sys.exit(1)
+
+
+def _measured(name: str, opened: ExitStack) -> Iterable[Measurement]:
+    """The measurements of an export or of another store."""
+    from shapes.measure.record import read_export
+
+    if _is_store(name):
+        return opened.enter_context(_open(name)).measurements()
+    return read_export(_lines(name), name)
+
+
+def _lines(name: str) -> list[str]:
+    from shapes.files import read_bounded, read_text
+    from shapes.measure.record import MAX_IMPORT, packed_lines
+
+    if name.endswith(".gz"):
+        return packed_lines(read_bounded(name, MAX_IMPORT), name)
+    return read_text(name, MAX_IMPORT).split("\n")
+
+
+def _is_store(name: str) -> bool:
+    with suppress(OSError), open(name, "rb") as file:
+        return file.read(6) == b"SQLite"
+    return False
+
+
+def _import_datasets(folder: str, store: Store) -> bool:
+    """Whether rows were refused, which is said."""
+    from shapes.measure.dataset import import_dataset
+
+    datasets = import_dataset(Path(folder), store)
+    for one in datasets:
+        say(f"{one.path}: {one.added} added, {one.there} there already, {len(one.refused)} refused")
+        for note in one.notes:
+            say(f"  {note}")
+        for key, why in one.refused[:LISTED]:
+            say(f"  {why} ({key})")
+    return any(one.refused for one in datasets)
+
+
+@store.command()
+@click.pass_obj
+def prune(path: str | None) -> None:
+    """Delete outcomes that are no times, and damaged rows."""
+    with _open(path, write=True) as store:
+        say(f"{store.prune()} deleted, {store.count()} left")
