@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from shapes.errors import InputError
 
 if TYPE_CHECKING:
-    from shapes.cost import Timing, predict, predict_gemm, predict_many
+    from shapes.cost import Timing, predict, predict_many
+    from shapes.cost.gemm import predict_gemm
     from shapes.device import Device, list_devices, load_device
     from shapes.model import ModelShape
     from shapes.workload import Workload
@@ -24,7 +25,7 @@ _HOMES = {
     "list_devices": "shapes.device",
     "load_device": "shapes.device",
     "predict": "shapes.cost",
-    "predict_gemm": "shapes.cost",
+    "predict_gemm": "shapes.cost.gemm",
     "predict_many": "shapes.cost",
 }
 

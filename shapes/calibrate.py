@@ -18,15 +18,13 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from shapes.cost.alignment import LEADING, LEVELS, Array, Booleans, Integers
-from shapes.cost.constants import NUMBERS, GemmConstants, gemm_constants
-from shapes.cost.gemm import LARGE, aligned_seconds, uncorrected_seconds
+from shapes.cost.constants import LARGE, NUMBERS, GemmConstants, gemm_constants
+from shapes.cost.corrections import LEADING, LEVELS, Array, Booleans, Integers
+from shapes.cost.gemm import aligned_seconds, uncorrected_seconds
 from shapes.device import Device
 from shapes.dtypes import BYTES
-from shapes.errors import InputError, refuse
-from shapes.files import write_whole
-from shapes.frozen import frozen
-from shapes.json_form import Named, Values, plain
+from shapes.errors import InputError, refuse, write_whole
+from shapes.frozen import Named, Values, frozen, plain
 from shapes.measure.dataset import control_median
 from shapes.toml_table import DATA, content
 

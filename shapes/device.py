@@ -16,8 +16,7 @@ from typing import Any
 
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
-from shapes.json_form import plain
+from shapes.frozen import frozen, plain
 from shapes.toml_table import Table, load, names, nearest, shipped
 
 #: What is spoken of where no device is named.

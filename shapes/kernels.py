@@ -12,8 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shapes.errors import InputError, one_of
-from shapes.frozen import frozen
-from shapes.json_form import Named
+from shapes.frozen import Named, frozen
 from shapes.toml_table import DATA, Table, content, load, named
 
 #: Kernels by the names that ``--attention`` takes; "flash" is what "auto" was called first.

@@ -16,8 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from shapes.dtypes import DTYPES
-from shapes.errors import InputError
-from shapes.files import read_text
+from shapes.errors import InputError, read_text
 
 T = TypeVar("T")
 

@@ -1,19 +1,81 @@
-"""What is run on a model: batch, sequence, precision, phase and how the work is split over devices."""
+"""What is run on a model: batch, sequence, precision, phase and how the work is split over devices.
+
+And what the layers of a training step save for their backward, and what of their forward runs again instead: one policy
+(``Saving``) decides both. shapes.memory keeps on its tape what it saves, shapes.operators lists twice what runs again.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
+from fnmatch import fnmatchcase
+from functools import lru_cache
 from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import frozen
-from shapes.json_form import AsJson, Named, Names, Values
+from shapes.frozen import AsJson, Named, Names, Values, frozen
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
-from shapes.saving import Saving, saving
 from shapes.toml_table import DATA, content
+
+#: torchtitan's selective checkpointing by operator (torchtitan/distributed/activation_checkpoint.py): of a layer the
+#: attention core, reduce-scatters and every second product keep what they made, and all else runs again.
+ALTERNATE = "every-second-product"
+#: Names of whole policies -> the modules that run again; None: all of a layer.
+POLICIES: Mapping[str, tuple[str, ...] | None] = {
+    "none": (),
+    "selective": ("core_attn",),
+    "full": None,
+    ALTERNATE: None,
+}
+
+
+def modules() -> Mapping[str, Any]:
+    """Modules that may run again by themselves (shapes/data/saving.toml)."""
+    return content(DATA / "saving.toml")
+
+
+@frozen
+class Saving:
+    """``again``: modules that run again; ``everything``: all of a layer does, or, with ``alternate``, all that is not
+
+    kept by operator. ``layers``: of a device's layers the first so many (None: all). ``name``: the policy without them.
+    """
+
+    again: frozenset[str] = frozenset()
+    everything: bool = False
+    alternate: bool = False
+    layers: int | None = None
+    name: str = "none"
+
+    def modules_of(self, name: str, *, mixture: bool) -> list[str]:
+        """Of the modules that run again those that an operator is in, by its name; ``mixture``: its layer has one."""
+        known = ((one, modules()[one]) for one in self.again)
+        meant = [(one, said["operators"]) for one, said in known if said.get("of_mixture", mixture) is mixture]
+        return [one for one, patterns in meant if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+    def drops(self, among: Iterable[str]) -> bool:
+        """Whether one of these modules' outputs goes with what is inside."""
+        return any("drops_output" in modules()[one] for one in among)
+
+
+@lru_cache(maxsize=256)
+def saving(policy: str) -> Saving:
+    """The policy by name, or of a list of modules (commas); ``:N`` behind it: of N of a device's layers.
+
+    >>> saving("moe_act,layernorm:4").layers
+    4
+    """
+    said = re.fullmatch(r"([^:]*)(?::([1-9][0-9]{0,5}))?", str(policy))
+    name, number = said.groups() if said else (":", None)
+    words = POLICIES.get(name, tuple(word.strip() for word in name.split(",")))
+    if not set(words or ()).issubset(modules()):
+        known = f"{', '.join(POLICIES)}, or some of {', '.join(modules())} (commas); :N behind it, of N layers alone"
+        raise InputError(f"expected {known}", key="checkpointing", value=policy)
+    layers = int(number) if number else None
+    return Saving(frozenset(words or ()), words is None, name == ALTERNATE, layers, name)
+
 
 #: "infer" is one forward pass over whole sequences; "prefill" that of a serving engine, which needs the last position's
 #: logits alone; "decode" is one step of generating.
@@ -123,7 +185,7 @@ class Workload(AsJson):
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it is tuned;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
-    ``checkpointing`` (of shapes.saving): what layers run again instead of saving it.
+    ``checkpointing`` (of shapes.workload): what layers run again instead of saving it.
     ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None: of the
     framework whose file it is) decide memory, and the first two the bytes that the update moves.
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from io import StringIO
 from typing import Any, ClassVar
 
-from shapes.json_form import AsJson
+from shapes.frozen import AsJson
 
 
 class Printable(AsJson):

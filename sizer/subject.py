@@ -11,23 +11,22 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import frozen
-from shapes.json_form import Named, Names, Sizes, Values
+from shapes.frozen import Named, Names, Sizes, Values, frozen
 from shapes.kernels import load_kernel
-from shapes.memory import Implementation
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.model.stages import USUAL_OF
-from shapes.operators import Operator, operators, runnable_split, split_problems
-from shapes.operators.lower import image_workloads
+from shapes.operators import image_workloads, operators
+from shapes.operators.parallel import runnable_split, split_problems
+from shapes.operators.types import Operator
 from shapes.recipes import load_recipe
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
-from shapes.workload import WORDS, WORKLOAD_FIELDS, Workload, routing_note, workload_fields
+from shapes.workload import WORDS, WORKLOAD_FIELDS, Implementation, Workload, routing_note, workload_fields
 from sizer.readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
 from sizer.readers.reading import Unread, sentences
 
 if TYPE_CHECKING:
-    from shapes.model.parameters import Unproven
+    from shapes.model import Unproven
     from shapes.trace import Traced
     from shapes.trace.prove import Proof
 
@@ -230,7 +229,7 @@ def _recognised(source: object, unknown: UnknownModelType) -> Reading:
 
 def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:
     """What was not understood and what to do, in one line."""
-    from shapes.model.parameters import named
+    from shapes.model import named
 
     what = named(unproven) if unproven else "a trace lists products alone: leave --trace out"
     todo = " (`sizer check` has what parameters alone tell; `sizer ops` lists the products)" if unproven else ""

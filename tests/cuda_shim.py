@@ -22,7 +22,7 @@ from torch.utils.flop_counter import flop_registry
 
 from shapes.measure import environment, in_process, kernels, timer
 from shapes.measure.jobs import Job
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 
 FLOPS_PER_S, BYTES_PER_S, LAUNCH_S = 5e13, 3e11, 20e-6
 TOTAL = 64 * 2**30

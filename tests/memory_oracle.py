@@ -20,7 +20,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
 
-from shapes.saving import ALTERNATE
+from shapes.workload import ALTERNATE
 
 #: Small and medium configurations of the six families; dropout off unless a case asks for it.
 CONFIGS: dict[str, dict[str, Any]] = {

@@ -27,7 +27,7 @@ from shapes.measure.in_process import MOST_THROTTLED  # noqa: E402
 from shapes.measure.jobs import Job, swiglu  # noqa: E402
 from shapes.measure.runner import measure  # noqa: E402
 from shapes.measure.workers import Child, Workers  # noqa: E402
-from shapes.operators import Gemm  # noqa: E402
+from shapes.operators.types import Gemm  # noqa: E402
 
 FAST = Settings(precision=0.5, time_s=1e-3, batch_s=1e-4, warm_up_s=1e-4, most_warm_up_s=2e-2)
 

@@ -17,7 +17,7 @@ from shapes.cost.fused_attention import constants_of, fitted_devices
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.kernels import KERNELS
-from shapes.operators import Attention
+from shapes.operators.types import Attention
 from shapes.toml_table import names
 
 GAC = {"b": 4, "s_q": 2048, "s_kv": 2048, "heads": 32, "kv_heads": 32, "causal": False}

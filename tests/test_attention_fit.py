@@ -13,7 +13,7 @@ from fit.evidence import attention_of, kernel_of
 from shapes.cost.fused_attention import AttentionConstants, attention_times, constants_of, work_of
 from shapes.device import load_device
 from shapes.kernels import run_of
-from shapes.operators import Attention
+from shapes.operators.types import Attention
 
 HEADER = "source,device,kernel,dtype,b,s_q,s_kv,heads,kv_heads,d_qk,d_v,causal,window,phase,us,note\n"
 

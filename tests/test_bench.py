@@ -20,7 +20,7 @@ from measure_fakes import measurement
 from shapes.measure.jobs import Job
 from shapes.measure.kernels import products
 from shapes.measure.store import Store
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from sizer.answers.bench import Rows
 from sizer.checking.measured import elementwise_shape, jobs_of_subject
 from sizer.cli import main

@@ -31,10 +31,9 @@ from shapes.calibrate import (
     stored_products,
     write_tables,
 )
-from shapes.cost import predict_gemm
-from shapes.cost.alignment import AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
-from shapes.cost.gemm import aligned_seconds, throttled
+from shapes.cost.corrections import AlignmentConstants, misaligned_seconds
+from shapes.cost.gemm import aligned_seconds, predict_gemm, throttled
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure.jobs import Job, MemoryBound

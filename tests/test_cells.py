@@ -14,11 +14,11 @@ from fit.physics import around_cells, celled
 from fit.written import cells_table
 
 from shapes.calibrate import Products
-from shapes.cost import predict, predict_gemm
+from shapes.cost import predict
 from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.cost.corrections import Cells
 from shapes.cost.explain import explain
-from shapes.cost.gemm import Limits
+from shapes.cost.gemm import Limits, predict_gemm
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.operators.types import Gemm, GroupedGemm

@@ -20,7 +20,7 @@ from shapes.measure.environment import Environment
 from shapes.measure.executor import Settings
 from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
-from shapes.operators import Gemm, Operator
+from shapes.operators.types import Gemm, Operator
 from sizer.checking import measured as checking_measured
 from sizer.cli import main
 from sizer.rules import RULES, find_rule

@@ -19,7 +19,7 @@ from shapes.measure.jobs import Job, swiglu
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
 from shapes.measure.workers import Child, LostError, Workers
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 
 SPAWNED: list[Thread] = []
 SILENT = threading.Event()

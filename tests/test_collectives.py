@@ -14,7 +14,8 @@ from shapes.cost import predict
 from shapes.cost.constants import collective_constants
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, Streams
-from shapes.operators import Collective, Elementwise, operators
+from shapes.operators import operators
+from shapes.operators.types import Collective, Elementwise
 from shapes.workload import Workload
 
 H100 = load_device("h100-sxm")

@@ -15,12 +15,11 @@ from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from shapes.calibrate import Products
-from shapes.cost import predict, predict_gemm, predict_many
-from shapes.cost.alignment import LEADING, LEVELS, level, paid_tiles
-from shapes.cost.constants import CARRY, alignment_constants, collective_constants, gemm_constants
-from shapes.cost.error import Expected
+from shapes.cost import predict, predict_many
+from shapes.cost.constants import CARRY, Expected, alignment_constants, collective_constants, gemm_constants
+from shapes.cost.corrections import LEADING, LEVELS, level, paid_tiles
 from shapes.cost.explain import expected_errors, explain
-from shapes.cost.gemm import ProductKernels, aligned_seconds, gemm_seconds
+from shapes.cost.gemm import ProductKernels, aligned_seconds, gemm_seconds, predict_gemm
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.operators.types import (

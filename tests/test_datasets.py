@@ -21,7 +21,7 @@ from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound
 from shapes.measure.record import Measurement, summary_fields
 from shapes.measure.store import Store
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from sizer.cli import main
 
 H100 = Environment(

@@ -19,7 +19,8 @@ from shapes.cost.explain import explain
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import ModelShape
-from shapes.operators import CachedAttention, Gemm, GroupedGemm, operators
+from shapes.operators import operators
+from shapes.operators.types import CachedAttention, Gemm, GroupedGemm
 from shapes.workload import Workload
 from sizer import check
 from sizer.cli import main

@@ -11,11 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.cost import predict
+from shapes.cost.constants import published
 from shapes.cost.decode import form_of
 from shapes.cost.moving import moved_parts
-from shapes.cost.published import published
 from shapes.device import Device, list_devices, load_device
-from shapes.operators import CachedAttention
+from shapes.operators.types import CachedAttention
 from shapes.toml_table import DATA, content
 
 TABLES = content(DATA / "decode.toml")

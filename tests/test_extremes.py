@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.measure.store import Store
-from shapes.memory import memory, moments
-from shapes.memory.breakdown import divisors
+from shapes.memory import divisors, memory, moments
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import operators
 from shapes.workload import Workload

@@ -13,7 +13,8 @@ import sizer
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model.stages import trained_parameters
-from shapes.operators import Gemm, operators
+from shapes.operators import operators
+from shapes.operators.types import Gemm
 from shapes.workload import Workload
 from sizer.cli import main
 

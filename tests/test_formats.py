@@ -306,7 +306,7 @@ def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> N
     from shapes.measure.jobs import Job
     from shapes.measure.runner import Sweep
     from shapes.measure.stats import Drift
-    from shapes.operators import Gemm
+    from shapes.operators.types import Gemm
     from sizer.answers.bench import Group
     from sizer.answers.bench import Table as Measured
 

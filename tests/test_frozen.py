@@ -11,7 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapes.frozen import frozen, replaced
+from shapes.frozen import frozen
+from shapes.frozen import replace as replaced
 from shapes.workload import Workload
 
 

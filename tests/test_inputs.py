@@ -15,7 +15,7 @@ from schemas import load_schema
 
 import sizer
 from shapes.errors import InputError
-from shapes.model.parameters import OPTIMIZERS, PRECISIONS
+from shapes.model import OPTIMIZERS, PRECISIONS
 from shapes.workload import Optimizer, PrecisionName
 from sizer.cli import main
 from sizer.readers import Source, read_config

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from fit.judging import judge
 
-from shapes.cost import predict_gemm
+from shapes.cost.gemm import predict_gemm
 from shapes.errors import InputError
 
 PRODUCTS = "source,device,dtype,layout,batch,m,n,k,us,more\n"

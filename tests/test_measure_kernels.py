@@ -23,8 +23,8 @@ from shapes.measure.runner import measure
 from shapes.measure.suite import load_suite, values_of
 from shapes.measure.timer import sets_needed, verify
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from shapes.model.recurrences import RecurrentShape
-from shapes.operators import Attention, Gemm, GroupedGemm
+from shapes.model.mixers import RecurrentShape
+from shapes.operators.types import Attention, Gemm, GroupedGemm
 from shapes.workload import Workload
 
 torch = pytest.importorskip("torch")

@@ -27,7 +27,7 @@ from shapes.measure.kernels.parts import MOST_SETS  # noqa: E402
 from shapes.measure.runner import measure  # noqa: E402
 from shapes.measure.timer import verify  # noqa: E402
 from shapes.measure.workers import LostError, Workers  # noqa: E402
-from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm  # noqa: E402
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm  # noqa: E402
 
 FAST = Settings(precision=0.5, time_s=1e-3, batch_s=1e-4, warm_up_s=1e-4, most_warm_up_s=2e-2)
 

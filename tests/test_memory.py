@@ -12,13 +12,32 @@ from public_memory import Peak, peaks
 
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.memory import largest_microbatch, memory, savings, smallest_pp, smallest_tp
-from shapes.memory.breakdown import CONTEXT_BYTES, largest_size, memory_of_parameters, possible_savings, weight_bytes
+from shapes.memory import (
+    CONTEXT_BYTES,
+    largest_microbatch,
+    largest_size,
+    memory,
+    memory_of_parameters,
+    possible_savings,
+    savings,
+    smallest_pp,
+    smallest_tp,
+    weight_bytes,
+)
 from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
 from shapes.memory.tape import Tape
-from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from shapes.model.parameters import optimizer_state_bytes, precision_named
+from shapes.model import (
+    AttentionShape,
+    Block,
+    MlaShape,
+    MlpShape,
+    ModelShape,
+    MoeShape,
+    Stack,
+    optimizer_state_bytes,
+    precision_named,
+)
 from shapes.model.stages import Stage, parameter_tensors
 from shapes.operators import operators
 from shapes.workload import Workload, check_batch

@@ -14,10 +14,10 @@ pytest.importorskip("transformers")
 import memory_oracle as oracle
 from tiers import every_run
 
-from shapes.memory import CHECKED, Memory, largest_microbatch, memory
+from shapes.memory import Memory, largest_microbatch, memory
+from shapes.memory.modules import CHECKED
 from shapes.model import ModelShape
-from shapes.saving import ALTERNATE
-from shapes.workload import Workload
+from shapes.workload import ALTERNATE, Workload
 from sizer.readers import read_config
 
 pytestmark = [

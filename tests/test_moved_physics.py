@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from shapes.cost import predict_gemm
+from shapes.cost.gemm import predict_gemm
 from shapes.cost.moving import moved_parts
 from shapes.device import list_devices, load_device
 from shapes.operators.types import CachedAttention, IndexScores, Scan, SparseAttention, TopK

@@ -143,7 +143,7 @@ def test_after_every_kinds_skeleton_the_registries_name_what_is_left_and_nothing
     rows = {f"{words[0]}: {ROW}" for kind, words in ASKED.items() if kind != "rule"}
     functions = {
         "Another: write another_operators in shapes/operators/cores.py",
-        "Another: write another_costs in shapes/cost/predict.py",
+        "Another: write another_costs in shapes/cost/__init__.py",
         "Another: write another_terms in shapes/cost/explain.py",
     }
     rules = "sizer rules --format markdown > reports/rules.md"

@@ -18,7 +18,7 @@ from schemas import load_schema
 
 import sizer
 from shapes.device import load_device
-from shapes.model.parameters import Unproven
+from shapes.model import Unproven
 from sizer.answers.operator_table import ops_of_subject
 from sizer.checking import check_subject
 from sizer.checking.checks import step_time

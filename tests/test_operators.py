@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, counted_once, operators
+from shapes.operators import operators
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, counted_once
 from shapes.workload import Workload
 
 

@@ -15,8 +15,7 @@ from typing import Any
 
 import pytest
 
-from shapes.errors import InputError
-from shapes.files import make_folder, read_bounded, write_whole
+from shapes.errors import InputError, make_folder, read_bounded, write_whole
 
 ROOT = Path(__file__).parent.parent
 GPT2 = str(ROOT / "tests" / "data" / "configs" / "gpt2.json")
@@ -104,7 +103,7 @@ def test_a_new_file_has_the_mode_that_the_umask_gives(tmp_path: Path) -> None:
 
 
 LIMITED = (
-    "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (5, 5)); from shapes.files import write_whole; "
+    "import resource, sys; resource.setrlimit(resource.RLIMIT_FSIZE, (5, 5)); from shapes.errors import write_whole; "
 )
 
 

@@ -12,11 +12,11 @@ from test_parity import CONFIGS, named
 
 from shapes.errors import InputError
 from shapes.memory import memory
-from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, MoeShape, Stack
-from shapes.model.parameters import parameter_count
+from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, MoeShape, Stack, parameter_count
 from shapes.model.stages import blocks_between, layers_of_stages, parameter_tensors, shard_parameters
-from shapes.operators import Collective, Elementwise, Gemm, GroupedGemm, operators
+from shapes.operators import operators
 from shapes.operators.parallel import check_split
+from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm
 from shapes.workload import Workload
 from sizer.readers import read_config
 

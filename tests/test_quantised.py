@@ -10,7 +10,7 @@ import pytest
 
 from shapes.errors import InputError
 from shapes.memory import memory
-from shapes.operators import Gemm, GroupedGemm
+from shapes.operators.types import Gemm, GroupedGemm
 from sizer.answers.deploy import deploy
 from sizer.answers.operator_table import ops
 from sizer.readers import read_config

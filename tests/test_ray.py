@@ -19,7 +19,7 @@ from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.measure.workers import Workers
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from shapes.program import install
 from sizer.cli import main, measuring
 

@@ -8,7 +8,8 @@ from shapes.cost import predict, predict_many
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from shapes.operators import Elementwise, Gemm, operators
+from shapes.operators import operators
+from shapes.operators.types import Elementwise, Gemm
 from shapes.recipes import DEFAULT, RECIPES, load_recipe
 from shapes.workload import Workload
 from sizer import check, read_config

@@ -11,8 +11,8 @@ import pytest
 
 from reports.bench.reference import PAGE, page
 from shapes.measure.kernels import PLANS
-from shapes.operators import Operator
 from shapes.operators.types import KINDS as OPERATOR_KINDS
+from shapes.operators.types import Operator
 from shapes.step.stack import CLASSES
 from sizer.readers import MODULES, READERS, read_config
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF

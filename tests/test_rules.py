@@ -14,8 +14,7 @@ import sizer
 from shapes.cost import predict_many
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
-from shapes.model.parameters import Unproven
+from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack, Unproven
 from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
 from shapes.workload import Workload

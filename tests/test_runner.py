@@ -19,7 +19,7 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import measure, ordered
 from shapes.measure.store import Store
 from shapes.measure.timer import Kernel, Stopwatch, WrongResultError
-from shapes.operators import Collective, Gemm
+from shapes.operators.types import Collective, Gemm
 
 pytest.importorskip("torch")
 

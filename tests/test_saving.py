@@ -17,9 +17,8 @@ from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Recipe, Step
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.saving import ALTERNATE, modules, saving
 from shapes.step.stack import load_stack
-from shapes.workload import Workload
+from shapes.workload import ALTERNATE, Workload, modules, saving
 from sizer.cli import main
 from sizer.readers import read_config
 

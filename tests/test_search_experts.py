@@ -15,7 +15,7 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure.jobs import Job
 from shapes.model.resize import dimensions, resize
-from shapes.operators import GroupedGemm
+from shapes.operators.types import GroupedGemm
 from shapes.step import Pricer
 from sizer.cli import main
 from sizer.readers import read_config

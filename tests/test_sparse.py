@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from shapes.cost import predict_many
 from shapes.memory import memory
 from shapes.model import ModelShape
-from shapes.operators import CachedAttention, Collective, Gemm, Operator, operators
-from shapes.operators.sparse import seen_pairs
-from shapes.operators.types import IndexScores, SparseAttention, TopK
+from shapes.operators import operators
+from shapes.operators.cores import seen_pairs
+from shapes.operators.types import CachedAttention, Collective, Gemm, IndexScores, Operator, SparseAttention, TopK
 from shapes.workload import Workload
 from sizer import check, diff, ops
 from sizer.readers import read_config

@@ -15,7 +15,7 @@ from schemas import load_schema
 
 import sizer
 from shapes.errors import InputError
-from shapes.operators import runnable_split, split_problems
+from shapes.operators.parallel import runnable_split, split_problems
 from shapes.workload import Workload
 from sizer.checking.findings import PricedFinding, Report
 from sizer.cli import main

@@ -12,10 +12,21 @@ from shapes.cost import Cost
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.stages import trained_shard
-from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator, operators
-from shapes.step import Work, schedule_of, slowest_stage, step_parts, work
-from shapes.step.pricer import Pricer, Step, StepCost, mean_error, step_cost
-from shapes.step.seconds import Kind, Region, Schedule, factor, microbatch, with_layers
+from shapes.operators import operators
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
+from shapes.step import Pricer, Step, StepCost, mean_error, schedule_of, step_cost
+from shapes.step.seconds import (
+    Kind,
+    Region,
+    Schedule,
+    Work,
+    factor,
+    microbatch,
+    slowest_stage,
+    step_parts,
+    with_layers,
+    work,
+)
 from shapes.step.stack import CLASSES, GROUPS, Host, Interval, Overlap, SoftwareStack, load_stack
 from shapes.workload import Workload
 

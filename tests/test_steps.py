@@ -23,10 +23,11 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import ModelShape
-from shapes.operators import Collective, operators
+from shapes.operators import operators
 from shapes.operators.cores import chunks
-from shapes.step import Pricer, StepCost, Work, slowest_stage, step_parts, work
-from shapes.step.seconds import Schedule
+from shapes.operators.types import Collective
+from shapes.step import Pricer, StepCost
+from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
 from shapes.step.stack import (
     CLASSES,
     STEP_TIERS,

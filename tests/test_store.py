@@ -19,7 +19,7 @@ from shapes.measure import store as store_file
 from shapes.measure.jobs import Job, swiglu
 from shapes.measure.record import read_export
 from shapes.measure.store import SCHEMA_VERSION, Store, default_path
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from sizer.cli import main
 
 

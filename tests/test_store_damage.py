@@ -21,7 +21,7 @@ from measure_fakes import ENVIRONMENT, measurement
 from shapes.errors import InputError
 from shapes.measure.jobs import Job
 from shapes.measure.store import Store
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from sizer.cli import main
 
 

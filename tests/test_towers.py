@@ -9,7 +9,7 @@ import pytest
 
 from shapes.errors import InputError
 from shapes.memory import memory
-from shapes.operators import Attention
+from shapes.operators.types import Attention
 from sizer import check
 from sizer.readers import read_config
 from sizer.readers.released import released

@@ -22,7 +22,7 @@ from shapes.errors import InputError
 from shapes.measure.jobs import Job
 from shapes.measure.store import Store
 from shapes.measure.suite import load_suite
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from shapes.toml_table import DATA
 from sizer.cli import main
 

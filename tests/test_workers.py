@@ -27,7 +27,7 @@ from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.measure.workers import Child, Workers, _Leases
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from shapes.program import install
 
 #: Of the test with many faults; 9,717 are a suite's.

@@ -26,10 +26,10 @@ from opening import with_answer
 from tabulate import tabulate
 
 from shapes.calibrate import Products, Record, held_out, products, refine, write_tables
-from shapes.cost import predict_gemm
 from shapes.cost.constants import gemm_constants
+from shapes.cost.gemm import predict_gemm
 from shapes.device import Device, load_device
-from shapes.json_form import plain
+from shapes.frozen import plain
 
 REPORTS = Path(__file__).resolve().parents[1]
 FITTED = {"a100_sxm": "a100-sxm", "h100_sxm": "h100-sxm", "h200_sxm": "h200", "l40s": "l40s", "b200_sxm": "b200"}

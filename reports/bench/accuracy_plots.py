@@ -8,8 +8,8 @@ import numpy as np
 from accuracy_measures import Array, Rows, tflops
 
 from shapes.calibrate import Products
-from shapes.cost import predict_gemm
 from shapes.cost.constants import gemm_constants
+from shapes.cost.gemm import predict_gemm
 from shapes.device import Device
 
 

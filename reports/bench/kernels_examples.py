@@ -5,7 +5,8 @@ from __future__ import annotations
 from tabulate import tabulate
 
 import sizer
-from shapes.cost import predict, predict_gemm
+from shapes.cost import predict
+from shapes.cost.gemm import predict_gemm
 from shapes.operators.types import Attention
 
 #: GPT-2 at microbatches of 4 x 1024 tokens, and the widths and head dimensions that the rules' pages speak of.

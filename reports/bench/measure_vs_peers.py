@@ -18,7 +18,7 @@ from tabulate import tabulate
 from shapes.measure import InProcess, Settings
 from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 
 Tool = Callable[[Job], float]
 

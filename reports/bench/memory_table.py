@@ -25,7 +25,8 @@ import transformers  # noqa: E402
 from opening import with_answer  # noqa: E402
 from test_memory_tracker import FURTHER, OPTIMIZERS, SMALL  # noqa: E402
 
-from shapes.memory import CHECKED, memory  # noqa: E402
+from shapes.memory import memory  # noqa: E402
+from shapes.memory.modules import CHECKED  # noqa: E402
 from shapes.workload import Workload  # noqa: E402
 from sizer.readers import read_config  # noqa: E402
 

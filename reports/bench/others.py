@@ -25,14 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from shapes.errors import InputError
-from shapes.files import read_text
-from shapes.json_form import Named
+from shapes.errors import InputError, read_text
+from shapes.frozen import Named
 from shapes.measure.dataset import objection
 from shapes.measure.jobs import Job
 from shapes.measure.record import MAX_IMPORT, Measurement, checked_row, summary_fields
 from shapes.measure.suite import PHASES
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from shapes.toml_table import content
 
 KNOWN = content(Path(__file__).with_suffix(".toml"))

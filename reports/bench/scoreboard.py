@@ -24,8 +24,7 @@ from step_rows import MAX_BYTES, read_rows
 from steps import Judged, figures, judged, say
 from tabulate import tabulate
 
-from shapes.errors import InputError
-from shapes.files import read_text
+from shapes.errors import InputError, read_text
 
 ROOT = Path(__file__).parents[2]
 PAGE, README = ROOT / "reports" / "scoreboard.md", ROOT / "README.md"

@@ -22,7 +22,7 @@ from tabulate import tabulate
 
 from shapes.errors import InputError
 from shapes.model import ModelShape
-from shapes.operators import Operator
+from shapes.operators.types import Operator
 from shapes.workload import Workload
 from sizer.searching import search
 from sizer.searching.space import Limits, Request, Space

@@ -25,7 +25,7 @@ from opening import with_answer
 from tabulate import tabulate
 
 from shapes.cost import predict
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from sizer.searching.strategies import Race, exhaustive, racing
 
 REPORTS = Path(__file__).resolve().parents[1]

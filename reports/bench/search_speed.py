@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 import sizer
-from shapes.cost import predict_gemm
+from shapes.cost.gemm import predict_gemm
 from sizer.searching.space import Limits
 
 CONFIGS = Path(__file__).parents[2] / "tests" / "data" / "configs"

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from shapes.device import Device, load_device
-from shapes.errors import InputError
-from shapes.files import read_text
+from shapes.errors import InputError, read_text
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.model.layers import MoeShape

@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 from shapes.device import Device, load_device, networked
-from shapes.errors import InputError
-from shapes.files import read_text
+from shapes.errors import InputError, read_text
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.saving import ALTERNATE
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack
-from shapes.workload import AttentionKernel, Workload
+from shapes.workload import ALTERNATE, AttentionKernel, Workload
 from sizer.readers import read_config
 from sizer.readers.megatron.models import predicting
 

@@ -28,8 +28,8 @@ from steps_priors import FITTED
 
 from shapes.calibrate import replaced
 from shapes.device import Device
-from shapes.step import Pricer, Work, schedule_of, step_parts
-from shapes.step.seconds import Region, Schedule
+from shapes.step import Pricer, schedule_of
+from shapes.step.seconds import Region, Schedule, Work, step_parts
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack, stack_from_mapping
 from shapes.toml_table import shipped
 

@@ -29,7 +29,7 @@ from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.measure.workers import Child, Workers
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 from sizer.answers.bench import Rows
 
 sys.path.insert(0, str(ROOT / "tests"))

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.calibrate import Record, grouped
-from shapes.cost.alignment import CLASSES, AlignmentConstants, misaligned_seconds, operand_classes
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
+from shapes.cost.corrections import CLASSES, AlignmentConstants, misaligned_seconds, operand_classes
 from shapes.cost.gemm import aligned_seconds, throttled
 from shapes.device import Device
 from shapes.frozen import frozen

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from shapes.cost import predict_many
 from shapes.cost.fused_attention import Array, AttentionBatch, attention_times, constants_of, phase_of
 from shapes.cost.gemm import CHUNK
-from shapes.cost.predict import predict_many
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError

@@ -17,10 +17,9 @@ from typing import TextIO, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.cost import predict_gemm
-from shapes.cost.alignment import LEADING, operand_classes
 from shapes.cost.constants import gemm_constants
-from shapes.cost.gemm import throttled
+from shapes.cost.corrections import LEADING, operand_classes
+from shapes.cost.gemm import predict_gemm, throttled
 from shapes.device import load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -94,7 +93,7 @@ class Measured:
     rows: tuple[Row, ...]
 
     def classes(self) -> Integers:
-        """Index into shapes.cost.alignment.CLASSES of the worse of A and B; the last where nothing asks for more."""
+        """Index into shapes.cost.corrections.CLASSES of the worse of A and B; the last where nothing asks for more."""
         size = BYTES[self.dtype]
         layout = cast(Layout, self.layout)
         a, b, _ = operand_classes(self.m, self.n, self.k, (size, size, max(size, 2)), layout)

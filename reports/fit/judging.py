@@ -12,9 +12,9 @@ import numpy as np
 
 from fit.evidence import Array, Measured, Row, attention_of, grouped, read_rows
 from fit.experts_amd import UNITS, down_of, layer_of, usable
-from shapes.cost import predict, predict_gemm
-from shapes.cost.alignment import CLASSES, LEADING, operand_classes
-from shapes.cost.gemm import LARGE
+from shapes.cost import predict
+from shapes.cost.corrections import CLASSES, LEADING, operand_classes
+from shapes.cost.gemm import LARGE, predict_gemm
 from shapes.device import load_device
 from shapes.errors import InputError
 

@@ -20,8 +20,8 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fit.evidence import Array, Measured, grouped, read_rows
-from shapes.cost.alignment import CLASSES, AlignmentConstants, misaligned_seconds
 from shapes.cost.constants import alignment_constants, gemm_constants
+from shapes.cost.corrections import CLASSES, AlignmentConstants, misaligned_seconds
 from shapes.cost.gemm import aligned_seconds, throttled
 from shapes.device import load_device
 from shapes.dtypes import BYTES

@@ -8,10 +8,9 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.cost import predict_gemm
 from shapes.cost.constants import FITTED, GemmConstants, gemm_constants
 from shapes.cost.corrections import LEAST_K, STEP_K
-from shapes.cost.gemm import Limits, aligned_seconds, least_seconds, output_bytes
+from shapes.cost.gemm import Limits, aligned_seconds, least_seconds, output_bytes, predict_gemm
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError

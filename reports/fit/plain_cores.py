@@ -27,7 +27,7 @@ from shapes.cost.constants import NUMBERS as OF_PRODUCTS
 from shapes.cost.constants import PLAIN_CORES, GemmConstants, carried, origin_of
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
-from shapes.json_form import plain
+from shapes.frozen import plain
 
 #: Whose rows give whose constants.
 FITTED_ON = {PLAIN_CORES.usual: ("a100-pcie", "a100-pcie-40")} | {name: (name,) for name in PLAIN_CORES.of.values()}

@@ -37,13 +37,12 @@ from fit.grouped import fit_slowdown, layer_seconds, read_layers
 from fit.tables import parquet_columns
 from fit.written import gemm_table
 from shapes.calibrate import Calibration, Products, Progress, Record, calibrate, held_out, products, write_tables
-from shapes.cost.constants import GemmConstants
+from shapes.cost.constants import IN_CELL, GemmConstants
 from shapes.cost.corrections import LEAST_K, STEP_K
-from shapes.cost.error import IN_CELL
 from shapes.cost.gemm import Limits
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
-from shapes.json_form import plain
+from shapes.frozen import plain
 
 #: The table of constants that cells stand over: of 16-bit products, which fp16 borrows.
 CELLS_OF = "bf16"

@@ -1,12 +1,451 @@
-"""Operators x device -> seconds, each with its error and where it comes from.
+"""Any operator -> its Cost; many at once, products vectorised.
 
-Every prediction is of the *sustained* regime, in which training runs: hours of work at the power limit. A short burst
-on a cool device is up to a tenth faster.
+`seconds_of` gives the seconds alone of operators whose sizes are columns (`shapes.columns`), which a search prices
+without an object for each row.
 """
 
 from __future__ import annotations
 
-from shapes.cost.gemm import predict_gemm
-from shapes.cost.predict import Cost, Timing, predict, predict_many
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeVar
 
-__all__ = ["Cost", "Timing", "predict", "predict_gemm", "predict_many"]
+import numpy as np
+
+from shapes.columns import spread
+from shapes.cost.constants import (
+    Expected,
+    Origin,
+    expected,
+    gemm_constants,
+    gemm_regimes,
+    grouped_regime,
+    least_certain,
+    published_error,
+    relative,
+    weight_only,
+)
+from shapes.cost.corrections import OPERANDS, Array, Integers, operand_classes
+from shapes.cost.fused_attention import (
+    QUERIES,
+    AttentionBatch,
+    AttentionTimes,
+    KernelConstants,
+    attention_row,
+    attention_times,
+    constants_of,
+    phase_of,
+    work_of,
+)
+from shapes.cost.gemm import CHUNK, GemmTimes, ProductKernels, gemm_seconds, gemm_times, output_bytes, padded_times
+from shapes.cost.moving import moved_parts, origin_of
+from shapes.device import Device, load_device
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+from shapes.frozen import frozen
+from shapes.kernels import Run, load_kernel, run_of
+from shapes.operators.cores import written_out
+from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, kind_of, named_function
+
+T = TypeVar("T")
+
+
+class Term(NamedTuple):
+    """One contribution to an operator's time; the seconds of all parts add up to the total."""
+
+    what: str
+    seconds: float
+    why: str
+
+
+@frozen
+class Timing:
+    """Seconds of one run with an interval and where they come from.
+
+    ``source`` is "predicted:<device>" or "measured:<device name> torch <version> …". ``low`` and ``high`` bound a
+    prediction by its held-out error and a measurement by its confidence interval. ``tier``: what the seconds rest on
+    (measured, fitted, published, borrowed, extrapolated).
+    """
+
+    seconds: float
+    low: float
+    high: float
+    source: str
+    tier: str = "measured"
+
+    @property
+    def measured(self) -> bool:
+        return self.source.startswith("measured:")
+
+
+@frozen
+class Cost:
+    """Predicted seconds of ONE run of an operator (multiply by ``operator.count``), sustained as in training.
+
+    ``low`` and ``high`` widen the prediction by ``error``, the mean absolute relative error on held-out measurements
+    of this ``regime``. ``bound`` is what the time is made of: "compute", "memory", "overhead" or "communication".
+    ``tile`` to ``wave_efficiency`` are of matrix products and attention, None elsewhere: output (or query) elements a
+    thread block works on, blocks, waves of blocks over the device, share of the computed output that is kept, and
+    share of the waves' slots that is filled. ``alignment_s``: seconds each operand's leading dimension costs, by
+    operand ("A", "B", "C"). ``kernel``: of attention, what runs it in the end. ``p95``: 95th percentile of the same
+    error, None where nobody judged it. ``tier``: what the price rests on, one of `shapes.cost.constants.TIERS`.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    source: str
+    bound: str
+    error: float
+    regime: str
+    tile: tuple[int, int] | None = None
+    tiles: int | None = None
+    waves: float | None = None
+    tile_efficiency: float | None = None
+    wave_efficiency: float | None = None
+    alignment_s: tuple[tuple[str, float], ...] = ()
+    kernel: str | None = None
+    p95: float | None = None
+    tier: str = "fitted"
+
+    @property
+    def timing(self) -> Timing:
+        """The same seconds as measured times have them."""
+        return Timing(self.seconds, self.low, self.high, self.source, self.tier)
+
+
+def predict(operator: Operator, device: str | Device) -> Cost:
+    """Predicted cost of one run of ``operator``; see `predict_many`."""
+    return predict_many([operator], device)[0]
+
+
+def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[Cost, ...]:
+    """Predicted costs of one run of each operator, in order, sustained as in training.
+
+    InputError naming the operator: a dtype the device lacks, or a kind that has no cost. Nothing is skipped.
+    """
+    target = load_device(device)
+
+    def priced(listed: Sequence[Operator], path: str) -> Sequence[Cost]:
+        costs: Sequence[Cost] = named_function(path)(listed, target)
+        return costs
+
+    return tuple(_by_group(list(operators), lambda operator: kind_of(operator).priced, priced))
+
+
+def _by_group(
+    operators: Sequence[Any], key: Callable[[Any], Any], price: Callable[[list[Any], Any], Iterable[Cost]]
+) -> list[Cost]:
+    """The costs of operators, in their order, those of one ``key`` priced together; errors name the operator."""
+    groups: dict[Any, list[int]] = {}
+    for index, operator in enumerate(operators):
+        groups.setdefault(_naming(operator, key), []).append(index)
+    costs: dict[int, Cost] = {}
+    for own, indices in groups.items():
+        costs.update(zip(indices, price([operators[index] for index in indices], own), strict=True))
+    return [costs[index] for index in range(len(operators))]
+
+
+def _naming(operator: Operator, function: Callable[[Any], T]) -> T:
+    """``function`` of the operator, which its InputError names."""
+    try:
+        return function(operator)
+    except InputError as error:
+        raise error.at(operator.name) from None
+
+
+def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
+    """Predicted seconds of one run of each operator: a column where sizes are. InputError as of `predict_many`."""
+    found: list[Any] = [None] * len(operators)
+    groups: dict[tuple[Alike, float], dict[tuple[Any, ...], list[int]]] = {}
+    for place, operator in enumerate(operators):
+        if kind_of(operator).parts:
+            found[place] = sum(moved_parts(operator, device))
+        elif isinstance(operator, Product):
+            equal = groups.setdefault((alike(operator, device), _load(operator)), {})
+            equal.setdefault(per_group(operator), []).append(place)
+        elif isinstance(operator, Attention):
+            found[place] = _attention_seconds(operator, device)
+    for key, equal in groups.items():
+        packs, sizes = zip(*(spread(*one) for one in equal), strict=True)
+        seconds = _product_seconds(np.concatenate(sizes, axis=1), *key, device)
+        ends = np.cumsum([one.shape[1] for one in sizes])
+        for places, pack, own in zip(equal.values(), packs, np.split(seconds, ends[:-1]), strict=True):
+            for place in places:
+                found[place] = pack(own)
+    return found
+
+
+class Alike(NamedTuple):
+    """What products share that are priced in one go; ``out``: bytes an element of C, ``pads``: may be padded.
+
+    ``weights``: bytes an element of quantised ones.
+    """
+
+    grouped: bool
+    dtype: str
+    out: int
+    layout: Layout
+    recipe: str | None
+    pads: bool
+    weights: float | None
+
+    def kernels(self, device: Device) -> ProductKernels:
+        return ProductKernels.of(
+            device, self.dtype, self.layout, self.recipe, self.out, self.grouped, weights=self.weights
+        )
+
+    def times(self, sizes: Integers, by: ProductKernels) -> GemmTimes:
+        """Times of products of these ``sizes``; of grouped ones, of each group's."""
+        times = gemm_times(sizes, by)
+        return padded_times(times, sizes, by) if self.pads else times
+
+    def slower(self, device: Device) -> float:
+        """Seconds, but for the launch, over those of as many products that are not grouped."""
+        return float(relative(device, "grouped").cost["grouped"]["slowdown"]) if self.grouped else 1.0
+
+
+def alike(operator: Product, device: Device) -> Alike:
+    """What the operator has to share with others; InputError: a dtype the device lacks."""
+    device.peak(operator.dtype)
+    out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
+    grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
+    return Alike(grouped, operator.dtype, out, operator.layout, operator.recipe, pads, operator.weight_bytes)
+
+
+def per_group(operator: Product) -> tuple[int, int, int, int]:
+    """m, n, k, batch of one product; of a grouped one, an even share of the ragged dimension for each group."""
+    if isinstance(operator, Gemm):
+        return operator.m, operator.n, operator.k, operator.batch
+    m, k = operator.m, operator.k
+    if operator.ragged == "m":
+        m = np.maximum(round(m / operator.groups), 1)
+    else:
+        k = np.maximum(round(k / operator.groups), 1)
+    return m, operator.n, k, operator.groups
+
+
+def sizes_of(products: Iterable[Product]) -> Integers:
+    """Rows m, n, k and batch, a column for each product (``per_group``)."""
+    return np.array([per_group(product) for product in products], dtype=np.int64).T
+
+
+def _load(operator: Product) -> float:
+    """The fullest group's reduction over the even one, which outlasts the others' in wgrad."""
+    return 1.0 if isinstance(operator, Gemm) or operator.ragged == "m" else operator.load
+
+
+def _product_seconds(sizes: Integers, shared: Alike, load: float, device: Device) -> Array:
+    """Seconds of products that are ``shared`` alike; ``load``: the fullest group's."""
+    by = shared.kernels(device)
+    if not shared.pads and load == 1.0:
+        return _grouped(gemm_seconds(sizes, by), np.zeros(1), sizes, load, shared, by, device)
+    starts = range(0, sizes.shape[1], CHUNK)
+    times = [shared.times(sizes[:, start : start + CHUNK], by) for start in starts]
+    seconds, compute = (np.concatenate([getattr(one, name) for one in times]) for name in ("seconds", "compute_s"))
+    return _grouped(seconds, compute, sizes, load, shared, by, device)
+
+
+def _grouped(
+    seconds: Array,
+    compute_s: Array,
+    sizes: Integers,
+    load: Any,
+    shared: Alike,
+    by: ProductKernels,
+    device: Device,
+) -> Array:
+    """``seconds`` of one group each -> of the launch of all of them."""
+    if not shared.grouped:
+        return seconds
+    found: Array = seconds + (seconds - by.constants.launch_s) * (shared.slower(device) - 1)
+    found += (load - 1) / sizes[3] * compute_s
+    return found
+
+
+def product_costs(products: Sequence[Product], device: Device) -> list[Cost]:
+    """Costs of matrix products."""
+    return _by_group(
+        products, lambda product: alike(product, device), lambda own, shared: _products(own, shared, device)
+    )
+
+
+def _products(products: Sequence[Product], shared: Alike, device: Device) -> Iterator[Cost]:
+    m, n, _, batch = sizes = sizes_of(products)
+    by = shared.kernels(device)
+    times, constants, loads = shared.times(sizes, by), by.constants, np.array([_load(one) for one in products])
+    seconds = _grouped(times.seconds, times.compute_s, sizes, loads, shared, by, device)
+    origin = gemm_constants(device, shared.dtype, shared.recipe)[1]
+    source, regimes = origin.source(device), _regimes(sizes, shared, by)
+    judged = {regime: expected(device, origin, regime, shared.dtype) for regime in dict.fromkeys(regimes)}
+    if shared.weights is not None and shared.recipe is None:
+        judged = {regime: weight_only(one) for regime, one in judged.items()}
+    slots = times.tiles * np.array(constants.tiles).prod(axis=1)[times.tile]
+    columns = (
+        seconds,
+        times.compute_s,
+        times.memory_s,
+        times.tile,
+        times.tiles.astype(np.int64),
+        times.waves,
+        1.0 * batch * m * n / slots,
+        times.tiles / constants.units / times.waves,
+        *(one * shared.slower(device) for one in times.alignment),
+    )
+    for regime, total, compute, memory, tile, count, waves, kept, filled, *extra in zip(
+        regimes, *(column.tolist() for column in columns), strict=True
+    ):
+        bound = _bound(constants.launch_s, total - constants.launch_s, compute, memory)
+        alignment = tuple(zip(OPERANDS, extra, strict=True)) if any(extra) else ALIGNED
+        yield cost_of(
+            total,
+            source,
+            judged[regime],
+            regime,
+            bound,
+            tile=constants.tiles[tile],
+            tiles=count,
+            waves=waves,
+            tile_efficiency=kept,
+            wave_efficiency=filled,
+            alignment_s=alignment,
+        )
+
+
+def _regimes(sizes: Integers, shared: Alike, by: ProductKernels) -> list[str]:
+    """The regime of each product's error."""
+    m, n, k, batch = sizes
+    of_a, of_b, _ = operand_classes(m, n, k, (by.size, by.size, by.out), by.layout)
+    hit = np.empty(0, np.intp) if by.cells is None else by.cells.hit(m, n, k, batch)
+    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), by.alignment, hit)
+    return [grouped_regime(regime) for regime in regimes] if shared.grouped else regimes
+
+
+#: Seconds of misalignment by operand of a product that has none.
+ALIGNED = tuple((operand, 0.0) for operand in OPERANDS)
+
+
+def _bound(launch: float, body: float, compute: float, memory: float) -> str:
+    if launch > body:
+        return "overhead"
+    return "memory" if memory > compute else "compute"
+
+
+def cost_of(seconds: float, source: str, off: Expected, regime: str, bound: str, **rest: Any) -> Cost:
+    """``rest``: the fields from ``tile`` on."""
+    wide = 1 + off.error
+    low, high = seconds / wide, seconds * wide
+    return Cost(seconds, low, high, source, bound, off.error, regime, p95=off.p95, tier=off.tier, **rest)
+
+
+def run_for(operator: Attention, device: Device) -> Run:
+    """Which kernel runs the attention on this device, and in which head dimensions, which have to be numbers."""
+    d_qk, d_v = int(operator.head_dim), int(operator.v_head_dim)
+    return run_of(operator.kernel, device.architecture, operator.dtype, d_qk, d_v, operator.trains)
+
+
+def attention_titles(operators: Iterable[Operator], device: Device) -> tuple[str, ...]:
+    """Titles of the kernels that run the fused attentions among ``operators`` on ``device``."""
+    runs = (run_for(operator, device) for operator in operators if isinstance(operator, Attention))
+    return tuple(dict.fromkeys(load_kernel(run.kernel).title for run in runs))
+
+
+class AlikeAttention(NamedTuple):
+    """What fused attentions share that are priced in one go."""
+
+    kernel: str
+    dtype: str
+    backward: bool
+    trains: bool
+
+    def constants(self, device: Device) -> tuple[KernelConstants, int]:
+        """The kernel's, and which of its phases it is."""
+        return constants_of(self.kernel, device, self.dtype), phase_of(self.backward, self.trains)
+
+    def times(self, work: AttentionBatch, device: Device) -> AttentionTimes:
+        constants, phase = self.constants(device)
+        return attention_times(work, constants.phases[phase], self.backward, BYTES[self.dtype])
+
+
+def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
+    """What the operator has to share with others; InputError: a dtype the device lacks."""
+    device.peak(operator.dtype)
+    kernel = run_for(operator, device).kernel
+    # An encoder has no cache whose pages are fetched: serving too, it runs what training's forward does.
+    return AlikeAttention(kernel, operator.dtype, operator.phase != "forward", operator.trains or not operator.causal)
+
+
+def attention_costs(operators: Sequence[Attention], device: Device) -> list[Cost]:
+    """Costs of fused attentions, or of what runs in their place."""
+    return _by_group(
+        operators, lambda one: alike_attention(one, device), lambda own, shared: _attention(own, shared, device)
+    )
+
+
+def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: Device) -> Iterator[Cost]:
+    regime = "attention_backward" if shared.backward else "attention"
+    if shared.kernel == "eager":
+        yield from (_written_out(operator, device, regime) for operator in operators)
+        return
+    constants, phase = shared.constants(device)
+    c, source = constants.phases[phase], constants.source(device)
+    runs = [run_for(operator, device) for operator in operators]
+    times = shared.times(work_of(operators, runs), device)
+    for at, run in enumerate(runs):
+        one = times.only(at)
+        yield cost_of(
+            one.seconds,
+            source,
+            constants.expected[phase],
+            regime,
+            _bound(c.launch_s, one.seconds - c.launch_s, one.compute_s, one.memory_s),
+            tile=(QUERIES, max(run.d_qk, run.d_v)),
+            tiles=int(one.blocks),
+            waves=one.waves,
+            tile_efficiency=one.ideal_s / one.walked_s,
+            wave_efficiency=one.blocks / c.units / one.waves,
+            kernel=shared.kernel,
+        )
+
+
+def _written_out(operator: Attention, device: Device, regime: str) -> Cost:
+    """An attention that no fused kernel takes: its products and the passes over the square between them."""
+    parts = predict_many(written_out(operator), device)
+    off = Expected(
+        max(part.error for part in parts),
+        max(part.p95 or part.error for part in parts),
+        least_certain(part.tier for part in parts),
+    )
+    bound = max(parts, key=lambda part: part.seconds).bound
+    return cost_of(sum(part.seconds for part in parts), parts[0].source, off, regime, bound, kernel="eager")
+
+
+def _attention_seconds(operator: Attention, device: Device) -> Any:
+    """Seconds of a fused attention: kernels are chosen, and fitted, by the head dimensions, which rows are told apart
+
+    by.
+    """
+    shared = alike_attention(operator, device)
+    if shared.kernel == "eager":
+        return sum(seconds_of(written_out(operator), device))
+    pack, rows = spread(*attention_row(operator, run_for(operator, device)))
+    return pack(shared.times(AttentionBatch(*rows.astype(float)), device).seconds)
+
+
+def moved_costs(operators: Sequence[Operator], device: Device) -> list[Cost]:
+    """Costs of what moves bytes above all: memory-bound operators, collectives, a decode step's attention."""
+    return _by_group(
+        operators,
+        lambda one: (kind_of(one).regime, origin_of(one, device)),
+        lambda own, shared: _moved(own, shared[0], shared[1], device),
+    )
+
+
+def _moved(operators: Sequence[Operator], regime: str, origin: Origin, device: Device) -> Iterator[Cost]:
+    judged = kind_of(operators[0]).form
+    off = published_error(origin) if judged else expected(device, origin, regime, origin.dtype)
+    for operator in operators:
+        fixed, moving, *computing = _naming(operator, lambda one: moved_parts(one, device))
+        rest = float(moving + sum(computing))
+        bound = "communication" if regime == "collective" else "compute" if sum(computing) > moving else "memory"
+        bound = "overhead" if fixed > rest else bound
+        yield cost_of(fixed + rest, origin.source(device), off, regime, bound)

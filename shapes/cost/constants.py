@@ -1,27 +1,45 @@
-"""A device's constants: its own fitted ones, or those of its nearest fitted relative, scaled by the data sheets."""
+"""A device's constants: its own fitted ones, or those of its nearest fitted relative, scaled by the data sheets.
+
+And how far off a prediction by them may be: held-out errors from the device files, wider where constants are borrowed.
+``[error.<dtype>]`` holds the mean absolute relative error by regime on shapes the fit has not seen, against single
+frameworks as a user runs one of them (``large``), its 95th percentile (``large_p95``), and against the median over
+frameworks, which nobody runs (``large_consensus``). ``large_cell`` is of sizes whose m and n are the tables' own, on k
+(and n) that neither the cells nor the fit below them have seen.
+
+Kernels with a form and a few constants of their own (``published``) were fitted to published tables by device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields, replace
-from functools import lru_cache
-from math import inf, log2
+from functools import cache, lru_cache
+from math import hypot, inf, log2
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
-from shapes.cost.alignment import NO_FAMILY, AlignmentConstants, family_table
-from shapes.cost.corrections import Cells, Correction
+from shapes.cost.corrections import (
+    CLASSES,
+    NO_FAMILY,
+    AlignmentConstants,
+    Cells,
+    Correction,
+    Indices,
+    Integers,
+    family_table,
+)
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from shapes.json_form import Named, Names, Values
+from shapes.frozen import Named, Names, Values, frozen
 from shapes.toml_table import DATA, content
 
 #: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
 _DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}
+#: Least dimension from which the constants for large products hold alone.
+LARGE = 512
 
 
 #: How fitted constants carry over to other devices; the file says what each key is for.
@@ -440,3 +458,190 @@ def collective_constants(device: Device, what: str, direct: bool = False) -> Col
 def moving_constants(device: Device) -> tuple[GemmConstants, Origin]:
     """Of what only moves: bytes do not care for the matrix units, nor whether they can multiply an element type."""
     return gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
+
+
+#: Added (in quadrature) when constants are another device's: from predicting H200 by H100 (5.3%), B200 by H100 and A100
+#: (8.8%) and L40S by them (15%); other vendors were never judged, so twice the worst of those is stated.
+SAME_ARCHITECTURE, SAME_VENDOR, OTHER_VENDOR = 0.06, 0.15, 0.30
+#: Added when the dtype's constants are another dtype's, scaled by the peaks: fp8 by bf16 was off by this much.
+OTHER_DTYPE = 0.25
+
+
+#: Mean error of misaligned products where misaligned.toml states none by class: of kernels fitted on a sweep of the
+#: device's own, on other devices of the family, on other architectures alone.
+MISALIGNED = {"measured": 0.08, "published": 0.10, "extrapolated": 0.30}
+#: What the regimes of misaligned products are called before their class (shapes.cost.corrections.CLASSES).
+MISALIGNED_AS = "misaligned, "
+
+#: The regime of grouped products; a misaligned one's class follows it.
+GROUPED = "grouped"
+
+#: Ends the regimes of products whose m and n are a cell of the tables (shapes.cost.corrections).
+IN_CELL = "_cell"
+#: What is known of a figure, the best first: measured here, fitted on this device's published
+#: tables, published by others for this kind of device, borrowed from a relative, extrapolated to what nobody measured.
+TIERS = ("measured", "fitted", "published", "borrowed", "extrapolated")
+#: 95th percentile over mean of an absolute error that is normally spread: where none was judged.
+P95_OVER_MEAN = 2.45
+
+
+@frozen
+class Expected:
+    """Relative error of a prediction, its 95th percentile, and the tier of what it rests on (one of TIERS)."""
+
+    error: float
+    p95: float
+    tier: str
+
+
+def gemm_regimes(least: Integers, worse: Integers, c: AlignmentConstants, hit: Indices) -> list[str]:
+    """Names of the regimes that products belong to: by their ``least`` dimension and the class of A and B's worse.
+
+    ``hit``: the products that a cell speaks of (shapes.cost.corrections).
+    """
+    names = np.where(least >= LARGE, "large", "small").astype(object)
+    names[hit] += IN_CELL
+    for index, name in enumerate(CLASSES):
+        if c.served[index]:
+            names[worse == index] = MISALIGNED_AS + name
+    found: list[str] = names.tolist()
+    return found
+
+
+def grouped_regime(regime: str) -> str:
+    """The regime of a grouped product whose groups, each by itself, would be in ``regime``."""
+    return f"{GROUPED}, {regime}" if regime.startswith(MISALIGNED_AS) else GROUPED
+
+
+def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:
+    """What a prediction in ``regime`` may be off by; the device's own held-out figures where it has them."""
+    if regime.startswith(f"{GROUPED}, "):
+        return _both(*(expected(device, origin, one, dtype) for one in regime.split(", ", 1)))
+    if regime.startswith(MISALIGNED_AS):
+        return _both(expected(device, origin, "large", dtype), _misaligned(device, regime, dtype))
+    tier = _tier(device, origin, regime)
+    for errors in (device.errors.get(origin.table, {}), device.errors) if origin.own_dtype else ():
+        if regime in errors:
+            error = float(errors[regime])
+            return Expected(error, float(errors.get(f"{regime}_p95", P95_OVER_MEAN * error)), tier)
+    errors = (device if origin.own_device else load_device(origin.device)).errors
+    error = float(errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5))
+    error = hypot(error, *_borrowed(origin))
+    return Expected(error, P95_OVER_MEAN * error, tier)
+
+
+def weight_only(judged: Expected) -> Expected:
+    """Of products whose weights alone are quantised: bytes are exact, arithmetic is priced as other kernels' is."""
+    error = hypot(judged.error, OTHER_DTYPE)
+    return Expected(error, max(judged.p95, P95_OVER_MEAN * error), least_certain((judged.tier, "borrowed")))
+
+
+def _borrowed(origin: Origin) -> tuple[float, float]:
+    """What another element type's and another device's constants add."""
+    dtype = 0.0 if origin.own_dtype else OTHER_DTYPE
+    if origin.own_device:
+        return dtype, 0.0
+    if not origin.same_vendor:
+        return dtype, OTHER_VENDOR
+    return dtype, SAME_ARCHITECTURE if origin.same_architecture else SAME_VENDOR
+
+
+def _both(one: Expected, other: Expected) -> Expected:
+    """Of a price that two independent errors enter."""
+    return Expected(hypot(one.error, other.error), hypot(one.p95, other.p95), least_certain((one.tier, other.tier)))
+
+
+def _misaligned(device: Device, regime: str, dtype: str) -> Expected:
+    """What the kernels of misaligned products add."""
+    kernels, at = alignment_constants(device, dtype), CLASSES.index(regime.removeprefix(MISALIGNED_AS))
+    # Sweeps are of 16-bit elements.
+    known = kernels.tier if BYTES[dtype] == 2 else "extrapolated"
+    judged = (kernels.error[at], kernels.error_p95[at]) if known == "published" else (0.0, 0.0)
+    mean = judged[0] or MISALIGNED[known]
+    return Expected(mean, judged[1] or P95_OVER_MEAN * mean, known)
+
+
+def least_certain(tiers: Iterable[str]) -> str:
+    """The last of TIERS that is among ``tiers``."""
+    return max(tiers, key=TIERS.index)
+
+
+def _tier(device: Device, origin: Origin, regime: str) -> str:
+    if not origin.same_vendor:
+        return "extrapolated"
+    if regime == "memory_bound" or not origin.own_dtype:
+        return "borrowed"
+    own = regime in device.cost if regime in (GROUPED, "collective") else origin.own_device
+    return "fitted" if own else "borrowed"
+
+
+#: Added (in quadrature) to a form's error: for constants of a device of the same architecture (H200 by H100: 5% to 14%
+#: off, GB200 by B200 10% to 13%, on the same tables), of any other, and for what nobody measured: a backward, or a
+#: recurrence by another's constants.
+SAME_ARCHITECTURE, OTHER, UNJUDGED = 0.15, 0.5, 0.6
+FILES = ("sparse", "decode", "scans", "states", "experts")
+#: Ends the name of an origin's table for what nobody measured.
+_GUESSED = " by another's"
+
+
+def _tables() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+    """Form -> device -> its constants and errors."""
+    return {key: table for name in FILES for key, table in content(DATA / f"{name}.toml").items()}
+
+
+@cache
+def published_origin(form: str, judged: bool, device: Device) -> Origin:
+    """Whose constants of ``form`` price it: the device's, one's of its architecture, else Hopper's.
+
+    ``judged``: whether what is priced is what the tables hold.
+    """
+    measured = [load_device(name) for name in _tables()[form]]
+    alike = [one for one in measured if one.architecture == device.architecture]
+    kin = min(
+        alike or [one for one in measured if one.architecture == "hopper"] or measured,
+        key=lambda one: (one.name != device.base, abs(one.compute.units - device.compute.units)),
+    )
+    table, own = form if judged else form + _GUESSED, kin.name == device.base
+    return Origin(kin.name, "bf16", table, own, True, bool(alike), kin.vendor == device.vendor)
+
+
+def published(form: str, device: Device, dtype: str) -> tuple[dict[str, float], int]:
+    """Constants that price ``form`` on ``device`` in ``dtype``, scaled by its memory and peaks, and whose units.
+
+    Another vendor's units are of another size: there, the whole device's rate at the relative's units is the nearest.
+    """
+    kin = load_device(published_origin(form, True, device).device)
+    faster = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
+    # Indexers were measured in fp8, experts in what their form names, everything else in 16 bits.
+    fitted_in = "fp8" if form.startswith("index") else form.split("_")[1] if form.startswith("experts") else "bf16"
+    speed = _peak_near(device, dtype) / _peak_near(kin, fitted_in)
+    units = (device if device.vendor == kin.vendor else kin).compute.units
+    # A slower unit's chunks take the longer; on a faster one they wait for one another as long as they did.
+    slower = max(1.0, units / kin.compute.units / speed)
+    by = {"flops_per_s": speed, "step_s": slower, "start_s": slower}
+    constants = {
+        key: value * (faster if key.endswith("bytes_per_s") else by.get(key, 1.0))
+        for key, value in _tables()[form][kin.name].items()
+    }
+    return constants, units
+
+
+def read_seconds(moved: Any, c: Mapping[str, float], l2_bytes: float) -> Any:
+    """Seconds of ``moved`` bytes, the share that a cache still holds at its own rate: tables repeat one step."""
+    hit = 1 / (1 + (moved / (c["cache_share"] * l2_bytes)) ** 4)
+    return moved * (hit / c["cache_bytes_per_s"] + (1 - hit) / c["bandwidth_bytes_per_s"])
+
+
+def published_error(origin: Origin) -> Expected:
+    """What a price by ``origin`` may be off by."""
+    form = origin.table.removesuffix(_GUESSED)
+    own, guessed = _tables()[form][origin.device], form != origin.table
+    borrowed = 0.0 if origin.own_device else SAME_ARCHITECTURE if origin.same_architecture else OTHER
+    more = hypot(borrowed, UNJUDGED if guessed else 0.0)
+    tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
+    return Expected(hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if guessed else tier)
+
+
+def _peak_near(device: Device, dtype: str) -> float:
+    """Peak of ``dtype``, or of 16-bit products where the device has no fp8."""
+    return next(device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)

@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.published import read_seconds
+from shapes.cost.constants import read_seconds
 from shapes.cost.sparse import paid
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.operators.types import RoutedGemm

@@ -7,12 +7,22 @@ from dataclasses import replace
 
 import numpy as np
 
-from shapes.cost.alignment import CLASSES, LEADING, LEVELS, Integers, level
-from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants, moving_constants
-from shapes.cost.error import GROUPED, IN_CELL, MISALIGNED_AS, Expected, expected
+from shapes.cost import Cost, Term, alike, alike_attention, predict, run_for, sizes_of
+from shapes.cost.constants import (
+    GROUPED,
+    IN_CELL,
+    LARGE,
+    MISALIGNED_AS,
+    Expected,
+    GemmConstants,
+    alignment_constants,
+    expected,
+    gemm_constants,
+    moving_constants,
+)
+from shapes.cost.corrections import CLASSES, LEADING, LEVELS, Integers, level
 from shapes.cost.fused_attention import PHASES, QUERIES, constants_of, work_of
 from shapes.cost.gemm import (
-    LARGE,
     GemmTimes,
     ProductKernels,
     bounded_seconds,
@@ -21,7 +31,6 @@ from shapes.cost.gemm import (
     uncorrected_seconds,
 )
 from shapes.cost.moving import achieved_bandwidth, bus_factor, link_bytes_per_s, moved_parts
-from shapes.cost.predict import Cost, Term, alike, alike_attention, predict, run_for, sizes_of
 from shapes.device import Device, load_device
 from shapes.frozen import frozen
 from shapes.kernels import KERNELS, load_kernel

@@ -26,13 +26,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.cost.alignment import Array, Booleans
-from shapes.cost.constants import achievable, clock_share, relative
-from shapes.cost.error import OTHER_DTYPE, OTHER_VENDOR, P95_OVER_MEAN, Expected, least_certain
+from shapes.cost.constants import (
+    OTHER_DTYPE,
+    OTHER_VENDOR,
+    P95_OVER_MEAN,
+    Expected,
+    achievable,
+    clock_share,
+    least_certain,
+    relative,
+)
+from shapes.cost.corrections import Array, Booleans
 from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
-from shapes.frozen import frozen
-from shapes.json_form import Named, Names
+from shapes.frozen import Named, Names, frozen
 from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
 from shapes.toml_table import content, names, shipped

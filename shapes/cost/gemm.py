@@ -14,7 +14,7 @@ For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x
 
 Two sets of constants, one for products whose least dimension is at least 512, one below 256, blended in between:
 small and skinny products run other kernels. Cells are of sizes that the tables hold (shapes.cost.corrections).
-Misalignment is added by `shapes.cost.alignment`. Waves, overlap and the power limit are fused attention's too
+Misalignment is added by `shapes.cost.corrections`. Waves, overlap and the power limit are fused attention's too
 (shapes.cost.fused_attention), with constants of its own; `Limits` are what no kernel can beat: the device's peak, and
 its memory for all that no cache holds.
 """
@@ -28,9 +28,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shapes.cost.alignment import AlignmentConstants, Array, Integers, misaligned_seconds
-from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
-from shapes.cost.corrections import LAYOUT, Cells
+from shapes.cost.constants import LARGE, GemmConstants, alignment_constants, gemm_constants
+from shapes.cost.corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse
@@ -98,9 +97,6 @@ def least_seconds(dims: Array, size: Values, out: float, limits: Limits) -> Arra
 
 #: Shapes worked on at once: a dozen arrays of this many doubles stay in a core's second-level cache.
 CHUNK = 4096
-
-#: Least dimension from which the constants for large products hold alone.
-LARGE = 512
 
 #: What torch.compile pads dimensions to a multiple of.
 PADDED_BYTES = 16

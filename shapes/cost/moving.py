@@ -28,8 +28,9 @@ from shapes.cost.constants import (
     Origin,
     collective_constants,
     moving_constants,
+    published,
+    published_origin,
 )
-from shapes.cost.published import published, published_origin
 from shapes.device import Device
 from shapes.operators.types import Collective, Elementwise, Operator, kind_of, named_function
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.published import read_seconds
+from shapes.cost.constants import read_seconds
 from shapes.operators.types import Scan, StateUpdate
 
 #: FLOPs of the chunk that ``step_s`` was fitted on: 64 tokens, keys and values of 128, of the delta rule.

@@ -20,10 +20,8 @@ from pathlib import Path
 import numpy as np
 
 from shapes.device import Device
-from shapes.errors import InputError
-from shapes.files import make_folder, read_bounded, read_text, write_whole
-from shapes.frozen import frozen
-from shapes.json_form import Named, Values
+from shapes.errors import InputError, make_folder, read_bounded, read_text, write_whole
+from shapes.frozen import Named, Values, frozen
 from shapes.measure import record
 from shapes.measure.environment import Environment
 from shapes.measure.in_process import control_of

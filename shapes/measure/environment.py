@@ -17,8 +17,7 @@ from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from shapes.json_form import Named, Values
+from shapes.frozen import Named, Values, frozen
 from shapes.measure.backend import Backend
 
 #: Raise when a change makes new figures differ from old ones of the same work: old results are then not reused.

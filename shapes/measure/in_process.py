@@ -31,7 +31,7 @@ from shapes.measure.kernels import INPUTS, UnsupportedError, build
 from shapes.measure.record import Measurement, Status, outcome, summary_fields
 from shapes.measure.stats import StopReason, summarise
 from shapes.measure.timer import Stopwatch, WrongResultError
-from shapes.operators import Gemm
+from shapes.operators.types import Gemm
 
 Array = NDArray[np.float64]
 

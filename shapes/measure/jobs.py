@@ -13,10 +13,9 @@ from functools import cached_property
 from typing import Any, Literal, get_args
 
 from shapes.dtypes import BYTES
-from shapes.frozen import frozen
-from shapes.json_form import Named, Values
+from shapes.frozen import Named, Values, frozen
 from shapes.model import Block, MlpShape, ModelShape, Stack
-from shapes.operators import Attention, Collective, Elementwise, Gemm, GroupedGemm
+from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm
 from shapes.workload import Workload
 
 PartName = Literal["mlp", "self_attention", "layer", "head"]

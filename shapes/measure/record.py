@@ -19,10 +19,8 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import InputError
-from shapes.files import decoded
-from shapes.frozen import frozen
-from shapes.json_form import Named, Values
+from shapes.errors import InputError, decoded
+from shapes.frozen import Named, Values, frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat, key_of
 from shapes.measure.stats import CONFIDENCE, summarise

@@ -32,11 +32,10 @@ from typing import Any, Literal, get_args
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
-from shapes.json_form import Named, Names
+from shapes.frozen import Named, Names, frozen
 from shapes.measure.jobs import EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.operators import Attention, Gemm, GroupedGemm, Phase
+from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
 from shapes.toml_table import Table, content
 from shapes.workload import Workload
 

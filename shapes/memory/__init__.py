@@ -1,27 +1,347 @@
-"""Memory of one device by component, and what fits (torch-free)."""
+"""Bytes of a step on one device by component, and what fits: largest microbatch, smallest degrees, savings."""
 
-from shapes.memory.breakdown import (
-    Memory,
-    Saved,
-    largest_microbatch,
-    memory,
-    memory_of_parameters,
-    savings,
-    smallest_pp,
-    smallest_tp,
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache, partial
+from math import ceil, gcd, isqrt
+from typing import Any, NamedTuple
+
+from shapes.device import Device, load_device
+from shapes.dtypes import BYTES, dtype_bytes
+from shapes.errors import InputError, one_of
+from shapes.frozen import Named, Names, frozen, replace
+from shapes.memory.modules import buffer_bytes, layer_tape
+from shapes.memory.moments import Component, Gradients, Recipe, Step, communication, microbatches_of, training
+from shapes.model import (
+    Block,
+    ModelShape,
+    ParameterTensor,
+    Stack,
+    default_precision,
+    optimizer_state_bytes,
+    parameter_count,
+    precision_named,
 )
-from shapes.memory.modules import CHECKED
-from shapes.workload import Implementation
+from shapes.model.stages import STAGES, Stage, check_finetune
+from shapes.operators import image_workloads, sequence_length
+from shapes.operators.cores import cached_numbers, is_sparse, state_bytes
+from shapes.operators.parallel import check_split
+from shapes.workload import LOSSES, Implementation, Loss, Workload
 
-__all__ = [
-    "CHECKED",
-    "Implementation",
-    "Memory",
-    "Saved",
-    "largest_microbatch",
-    "memory",
-    "memory_of_parameters",
-    "savings",
-    "smallest_pp",
-    "smallest_tp",
-]
+GIB = 2**30
+
+#: Bytes of a process on the device before the first tensor: the CUDA context with its kernels, 0.5 to 2 GiB by device
+#: and library (Machine Learning Engineering book, "Anatomy of model's memory usage"; huggingface.co/docs/transformers
+#: perf_train_gpu_one measured 1.3 GB). The middle of the range.
+CONTEXT_BYTES = GIB
+#: Further bytes of torch.distributed with NCCL, 1 to 2 GiB (the same chapter); the lower end.
+DISTRIBUTED_BYTES = GIB
+#: Of the last segments of the caching allocator's two pools, of 20 and 2 MiB (c10/cuda/CUDACachingAllocator.cpp,
+#: kLargeBuffer and kSmallBuffer), half is free, as likely as not.
+OPEN_SEGMENTS = 11 * 2**20
+#: Bytes of an element with its share of a block's scale. int4: 16 bits for each group of 128 (GPTQ, AWQ).
+STORED = {"int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32, "mxfp8": 1 + 1 / 32}
+WEIGHT_DTYPES: Names = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4")
+
+
+class AtMoment(NamedTuple):
+    """The bytes in use at one moment of a step."""
+
+    name: str
+    total_bytes: int
+
+
+@frozen
+class Memory:
+    """Bytes of one device at the fullest moment of a step.
+
+    ``stage``: the pipeline stage that holds most. ``device_bytes`` and ``fits`` are None where no device was named.
+    ``moment`` is the fullest one's name, ``moments`` the total bytes of each that was looked at (training only), and
+    ``gradients`` says whether gradients stay allocated between microbatches.
+    """
+
+    parts: tuple[Component, ...]
+    stage: Stage
+    parameters: int
+    precision: str
+    optimizer: str
+    implementation: str
+    device_bytes: int | None
+    moment: str = ""
+    moments: tuple[AtMoment, ...] = ()
+    gradients: Gradients | None = None
+
+    @property
+    def components(self) -> Mapping[str, int]:
+        return {part.name: part.bytes for part in self.parts}
+
+    @property
+    def total_bytes(self) -> int:
+        return sum(part.bytes for part in self.parts)
+
+    @property
+    def allocated_bytes(self) -> int:
+        """Bytes of tensors, what torch.cuda.max_memory_allocated says."""
+        return sum(part.bytes for part in self.parts if part.name not in ("framework", "allocator"))
+
+    @property
+    def fits(self) -> bool | None:
+        return None if self.device_bytes is None else self.total_bytes <= self.device_bytes
+
+
+def memory(
+    model: ModelShape,
+    workload: Workload,
+    *,
+    device: str | Device | None = None,
+    optimizer: str | None = None,
+    precision: str | None = None,
+    implementation: Implementation | None = None,
+    microbatches: int | None = None,
+    weight_dtype: str | None = None,
+    context_bytes: int = CONTEXT_BYTES,
+    dropout_mask_bytes: int = 1,
+    loss: Loss | None = None,
+) -> Memory:
+    """Bytes of one device by component, for training or inference as ``workload.phase`` says.
+
+    ``optimizer``, ``precision`` and ``implementation``: names of ``OPTIMIZERS``, of ``PRECISIONS``, and what saves
+    activations, transformers' eager modules or Megatron's fused kernels; None: the workload's, else adamw, by its
+    dtype, transformers. ``microbatches`` a step (None: by the global batch, else one, or enough to fill the pipeline):
+    with more than one, gradients stay allocated between them. ``weight_dtype``: of inference weights.
+    ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are counted, as
+    torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the
+    CPU. ``loss``: of ``LOSSES`` (None: the implementation's). InputError: an unknown name, a split not allowed.
+    """
+    check_split(model, workload)
+    check_finetune(model, workload)
+    kept_in = precision or workload.precision or default_precision(workload)
+    on, low = None if device is None else load_device(device), workload.low_precision
+    if loss is not None:
+        one_of(loss, LOSSES, "loss")
+    saved_by, bits = implementation or workload.implementation or "huggingface", precision_named(kept_in)
+    if workload.reduces and saved_by == "megatron":  # its gradients are reduced where they are added up
+        bits = replace(bits, gradients=dtype_bytes(workload.reduces))
+    named = optimizer or workload.optimizer or "adamw"
+    copies = 1 if low and on and on.architecture in low.either_layout else 2
+    recipe = Recipe(bits, named, saved_by, microbatches_of(workload, microbatches), dropout_mask_bytes, loss, copies)
+    whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
+    steps = [Step(model, whole, recipe, stage) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
+    found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
+    return max(found, key=lambda one: one.total_bytes)
+
+
+def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
+    recipe, n, overhead = step.recipe, parameter_count(step.tensors), tuple(_overhead(step, context_bytes))
+    named = (step.stage, n, kept_in, recipe.optimizer, recipe.implementation, limit)
+    if not step.workload.train:
+        return Memory((*_inference(step, weight_dtype), *overhead), *named)
+    parts, moment, found, gradients = training(step)
+    always = sum(part.bytes for part in overhead)
+    totals = tuple(AtMoment(name, size + always) for name, size in found)
+    return Memory(parts + overhead, *named, moment, totals, gradients)
+
+
+def memory_of_parameters(parameters: int, workload: Workload) -> int:
+    """The least bytes of one device for a model of which the parameters alone are known, spread as evenly as can be.
+
+    Weights, and in training their master copies, gradients and optimizer states, with the framework's own.
+    """
+    side = isqrt(parameters // (workload.t * workload.p * workload.e))
+    tensors = (ParameterTensor("parameters", (side, side), 1, "block"),)
+    precision = precision_named(workload.precision or default_precision(workload))
+    if not workload.train:
+        return weight_bytes(tensors, "bf16" if workload.dtype == "tf32" else workload.dtype) + CONTEXT_BYTES
+    states = optimizer_state_bytes(tensors, workload.optimizer or "adamw", precision) + side * side * precision.master
+    sizes = ((states, 1), (side * side * precision.gradients, 2), (side * side * precision.weights, 3))
+    return CONTEXT_BYTES + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
+
+
+def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
+    """Components in addition to a step's own tensors."""
+    workload = step.workload
+    devices = workload.t * workload.p * max(workload.d, workload.e)
+    distributed = DISTRIBUTED_BYTES if devices > 1 and context_bytes else 0
+    text = "CUDA context and kernels (0.5 to 2 GiB)" + (" and torch.distributed (1 to 2 GiB)" if distributed else "")
+    yield Component("framework", context_bytes + distributed, text)
+    layers = sum(block.count for _, blocks in step.kinds for block in blocks)
+    if buffers := buffer_bytes(step.model, step.style, layers):
+        yield Component("buffers", buffers, f"the class's own, of {step.model.max_positions} positions")
+    if context_bytes:  # without a device there is no caching allocator
+        yield Component(
+            "allocator", OPEN_SEGMENTS, "segments half used (torch's caching allocator; fragmentation unknown)"
+        )
+
+
+def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
+    model, workload = step.model, step.workload
+    dtype = weight_dtype or ("bf16" if workload.dtype == "tf32" else workload.dtype)
+    one_of(dtype, WEIGHT_DTYPES, "weight_dtype")
+    n, size = parameter_count(step.tensors), weight_bytes(step.tensors, dtype)
+    formats = () if weight_dtype else dict.fromkeys(one.weights.title for one in step.tensors if one.weights)
+    if formats:
+        dtype = f"{', '.join(formats)}, the rest in {dtype}"
+        size = sum(tensor.stored_bytes(workload.activation_bytes) for tensor in step.tensors)
+    yield Component("weights", size, f"{n:,} parameters in {dtype}")
+    kinds = ((stack, block) for stack, blocks in step.kinds for block in blocks)
+    cached = [part for stack, block in kinds for part in _cached(step, stack, block)]
+    what = "; ".join(text for _, text in cached) or "no causal attention"
+    yield Component("kv_cache", sum(held for held, _ in cached), what)
+    plain = Step(model, workload, Recipe(implementation=step.recipe.implementation))
+    layers = [
+        (stack.hidden, block, plain.sizes(sequence_length(model, stack, workload)))
+        for stack, blocks in step.kinds
+        for block in blocks
+    ] + [
+        (tower.stack.hidden, block, replace(plain, workload=own).sizes(patches))
+        for tower, own, patches, _ in image_workloads(model, workload)
+        for block in tower.stack.kinds
+    ]
+    forward = max(layer_tape(block, hidden, sizes).forward_peak_bytes() for hidden, block, sizes in layers)
+    yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
+    positions = workload.b * (workload.s if workload.decode else 1)
+    rows = positions * -(-model.vocab // workload.t) if model.head else 0
+    which = "the step's" if workload.decode else "the last position's"
+    yield Component("logits", rows * (workload.activation_bytes + 4), f"{which}, b x v, and their fp32 copy")
+    yield Component("communication", *communication(replace(step, workload=replace(workload, d=1)), n))
+
+
+def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
+    """Bytes of weights stored in ``dtype``; embeddings, head and vectors stay in 16 bits where it is narrower."""
+    narrow = STORED.get(dtype) or BYTES[dtype]
+    sizes = {True: narrow, False: max(2, narrow)}
+    return sum(ceil(one.copies * one.elements * sizes[one.is_matrix and one.role == "block"]) for one in tensors)
+
+
+def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]:
+    """Keys and values of a layer's kind: grouped heads, a window's worth of them, or MLA's latent vector."""
+    workload, attention, many = step.workload, block.attention, f"{block.count} layers x b {step.workload.b} x"
+    if block.mixer is not None:
+        state = state_bytes(block.mixer, workload)
+        yield block.count * workload.b * state, f"{many} a state of {state} bytes"
+    if attention is None or not attention.causal or attention.keys_values == "borrowed":
+        return
+    length = workload.cached(sequence_length(step.model, stack, workload), attention.window)
+    if is_sparse(attention, length):
+        length = workload.cached(sequence_length(step.model, stack, workload), None)
+    numbers, what = cached_numbers(attention, workload.t, length)
+    e = BYTES[workload.cache_dtype]
+    yield block.count * workload.b * numbers * e, f"{many} {what} x {e}"
+
+
+#: From what takes no time to what takes most.
+CHECKPOINTING = ("none", "selective", "full")
+ZERO = ("", "ZeRO 1", "ZeRO 2", "ZeRO 3 / FSDP")
+#: No microbatch is searched beyond this: a million sequences fill no device usefully.
+LARGEST_SEARCHED = 2**20
+
+
+def largest_size(needs: Callable[[int], int], limit: float, most: int = LARGEST_SEARCHED, least: int = 1) -> int | None:
+    """The largest size whose ``needs`` are within ``limit``; 0 where those of ``least`` are not, None where all are.
+
+    Bytes grow nearly in a straight line, which a few guesses follow; every other time what is left is halved.
+    """
+    low, high, halves = (least, needs(least)), (most, needs(most)), False
+    if low[1] > limit:
+        return 0
+    if high[1] <= limit:
+        return None
+    while high[0] - low[0] > 1:
+        share = 0.5 if halves else (limit - low[1]) / (high[1] - low[1])
+        middle = min(low[0] + max(1, int(share * (high[0] - low[0]))), high[0] - 1)
+        found = (middle, needs(middle))
+        low, high = (found, high) if found[1] <= limit else (low, found)
+        halves = not halves
+    return low[0]
+
+
+def largest_microbatch(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> int:
+    """The largest b that fits ``limit_bytes``, any integer up to a million; 0 where not even one sequence does.
+
+    ``options`` are those of ``memory``.
+    """
+    # As many microbatches a step at every b: whether gradients stay is not to change with it.
+    options = {**options, "microbatches": microbatches_of(workload, options.get("microbatches"))}
+    found = largest_size(lambda b: memory(model, replace(workload, b=b), **options).total_bytes, limit_bytes)
+    return LARGEST_SEARCHED if found is None else found
+
+
+@frozen
+class Saved:
+    """A ``change`` of the workload (field -> value) that takes less memory: the bytes it leaves at the workload's b,
+
+    the largest microbatch it allows, and seconds of the step with it (None: not priced).
+    """
+
+    name: str
+    change: Mapping[str, Any]
+    total_bytes: int
+    fits: bool
+    largest_microbatch: int
+    step_seconds: float | None = None
+
+
+def possible_savings(workload: Workload) -> Iterator[tuple[str, Named]]:
+    """(name, change) of the savings not yet in use that this workload allows, cheapest in time first as a rule."""
+    if not workload.train:
+        return
+    if workload.attention == "eager":
+        yield "fused attention", {"attention": "auto"}
+    if workload.t > 1 and not workload.sequence_parallel:
+        yield "sequence parallelism", {"sequence_parallel": True}
+    for stage in range(workload.zero + 1, len(ZERO) * (workload.d > 1)):
+        yield ZERO[stage], {"zero": stage}
+    known = workload.checkpointing in CHECKPOINTING
+    for how in CHECKPOINTING[CHECKPOINTING.index(workload.checkpointing) + 1 :] if known else ("full",):
+        yield f"{how} checkpointing", {"checkpointing": how}
+    if workload.optimizer in (None, "adamw"):
+        for other in ("adamw-8bit", "adafactor"):
+            yield other, {"optimizer": other}
+
+
+def savings(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> tuple[Saved, ...]:
+    """Each possible saving by itself: what it leaves and the largest microbatch with it."""
+    found = []
+    for name, change in possible_savings(workload):
+        changed = replace(workload, **change)
+        total = memory(model, changed, **options).total_bytes
+        largest = largest_microbatch(model, changed, limit_bytes, **options)
+        found.append(Saved(name, change, total, total <= limit_bytes, largest))
+    return tuple(found)
+
+
+def _smallest(
+    key: str,
+    model: ModelShape,
+    workload: Workload,
+    limit_bytes: float,
+    *,
+    largest: int | None = None,
+    **options: Any,
+) -> int | None:
+    """The smallest degree, up to ``largest``, that fits; None where none does. ``options`` are those of ``memory``."""
+    # Whole heads on every rank, as many layers on every stage.
+    heads = (part.heads for _, block in model.all_blocks() if (part := block.attention))
+    whole, most = (model.layers, model.layers) if key == "p" else (gcd(*heads), 64)
+    for degree in divisors(whole, largest or most):
+        try:
+            found = memory(model, replace(workload, **{key: degree}), **options)
+        except InputError:
+            continue
+        if found.total_bytes <= limit_bytes:
+            return degree
+    return None
+
+
+#: The smallest t that the model's heads divide by and that fits, and the smallest p at the workload's t.
+smallest_tp, smallest_pp = partial(_smallest, "t"), partial(_smallest, "p")
+
+
+@cache
+def divisors(whole: int, largest: int) -> list[int]:
+    """Divisors of ``whole`` up to ``largest``, ascending; of 0, which everything divides, all numbers."""
+    if whole == 0:
+        return list(range(1, largest + 1))
+    small = [one for one in range(1, isqrt(whole) + 1) if whole % one == 0]
+    return [one for one in sorted({*small, *(whole // one for one in small)}) if one <= largest]

@@ -11,7 +11,7 @@ from functools import partial
 
 from shapes.device import Device
 from shapes.errors import refuse
-from shapes.memory.breakdown import GIB, largest_size, memory
+from shapes.memory import GIB, largest_size, memory
 from shapes.model import ModelShape
 from shapes.workload import Workload
 

@@ -28,8 +28,7 @@ from shapes.model import (
 )
 from shapes.model.layers import Attention
 from shapes.model.stages import adapters, has_adapters, is_quantised, layers_train
-from shapes.operators.cores import core_sizes
-from shapes.operators.sparse import attended, is_sparse
+from shapes.operators.cores import attended, core_sizes, is_sparse
 from shapes.workload import Implementation, Loss, Workload
 
 #: Words of modules.toml for how a family or implementation is written.
@@ -150,7 +149,7 @@ class _Forward:
         }
 
     def marked(self, name: str, *, product: bool = False, counted: bool = False) -> AbstractContextManager[None]:
-        """What of a module of shapes.saving is no product, or a ``product`` by its name (``counted``: by operator)."""
+        """What of such a module is no product, or a ``product`` by its name (``counted``: by operator)."""
         policy, tape = self.workload.saving, self.tape
         if policy.everything:
             tape.products += counted
@@ -411,7 +410,7 @@ class _Forward:
             self.play("indexer", {"x": x}, scores=min(scores, INDEX_SCORES_BYTES), choice=choice)
 
     def sparse(self, attention: Attention, linears: tuple[Linear, ...], tensors: dict[str, Tensor]) -> Tensor:
-        """Attention whose queries have keys of their own, by one fused kernel (shapes.operators.sparse)."""
+        """Attention whose queries have keys of their own, by one fused kernel (shapes.operators.cores)."""
         rows, e, s = self.sizes.rows, self.sizes.element, self.sizes.s
         heads, (_, head_dim, v_dim, latent) = attention.on_shard(self.t)[0], core_sizes(attention, self.t)
         entries, keys, _ = attended(attention, s, s)

@@ -18,8 +18,7 @@ from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
-from shapes.frozen import frozen
-from shapes.json_form import Named
+from shapes.frozen import Named, frozen
 from shapes.toml_table import DATA, content
 
 #: The storage of a tape's first tensor: its module's input.

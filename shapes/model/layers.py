@@ -13,8 +13,7 @@ from functools import lru_cache
 
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import frozen
-from shapes.model.mixers import AttentionShape, Linear, MlaShape, SharedKeyShape, Streams, positive
-from shapes.model.recurrences import RecurrentShape
+from shapes.model.mixers import AttentionShape, Linear, MlaShape, RecurrentShape, SharedKeyShape, Streams, positive
 from shapes.recipes import WeightFormat
 
 #: Attention of every kind.

@@ -14,9 +14,7 @@ from typing import Literal
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
-from shapes.model.layers import Block, Stack, kinds_of
-from shapes.model.mixers import Linear
-from shapes.model.parameters import (
+from shapes.model import (
     ModelShape,
     ParameterTensor,
     block_tensors,
@@ -25,6 +23,8 @@ from shapes.model.parameters import (
     stack_end,
     stack_front,
 )
+from shapes.model.layers import Block, Stack, kinds_of
+from shapes.model.mixers import Linear
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 

@@ -1,37 +1,478 @@
-"""Operators: what a model runs, forward and backward (see ``shapes.operators.types`` for the conventions)."""
+"""ModelShape + Workload -> the operators one device runs for one microbatch, forward and backward.
 
-from shapes.operators.lower import layer_operators, operators
-from shapes.operators.parallel import runnable_split, split_problems
+Conventions, each checked against torch's dispatcher in tests/test_parity.py and tests/test_operators.py:
+
+* Tensor parallelism splits as Megatron does: column-parallel into the block, row-parallel out of it, the vocabulary
+  by columns, key/value heads replicated once t exceeds them, one whole head a rank. A router and MLA's
+  down-projections are not split.
+* Pipeline parallelism: the operators of the last stage, which holds ceil(L/p) layers, the final norm and the head.
+* Expert parallelism lives inside data parallelism (e divides d): each device holds experts/e experts and, routing being
+  even over devices, meets as many routed tokens as it sends out.
+* Context parallelism: a rank holds s/cp tokens of each sequence, for causal attention in two chunks from both ends, so
+  that all ranks see as many keys (Megatron-Core's and torch's load balancing).
+* ``checkpointing``: "full" runs every block's forward twice, "selective" the attention core's only (shapes.workload).
+* A decode step runs 1 + speculative tokens of each request through the decoder alone, attention over the KV cache; of a
+  mixture at most as many experts as tokens are routed.
+* A prompt (prefill) runs the head at the last position of each sequence alone.
+* A step is one microbatch with one optimizer update. Collectives are listed; whether they overlap is for the caller.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from math import ceil
+from typing import Any
+
+from shapes.dtypes import QUANTISED
+from shapes.errors import InputError, refuse
+from shapes.frozen import replace
+from shapes.model import (
+    Block,
+    Linear,
+    ModelShape,
+    MoeShape,
+    Stack,
+    Tower,
+    optimizer_state_bytes,
+    parameter_count,
+    precision_named,
+)
+from shapes.model.layers import Attention
+from shapes.model.stages import (
+    ShardParameters,
+    adapters,
+    base_of,
+    check_finetune,
+    has_adapters,
+    is_quantised,
+    layers_train,
+    parameter_tensors,
+    shard_parameters,
+    stage_kinds,
+    trained_shard,
+    trained_tensors,
+)
+from shapes.operators.cores import (
+    Lowering,
+    attended,
+    attention_operators,
+    block_elementwise,
+    decode_operators,
+    index_operators,
+    is_sparse,
+    model_elementwise,
+    optimizer_update,
+    parameter_copies,
+    recurrent_operators,
+    sparse_operators,
+)
+from shapes.operators.parallel import (
+    block_collectives,
+    check_split,
+    end_collectives,
+    frozen_collectives,
+    gradient_collectives,
+    pipeline_collectives,
+)
 from shapes.operators.types import (
-    Attention,
-    CachedAttention,
-    Collective,
+    LAYOUT_OF_PHASE,
     Elementwise,
     Gemm,
     GroupedGemm,
     Operator,
     Phase,
-    Product,
     RoutedGemm,
     counted_once,
-    needed_flops,
 )
+from shapes.recipes import Recipe, load_recipe
+from shapes.workload import BASES, Workload
 
-__all__ = [
-    "Attention",
-    "CachedAttention",
-    "Collective",
-    "Elementwise",
-    "Gemm",
-    "GroupedGemm",
-    "Operator",
-    "Phase",
-    "Product",
-    "RoutedGemm",
-    "counted_once",
-    "layer_operators",
-    "needed_flops",
-    "operators",
-    "runnable_split",
-    "split_problems",
-]
+#: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
+MAX_BYTES = 2**62
+
+
+def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    """Every operator of one step on one device; equal ones are merged and their ``count`` added up.
+
+    Raises InputError where the model cannot be split as asked (heads by t, experts by e, layers by p), and for an
+    operator of sizes that no device counts to.
+    """
+    check_split(model, workload)
+    check_finetune(model, workload)
+    if workload.decode:
+        _check_decodes(model)
+    _check_images(model, workload)
+    return _merged(_all(model, workload), workload)
+
+
+def layer_operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    """Those of ``operators`` that are of the layers: a search of parts prices a hundred thousand models."""
+    check_split(model, workload)
+    return _merged(_layers(model, workload), workload)
+
+
+def _merged(listed: Iterator[Operator], workload: Workload) -> tuple[Operator, ...]:
+    """``listed`` as the workload's recipe and compiler have them, equal ones merged; InputError past ``MAX_BYTES``."""
+    merged: dict[Operator, list[Any]] = {}
+    recipe = workload.low_precision
+    for operator in apply_recipe(listed, recipe, workload.train):
+        merged.setdefault(counted_once(operator), [operator, 0])[1] += operator.count
+    for operator in merged:
+        if operator.bytes > MAX_BYTES:
+            raise InputError(
+                f"expected sizes that a device can hold: {operator.name} moves {operator.bytes:.3g} bytes at once",
+                key="operator",
+                value=operator.name,
+            )
+    found = [one if one.count == count else replace(one, count=count) for one, count in merged.values()]
+    if not workload.compiled:
+        return tuple(found)
+    return tuple(replace(one, pads=True) if isinstance(one, Gemm) else one for one in found)
+
+
+def _check_decodes(model: ModelShape) -> None:
+    kinds = [(block.attention, block.cross) for block in model.main.kinds]
+    decodes = model.head and all((own is None or own.causal) and cross is None for own, cross in kinds)
+    decodes = decodes and any(block.attention or block.mixer for block in model.main.kinds)
+    if not decodes:
+        expected = f"expected a decoder alone, each layer with causal attention; {model.model_type} is none"
+        raise InputError(expected, key="phase", value="decode")
+
+
+def _check_images(model: ModelShape, workload: Workload) -> None:
+    if workload.image_sizes is None:
+        return
+    refuse(not model.towers, "expected a model with a vision tower that is known", "images", workload.images)
+    tokens = sum(tokens for *_, tokens in image_workloads(model, workload)) // workload.b
+    if tokens > workload.s and not workload.decode:
+        expected = f"expected images of at most the sequence's {workload.s} tokens: these are {tokens}"
+        raise InputError(expected, key="images", value=workload.images)
+
+
+def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
+    """Tokens of one sequence in ``stack``."""
+    if stack.length is not None:
+        return stack.length
+    is_target = len(model.stacks) > 1 and stack == model.main
+    return workload.decoder_s if is_target and workload.decoder_s is not None else workload.s
+
+
+def linear_operators(
+    linear: Linear, tokens: int, run: Lowering, *, name: str | None = None, trains: bool = False
+) -> Iterator[Gemm]:
+    """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows).
+
+    Of a frozen layer there is no wgrad, unless this one ``trains``; its adapters are products of their own.
+    """
+    name = name or run.prefix + linear.name
+    dtype, recipe, weight_bytes = _runs_in(linear, run.workload)
+    out_dtype = "bf16" if dtype in QUANTISED else None
+    groups = linear.on_shard(run.workload.t).groups
+    kind = "bmm" if groups > 1 else linear.kind
+    for phase, m, n, k, count in _three(linear, tokens, run, trains):
+        layout = LAYOUT_OF_PHASE[phase]
+        one = Gemm(name, phase, m, n, k, groups, dtype, layout, count, kind, out_dtype, recipe)
+        yield one if weight_bytes is None else replace(one, weight_bytes=weight_bytes)
+    for adapter in adapters(linear, run.workload) if not trains else ():
+        yield from linear_operators(adapter, tokens, run, name=name + adapter.name[len(linear.name) :], trains=True)
+
+
+def _runs_in(linear: Linear, workload: Workload) -> tuple[str, str | None, float | None]:
+    """(element type, recipe, bytes an element of the weights) of a layer's products.
+
+    As a quantised release has them where nothing trains; a frozen base is written out in 16 bits first.
+    """
+    kept = None if workload.train else linear.weights
+    if kept is None:
+        return linear.dtype or workload.dtype, None, None
+    dtype = load_recipe(kept.recipe).dtype if kept.recipe else linear.dtype or workload.dtype
+    return dtype, kept.recipe, kept.read_bytes(linear.out_features, linear.in_features)
+
+
+def _three(
+    linear: Linear, tokens: int, run: Lowering, trains: bool = False
+) -> Iterator[tuple[Phase, int, int, int, int]]:
+    """(phase, m, n, k, times) of the products of ``tokens`` rows on one tensor-parallel shard."""
+    own = linear.on_shard(run.workload.t)
+    out, inner = own.out_features // own.groups, own.in_features
+    for phase, count in run.runs(*(("forward", "dgrad", "wgrad") if linear.learns else ("forward",))):
+        if phase == "forward":
+            yield phase, tokens, out, inner, count
+        elif phase == "dgrad" and linear.grad_input:
+            yield phase, tokens, inner, out, count
+        elif phase == "wgrad" and (trains or layers_train(run.workload)):
+            yield phase, out, inner, tokens, count
+
+
+def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    """The layers' operators and what is before the first (patch embeddings)."""
+    run, left = _of_layers(workload), workload.saving.layers
+    for stack, blocks in stage_kinds(model, workload.p):
+        prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
+        if workload.decode and stack != model.main:
+            continue  # an image's tower ran with the prompt
+        s = sequence_length(model, stack, workload)
+        for linear in stack.front if workload.p == 1 else ():
+            rows = workload.own_tokens(s if linear.rows is None else linear.rows)
+            yield from linear_operators(linear, rows, Lowering(workload, prefix))
+        for block in blocks:
+            own = replace(run, prefix=f"{prefix}layers.*.", count=block.count)
+            again = block.count if left is None else min(left, block.count)
+            left = left and left - again
+            yield from _run_again(_block(model, block, stack, s, own), block, own, again)
+
+
+def _run_again(listed: Iterator[Operator], block: Block, run: Lowering, layers: int) -> Iterator[Operator]:
+    """``listed`` of a block, what is recomputed twice in so many of its ``layers`` (shapes.workload)."""
+    saving, mixture, products = run.workload.saving, isinstance(block.mlp, MoeShape), 0
+    for one in listed:
+        times = 0
+        if one.phase == "forward" and layers:
+            products += (product := isinstance(one, Gemm) and one.kind == "gemm")
+            kept = products % 2 == 1 if product else one.kind == "attention" or one.name.endswith("reduce_scatter")
+            own = saving.modules_of(one.name, mixture=mixture)
+            if own or (saving.everything and not (saving.alternate and kept)):
+                times = one.count // block.count * layers
+        yield replace(one, count=one.count + times) if times else one
+
+
+def _images(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    """The towers' operators over a microbatch's images, each of which attends to itself."""
+    for tower, own, patches, tokens in image_workloads(model, workload):
+        stack, run = tower.stack, _of_layers(own)
+        prefix = f"{stack.name}."
+        for linear in stack.front:
+            yield from linear_operators(linear, own.b * patches, Lowering(own, prefix))
+        for block in stack.kinds:
+            layers = replace(run, prefix=f"{prefix}layers.*.", count=block.count)
+            listed = _block(model, replace(block, count=1), stack, patches, layers)
+            yield from _run_again(listed, block, layers, block.count)
+        for linear in tower.behind:
+            yield from linear_operators(linear, tokens, Lowering(own, prefix))
+
+
+def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tower, Workload, int, int]]:
+    """(tower, its workload, patches of a piece of an image, tokens of all images) of those that a step runs.
+
+    A tower is whole on every rank of the first stage; while generating it has run already.
+    """
+    sizes = workload.image_sizes
+    if sizes is None or workload.decode:
+        return
+    for tower in model.towers:
+        pieces, patches, tokens = tower.cut(*sizes[1:])
+        b = workload.b * sizes[0]
+        own = replace(workload, b=b * pieces, s=patches, t=1, cp=1, p=1, sequence_parallel=False, images=None)
+        yield tower, own, patches, b * tokens
+
+
+def _of_layers(workload: Workload) -> Lowering:
+    """Where only the head trains nothing runs backward through the layers."""
+    runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
+    return Lowering(runs)
+
+
+def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    if workload.p == 1:
+        yield from _images(model, workload)
+    yield from _layers(model, workload)
+    s = sequence_length(model, model.main, workload)
+    yield from _ends(model, workload, s)
+    yield from model_elementwise(model, workload, s)
+    yield from end_collectives(model, workload, s)
+    if workload.train:
+        held = trained_shard(model, workload)
+        layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
+        yield from parameter_copies(held, workload)
+        yield optimizer_update(held, workload, _states_each(model, workload))
+        yield from gradient_collectives(held, workload, layers)
+        if not layers_train(workload):
+            yield from _frozen_base(model, workload, held, layers)
+    yield from pipeline_collectives(model, workload, s)
+
+
+def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, layers: int) -> Iterator[Operator]:
+    """What a frozen base and its adapters send: ZeRO 3's gathers, and sums over tensor-parallel ranks of the gradients
+
+    of the adapters that each rank holds whole.
+    """
+    frozen = shard_parameters(model, workload)
+    if not has_adapters(workload):
+        frozen = ShardParameters(frozen.dense - held.dense, frozen.experts)
+    each = BASES[base_of(workload)]
+    if workload.base == "release":
+        tensors = parameter_tensors(model, workload)
+        each = sum(tensor.stored_bytes(each) for tensor in tensors) / parameter_count(tensors)
+    yield from frozen_collectives(frozen, each, workload, layers)
+    kept_whole = sum(
+        block.count * adapter.out_features * adapter.in_features
+        for stack, blocks in stage_kinds(model, workload.p)
+        for block in blocks
+        for linear in block.linears(stack.hidden)
+        for adapter in adapters(linear, workload)
+        if linear.shard != "none" and adapter.shard == "none"
+    )
+    if workload.t > 1 and kept_whole:
+        size = kept_whole * workload.activation_bytes
+        yield from Lowering(workload).sends("adapters.tensor_parallel", size, workload.t, "replicas")
+
+
+def _states_each(model: ModelShape, workload: Workload) -> float | None:
+    """Bytes of the named optimizer's states a parameter; None for AdamW's two moments."""
+    if workload.optimizer in (None, "adamw"):
+        return None
+    tensors = trained_tensors(model, workload)
+    precision = precision_named(workload.precision or "mixed")
+    return optimizer_state_bytes(tensors, str(workload.optimizer), precision) / max(1, parameter_count(tensors))
+
+
+def _ends(model: ModelShape, workload: Workload, s: int) -> Iterator[Operator]:
+    """The products after the embedding and around the head, whose last stage it is."""
+    tokens, run = workload.own_tokens(s), Lowering(workload)
+    if model.main.streams:
+        yield from linear_operators(model.main.streams.head(model.hidden), tokens, run)
+    for linear in (*(model.entry_linears if workload.p == 1 else ()), *model.before_head):
+        yield from linear_operators(linear, tokens if linear.rows is None else workload.b * linear.rows, run)
+    if model.head_linear is not None:
+        alone = workload.finetune == "frozen-base"
+        head = replace(model.head_linear, grad_input=False) if alone else model.head_linear
+        rows = workload.b if workload.phase == "prefill" else tokens
+        passes = model.heads * (model.head_passes if workload.train else 1)
+        yield from linear_operators(head, rows, replace(run, count=passes), trains=alone)
+    if model.pooling is not None:
+        # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
+        plain = replace(workload, t=1, attention="eager", checkpointing="none")
+        yield from attention_operators(model.pooling, Lowering(plain, "head.attention"), 1, s)
+
+
+def _block(model: ModelShape, block: Block, stack: Stack, s: int, run: Lowering) -> Iterator[Operator]:
+    workload = run.workload
+    tokens = workload.own_tokens(s)
+    encoder_s = sequence_length(model, model.stacks[0], workload)
+    latent = workload.decode or (block.attention is not None and is_sparse(block.attention, s))
+    for linear in block.linears(stack.hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
+        if latent and linear.name == "attention.kv_b_proj":
+            continue  # absorbed_operators
+        from_encoder = linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
+        yield from linear_operators(linear, workload.own_tokens(encoder_s) if from_encoder else tokens, run)
+    if block.augment and block.augment.streams > 1:
+        yield from linear_operators(block.augment.router(stack.hidden), tokens, run)  # a second time
+    for attention, label, kv_len in ((block.attention, "attention", s), (block.cross, "cross_attention", encoder_s)):
+        if attention is not None:
+            own = replace(run, prefix=run.prefix + label)
+            yield from _core(attention, own, s, kv_len)
+    if block.mixer is not None:
+        yield from recurrent_operators(block.mixer, replace(run, prefix=f"{run.prefix}mixer"), s)
+    yield from _dequantised(block, stack.hidden, run)
+    yield from expert_operators(block, stack.hidden, tokens, run)
+    yield from block_elementwise(block, stack.hidden, s, run)
+    yield from block_collectives(block, stack.hidden, s, run)
+
+
+def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Iterator[Operator]:
+    """What an attention runs between its projections."""
+    workload = run.workload
+    seen = workload.cached(workload.s, None) if workload.decode else kv_len
+    yield from index_operators(attention, run, q_len, seen)
+    sparse = is_sparse(attention, seen)
+    if workload.decode:
+        yield from decode_operators(attention, run, attended(attention, 1, seen)[1] if sparse else None)
+    else:
+        yield from (sparse_operators if sparse else attention_operators)(attention, run, q_len, kv_len)
+
+
+def _dequantised(block: Block, hidden: int, run: Lowering) -> Iterator[Elementwise]:
+    """A quantised base's matrices written out in 16 bits before each product that reads them (bitsandbytes)."""
+    if not has_adapters(run.workload):
+        return
+    for linear in block.linears(hidden):
+        if not is_quantised(linear, run.workload):
+            continue
+        own = linear.on_shard(run.workload.t)
+        n, each = own.out_features * own.in_features, BASES[base_of(run.workload)]
+        if own.weights is not None and run.workload.base == "release":
+            each = own.weights.stored_bytes(own.out_features, own.in_features) / n
+        for phase, count in run.runs("forward", "dgrad"):
+            name = f"{run.prefix}{linear.name}.dequantise"
+            yield Elementwise(name, phase, "quantise", round(each * n), 2 * n, "bf16", count)
+
+
+def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> Iterator[GroupedGemm]:
+    """The experts' grouped products: ``tokens`` x top_k routed rows over the experts this device holds."""
+    workload, moe = run.workload, block.mlp
+    if not isinstance(moe, MoeShape):
+        return
+    groups, routed = moe.experts // workload.e, tokens * moe.top_k
+    groups = min(groups, routed) if workload.decode else groups
+    for linear in block.expert_linears(hidden, fused=workload.fused_gate_up):
+        dtype, recipe, weight_bytes = _runs_in(linear, workload)
+        for phase, m, n, k, count in _three(linear, routed, run):
+            yield (GroupedGemm if workload.train else RoutedGemm)(
+                run.prefix + linear.name,
+                phase,
+                groups,
+                m,
+                n,
+                k,
+                "k" if phase == "wgrad" else "m",
+                dtype,
+                LAYOUT_OF_PHASE[phase],
+                count,
+                workload.expert_load,
+                recipe,
+                weight_bytes,
+            )
+
+
+#: Bytes an element has before a low-precision recipe quantises it.
+WIDE = 2
+
+
+def apply_recipe(operators: Iterable[Operator], usual: Recipe | None, training: bool) -> Iterator[Operator]:
+    """``operators`` whose linear layers were lowered in their own or the ``usual`` recipe's type, as it runs them.
+
+    Activations are quantised before each product that reads them, by rows and, where wgrad runs in the recipe, by
+    columns; gradients of outputs once for dgrad and wgrad; weights once a step, which training's update makes
+    necessary.
+    """
+    for operator in operators:
+        if not isinstance(operator, Gemm | GroupedGemm):
+            yield operator
+            continue
+        recipe = load_recipe(operator.recipe) if operator.recipe else usual
+        if recipe is None or operator.dtype != recipe.dtype:
+            yield operator
+            continue
+        kept = operator.recipe is None and operator.name.rsplit(".", 1)[-1] in recipe.keeps
+        if not kept:
+            yield from _quantised(operator, recipe, training)
+        if not kept and operator.phase in recipe.products:
+            yield replace(operator, recipe=recipe.name)
+        elif isinstance(operator, Gemm):
+            yield replace(operator, dtype="bf16", out_dtype=None)
+        else:
+            yield replace(operator, dtype="bf16")
+
+
+def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> Iterator[Elementwise]:
+    """What is quantised for a product and the others of its layer."""
+    grouped = isinstance(operator, GroupedGemm)
+    # Of a forward, X of m tokens by k features; of a wgrad, dY of m features by k tokens.
+    tensor = (1 if grouped else operator.batch) * operator.m * operator.k
+    again = {phase: phase in recipe.products for phase in ("dgrad", "wgrad")}
+    quantised: list[tuple[Phase, int, int, str]] = []
+    if operator.phase == "forward":
+        # Read by rows now and by columns in wgrad.
+        quantised = [("forward", tensor, 1 + (training and again["wgrad"]), "")]
+    elif operator.phase == "wgrad":
+        weights = operator.batch * operator.m * operator.n
+        quantised = [
+            ("dgrad", tensor, sum(again.values()), ""),
+            ("optimizer", weights, 1 + again["dgrad"], ".weight"),
+        ]
+    for phase, elements, layouts, part in quantised:
+        if layouts:
+            read = elements * WIDE * recipe.quantise.passes
+            written = ceil(elements * layouts * recipe.quantise.bytes_per_element)
+            name = f"{operator.name}{part}.quantise"
+            yield Elementwise(name, phase, "quantise", read, written, "bf16", operator.count)

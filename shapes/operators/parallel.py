@@ -16,8 +16,7 @@ from shapes.errors import InputError
 from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
-from shapes.operators.cores import Lowering
-from shapes.operators.sparse import passed_numbers
+from shapes.operators.cores import Lowering, passed_numbers
 from shapes.operators.types import Collective
 from shapes.workload import Workload
 

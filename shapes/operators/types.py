@@ -33,9 +33,8 @@ from typing import Any, Literal, get_args
 
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from shapes.frozen import replaced as replace
-from shapes.model.recurrences import RecurrenceKind, recurrences
+from shapes.frozen import frozen, replace
+from shapes.model.mixers import RecurrenceKind, recurrences
 from shapes.toml_table import DATA, content
 
 #: ``dgrad`` is every gradient of an activation (attention's whole backward too), ``wgrad`` of a weight.
@@ -360,7 +359,7 @@ class SparseAttention:
 
 @frozen
 class Scan:
-    """The scan of a recurrence (``form``, of `shapes.model.recurrences`) over ``batch`` sequences of ``tokens``.
+    """The scan of a recurrence (``form``, of `shapes.model.mixers`) over ``batch`` sequences of ``tokens``.
 
     ``heads`` each keep a state of ``state`` x ``head_dim`` from one ``chunk`` of tokens to the next; ``groups`` of them
     share keys and queries. ``phase="dgrad"`` is the whole backward. ``training``: whether a backward follows.

@@ -1,19 +1,301 @@
-"""A whole step: a software stack runs operators -> seconds of one global step, by part, and their interval."""
+"""Step times: operators priced by one cost source, each distinct operator once, and a step as its stack runs them.
+
+`Pricer` is the one way to price a step: a global step with the interval it lies in, and how that is known.
+"""
 
 from __future__ import annotations
 
-from shapes.step.pricer import CostSource, Pricer, Step, StepCost, schedule_of
-from shapes.step.seconds import Work, each_value, slowest_stage, step_parts, work
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from math import exp, hypot, log
+from operator import attrgetter, mul
+from pathlib import Path
+from typing import Literal
 
-__all__ = [
-    "CostSource",
-    "Pricer",
-    "Step",
-    "StepCost",
-    "Work",
-    "each_value",
-    "schedule_of",
-    "slowest_stage",
-    "step_parts",
-    "work",
-]
+import numpy as np
+
+from shapes.cost import Cost, predict_many
+from shapes.cost.constants import TIERS
+from shapes.device import Device
+from shapes.errors import InputError
+from shapes.frozen import frozen, replace
+from shapes.model import ModelShape
+from shapes.operators import operators
+from shapes.operators.types import Operator, counted_once
+from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
+from shapes.step.stack import STEP_TIERS, Interval, SoftwareStack
+from shapes.toml_table import DATA
+from shapes.workload import Workload
+
+#: Relative error of operators that a stack's interval was calibrated with: beyond it, operators priced by another
+#: device's or element type's constants widen the interval.
+CALIBRATED_ERROR = 0.10
+
+
+@frozen
+class StepCost:
+    """One global step: ``parts`` add up to ``seconds``; it lies in ``low`` to ``high`` in ``coverage`` of cases.
+
+    ``tier``: "fitted" on runs of this stack and kind of device, "borrowed" from this stack on other devices,
+    "extrapolated" from other stacks. ``ratio_error`` is that of the ratio to another step of the stack and device.
+    """
+
+    seconds: float
+    low: float
+    high: float
+    coverage: float
+    ratio_error: float
+    tier: str
+    parts: Mapping[str, float]
+
+
+def step_cost(
+    stage: Work,
+    whole: Work,
+    schedule: Schedule,
+    stack: SoftwareStack,
+    device: Device,
+    operator_error: float = 0.0,
+    tier: str | None = None,
+) -> StepCost:
+    """The step of ``stage`` (slowest pipeline stage) and ``whole`` (all stages') as ``stack`` runs it on ``device``.
+
+    ``operator_error``: mean relative error of the operators' own prices. ``tier``: how the stack is known, where it
+    is used for another one (None: as its file says).
+    """
+    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items()}
+    seconds = sum(parts.values())
+    tier = tier or stack.tier(device.architecture)
+    interval = interval_of(stack, tier)
+    wider = max(0.0, operator_error - CALIBRATED_ERROR)
+    low, high = (exp(sign * hypot(log(edge), wider)) for sign, edge in ((-1, interval.low), (1, interval.high)))
+    return StepCost(
+        seconds,
+        seconds * low,
+        seconds * high,
+        stack.coverage,
+        interval.ratio,
+        tier,
+        {name: value for name, value in parts.items() if value},
+    )
+
+
+def interval_of(stack: SoftwareStack, tier: str) -> Interval:
+    """The interval of ``tier``, or the stack's next wider one where it has none of its own."""
+    wider = (*STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS))
+    return next((stack.intervals[known] for known in wider if known in stack.intervals), Interval(0.5, 2.0, 0.5))
+
+
+def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:
+    """How ``workload`` cuts a global step (``accumulation`` None: as its global batch says)."""
+    times = accumulation or workload.accumulation
+    return Schedule(times, workload.p, workload.vpp, workload.zero == 3, workload.zero == 2)
+
+
+def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:
+    """Relative error of the operators' prices, weighted by their seconds."""
+    total = error = 0.0
+    for operator, cost in zip(listed, costs, strict=True):
+        total += cost.seconds * operator.count
+        error += cost.error * cost.seconds * operator.count
+    return error / total if total else 0.0
+
+
+#: Operators -> one cost each: the one seam between advice and where seconds come from.
+CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
+
+
+#: Share of a step's seconds from which on an operator's tier is the step's.
+NOTABLE = 0.1
+
+
+@frozen
+class Step:
+    """The operators of one microbatch (and the update) with their costs, and the global step they make.
+
+    ``cost``: that step as a software stack runs it, ``accumulation`` microbatches of it; None: the operators' own
+    seconds added up, once each, which is what parts of a model are compared by, ``stages`` times: those that a decode
+    step passes one after the other.
+    """
+
+    operators: tuple[Operator, ...]
+    costs: tuple[Cost, ...]
+    cost: StepCost | None = None
+    accumulation: int = 1
+    stages: int = 1
+
+    @property
+    def seconds(self) -> float:
+        return self._bound("seconds")
+
+    @property
+    def low(self) -> float:
+        return self._bound("low")
+
+    @property
+    def high(self) -> float:
+        return self._bound("high")
+
+    def _bound(self, bound: Literal["seconds", "low", "high"]) -> float:
+        if self.cost is not None:
+            return float(getattr(self.cost, bound))
+        each = map(attrgetter(bound), self.costs)
+        return self.stages * float(sum(map(mul, each, [operator.count for operator in self.operators])))
+
+    @property
+    def flops(self) -> int:
+        """FLOPs of this device's operators in the step."""
+        return self.accumulation * sum(operator.flops * operator.count for operator in self.operators)
+
+    @property
+    def source(self) -> str:
+        """Where the seconds come from; each source once."""
+        return "; ".join(dict.fromkeys(cost.source for cost in self.costs))
+
+    @property
+    def tier(self) -> str:
+        """The least certain tier of the operators that take a notable share of the operators' seconds."""
+        each = [operator.count * cost.seconds for operator, cost in zip(self.operators, self.costs, strict=True)]
+        least_s = NOTABLE * sum(each)
+        listed = (cost.tier for cost, seconds in zip(self.costs, each, strict=True) if seconds >= least_s)
+        return max(listed, key=TIERS.index, default="measured")
+
+
+#: No operator takes so long, and sums over the operators of a step stay finite.
+LONGEST_S = 1e30
+
+
+class Pricer:
+    """Prices operators on one device and remembers each, since a suggestion changes only a few of them.
+
+    ``stack``: the software that runs whole steps (None: operators are added up); ``stack_tier``: how it is known where
+    it is used for another one (None: as its file says).
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        source: CostSource = predict_many,
+        stack: SoftwareStack | None = None,
+        stack_tier: str | None = None,
+    ) -> None:
+        self.device = device
+        self.stack = stack
+        self._stack_tier = stack_tier
+        self._source = source
+        self._known: dict[Operator, Cost] = {}
+        self._last: tuple[Sequence[Operator], tuple[Cost, ...]] = ((), ())
+        self._whole_model: ModelShape | None = None
+        self._whole: dict[Workload, Work] = {}
+
+    def step(
+        self, listed: Sequence[Operator], workload: Workload | None = None, model: ModelShape | None = None
+    ) -> Step:
+        """``listed`` priced; with a stack and the ``workload`` they are of, the global step they make.
+
+        ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
+        """
+        return self._step(tuple(listed), self._costs(listed), workload, model)
+
+    def _step(
+        self, listed: tuple[Operator, ...], costs: tuple[Cost, ...], workload: Workload | None, model: ModelShape | None
+    ) -> Step:
+        if workload is not None and workload.serving:
+            # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
+            return Step(listed, costs, stages=workload.p)
+        if self.stack is None or workload is None:
+            return Step(listed, costs)
+        if model is None:  # a trace is of one whole pass, whatever the stages
+            workload = replace(workload, p=1)
+        stage, whole = self._works(work(listed, costs), workload, model)
+        stack = self.stack.without_overlap(workload.exposed)
+        cost = step_cost(
+            stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs), self._stack_tier
+        )
+        return Step(listed, costs, cost, workload.accumulation)
+
+    def works(self, model: ModelShape, workload: Workload) -> tuple[Work, Work]:
+        """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
+        listed = operators(model, workload)
+        return self._works(work(listed, self._costs(listed)), workload, model)
+
+    def _works(self, stage: Work, workload: Workload, model: ModelShape | None) -> tuple[Work, Work]:
+        if workload.p == 1 or model is None:
+            return stage, stage
+        return slowest_stage(stage, model, workload.p), self.whole(model, workload)
+
+    def whole(self, model: ModelShape, workload: Workload) -> Work:
+        """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
+        # What runs once a step does not matter here, so that degrees which only change that are all alike.
+        alike = replace(workload, p=1, vpp=1, d=workload.e, zero=0, replicas=1, gpus=None, global_batch=None)
+        saving = workload.saving
+        if saving.layers:  # so many of each stage's
+            alike = replace(alike, checkpointing=f"{saving.name}:{saving.layers * workload.p}")
+        if self._whole_model is not model:
+            self._whole_model, self._whole = model, {}
+        if alike not in self._whole:
+            everything = operators(model, alike)
+            self._whole[alike] = work(everything, self._costs(everything))
+        return self._whole[alike]
+
+    def steps(
+        self, many: Sequence[tuple[Operator, ...]], of: Sequence[tuple[ModelShape, Workload]] | None = None
+    ) -> list[Step]:
+        """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of.
+
+        None is looked up or remembered: a search of one dimension prices a million, hardly one of them twice.
+        """
+        costs = iter(self._priced([operator for listed in many for operator in listed]))
+        priced = [tuple(islice(costs, len(listed))) for listed in many]
+        if of is None:
+            return [Step(*one) for one in zip(many, priced, strict=True)]
+        return [
+            self._step(*one, workload, model)
+            for one, (model, workload) in zip(zip(many, priced, strict=True), of, strict=True)
+        ]
+
+    def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
+        if listed is self._last[0]:  # as other schedules run it
+            return self._last[1]
+        keys = [counted_once(operator) for operator in listed]
+        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+        if missing:
+            self._known.update(zip(missing, self._priced(missing), strict=True))
+        self._last = listed, tuple(self._known[key] for key in keys)
+        return self._last[1]
+
+    def _priced(self, wanted: Sequence[Operator]) -> Sequence[Cost]:
+        """InputError where a device's file, which anybody may write, holds constants that give no time."""
+        try:
+            with np.errstate(all="ignore"):  # what it gives is judged here
+                costs = self._source(wanted, self.device)
+            wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < LONGEST_S]
+        except InputError:
+            raise
+        except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
+            if Path(self.device.origin).is_relative_to(DATA):
+                raise  # not the user's mistake
+            expected = f"expected tables as `sizer calibrate` writes them ({type(error).__name__})"
+            raise InputError(expected, where=self.device.origin, key="cost and error") from None
+        if wrong:
+            raise InputError(
+                "expected constants that give finite times",
+                where=self.device.origin,
+                key="cost and error",
+                value=wrong[0].seconds,
+            )
+        return costs
+
+    def error_s(self, before: Step, after: Step) -> float:
+        """Seconds by which ``before`` less ``after`` may be off.
+
+        The prices of the operators that ``after`` runs otherwise; with a stack at most what the ratio of two steps on
+        one stack and device has been off by.
+        """
+        kept: Mapping[Operator, int] = {counted_once(op): op.count for op in after.operators}
+        changed = 0.0
+        for operator, cost in zip(before.operators, before.costs, strict=True):
+            gone = operator.count - kept.get(counted_once(operator), 0)
+            changed += max(0, gone) * max(cost.high - cost.seconds, cost.seconds - cost.low)
+        changed *= before.accumulation
+        return min(changed, before.cost.ratio_error * before.seconds) if before.cost is not None else changed

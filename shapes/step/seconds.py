@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
-from shapes.cost.predict import Cost
+from shapes.cost import Cost
 from shapes.device import Device
 from shapes.frozen import frozen
 from shapes.model import ModelShape

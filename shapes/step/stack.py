@@ -14,7 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, get_args
 
-from shapes.cost.error import TIERS
+from shapes.cost.constants import TIERS
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.toml_table import Amount, Share, Table, load, names, shipped

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, one_of, positive_int
-from shapes.json_form import Named
+from shapes.frozen import Named
 from shapes.program import install
 from shapes.trace.result import Traced
 from shapes.workload import RunPhase

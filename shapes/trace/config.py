@@ -16,9 +16,8 @@ import torch
 import transformers
 from torch import nn
 
-from shapes.errors import InputError
-from shapes.files import read_text
-from shapes.json_form import Named
+from shapes.errors import InputError, read_text
+from shapes.frozen import Named
 from shapes.trace.dimensions import NAMES, named_dimensions, size_in
 from shapes.trace.guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
 from shapes.trace.inputs import DataAnswers, example_inputs

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shapes.json_form import Values
+from shapes.frozen import Values
 from shapes.trace.dimensions import NAMES
 from shapes.trace.products import tensors_in
 

@@ -17,9 +17,8 @@ from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
-from shapes.model import ModelShape, run_lengths
+from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
-from shapes.model.parameters import Unproven
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
 from shapes.trace.config import Built, answers_for, attend_with, run_class, without_initialization

@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from shapes.frozen import frozen
-from shapes.operators import Operator
+from shapes.operators.types import Operator
 
 
 @frozen

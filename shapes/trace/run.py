@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.json_form import Named, Values
+from shapes.frozen import Named, Values
 from shapes.trace.attention import FusedAttention
 from shapes.trace.inputs import DataAnswers, LoopAnswers
 from shapes.trace.recorder import Recorder

@@ -17,10 +17,8 @@ from typing import Any
 
 from shapes.cost import predict
 from shapes.device import Device
-from shapes.errors import InputError, one_of, refuse
-from shapes.files import make_folder, write_whole
-from shapes.frozen import frozen
-from shapes.json_form import Named, Names, Values
+from shapes.errors import InputError, make_folder, one_of, refuse, write_whole
+from shapes.frozen import Named, Names, Values, frozen
 from shapes.measure import InProcess
 from shapes.measure.backend import driver_here
 from shapes.measure.environment import Environment
@@ -31,7 +29,7 @@ from shapes.measure.runner import Progress, Sweep, measure, shard_of
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, load_suite, sweep_jobs
 from shapes.measure.workers import Child, Workers
-from shapes.operators import Attention, Gemm, Operator
+from shapes.operators.types import Attention, Gemm, Operator
 from shapes.toml_table import content
 from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable

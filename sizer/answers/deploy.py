@@ -8,8 +8,7 @@ from typing import NamedTuple, get_args
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.engines import ALIASES, FORMATS, USES, Engine, Fact, Verdict, list_engines, load_engine
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import frozen
-from shapes.json_form import shown
+from shapes.frozen import frozen, shown
 from shapes.memory import memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape

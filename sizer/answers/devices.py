@@ -6,8 +6,7 @@ from collections.abc import Sequence
 
 from shapes.cost.explain import expected_errors
 from shapes.device import Device, list_devices, load_device
-from shapes.frozen import frozen
-from shapes.json_form import Values
+from shapes.frozen import Values, frozen
 from sizer.printing import Printable
 
 

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from shapes.json_form import Named, Names, shown
+from shapes.frozen import Named, Names, frozen, shown
 from shapes.memory import memory
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
 from sizer.checking.checks import report_of

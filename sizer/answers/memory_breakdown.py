@@ -7,11 +7,11 @@ from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import refuse
-from shapes.frozen import frozen
-from shapes.json_form import Names, Values, shown
-from shapes.memory import CHECKED, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
+from shapes.frozen import Names, Values, frozen, shown
+from shapes.memory import Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
+from shapes.memory.modules import CHECKED
 from shapes.model import ModelShape
 from shapes.model.stages import trained_parameters
 from shapes.operators import operators

@@ -18,10 +18,10 @@ from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import frozen
-from shapes.json_form import shown
+from shapes.frozen import frozen, shown
 from shapes.model import ModelShape
-from shapes.operators import needed_flops, operators
+from shapes.operators import operators
+from shapes.operators.types import needed_flops
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import SoftwareStack
 from shapes.toml_table import content

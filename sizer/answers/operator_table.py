@@ -14,10 +14,9 @@ from typing import Unpack
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from shapes.json_form import Values, shown
+from shapes.frozen import Values, frozen, shown
 from shapes.memory import Memory, memory
-from shapes.operators import Attention, CachedAttention, Operator
+from shapes.operators.types import Attention, CachedAttention, Operator
 from shapes.step import Pricer, Step
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords

@@ -20,15 +20,13 @@ import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import frozen
-from shapes.frozen import replaced as replace
-from shapes.json_form import Named, Names, Values, shown
-from shapes.memory import Memory, memory
-from shapes.memory.breakdown import divisors
+from shapes.frozen import Named, Names, Values, frozen, replace, shown
+from shapes.memory import Memory, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
-from shapes.operators import Operator, operators
+from shapes.operators import operators
 from shapes.operators.parallel import split_problems
+from shapes.operators.types import Operator
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import ServingStack, load_serving_stack, served, serving_load

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.json_form import Values
+from shapes.frozen import Values
 from sizer.checking.checks import check_subject
 from sizer.checking.project import Suppression
 from sizer.subject import read_subject

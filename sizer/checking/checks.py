@@ -6,11 +6,10 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import field, replace
 
-from shapes.cost.predict import attention_titles
+from shapes.cost import attention_titles
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.frozen import frozen
-from shapes.json_form import Named, Names
-from shapes.operators import Collective, Elementwise, needed_flops
+from shapes.frozen import Named, Names, frozen
+from shapes.operators.types import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
 from sizer.checking.findings import ModelSummary, PricedFinding, Report, StepTime
 from sizer.checking.grading import PricedStep, Proposals, findings_by_cause, grade, propose, together, unpriced_findings

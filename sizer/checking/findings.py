@@ -6,9 +6,8 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
-from shapes.frozen import frozen
-from shapes.json_form import Names, shown
-from shapes.model.parameters import Unproven
+from shapes.frozen import Names, frozen, shown
+from shapes.model import Unproven
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
 from sizer.readers.reading import Unread

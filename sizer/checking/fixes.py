@@ -13,10 +13,8 @@ from difflib import unified_diff
 from itertools import islice, product
 from pathlib import Path
 
-from shapes.errors import InputError, refuse
-from shapes.files import read_bounded, write_whole
-from shapes.frozen import frozen
-from shapes.json_form import Names
+from shapes.errors import InputError, read_bounded, refuse, write_whole
+from shapes.frozen import Names, frozen
 from shapes.model.resize import DIMENSIONS
 from shapes.workload import WORKLOAD_FIELDS, option_of
 from sizer.checking.checks import Request, Settled, report_of

@@ -13,14 +13,14 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from shapes.cost.alignment import family_table
 from shapes.cost.constants import gemm_constants
+from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from shapes.json_form import Names, Values
+from shapes.frozen import Names, Values, frozen
 from shapes.model.resize import DIMENSIONS, dimensions, resize
-from shapes.operators import Attention, split_problems
+from shapes.operators.parallel import split_problems
+from shapes.operators.types import Attention
 from shapes.step import Pricer, Step
 from shapes.workload import WORKLOAD_FIELDS, Workload
 from sizer.checking.findings import SEVERITIES, PricedFinding, PricedSuggestion, Severity

@@ -10,8 +10,7 @@ from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
-from shapes.json_form import Names
+from shapes.frozen import Names, frozen
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor
 from shapes.measure.jobs import Job, MemoryBound
@@ -19,7 +18,7 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.model import ModelShape
-from shapes.operators import Attention, Elementwise, Gemm, GroupedGemm, Operator, counted_once
+from shapes.operators.types import Attention, Elementwise, Gemm, GroupedGemm, Operator, counted_once
 from shapes.workload import Workload
 from sizer.checking.checks import report_of
 from sizer.checking.findings import PricedFinding, Report

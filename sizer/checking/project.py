@@ -25,10 +25,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError, refuse
-from shapes.files import read_bounded, read_text, write_whole
-from shapes.frozen import frozen
-from shapes.json_form import Named, Names, Values
+from shapes.errors import InputError, read_bounded, read_text, refuse, write_whole
+from shapes.frozen import Named, Names, Values, frozen
 from shapes.workload import workload_fields
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.rules import MERGED, RULES, find_rule

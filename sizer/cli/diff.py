@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shapes.errors import InputError
-from shapes.files import decoded
+from shapes.errors import InputError, decoded
 from shapes.frozen import frozen
 from sizer.cli.options import (
     Asked,

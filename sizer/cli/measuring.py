@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from shapes.errors import InputError, refuse
-from shapes.json_form import Named, Values
+from shapes.frozen import Named, Values
 from shapes.program import install
 from sizer.cli.options import Asked, Command, declared, given, output_options, say, say_line, subcommand, write_answer
 from sizer.process import KEPT, working
@@ -298,7 +298,7 @@ def _measured(name: str, opened: ExitStack) -> Iterable[Measurement]:
 
 
 def _lines(name: str) -> list[str]:
-    from shapes.files import read_bounded, read_text
+    from shapes.errors import read_bounded, read_text
     from shapes.measure.record import MAX_IMPORT, packed_lines
 
     if name.endswith(".gz"):

@@ -135,7 +135,7 @@ def _demand(asked: Asked, *words: str) -> None:
 
 def _times(said: str) -> float | StepTimes:
     """Seconds as they were given, or those that a log holds."""
-    from shapes.files import read_bounded
+    from shapes.errors import read_bounded
     from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
 
     if (found := seconds(said)) is not None:

@@ -20,9 +20,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from shapes.device import DEFAULT_DEVICE
-from shapes.errors import InputError, refuse
-from shapes.files import write_whole
-from shapes.json_form import Names, Values
+from shapes.errors import InputError, refuse, write_whole
+from shapes.frozen import Names, Values
 from shapes.toml_table import content, nearest
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.json_form import Names, Values
+from shapes.frozen import Names, Values
 from sizer.cli.options import Asked, stated, subcommand
 from sizer.process import KEPT, working
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from shapes.json_form import Named, Names, Values
+from shapes.frozen import Named, Names, Values
 from shapes.workload import Workload
 from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
 

@@ -7,8 +7,7 @@ from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
-from shapes.frozen import frozen
-from shapes.json_form import Named, Values
+from shapes.frozen import Named, Values, frozen
 from shapes.toml_table import content
 from shapes.workload import Workload
 from sizer.documents import percent_text, seconds_scale

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from shapes.cost.constants import gemm_constants
-from shapes.cost.error import expected
+from shapes.cost.constants import expected, gemm_constants
 from shapes.cost.explain import expected_errors
 from shapes.device import Device
 from shapes.dtypes import DTYPES

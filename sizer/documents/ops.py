@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from shapes.cost import Cost
+from shapes.cost import Cost, Term, attention_titles
 from shapes.cost.explain import explain
-from shapes.cost.predict import Term, attention_titles
-from shapes.json_form import Values
-from shapes.operators import Operator, Product
+from shapes.frozen import Values
+from shapes.operators.types import Operator, Product
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
 from sizer.documents import (

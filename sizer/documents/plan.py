@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from shapes.json_form import plain
+from shapes.frozen import plain
 from sizer.answers.plan import Candidate, Plan, ServingPlan
 from sizer.documents import (
     GIB,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
-from shapes.json_form import Values
+from shapes.frozen import Values
 from shapes.workload import Workload
 from sizer.documents import (
     FULL,

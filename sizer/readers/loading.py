@@ -18,8 +18,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError, refuse
-from shapes.files import decoded, read_bounded
+from shapes.errors import InputError, decoded, read_bounded, refuse
 from sizer.readers.reading import Config, Include, NoModel, Values, at
 
 

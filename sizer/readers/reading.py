@@ -18,9 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, positive_int, refuse, shorten
-from shapes.frozen import frozen
-from shapes.json_form import Named
-from shapes.json_form import Values as Values
+from shapes.frozen import Named, frozen
+from shapes.frozen import Values as Values
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
 

@@ -14,8 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError, refuse
-from shapes.files import read_bounded
+from shapes.errors import InputError, read_bounded, refuse
 from sizer.readers.loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
 from sizer.readers.reading import Config, Reading, Values, at, fits, table
 

@@ -8,7 +8,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from shapes.json_form import Values
+from shapes.frozen import Values
 from shapes.program import installed
 from sizer.checking.findings import Fix
 from sizer.documents import Document

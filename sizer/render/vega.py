@@ -11,7 +11,7 @@ from functools import cache
 from importlib import resources
 from itertools import cycle
 
-from shapes.json_form import Values
+from shapes.frozen import Values
 from sizer.documents.charts import Axis, Chart, Layer
 
 #: Of a chart, in pixels, without its axes' and its legend's.

@@ -17,14 +17,13 @@ from math import lcm
 from shapes.cost import Cost
 from shapes.device import Device
 from shapes.dtypes import BYTES
-from shapes.frozen import frozen
-from shapes.json_form import Names, Sizes
-from shapes.memory import Implementation, largest_microbatch
-from shapes.model import AttentionShape, ModelShape
-from shapes.model.parameters import Unproven
-from shapes.operators import Operator, Product, split_problems
+from shapes.frozen import Names, Sizes, frozen
+from shapes.memory import largest_microbatch
+from shapes.model import AttentionShape, ModelShape, Unproven
+from shapes.operators.parallel import split_problems
+from shapes.operators.types import Operator, Product
 from shapes.step import StepCost
-from shapes.workload import Workload
+from shapes.workload import Implementation, Workload
 
 #: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
 #: strides, CUTLASS of its align8 kernels; AMD's and Intel's libraries load vectors of 16 bytes as well.

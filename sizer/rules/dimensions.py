@@ -6,11 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
-from shapes.model import AttentionShape, ModelShape
-from shapes.model.parameters import named
+from shapes.model import AttentionShape, ModelShape, named
 from shapes.model.resize import Side, sides
-from shapes.operators import Product
 from shapes.operators.parallel import divides_over, head_counts, mlp_widths
+from shapes.operators.types import Product
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload

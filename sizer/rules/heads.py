@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from math import gcd
 
-from shapes.cost.predict import run_for
+from shapes.cost import run_for
 from shapes.kernels import Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
-from shapes.operators import Attention
+from shapes.operators.types import Attention
 from sizer.rules.base import (
     Answer,
     Context,

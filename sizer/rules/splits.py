@@ -8,8 +8,8 @@ from math import gcd
 
 from shapes.model import ModelShape, MoeShape
 from shapes.model.stages import layers_of_stages
-from shapes.operators import GroupedGemm
 from shapes.operators.parallel import divides_over, expert_counts, head_counts
+from shapes.operators.types import GroupedGemm
 from shapes.workload import Workload
 from sizer.rules.base import (
     NEIGHBOURHOOD,

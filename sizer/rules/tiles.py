@@ -8,7 +8,7 @@ from math import inf
 from operator import itemgetter
 
 from shapes.cost import Cost
-from shapes.operators import Attention, Gemm, Operator, Product
+from shapes.operators.types import Attention, Gemm, Operator, Product
 from sizer.rules.base import (
     Answer,
     Context,

@@ -9,13 +9,11 @@ from typing import Any
 
 from shapes.device import Device
 from shapes.errors import InputError
+from shapes.memory import divisors, memory, memory_of_parameters, smallest_tp
 from shapes.memory import largest_microbatch as largest_that_fits
-from shapes.memory import memory, memory_of_parameters, smallest_tp
-from shapes.memory.breakdown import divisors
-from shapes.model import ModelShape
-from shapes.model.parameters import default_precision
-from shapes.operators import Product
+from shapes.model import ModelShape, default_precision
 from shapes.operators.parallel import largest_divisor
+from shapes.operators.types import Product
 from shapes.workload import Workload
 from sizer.rules.base import (
     Answer,

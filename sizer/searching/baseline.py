@@ -10,8 +10,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import frozen
-from shapes.json_form import Named, Values
+from shapes.frozen import Named, Values, frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import resize
 from shapes.step.stack import SoftwareStack

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.json_form import Named, Values
+from shapes.frozen import Named, Values
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
 from sizer.searching.baseline import (

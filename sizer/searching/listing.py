@@ -12,8 +12,7 @@ from dataclasses import field, replace
 from itertools import islice
 from math import log
 
-from shapes.frozen import frozen
-from shapes.json_form import Sizes
+from shapes.frozen import Sizes, frozen
 from shapes.model.resize import dimensions
 from shapes.operators import operators
 from shapes.step import Pricer

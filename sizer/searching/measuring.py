@@ -14,15 +14,14 @@ from numpy.typing import NDArray
 from shapes.cost import Timing
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, one_of, refuse
-from shapes.frozen import frozen
-from shapes.json_form import Names, Sizes
+from shapes.frozen import Names, Sizes, frozen
 from shapes.measure.executor import NotMeasured, Prepared
 from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, Part, PartName
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
-from shapes.operators import Gemm, GroupedGemm
+from shapes.operators.types import Gemm, GroupedGemm
 from shapes.program import REQUESTS
 from shapes.workload import Workload
 from sizer.checking.measured import device_at_hand

@@ -14,18 +14,18 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from shapes.columns import Table, rows_by
-from shapes.cost import Cost, Timing
-from shapes.cost.error import TIERS
-from shapes.cost.predict import seconds_of
+from shapes.cost import Cost, Timing, seconds_of
+from shapes.cost.constants import TIERS
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from shapes.json_form import Names, Sizes
+from shapes.frozen import Names, Sizes, frozen
 from shapes.model import ModelShape
 from shapes.model.resize import resize
-from shapes.operators import Gemm, GroupedGemm, Operator, operators
+from shapes.operators import operators
+from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.program import REQUESTS
-from shapes.step import Pricer, Step, Work, each_value, schedule_of, slowest_stage, step_parts, work
+from shapes.step import Pricer, Step, schedule_of
+from shapes.step.seconds import Work, each_value, slowest_stage, step_parts, work
 from shapes.workload import Workload
 from sizer.searching.space import TIE, Candidates, Objective, Space
 

@@ -7,8 +7,7 @@ from dataclasses import field, replace
 
 from shapes.cost import Timing
 from shapes.errors import InputError
-from shapes.frozen import frozen
-from shapes.json_form import AsJson, Names, Sizes, shown
+from shapes.frozen import AsJson, Names, Sizes, frozen, shown
 from shapes.model.resize import dimensions
 from shapes.workload import Workload
 from sizer.printing import Printable

@@ -16,11 +16,11 @@ from numpy.typing import NDArray
 
 from shapes.device import Device
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import frozen
-from shapes.json_form import Sizes
+from shapes.frozen import Sizes, frozen
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
-from shapes.operators import Operator, layer_operators
+from shapes.operators import layer_operators
+from shapes.operators.types import Operator
 from shapes.workload import MOST_RANKS, Workload
 from sizer.searching.baseline import Baseline
 

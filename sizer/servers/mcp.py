@@ -21,7 +21,7 @@ from mcp.server.stdio import stdio_server
 
 import sizer
 from shapes.errors import InputError
-from shapes.json_form import Named, Values
+from shapes.frozen import Named, Values
 from shapes.step.stack import list_stacks
 from shapes.workload import OPTIONS, WORDS
 from sizer.readers import Source, is_name

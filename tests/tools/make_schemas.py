@@ -1,7 +1,7 @@
 """Bring the JSON schemas of sizer/render/schemas up to date: python tests/tools/make_schemas.py
 
 What is there, its types and what is always there follow from the classes, by the walker that writes the JSON
-(shapes/json_form.py). Descriptions, bounds and patterns are written in the files, by hand, and stay; so do values named
+(shapes/frozen.py). Descriptions, bounds and patterns are written in the files, by hand, and stay; so do values named
 for a plain string, and what a class says nothing of (``Any``).
 """
 
@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
-from shapes.json_form import members
+from shapes.frozen import members
 from sizer.answers.deploy import Deployment
 from sizer.answers.diff import Diff
 from sizer.answers.memory_breakdown import MemoryBreakdown

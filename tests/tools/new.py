@@ -202,7 +202,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             "shapes/data/operators.toml",
             r"(?s).*\n",
             '\n[[kinds]]\ntype = "{name}"\nkind = "{slug}"\nwork_class = ""  # SKELETON: its class of work\n'
-            'lowered = "shapes.operators.cores:{slug}_operators"\npriced = "shapes.cost.predict:{slug}_costs"\n'
+            'lowered = "shapes.operators.cores:{slug}_operators"\npriced = "shapes.cost:{slug}_costs"\n'
             'explained = "shapes.cost.explain:{slug}_terms"\n',
         ),
         Insert(

@@ -15,7 +15,7 @@ from shapes.measure.kernels.functions import attention, memory_bound
 from shapes.measure.kernels.parts import part
 from shapes.measure.kernels.products import gemm, grouped_gemm
 from shapes.measure.timer import Kernel, sets_needed
-from shapes.operators import Attention, Gemm, GroupedGemm, RoutedGemm
+from shapes.operators.types import Attention, Gemm, GroupedGemm, RoutedGemm
 
 __all__ = ["INPUTS", "PLANS", "UnsupportedError", "build"]
 

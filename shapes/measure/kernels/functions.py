@@ -13,7 +13,7 @@ from typing import Any
 from shapes.measure.backend import Call
 from shapes.measure.jobs import MemoryBound
 from shapes.measure.kernels.common import ERROR_BOUNDS, Plan, UnsupportedError, largest_error, normal
-from shapes.operators import Attention
+from shapes.operators.types import Attention
 
 #: Our names -> torch.nn.attention.SDPBackend's.
 SDPA_KERNELS = {

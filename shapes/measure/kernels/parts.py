@@ -28,8 +28,7 @@ from shapes.measure.kernels.common import (
 from shapes.measure.kernels.functions import NAMES, named_core, ran
 from shapes.measure.kernels.products import grouped_product
 from shapes.model import AttentionShape, MlpShape, MoeShape
-from shapes.model.mixers import Linear, MlaShape
-from shapes.model.recurrences import RecurrentShape
+from shapes.model.mixers import Linear, MlaShape, RecurrentShape
 from shapes.recipes import DEFAULT
 from shapes.toml_table import DATA, content
 

@@ -19,7 +19,7 @@ from shapes.measure.kernels.common import (
     relative_error,
     torch_dtype,
 )
-from shapes.operators import Gemm, GroupedGemm
+from shapes.operators.types import Gemm, GroupedGemm
 
 #: Rows of C that are compared with fp32: enough to meet every column and k, cheap at any m.
 CHECKED_ROWS = 32

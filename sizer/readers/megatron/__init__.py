@@ -13,7 +13,7 @@ from typing import Any
 from shapes.errors import InputError, refuse
 from shapes.model import ModelShape
 from shapes.recipes import RECIPES
-from shapes.saving import modules
+from shapes.workload import modules
 from sizer.readers import expressions
 from sizer.readers.expressions import check_allowed
 from sizer.readers.loading import Tree

@@ -12,8 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.columns import Table, rows_by
-from shapes.model import Block, MlpShape, ModelShape, MoeShape
-from shapes.model.parameters import block_tensors, parameter_count
+from shapes.model import Block, MlpShape, ModelShape, MoeShape, block_tensors, parameter_count
 from shapes.model.resize import dimensions, resize
 from sizer.searching.space import Candidates, Request, Space, layers_named
 

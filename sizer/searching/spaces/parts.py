@@ -8,7 +8,8 @@ from functools import partial
 import numpy as np
 
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.operators import Gemm, Operator, operators
+from shapes.operators import operators
+from shapes.operators.types import Gemm, Operator
 from shapes.workload import Workload
 from sizer.searching.space import Candidates, Request, Space, layers_named, nothing_left
 from sizer.searching.spaces.model import whole_head_counts
