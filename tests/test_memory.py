@@ -337,6 +337,26 @@ def test_the_largest_size_is_the_one_that_trying_all_finds(
     assert largest_size(needs, limit, most) == expected
 
 
+@pytest.mark.parametrize(("fixed", "each", "bend", "most"), [(10**9, 7, 0, 5), (0, 1, 0, 5), (5, 3, 1, 13)])
+def test_a_largest_size_is_found_in_few_guesses(fixed: int, each: int, bend: int, most: int) -> None:
+    asked = []
+
+    def needs(size: int) -> int:
+        asked.append(size)
+        return fixed + each * size + bend * size * size
+
+    limit = needs(700_001) - 1
+    asked.clear()
+    assert largest_size(needs, limit) == 700_000
+    assert len(asked) <= most  # a straight line: its ends, the guess, a half, the guess again
+
+
+def test_a_largest_microbatch_is_of_the_memory_that_the_options_say() -> None:
+    model, limit = gpt(256, 2, 8, vocab=5000), 2 * 2**30
+    alone, reserved = (largest_microbatch(model, Workload(s=128), limit, context_bytes=of) for of in (0, 2**30))
+    assert 0 < reserved < 0.6 * alone
+
+
 def test_what_takes_a_device_to_the_last_byte_fits() -> None:
     found = memory(llama_8b(), Workload())
     assert [replace(found, device_bytes=found.total_bytes - short).fits for short in (0, 1)] == [True, False]

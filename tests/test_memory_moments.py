@@ -225,6 +225,23 @@ def test_masks_that_nothing_saves_are_there_in_the_forward_alone() -> None:
     assert forward.bytes == tape.saved_bytes() + tape.forward_peak_bytes(tape.saved()) + 2 * 256 * 256 * 2
 
 
+@pytest.mark.parametrize(
+    ("kind", "attention", "saved"),
+    [
+        ("mpt", "eager", 2 * 256 * 256),  # masked_fill saves its booleans
+        ("falcon", "eager", 0),
+        ("falcon", "flash", 2 * 8 * 256 * 256 * 2),  # the fused core saves the bias that it is given
+        ("bloom", "eager", 0),
+    ],
+)
+def test_masks_that_an_operator_saves_are_there_to_the_backward(kind: str, attention: str, saved: int) -> None:
+    block = Block(AttentionShape(8, 8, 32), MlpShape(1024, gated=False), count=2)
+    model = ModelShape(kind, (Stack("decoder", 256, (block,)),), vocab=1000)
+    step = Step(model, Workload(b=2, s=256, attention=attention))  # type: ignore[arg-type]
+    (end,) = moments_of(step, STAY, "end of the forward")
+    assert end.bytes - 2 * layer_tape(block, 256, step.sizes(256)).saved_bytes() == saved
+
+
 def test_a_layer_that_returns_its_probabilities_leaves_them_to_the_next_ones_forward() -> None:
     # gpt-j's class hands them on; checkpointed, autograd keeps none of them.
     block = Block(AttentionShape(8, 8, 32), MlpShape(1024, gated=False), count=2)
@@ -236,6 +253,16 @@ def test_a_layer_that_returns_its_probabilities_leaves_them_to_the_next_ones_for
         peaks[layers] = forward.bytes
     hidden, probabilities = 2 * 256 * 256 * 2, 2 * 8 * 256 * 256 * 2
     assert peaks[2] - peaks[1] == hidden + probabilities
+
+
+def test_a_forward_finds_what_the_layer_before_it_returned_and_not_its_own() -> None:
+    many, few = (Block(AttentionShape(heads, heads, 32), MlpShape(1024, gated=False)) for heads in (8, 2))
+    w = Workload(b=2, s=256, attention="eager", checkpointing="full")
+    last = {}
+    for name, first in (("many", many), ("few", few)):
+        model = ModelShape("gptj", (Stack("decoder", 256, (first, few)),), vocab=1000)
+        last[name] = moments_of(Step(model, w), STAY, "forward of a layer")[0].bytes
+    assert last["many"] - last["few"] == 2 * (8 - 2) * 256 * 256 * 2
 
 
 @pytest.mark.parametrize("fuller", ["backward", "forward run again"])

@@ -247,6 +247,15 @@ def test_a_1f1b_bubble_is_the_other_stages_microbatch_and_interleaving_divides_i
     assert whole.layers.runs[next(iter(whole.layers.runs))] == 4 * stage.layers.runs[next(iter(stage.layers.runs))]
 
 
+def test_a_token_passes_every_stage_of_a_pipeline_that_decodes() -> None:
+    seconds = []
+    for p in (1, 2, 4):
+        workload = Workload(phase="decode", b=8, s=1, context=4096, p=p)
+        seconds.append(Pricer(H100).step(operators(LLAMA, workload), workload, LLAMA).seconds)
+    assert seconds == sorted(seconds)
+    assert seconds[-1] < 1.5 * seconds[0]
+
+
 def test_layers_need_not_divide_over_stages_and_the_slowest_is_the_one_with_more_work() -> None:
     # 32 layers over 5 stages: 7 on each of four, and on the last as many as stay below them with its head.
     last = work(*_priced(Workload(b=1, p=5)))
