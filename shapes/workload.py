@@ -366,6 +366,15 @@ class Workload(AsJson):
         return self.train and self.t * self.p * self.d * self.e * self.cp > 1
 
     @property
+    def regathers(self) -> bool:
+        """Whether ZeRO 3 gathers weights and reduces gradients in every microbatch.
+
+        Under a pipeline a rank keeps its stage's weights and gradients whole until the last: torch's schedules
+        (distributed/pipelining/stage.py, backward_maybe_with_nosync; torchtitan's fsdp_reshard_after_forward).
+        """
+        return self.zero == 3 and self.p == 1
+
+    @property
     def decode(self) -> bool:
         return self.phase == "decode"
 

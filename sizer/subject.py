@@ -185,7 +185,7 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
         ),
         given=frozenset((*reading.workload, *workload, *(["stack"] if stack is not None else []))),
         asked=settled if problems else None,
-        stack=load_stack(stack) if stack is not None else default_stack(reading.format, runs.spread),
+        stack=load_stack(stack) if stack is not None else default_stack(reading.format, runs.spread, runs.compiled),
     )
 
 

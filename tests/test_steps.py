@@ -64,6 +64,7 @@ PUBLISHED = {
     "pytorch-ddp": "DistributedDataParallel: buckets of 25 MB",
     "pytorch-fsdp-2023": "arXiv 2307.08691",
     "pytorch-fsdp-2025": "arXiv 2410.06511",
+    "pytorch-fsdp2-eager": "arXiv 2410.06511",
     "transformers-compile": "torch.compile: inductor fuses",
     "transformers-eager": "models/llama/modeling_llama.py",
 }
@@ -99,6 +100,17 @@ def test_the_default_stack_follows_the_configurations_format() -> None:
     assert default_stack("megatron").name == "megatron-core-te"
     assert default_stack("gpt_neox").name == "megatron-core-te"
     assert default_stack(None).name == "transformers-eager"
+
+
+def test_torchtitan_runs_compiled_where_its_file_says_so(tmp_path: Path) -> None:
+    names = {}
+    for compiled in ("false", "true"):
+        file = tmp_path / f"{compiled}.toml"
+        file.write_text(f'[model]\nname = "llama3"\nflavor = "8B"\n[compile]\nenable = {compiled}\n', encoding="utf-8")
+        names[compiled] = check(file, b=1, s=8192).stack
+    assert names == {"false": "pytorch-fsdp2-eager", "true": "pytorch-fsdp-2025"}
+    assert load_stack("torchtitan-2025-fsdp2").name == "pytorch-fsdp2-eager"
+    assert load_stack("torchtitan-2025-fsdp2-compile-fp8").name == "pytorch-fsdp-2025"
 
 
 def test_formats_of_stacks_are_formats_of_configurations() -> None:
@@ -234,6 +246,17 @@ def test_gradients_are_reduced_once_a_step_and_with_fsdp_in_every_microbatch() -
     assert one == pytest.approx(four)
     one, four = (price(Workload(b=1, d=64, zero=3), accumulation=number).parts["data parallelism"] for number in (1, 4))
     assert four == pytest.approx(4 * one)
+
+
+def test_under_a_pipeline_fsdp_gathers_and_reduces_once_a_step_and_keeps_its_stage_whole() -> None:
+    piped = Workload(b=1, d=64, p=4, zero=3)
+    one, four = (price(piped, accumulation=number).parts["data parallelism"] for number in (1, 4))
+    assert four == pytest.approx(one)
+    found = collectives(piped, "data_parallel")
+    assert {one.what: one.count for one in found} == {"reduce_scatter": 8, "all_gather": 8}
+    shared, whole = (memory(LLAMA, replace(piped, p=p)).components for p in (1, 4))
+    assert shared["gradients"] < LLAMA.parameters / 4 < whole["gradients"]
+    assert whole["communication"] > 2 * LLAMA.parameters / 4 > shared["communication"]
 
 
 def test_a_1f1b_bubble_is_the_other_stages_microbatch_and_interleaving_divides_it() -> None:

@@ -140,7 +140,7 @@ class Step:
     def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
         workload, each = self.workload, self.recipe.precision.gradients
-        d, expert_d = (workload.d, workload.expert_d) if workload.zero >= 2 else (1, 1)
+        d, expert_d = (workload.d, workload.expert_d) if workload.zero == 2 or workload.regathers else (1, 1)
         return -(-there.dense * each // d) - (-there.experts * each // expert_d)
 
     @property
@@ -656,7 +656,9 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
     if workload.zero == 2 or (workload.zero == 1 and not step.megatron):
         bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
         yield bucket, "ZeRO's reduce and gather buckets"
-    if workload.zero == 3:
+    if workload.zero == 3 and workload.p > 1:
+        yield n * workload.sent_bytes(workload.gathers), "the stage's gathered weights"
+    elif workload.zero == 3:
         layer = max(
             parameter_count(block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e))
             for stack, block in step.model.all_blocks()

@@ -259,7 +259,7 @@ def parameter_copies(held: ShardParameters, workload: Workload) -> Iterator[Elem
     Sums in fp32 (DeepSpeed's BF16_Optimizer, update_hp_grads): a cast (2 bytes in, 4 out), the sum (8 in, 4 out), and
     zeros (2 out). ZeRO 3 by parameter (FSDP2): both gathers' copy out, and the reduction's into its buffer.
     """
-    sharded = workload.zero == 3
+    sharded = workload.regathers
     read, written = (6, 4 + workload.sent_bytes(workload.reduces)) if sharded else (10, 10)
     if sharded or workload.reduces == "fp32":
         yield Elementwise("copies", "wgrad", "accumulate", read * held.total, written * held.total, "fp32")

@@ -199,14 +199,17 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Itera
 def frozen_collectives(
     frozen: ShardParameters, bytes_each: float, workload: Workload, layers: int
 ) -> Iterator[Collective]:
-    """ZeRO 3's gathers of a frozen base, in the type it is kept in: each layer for the forward and for the backward."""
+    """ZeRO 3's gathers of a frozen base, in the type it is kept in: each layer for the forward and for the backward.
+
+    A pipeline keeps what the first microbatch gathered.
+    """
     pieces = max(1, layers)
     for whose, parameters, ranks, stride in _data_parallel(frozen, workload):
         shard = ranks // workload.replicas if ranks % workload.replicas == 0 else ranks
         if workload.zero == 3 and shard > 1 and parameters:
             buffer = round(parameters * bytes_each / pieces)
-            name = f"data_parallel.frozen{whose}"
-            yield from Lowering(workload).sends(name, buffer, shard, "parameters", 2 * pieces, stride)
+            name, times = f"data_parallel.frozen{whose}", (1 + workload.regathers) * pieces
+            yield from Lowering(workload).sends(name, buffer, shard, "parameters", times, stride)
 
 
 def _data_parallel(held: ShardParameters, workload: Workload) -> tuple[tuple[str, int, int, int], ...]:
@@ -222,10 +225,11 @@ def _data_parallel(held: ShardParameters, workload: Workload) -> tuple[tuple[str
 
 
 def gradient_collectives(held: ShardParameters, workload: Workload, layers: int) -> Iterator[Collective]:
-    """Data parallelism's gradient reduction and ZeRO's parameter gathers, once (ZeRO 3: in every microbatch).
+    """Data parallelism's gradient reduction and ZeRO's parameter gathers, once; ZeRO 3's in every microbatch.
 
-    Over all d cp ranks, and for experts over the d cp / e ranks that hold the same ones: two collectives where e > 1.
-    With ``replicas`` (HSDP) ZeRO 3 shards over a replica's ranks, and replicas add up their shards of the gradients. It
+    Under a pipeline it does so once, too (``Workload.regathers``). Over all d cp ranks, and for experts over the
+    d cp / e ranks that hold the same ones: two collectives where e > 1. With ``replicas`` (HSDP) ZeRO 3 shards over a
+    replica's ranks, and replicas add up their shards of the gradients. It
     sends each of the ``layers`` by itself (FSDP wraps blocks), the weights of embedding and head spread over them.
     """
     run, groups, sent = Lowering(workload), _data_parallel(held, workload), (workload.reduces, workload.gathers)
@@ -242,7 +246,7 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
         elif workload.zero == 3:
             # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
             shard = ranks if ranks % workload.replicas else ranks // workload.replicas
-            pieces, gathers = max(1, layers), 2
+            pieces, gathers = max(1, layers), 1 + workload.regathers
         reduced, gathered = (-(-parameters * workload.sent_bytes(one) // pieces) for one in sent)
         if shard > 1:
             yield from run.sends(name, reduced, shard, "gradients", pieces, stride)

@@ -89,7 +89,7 @@ def interval_of(stack: SoftwareStack, tier: str) -> Interval:
 def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:
     """How ``workload`` cuts a global step (``accumulation`` None: as its global batch says)."""
     times = accumulation or workload.accumulation
-    return Schedule(times, workload.p, workload.vpp, workload.zero == 3, workload.zero == 2)
+    return Schedule(times, workload.p, workload.vpp, workload.regathers, workload.zero == 2)
 
 
 def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:

@@ -11,7 +11,8 @@ The stack then makes a step of it:
 
 ``micro(all stages) - micro(stage)`` is what fills and drains a 1F1B pipeline: one microbatch through the other stages;
 an interleaved schedule pays it a ``vpp``-th. Where gradients accumulate they are reduced once a step, but with FSDP
-(ZeRO 3), which gathers the weights and reduces the gradients of every microbatch, and ZeRO 2, which does the latter.
+(ZeRO 3 without a pipeline), which gathers the weights and reduces the gradients of every microbatch, and ZeRO 2, which
+does the latter.
 ``exposed`` adds to the host's time: a collective ends when its slowest rank has come to it, so that it does
 not fill a wait for the host. What hides an expert's dispatch in its own microbatch is the experts' work alone.
 """

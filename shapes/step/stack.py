@@ -223,16 +223,18 @@ def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
     raise InputError(f"expected one of {', '.join(list_stacks())}, or a .toml path", key="stack", value=stack)
 
 
-def default_stack(config_format: str | None, spread: bool = False) -> SoftwareStack:
+def default_stack(config_format: str | None, spread: bool = False, compiled: bool = False) -> SoftwareStack:
     """The stack that runs configurations of this format, as far as the format tells.
 
     ``spread``: training over several devices; where the format's stack is of one device, as Megatron-Core runs it.
+    ``compiled``: the file says that torch.compile runs it.
     """
     usual = load_stack(SPREAD_STACK if spread else DEFAULT_STACK)
     # One file where one will do: `check` reads a Hugging Face configuration in a blink.
     if config_format is None or config_format in usual.formats:
         return usual
-    found = next((one for one in map(load_stack, list_stacks()) if config_format in one.formats), usual)
+    listed = (one for one in map(load_stack, list_stacks()) if one.compiles == compiled)
+    found = next((one for one in listed if config_format in one.formats), usual)
     return usual if found.name == DEFAULT_STACK else found
 
 

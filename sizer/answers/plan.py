@@ -324,7 +324,7 @@ def plan_config(
         gpus=gpus,
         global_batch=global_batch,
         base=subject.workload,
-        stack=default_stack(form, gpus > 1) if stack is None else stack,
+        stack=default_stack(form, gpus > 1, subject.workload.compiled) if stack is None else stack,
         tokens=tokens,
         price=price,
         progress=progress,
