@@ -656,11 +656,18 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
     if workload.zero == 2 or (workload.zero == 1 and not step.megatron):
         bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
         yield bucket, "ZeRO's reduce and gather buckets"
-    if workload.zero == 3 and workload.p > 1:
-        yield n * workload.sent_bytes(workload.gathers), "the stage's gathered weights"
-    elif workload.zero == 3:
-        layer = max(
+    if workload.zero == 3:
+        yield from _gathered(step, n)
+
+
+def _gathered(step: Step, n: int) -> Iterator[tuple[int, str]]:
+    """What ZeRO 3 gathers at a time: two layers, or under a pipeline the whole stage."""
+    workload = step.workload
+    number, text = n, "the stage's gathered weights"
+    if workload.regathers:
+        text = "two gathered layers (this one and the next)"
+        number = 2 * max(
             parameter_count(block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e))
             for stack, block in step.model.all_blocks()
         )
-        yield 2 * layer * workload.sent_bytes(workload.gathers), "two gathered layers (this one and the next)"
+    yield number * workload.sent_bytes(workload.gathers), text
