@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
 
 from shapes.cost import predict
 from shapes.device import Device
@@ -343,7 +342,7 @@ class Stored:
     measurements: tuple[Measurement, ...]
     total: int
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         return {"measurements": [one.row() for one in self.measurements]}
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.frozen import Values
+from shapes.frozen import Sizes, Values
 from sizer.checking.checks import check_subject
 from sizer.checking.project import Suppression
 from sizer.subject import read_subject
@@ -28,7 +28,7 @@ def check(
     ignore: Iterable[str] = (),
     config_format: str | None = None,
     example_inputs: object = None,
-    dims: Mapping[str, int] | None = None,
+    dims: Sizes | None = None,
     measure: bool | Executor = False,
     time_limit_s: float | None = None,
     store: str | None = None,

@@ -106,7 +106,7 @@ def _report(proposals: Proposals, step: StepTime | None, findings: Iterable[Pric
     )
 
 
-def _by_precision(step: Step, device: Device, told: StepTime) -> tuple[str, ...]:
+def _by_precision(step: Step, device: Device, told: StepTime) -> Names:
     """MFU over each element type's own peak: a recipe's step has products of several."""
     flops = Counter[str]()
     for op in step.operators:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
-from shapes.frozen import Names, frozen, shown
+from shapes.frozen import Names, Sizes, frozen, shown
 from shapes.model import Unproven
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 Severity = Literal["error", "warning", "info"]
 SEVERITIES: tuple[Severity, ...] = ("error", "warning", "info")
+
+
+#: Dimensions and fields of a workload, and what they are to be.
+Change = Mapping[str, int | str]
 
 
 @frozen
@@ -78,7 +82,7 @@ class PricedSuggestion:
 
     JSON = shown(hidden=("fix",))
 
-    change: Mapping[str, int | str]
+    change: Change
     step_seconds_change: float | None
     parameters_change: int | None
     flops_change: int | None
@@ -119,7 +123,7 @@ class ModelSummary:
     model_type: str
     parameters: int
     active_parameters: int
-    dimensions: Mapping[str, int]
+    dimensions: Sizes
     path: str
     notes: Names = ()
     unread: tuple[Unread, ...] = ()

@@ -7,7 +7,7 @@ in the text. They count only where the edited text, read again, runs the operato
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import field, replace
 from difflib import unified_diff
 from itertools import islice, product
@@ -18,7 +18,7 @@ from shapes.frozen import Names, frozen
 from shapes.model.resize import DIMENSIONS
 from shapes.workload import WORKLOAD_FIELDS, option_of
 from sizer.checking.checks import Request, Settled, report_of
-from sizer.checking.findings import SEVERITIES, Edit, Fix, PricedSuggestion, Report, Severity
+from sizer.checking.findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, Severity
 from sizer.checking.grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
 from sizer.readers import Source, is_name
 from sizer.readers.loading import MAX_BYTES, decode, find_config
@@ -173,7 +173,7 @@ def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) 
     return [*([None] if name in keys else []), *(Edit(one, new) for one in places)]
 
 
-def _unsafe(subject: Subject, change: Mapping[str, int | str], wanted: Subject, path: str) -> str:
+def _unsafe(subject: Subject, change: Change, wanted: Subject, path: str) -> str:
     """Why a person has to ask for a change."""
     dims, fields = dimensions_and_fields(change)
     trained = [option_of(name) for name in fields if name not in LAYOUT]

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
 from shapes.cost.constants import gemm_constants
 from shapes.cost.corrections import family_table
@@ -23,7 +22,7 @@ from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
 from shapes.step import Pricer, Step
 from shapes.workload import WORKLOAD_FIELDS, Workload
-from sizer.checking.findings import SEVERITIES, PricedFinding, PricedSuggestion, Severity
+from sizer.checking.findings import SEVERITIES, Change, PricedFinding, PricedSuggestion, Severity
 from sizer.checking.project import Suppression
 from sizer.rules import RULES
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion
@@ -31,18 +30,18 @@ from sizer.rules.dimensions import ALTERNATIVES
 from sizer.subject import Subject, resized_subject, run_on
 
 
-def of_dimensions(change: Mapping[str, int | str]) -> bool:
+def of_dimensions(change: Change) -> bool:
     """Whether a change is of the model's dimensions alone, and not of its workload."""
     return set(change) <= set(DIMENSIONS)
 
 
-def dimensions_and_fields(change: Mapping[str, int | str]) -> tuple[dict[str, int | str], Values]:
+def dimensions_and_fields(change: Change) -> tuple[dict[str, int | str], Values]:
     """What of a change is of the model's dimensions, and what of the workload's fields."""
     dims = {key: value for key, value in change.items() if key in DIMENSIONS}
     return dims, {key: value for key, value in change.items() if key not in dims}
 
 
-def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subject:
+def changed_subject(subject: Subject, change: Change) -> Subject:
     """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
     dims, asked = dimensions_and_fields(change)
     model = subject.whole()
@@ -55,7 +54,7 @@ def changed_subject(subject: Subject, change: Mapping[str, int | str]) -> Subjec
     return replace(changed, asked=workload if split_problems(model, workload) else None)
 
 
-def named_change(change: Mapping[str, int | str], before: Subject, after: Subject) -> dict[str, int | str]:
+def named_change(change: Change, before: Subject, after: Subject) -> dict[str, int | str]:
     """The change under the names of the person's file, with the dimensions that follow and have a key there."""
     full = dict(change)
     if before.model is not None and after.model is not None:
@@ -434,7 +433,7 @@ class _Cause:
         return _Cause(replace(self.finding, message=message, **_price_of(own)), own)
 
 
-def _price_of(offers: tuple[Offer, ...], otherwise_s: float | None = None) -> dict[str, Any]:
+def _price_of(offers: tuple[Offer, ...], otherwise_s: float | None = None) -> Values:
     """The fields of a finding that its best offer sets; ``otherwise_s``: the seconds known without one."""
     best = max(offers, key=lambda offer: offer.saving, default=None)
     saved_s = otherwise_s if best is None else max(0.0, best.saving)

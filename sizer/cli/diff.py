@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 import click
 
 from shapes.errors import InputError, decoded
-from shapes.frozen import frozen
+from shapes.frozen import Names, frozen
 from sizer.cli.options import (
     Asked,
     exceeds,
@@ -89,7 +89,7 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     return diff_of([compare(old, new, targets, one.suppression)], budgets)
 
 
-def _pairs(paths: tuple[str, ...], revision: str | None, models_only: bool) -> Iterator[Pair]:
+def _pairs(paths: Names, revision: str | None, models_only: bool) -> Iterator[Pair]:
     if revision is None and len(paths) != 2:
         raise InputError("expected OLD NEW (two files), or --git REV", key="diff", value=" ".join(paths))
     found = of_git(revision, paths) if revision is not None else [Pair(paths[1], Source(paths[0]), Source(paths[1]))]
@@ -125,7 +125,7 @@ class Pair:
     named: bool = True
 
 
-def of_git(revision: str, paths: tuple[str, ...]) -> Iterator[Pair]:
+def of_git(revision: str, paths: Names) -> Iterator[Pair]:
     """What changed since ``revision`` among the tracked files in ``paths`` (none: all): files that state a model, and
 
     those that ``paths`` name. Contents are compared as they are: no command of the repository's own settings runs.

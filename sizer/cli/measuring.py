@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, get_args
 import click
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Values
+from shapes.frozen import Named, Names, Values
 from shapes.program import install
 from sizer.cli.options import Asked, Command, declared, given, output_options, say, say_line, subcommand, write_answer
 from sizer.process import KEPT, working
@@ -270,7 +270,7 @@ def export(path: str | None, /, dataset: str | None, format_: str, output: str |
 @store.command("import")
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
 @click.pass_obj
-def import_(path: str | None, sources: tuple[str, ...]) -> None:
+def import_(path: str | None, sources: Names) -> None:
     """Add the measurements of exported JSON lines, of other stores and of folders of datasets; none is doubled.
 
     What other programs timed (profiler traces, nvbench, hipblaslt-bench, triton, mamf-finder) becomes such lines by

@@ -19,6 +19,10 @@ FULL = ("html", "csv")
 PAGES = ("html", "markdown")
 
 
+#: Rows of CSV, and of documents without an answer.
+Records = Iterable[Named]
+
+
 class Cell(NamedTuple):
     """A table's cell: how it is shown, its number (which it is sorted by), its style."""
 
@@ -176,13 +180,13 @@ class Document(NamedTuple):
     sections: Sequence[Section]
     answer: object = None
     headline: str = ""
-    records: Callable[[], Iterable[Mapping[str, object]]] | None = None
+    records: Callable[[], Records] | None = None
     fields: Names = ()
 
     def seen(self, format_: str) -> list[Section]:
         return seen(self.sections, format_)
 
-    def rows(self) -> list[Mapping[str, object]]:
+    def rows(self) -> list[Named]:
         """The records, else the first table's rows by its columns' names."""
         if self.records is not None:
             return list(self.records())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -17,6 +17,7 @@ from sizer.documents import (
     Column,
     Document,
     Part,
+    Records,
     Section,
     Table,
     Text,
@@ -35,7 +36,7 @@ FIELDS = (
 )
 
 
-def records(measurements: Sequence[Measurement]) -> Iterator[Mapping[str, object]]:
+def records(measurements: Sequence[Measurement]) -> Records:
     """A flat row each, without the samples."""
     for one in measurements:
         row = one.row(samples=False)

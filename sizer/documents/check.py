@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -17,6 +17,7 @@ from sizer.documents import (
     Document,
     Findings,
     Part,
+    Records,
     Section,
     Table,
     Text,
@@ -223,7 +224,7 @@ def _compared(reports: Sequence[Report]) -> Section:
     return Section("Configurations" * many, (table,), only=PAGES if many else ("markdown",))
 
 
-def _records(answer: Checked) -> Iterable[Mapping[str, object]]:
+def _records(answer: Checked) -> Records:
     texts = lru_cache(maxsize=None)(text_of)
     for report in answer.reports:
         for finding in report.findings:

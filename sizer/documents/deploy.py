@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 
 from shapes.memory.engine import UTILIZATION
 from sizer.answers.deploy import Deployed, Deployment, FactOutcome
-from sizer.documents import Cell, Document, Part, Section, Table, Text, columns, lines
+from sizer.documents import Cell, Document, Part, Records, Section, Table, Text, columns, lines
 
 #: How a verdict is coloured.
 STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pads": "info", "copies": "info"}
@@ -64,7 +64,7 @@ def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
         yield Text(f"{fact.verdict}: {fact.topic}: {fact.message} [{number}]", indent=2)
 
 
-def _records(answer: Deployment) -> Iterable[Mapping[str, object]]:
+def _records(answer: Deployment) -> Records:
     for engine in answer.to_dict()["engines"]:
         for fact in engine["facts"]:
             yield {"engine": engine["engine"], "use": engine["use"], "version": engine["version"], **fact}

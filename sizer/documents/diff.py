@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from functools import partial
 
@@ -13,6 +12,7 @@ from sizer.documents import (
     Document,
     Findings,
     Part,
+    Records,
     Section,
     Table,
     Text,
@@ -143,7 +143,7 @@ def time_text(one: DeviceDiff) -> str:
     return f"{one.ratio - 1:+.1%} time a token (+-{one.ratio_error:.1%} of the ratio: {beyond})"
 
 
-def _records(answer: Diff) -> Iterable[Mapping[str, object]]:
+def _records(answer: Diff) -> Records:
     for file in answer.files:
         for one in file.devices:
             row = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from shapes.frozen import Values
@@ -12,6 +12,7 @@ from sizer.documents import (
     Charts,
     Column,
     Document,
+    Records,
     Section,
     Table,
     Text,
@@ -101,7 +102,7 @@ def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
         yield Table("Pareto (each is faster than every one with more parameters)", by_size, answer.pareto)
 
 
-def _records(answer: SearchResult) -> Iterable[Mapping[str, object]]:
+def _records(answer: SearchResult) -> Records:
     ranked = (answer.baseline, *answer.candidates)
     names = list(dict.fromkeys(key for one in ranked for key in one.change))
     for one in ranked:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, refuse
+from shapes.frozen import Named, Names
 from shapes.model import ModelShape
 from shapes.program import added
 from sizer.readers.loading import (
@@ -149,7 +150,7 @@ def load_mapping(source: object, root: str | Path | None = None) -> Config:
 
 def _opened(
     source: str | Path, config_format: str | None, settings: Config | None, root: str | Path | None
-) -> tuple[Config, tuple[str, ...]]:
+) -> tuple[Config, Names]:
     """The keys of a file (of weights: what their headers say) or of a model that is named, and a note on it."""
     if is_name(source):
         from sizer.readers.released import released
@@ -197,11 +198,11 @@ def _parse(
     return {**found, "_bases": tree.names} if tree.names else found
 
 
-def _added() -> Mapping[str, Any]:
+def _added() -> Named:
     return added("sizer.readers", "NAME", "CLAIM", "read")
 
 
-def _claims() -> dict[str, Mapping[str, Any]]:
+def _claims() -> dict[str, Named]:
     """Each format -> what claims a file for it; those of other distributions come last."""
     own = table("formats")
     return {name: own[name]["claim"] for name in READERS} | {name: one.CLAIM for name, one in _added().items()}

@@ -8,7 +8,7 @@ from dataclasses import replace
 from shapes.errors import shorten
 from shapes.model.resize import dimensions
 from sizer.readers import layouts
-from sizer.readers.reading import Config, Fields, Reading, Unread, Values, table, vocabulary
+from sizer.readers.reading import Config, Fields, Names, Reading, Unread, Values, table, vocabulary
 
 NAME = "gpt_neox"
 
@@ -59,7 +59,7 @@ def _attention_kinds(fields: Fields) -> tuple[Unread, ...]:
     return (Unread("attention_config", shorten(listed), seen),) if kinds else ()
 
 
-def _tokenizers(fields: Fields) -> tuple[str, ...]:
+def _tokenizers(fields: Fields) -> Names:
     kind, file = fields.text("tokenizer_type", default="GPT2BPETokenizer"), str(fields.raw("vocab_file", default=""))
     # An HFTokenizer without a name is GPT-NeoX-20B's, which Pythia has too.
     return file.rpartition("/")[2], file, kind, "gpt-neox-20b" if kind == "HFTokenizer" else ""

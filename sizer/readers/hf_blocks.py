@@ -23,7 +23,7 @@ from shapes.model import (
     run_lengths,
 )
 from shapes.model.layers import each_layer
-from sizer.readers.reading import Fields, Values, table
+from sizer.readers.reading import Fields, Names, Values, table
 
 NAMES = table("formats")["huggingface"]["dimensions"]
 HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]
@@ -33,9 +33,14 @@ DROPOUT = ("resid_pdrop", "hidden_dropout", "hidden_dropout_prob", "dropout", "r
 
 Attention = AttentionShape | MlaShape | SharedKeyShape
 Mlp = MlpShape | MoeShape
-Windows = Callable[[Fields], Callable[[int], int | None]]
-AttentionPart = Callable[[Fields], Callable[[int], Attention]]
-MlpPart = Callable[[Fields], Callable[[int], Mlp]]
+#: Of each layer: how far it sees (None: everything), whether it is one of a kind, its attention, its MLP.
+Window = Callable[[int], int | None]
+Chosen = Callable[[int], bool]
+Core = Callable[[int], Attention]
+Dense = Callable[[int], Mlp]
+Windows = Callable[[Fields], Window]
+AttentionPart = Callable[[Fields], Core]
+MlpPart = Callable[[Fields], Dense]
 Builder = Callable[[Fields], ModelShape]
 
 
@@ -81,7 +86,7 @@ def head_dim(fields: Fields) -> int:
     return fields.quotient(hidden, heads, f"{fields.key_of(*HIDDEN)} = {hidden}, or a head_dim of its own", *HEADS)
 
 
-def sliding(fields: Fields) -> Callable[[int], int | None]:
+def sliding(fields: Fields) -> Window:
     """Every layer slides where a window is set."""
     window = fields.count("sliding_window") or None
     return lambda _: window
@@ -96,7 +101,7 @@ def listed(fields: Fields, name: str) -> list[str] | None:
     return words[:layers] if words else None
 
 
-def sliding_where(fields: Fields, local: Callable[[int], bool]) -> Callable[[int], int | None]:
+def sliding_where(fields: Fields, local: Chosen) -> Window:
     """The layers that ``layer_types`` names slide; without it those that ``local`` says."""
     window = fields.count("sliding_window", "attention_chunk_size") or None
     kinds = listed(fields, "layer_types")
@@ -111,7 +116,7 @@ def sliding_where(fields: Fields, local: Callable[[int], bool]) -> Callable[[int
 def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
     """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG)."""
 
-    def windows(fields: Fields) -> Callable[[int], int | None]:
+    def windows(fields: Fields) -> Window:
         given = fields.raw(*names, default=None) if names else None
         if isinstance(given, str) and set(given) == {"L", "G"}:
             return sliding_where(fields, lambda layer: given[layer % len(given)] == "L")
@@ -150,7 +155,7 @@ def attention(
     if bias is not None:
         traits = {"qkv_bias": bias, "o_bias": bias, **traits}
 
-    def part(fields: Fields) -> Callable[[int], Attention]:
+    def part(fields: Fields) -> Core:
         near, far = (_attention(fields, {**traits, **(others or {})}) for others in (local, whole))
         window, rotated = windows(fields) if windows else lambda _: None, rotates(fields) if rotates else None
         own = each(fields) if each else lambda _: {}
@@ -177,7 +182,7 @@ def _attention(fields: Fields, traits: Values) -> AttentionShape:
 def mlp(width: Any = lambda fields: fields.integer("intermediate_size"), **traits: Any) -> MlpPart:
     """An MLP in every layer; ``traits`` are further fields of MlpShape. A list of widths is one of each layer."""
 
-    def part(fields: Fields) -> Callable[[int], Mlp]:
+    def part(fields: Fields) -> Dense:
         said = told(fields, {"width": width, **traits})
         widths = said.pop("width")
         if isinstance(widths, list):
@@ -205,7 +210,7 @@ def experts(
     ``traits``: of MoeShape.
     """
 
-    def part(fields: Fields) -> Callable[[int], Mlp]:
+    def part(fields: Fields) -> Dense:
         where, plain = sparse(fields) if sparse else lambda _: True, dense or {}
         has = where if isinstance(where, list) else [where(layer) for layer in range(layer_count(fields))]
         other = None if all(has) else mlp(**plain)(fields)
@@ -232,13 +237,13 @@ def with_experts(fields: Fields, width: int, **traits: Any) -> MoeShape:
     return MoeShape(experts, traits.pop("top_k", None) or fields.top_k(experts, *TOP_K), width, **traits)
 
 
-def after_leading(fields: Fields) -> Callable[[int], bool]:
+def after_leading(fields: Fields) -> Chosen:
     """All but the leading layers."""
     first = fields.count("first_k_dense_replace", "num_dense_layers")
     return lambda layer: layer >= first
 
 
-def latent(fields: Fields, **traits: Any) -> Callable[[int], Attention]:
+def latent(fields: Fields, **traits: Any) -> Core:
     """DeepSeek's multi-head latent attention (plain where ``use_mla`` is false); ``traits``: of MlaShape."""
     if not fields.flag("use_mla", default=True):
         return attention(head_dim=hidden_size(fields) // all_heads(fields))(fields)
@@ -322,7 +327,7 @@ def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:
     return ModelShape(fields.text("model_type"), stacks, vocab=fields.integer("vocab_size"), **told(fields, traits))
 
 
-def family(attention: AttentionPart, mlp: MlpPart, *, ignored: tuple[str, ...] = (), **traits: Any) -> Builder:
+def family(attention: AttentionPart, mlp: MlpPart, *, ignored: Names = (), **traits: Any) -> Builder:
     """A family of decoder-only language models: one stack of layers between an embedding and a head.
 
     ``traits``: of Block, Stack and ModelShape, where the family differs from llama. ``ignored``: keys that its class
@@ -373,7 +378,7 @@ def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> tuple[Line
     return tuple(Linear(name, sizes.get(out, out), hidden, bias, rows=tokens) for name, out, bias, tokens in rows)
 
 
-def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, tuple[str, ...]]:
+def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
     """``model``, read with a language model's head, with the one that the file's ``architectures`` names, and notes."""
     architecture = architecture_of(fields)
     head = head_of(architecture)

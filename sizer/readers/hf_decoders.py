@@ -28,6 +28,9 @@ from sizer.readers.hf_blocks import (
     NAMES,
     TOP_K,
     Attention,
+    Chosen,
+    Core,
+    Window,
     all_heads,
     attention,
     head_dim,
@@ -43,12 +46,12 @@ from sizer.readers.hf_blocks import (
 from sizer.readers.reading import Fields, Values, table
 
 
-def qwen_windows(fields: Fields) -> Callable[[int], int | None]:
+def qwen_windows(fields: Fields) -> Window:
     fields.ignore("sliding_window", "layer_types", "max_window_layers")
     return late_windows(fields) if fields.flag("use_sliding_window") else lambda layer: None
 
 
-def mimo_windows(fields: Fields) -> Callable[[int], int | None]:
+def mimo_windows(fields: Fields) -> Window:
     """``sliding_window_size`` leaves the query itself out."""
     layers, kinds = layer_count(fields), listed(fields, "layer_types")
     pattern = fields.integers("hybrid_layer_pattern") or [
@@ -60,16 +63,16 @@ def mimo_windows(fields: Fields) -> Callable[[int], int | None]:
     return lambda layer: window if slides[layer] else None
 
 
-def late_windows(fields: Fields) -> Callable[[int], int | None]:
+def late_windows(fields: Fields) -> Window:
     first = fields.count("max_window_layers")
     return sliding_where(fields, lambda layer: layer >= first)
 
 
-def listed_windows(fields: Fields) -> Callable[[int], int | None]:
+def listed_windows(fields: Fields) -> Window:
     return sliding_where(fields, lambda layer: False)
 
 
-def gpt_neo_windows(fields: Fields) -> Callable[[int], int | None]:
+def gpt_neo_windows(fields: Fields) -> Window:
     """``attention_types``: [[["global", "local"], 12]], the kinds of layers and how often they come."""
     window, types = fields.count("window_size"), fields.raw("attention_types")
     try:
@@ -98,7 +101,7 @@ def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[i
     return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
 
 
-def gemma_windows(fields: Fields) -> Callable[[int], int | None]:
+def gemma_windows(fields: Fields) -> Window:
     """All but each sixth layer slide, the last never."""
     last = layer_count(fields) - 1
     seen = sliding_where(fields, lambda layer: (layer + 1) % 6 != 0)
@@ -242,7 +245,7 @@ def rope_layers(fields: Fields) -> Callable[[int, int | None], bool]:
     return lambda layer, _: not every or (layer + 1) % every != 0
 
 
-def chunk_windows(fields: Fields) -> Callable[[int], int | None]:
+def chunk_windows(fields: Fields) -> Window:
     """llama4: the layers that are rotated attend within chunks, the others to everything."""
     rotated = rope_layers(fields)
     return sliding_where(fields, lambda layer: rotated(layer, None))
@@ -250,7 +253,7 @@ def chunk_windows(fields: Fields) -> Callable[[int], int | None]:
 
 def periodic_sparse(
     fields: Fields, period: str, offset: str = "", dense: str = "", sparse: str = "", first: str = "", last: str = ""
-) -> Callable[[int], bool]:
+) -> Chosen:
     """The last layer of each period, or that at an ``offset``, of a range, but those that are listed as ``dense``.
 
     The arguments are the keys that say so. A list of the ``sparse`` layers says all of it.
@@ -265,13 +268,13 @@ def periodic_sparse(
     return lambda layer: layer not in without and start <= layer <= end and layer % every == at
 
 
-def several_sparse(fields: Fields, **keys: str) -> Callable[[int], bool]:
+def several_sparse(fields: Fields, **keys: str) -> Chosen:
     """As ``periodic_sparse``; jamba's only expert is an MLP."""
     sparse, several = periodic_sparse(fields, **keys), fields.integer(*EXPERTS) > 1
     return lambda layer: several and sparse(layer)
 
 
-def listed_sparse(fields: Fields, first: int = 1) -> Callable[[int], bool]:
+def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     """The layers that a list says, which may be of numbers or of words; else all from ``first`` on."""
     words, given = listed(fields, "mlp_layer_types"), fields.raw("moe_layers_enum", default=None)
     start = fields.count("first_k_dense_replace", default=first)
@@ -309,7 +312,7 @@ def _indexer(fields: Fields, **traits: Any) -> Indexer:
     return Indexer(heads, dim, kept, query_rank=fields.integer("q_lora_rank"), **traits)
 
 
-def chosen_latent(fields: Fields, **traits: Any) -> Callable[[int], Attention]:
+def chosen_latent(fields: Fields, **traits: Any) -> Core:
     """Latent attention over the keys that an indexer chooses: each layer's own, or the choice of a layer before."""
     core, indexer = latent(fields, **traits)(0), _indexer(fields)
     own = _runs_indexer(fields)
@@ -340,12 +343,12 @@ def norm_gates(fields: Fields) -> tuple[Linear, ...]:
     return Linear("norm_gate.down", rank, hidden), Linear("norm_gate.up", hidden, rank)
 
 
-def chosen_or_sliding(fields: Fields, **near: int) -> Callable[[int], Attention]:
+def chosen_or_sliding(fields: Fields, **near: int) -> Core:
     """dots3_note: latent attention over chosen keys, and over a window in layers with sizes of their own, which a file
 
     gives by layer (``per_layer_config``) or as keys of their own (``near``).
     """
-    traits: dict[str, Any] = {"gate": "heads", "key_norm": True}
+    traits: Values = {"gate": "heads", "key_norm": True}
     layers, listed = layer_count(fields), fields.nested("per_layer_config")
     chosen, window = chosen_latent(fields, **traits), fields.count("sliding_window", "sliding_window_size", default=512)
     slides = fields.flag("use_sliding_window", default=True)
@@ -365,7 +368,7 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Callable[[int], Attention]
     return of
 
 
-def blocks_of_keys(fields: Fields) -> Callable[[int], Attention]:
+def blocks_of_keys(fields: Fields) -> Core:
     """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
     layers, inside = layer_count(fields), fields.nested("sparse_attention_config")
 
@@ -412,7 +415,7 @@ def _rates(fields: Fields) -> list[int]:
     return found
 
 
-def shared_keys(fields: Fields) -> Callable[[int], Attention]:
+def shared_keys(fields: Fields) -> Core:
     """DeepSeek-V4: one key that is the value too; a window of them, and compressed ones that an indexer chooses."""
     heads, dim, rates = all_heads(fields), fields.integer("head_dim"), _rates(fields)
     given = fields.optional("qk_rope_head_dim")
@@ -471,7 +474,7 @@ def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
     return [_KINDS[one] for one in listed]
 
 
-def _layer_kinds(fields: Fields, whole: Callable[[int], bool]) -> list[str]:
+def _layer_kinds(fields: Fields, whole: Chosen) -> list[str]:
     """The layers' kinds as the file lists them, else attention where ``whole`` says."""
     layers, names = layer_count(fields), ("layer_types", "layers_block_type")
     listed = next((found for name in names if (found := fields.strings(name, layers))), None)
@@ -533,7 +536,7 @@ def granite_rotary(fields: Fields) -> float:
     return float(fields.text("position_embedding_type") == "rope")
 
 
-def wherever(fields: Fields, key: str) -> Callable[[int], bool]:
+def wherever(fields: Fields, key: str) -> Chosen:
     """In all layers or in none."""
     on = fields.raw(key, default=0) not in (0, None)
     return lambda _: on

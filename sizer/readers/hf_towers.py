@@ -7,10 +7,10 @@ from dataclasses import replace
 from math import prod
 
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack, Tower, run_lengths
-from sizer.readers.reading import Config, Fields, Values, table
+from sizer.readers.reading import Config, Fields, Names, Values, table
 
 
-def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, tuple[str, ...]]:
+def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, Names]:
     """``model``, a text tower, with the vision tower that its wrapper has before it, and notes on what is left out."""
     given = outer.config.get("vision_config")
     spec: Config = table("towers")["wrappers"].get(wrapper, {})

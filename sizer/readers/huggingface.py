@@ -30,7 +30,7 @@ from sizer.readers.hf_blocks import (
     with_head,
 )
 from sizer.readers.loading import BESIDE
-from sizer.readers.reading import Config, Fields, Reading, UnknownModelType, Values, reading, table
+from sizer.readers.reading import Config, Fields, Names, Reading, UnknownModelType, Values, reading, table
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -221,7 +221,7 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
     return fields, named if named in BUILDERS else inner if not named or named in NESTED else named, part
 
 
-def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, tuple[str, ...]]:
+def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Names]:
     """``model`` in the formats that its release says next to it, in its file or in its text tower's part."""
     outer = Fields(outer.config, outer.where)  # its keys are quantisers' own, of which none is named as not read
     inner = outer.config.get("text_config")
@@ -235,7 +235,7 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, tup
     return as_released(said, str(outer.config.get("expert_dtype", "")), model)
 
 
-def _seen(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, tuple[str, ...]]:
+def _seen(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, Names]:
     """A text tower with the vision tower before it."""
     if model.part != "text tower":
         return model, ()
@@ -279,7 +279,7 @@ def _longest(fields: Fields, model: ModelShape) -> int | None:
     return model.main.length or model.max_positions or fields.optional(*POSITIONS)
 
 
-def _notes(config: Config, model_type: str, part: str | None) -> tuple[str, ...]:
+def _notes(config: Config, model_type: str, part: str | None) -> Names:
     notes = [f"{part} only ({model_type})"] if part else []
     if config.get("auto_map"):
         notes.append(f"its own code (auto_map) is not run: read as transformers' {model_type}")

@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from sizer.readers import layouts
-from sizer.readers.reading import Config, Fields, Reading, Values, table
+from sizer.readers.reading import Config, Fields, Names, Reading, Values, table
 
 NAME = "nanogpt"
 
 _TABLE = table("formats")[NAME]
 
 
-def _defaults(config: Config) -> tuple[Values, tuple[str, ...]]:
+def _defaults(config: Config) -> tuple[Values, Names]:
     """The values of absent keys, and a note on them: train.py's defaults for a file that it runs, else GPTConfig's."""
     defaults = _TABLE["defaults"]
     if not any(name in config for name in _TABLE["trainer"]):

@@ -19,6 +19,7 @@ from typing import Any
 
 from shapes.errors import InputError, positive_int, refuse, shorten
 from shapes.frozen import Named, frozen
+from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
@@ -203,7 +204,7 @@ class Fields:
         each, nodes = self.raw("devices", default=None), self.raw("num_nodes", default=None) or 1
         return each * nodes if type(each) is type(nodes) is int and 0 < each * nodes < 2**20 else None
 
-    def given(self, read: Callable[..., int | None], **names: str | tuple[str, ...]) -> Values:
+    def given(self, read: Callable[..., int | None], **names: str | Names) -> Values:
         """Workload fields -> what ``read`` finds under these names, of those that the file gives."""
         spelled = {key: (name,) if isinstance(name, str) else name for key, name in names.items()}
         return {key: value for key, each in spelled.items() if (value := read(*each))}
@@ -226,7 +227,7 @@ def tokenizer_size(name: str) -> int | None:
 
 def vocabulary(
     fields: Fields, ranks: str, tokenizers: Callable[[], Sequence[str]], extra: str | None = None
-) -> tuple[int, tuple[str, ...]]:
+) -> tuple[int, Names]:
     """(size padded for the tensor-parallel ``ranks``, notes).
 
     Without ``vocab_size`` it is that of the first of ``tokenizers`` whose size is known, and ``extra`` tokens.
@@ -286,7 +287,7 @@ class Reading:
     workload: Config = field(default_factory=dict)
     longest: int | None = None
     config: Config = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
     unread: tuple[Unread, ...] = ()
     asked: frozenset[str] = frozenset()
     recognised: bool = False
@@ -313,7 +314,7 @@ class Source:
 
     config: object
     settings: Config = field(default_factory=dict)
-    training: tuple[str, ...] = ()
+    training: Names = ()
     text: str | None = None
     root: str | None = None
 
@@ -437,7 +438,7 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
     return tuple(found)
 
 
-def sentences(found: Iterable[Unread]) -> tuple[str, ...]:
+def sentences(found: Iterable[Unread]) -> Names:
     """The keys that were not read, a line each; keys that nobody knows and that resemble none share one."""
     known = [one for one in found if one.changes is not None or one.meant is not None]
     strange = [one.key for one in found if one.changes is None and one.meant is None]

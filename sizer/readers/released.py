@@ -17,7 +17,7 @@ from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import flat
 from sizer.readers.loading import beside, load_text, parse_mapping
-from sizer.readers.reading import Config, NoModel, Reading, at, stated, table
+from sizer.readers.reading import Config, Names, NoModel, Reading, at, stated, table
 from sizer.readers.shell import unknown_in
 from sizer.readers.training import with_settings_of
 
@@ -149,7 +149,7 @@ def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: s
         )
 
 
-def _folder(path: str, is_name: Callable[[str], bool]) -> tuple[str, tuple[str, ...]]:
+def _folder(path: str, is_name: Callable[[str], bool]) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     name = path.rstrip("/").rpartition("/")[2]
     said = unknown_in(name)

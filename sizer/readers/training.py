@@ -8,10 +8,10 @@ from pathlib import Path
 from shapes.errors import InputError
 from sizer.readers.expressions import check_allowed, flat, workload
 from sizer.readers.loading import load_text, parse_mapping
-from sizer.readers.reading import Config, Fields, Reading, Values, table, unread
+from sizer.readers.reading import Config, Fields, Names, Reading, Values, table, unread
 
 
-def with_training(reading: Reading, files: tuple[str, ...]) -> Reading:
+def with_training(reading: Reading, files: Names) -> Reading:
     """``reading`` with the workload of ``files`` over its own, the later file over the earlier."""
     for file in files:
         reading = with_settings_of(reading, parse_mapping(load_text(Path(file)), file), file)
@@ -37,7 +37,7 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     )
 
 
-def _accumulated(workload: Values) -> tuple[str, ...]:
+def _accumulated(workload: Values) -> Names:
     """Microbatches that accumulate make the global batch, where data parallelism is known; else a note."""
     steps, b = workload.pop("accumulated", None), workload.get("b")
     if not steps or not b or "global_batch" in workload:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import one_of
-from shapes.frozen import frozen
+from shapes.frozen import Names, frozen
 from shapes.program import added
 from sizer.printing import Printable
 
@@ -47,7 +47,7 @@ class Page:
 COMMANDS: dict[str, tuple[str, str]] = json.loads(Path(__file__).with_name("formats.json").read_text("utf-8"))
 
 
-def formats(command: str) -> tuple[str, ...]:
+def formats(command: str) -> Names:
     """The names that ``--format`` of ``command`` takes, the default first."""
     return (*COMMANDS[command][1].split(), *added("sizer.formats", "render"))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import cast
 
-from shapes.frozen import frozen
+from shapes.frozen import Names, frozen
 from shapes.program import installed
 from sizer.answers.diff import Diff
 from sizer.checking.findings import Checked, Fix, PricedFinding, Severity
@@ -40,7 +40,7 @@ class Annotation:
     device: str
     field: str
     message: str
-    codes: tuple[str, ...]
+    codes: Names
     fixes: tuple[tuple[str, Fix], ...] = ()
 
 

@@ -21,6 +21,7 @@ from sizer.readers.megatron.models import build
 from sizer.readers.reading import (
     Config,
     Fields,
+    Names,
     Reading,
     Unread,
     Values,
@@ -95,7 +96,7 @@ def parse_script(text: str, where: str, settings: Config | None, tree: Tree) -> 
     }
 
 
-def _without_further(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
+def _without_further(words: list[str]) -> tuple[list[str], Names]:
     """Words without variables that hold further options and that the file does not set; those variables.
 
     Such a word has a name for it (te_options, EXTRA_ARGS), or follows an option that has its value already.
@@ -112,7 +113,7 @@ def _without_further(words: list[str]) -> tuple[list[str], tuple[str, ...]]:
     return kept, tuple(dict.fromkeys(further))
 
 
-def _tested(script: Script, text: str) -> tuple[str, ...]:
+def _tested(script: Script, text: str) -> Names:
     """Variables that the script takes from its arguments and decides branches by."""
     given = [
         name
@@ -305,7 +306,7 @@ def read(config: Config, where: str) -> Reading:
     )
 
 
-def workload(fields: Fields, model: ModelShape) -> tuple[Values, tuple[str, ...]]:
+def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     """(fields of Workload that the arguments give, as the table says, notes on the rest)."""
     row, notes = table("trainers")[NAME], list[str]()
     read = {key: getattr(fields, kind)(key) for kind, keys in row["checked"].items() for key in keys}

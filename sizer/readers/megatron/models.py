@@ -19,11 +19,11 @@ from shapes.model import (
     run_lengths,
 )
 from sizer.readers.hf_decoders import recurrence
-from sizer.readers.reading import MAX_LAYERS, Fields, Values, table, vocabulary
+from sizer.readers.reading import MAX_LAYERS, Fields, Names, Values, table, vocabulary
 from sizer.readers.shell.words import evaluated
 
 #: A model, and what a person should know of how it was read.
-Noted = tuple[ModelShape, tuple[str, ...]]
+Noted = tuple[ModelShape, Names]
 #: Model specifications that are Megatron's own GPT, whatever they are called.
 _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_specs")
 
@@ -49,7 +49,7 @@ def build(fields: Fields) -> Noted:
     return model, (*notes, *more)
 
 
-def _with_language_model(fields: Fields) -> tuple[Fields, tuple[str, ...]]:
+def _with_language_model(fields: Fields) -> tuple[Fields, Names]:
     """A vision-language script's ``language_model_type`` decides some arguments in the code (multimodal/config.py)."""
     kind = fields.raw("language_model_type", default=None)
     sees = any(key in fields.config for key in ("language_model_type", "vision_model_type", "img_h"))
@@ -151,7 +151,7 @@ def _last_of_each(layer: int, every: int) -> bool:
     return (layer + 1) % every != 0
 
 
-def pattern_of(fields: Fields) -> tuple[str, tuple[str, ...]]:
+def pattern_of(fields: Fields) -> tuple[str, Names]:
     """(the layers' letters, those of each depth of multi-token prediction), without the bars between stages."""
     text = fields.text(*_PATTERNS)
     fields.refuse(
