@@ -1,19 +1,24 @@
-"""Predicted loss by published fits, and designs judged at equal loss (reports/bench/quality.py)."""
+"""`search --quality`: predicted loss by published fits, and candidates of equal loss."""
 
 from __future__ import annotations
 
 from functools import lru_cache
+from itertools import pairwise
 
 import numpy as np
 import pytest
-from bench.quality import EQUAL, FITS, MADE, PRACTICE, at_equal_loss, losses, wide
+from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.device import load_device
+from shapes.errors import InputError
 from shapes.step import Pricer
+from sizer.cli import main
+from sizer.searching import search
 from sizer.searching.baseline import Baseline
-from sizer.searching.space import Candidates, Limits, Space
+from sizer.searching.quality import FITS, MADE, PRACTICE, at_equal_loss, losses, wide
+from sizer.searching.space import EQUAL, Candidates, Limits, Space
 from sizer.searching.spaces import make_space
 
 PRICER = Pricer(load_device("h100-sxm"))
@@ -28,7 +33,8 @@ def space_of(budget: float, tokens: float) -> Space:
 def test_a_baseline_has_its_own_loss() -> None:
     space = space_of(3e9, 1e11)
     loss, band, notes = losses(space, Candidates.of([space.baseline]), 1e11)
-    assert (loss.tolist(), band.tolist(), notes) == ([1.0], [0.0], ())
+    assert (loss.tolist(), band.tolist()) == ([1.0], [0.0])
+    assert not [note for note in notes if "not made for" in note]
 
 
 @given(first=st.integers(64, 200), second=st.integers(64, 200))
@@ -36,7 +42,7 @@ def test_more_parameters_have_less_loss_where_a_fit_speaks_of_them(first: int, s
     space = space_of(3e9, 1e11)
     widths = [{**space.baseline, "d_ff": 128 * one} for one in (first, second)]
     loss, _, notes = losses(space, Candidates.of(widths), 1e11)
-    assert notes == ()
+    assert "loss by Chinchilla, replicated" in notes[0]
     assert np.sign(loss[1] - loss[0]) == np.sign(first - second)
 
 
@@ -60,7 +66,7 @@ def test_candidates_are_within_practice_and_a_bound_has_a_price(budget: float) -
     assert (loss <= 1 + EQUAL).all()
     assert (np.abs(np.log(aspect)) <= np.log(PRACTICE) + 1e-6).all()
     assert PRACTICE < MADE
-    costs = [float(note.rpartition(" ")[2].rstrip("%")) for note in kept.notes if " costs " in note]
+    costs = [float(note.partition(": costs ")[2].partition("%")[0]) for note in kept.notes if ": costs " in note]
     assert len(costs) >= 3
     assert min(costs) >= 0
 
@@ -70,3 +76,40 @@ def test_every_fit_says_its_source_and_range() -> None:
         assert fit["source"]
         assert fit["read"]
         assert all(low < high for low, high in fit["ranges"].values())
+
+
+def test_a_search_at_equal_loss_lists_no_worse_candidate_and_a_front_of_loss_time_and_memory() -> None:
+    found = search(params=1e9, quality=1e11, serving={"b": 8, "context": 1024})
+    assert found.objective == "step-time"
+    listed = [*found.candidates, *found.front]
+    assert all(one.loss is not None and one.loss <= 1 + EQUAL for one in listed)
+    assert found.baseline.loss == 1.0
+    amounts = [(one.loss or 0, one.timing.seconds, one.memory_change_bytes or 0, one.decode) for one in found.front]
+    for first, second in pairwise(amounts):
+        better = [a < b for a, b in zip(first[:3], second[:3], strict=True)]
+        assert first[3] is not None
+        assert second[3] is not None
+        assert any(better) or first[3].seconds < second[3].seconds
+
+
+def test_quality_is_of_whole_models_and_of_tokens() -> None:
+    with pytest.raises(InputError, match="--what model"):
+        search(h=4096, quality=1e11)
+    with pytest.raises(InputError, match="--quality"):
+        search(params=1e9, quality=0)
+    run = CliRunner().invoke(main, ["search", "--params", "1e9", "--quality", "100B"])
+    assert run.exit_code == 0
+    said = " ".join(run.output.split())
+    for words in ("arXiv 2404.10102), made for parameters", ": costs", "no published fit prices key/value heads", "+-"):
+        assert words in said
+
+
+@pytest.mark.parametrize("granularity", [2, 4, 8, 16])
+def test_the_granularity_term_is_krajewskis_law(granularity: int) -> None:
+    def law(g: int) -> float:
+        return float(0.47 + (2.1 / g**0.58 + 18.1) / 3.7e9**0.115 + 30.8 / 1.3e11**0.147)
+
+    (fit,) = (one for one in FITS["term"] if one["of"] == "granularity")
+    log = np.log(granularity)
+    share = fit["log"] * log + fit["squared_log"] * log**2
+    assert share == pytest.approx(law(granularity) / law(1) - 1, abs=0.002)

@@ -2,8 +2,9 @@
 
     python reports/bench/rederived.py
 
-Each design is the baseline of a space of whole models within published practice (quality.py). It is on the front where
-no candidate has no more loss, step, decode step and memory; where one has, by how much says whether prices can tell.
+Each design is the baseline of a space of whole models within published practice (`search --quality`). It is on the
+front where no candidate has no more loss, step, decode step and memory; where one has, by how much says whether prices
+can tell.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from pathlib import Path
 
 import numpy as np
 from opening import with_answer
-from quality import FITS, at_equal_loss, losses, wide
 from tabulate import tabulate
 
 from shapes.device import load_device
@@ -25,6 +25,7 @@ from shapes.step import Pricer
 from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.pricing import estimates, price, rebuilt
+from sizer.searching.quality import FITS, at_equal_loss, losses, wide
 from sizer.searching.space import Candidates, Limits, Space
 from sizer.searching.spaces import make_space
 
@@ -56,7 +57,7 @@ def judged(name: str, tokens: float, pricer: Pricer) -> tuple[list[str], list[st
     better = np.flatnonzero((found <= own).all(axis=0) & (found < own).any(axis=0) & grouped)
     peak = memory(kept.model, kept.workload).total_bytes
     smaller = [one for one in better.tolist() if memory(*rebuilt(kept, kept.candidates[one])).total_bytes <= peak]
-    notes = [note for note in kept.notes if " costs " in note or "not made for" in note]
+    notes = [note for note in kept.notes if ": costs " in note or "not made for" in note]
     if not smaller:
         return [name, f"{len(kept.candidates):,}", "on the front", "", ""], notes
     first = min(smaller, key=lambda one: found[0, one])

@@ -85,7 +85,7 @@ def command(asked: Asked) -> None:
             what="swiglu" if asked.what == ONE_PRODUCT else asked.what,
             gemm_only=asked.what == ONE_PRODUCT,
             **said,
-            **asked.named("objective", "top", "stack", "strategy", "time_limit_s", "store"),
+            **asked.named("objective", "top", "quality", "stack", "strategy", "time_limit_s", "store"),
             **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
             **asked.workload,
         )

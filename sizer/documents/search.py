@@ -82,6 +82,7 @@ def _columns(answer: SearchResult) -> tuple[Column, ...]:
         rate=lambda tflops: f"{tflops:.0f}" if tflops >= 100 else f"{tflops:.3g}",
         change=lambda value: signed_count_text(round(value)),
         bytes=_signed_bytes,
+        lost=lambda one: one.loss and f"{one.loss - 1:+.2%} +-{one.loss_error:.2%}",
         decoded=lambda one: one.decode and one.decode_speedup,
     )
     return tuple(one._replace(name=answer.what) if one.name == "candidate" else one for one in listed)
@@ -93,11 +94,14 @@ def _signed_bytes(number: float) -> str:
 
 
 def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
-    shown = [one for one in listed if one.name not in ("", "+-", "interval", "memory")]
+    hidden = {"", "+-", "interval", *(["memory"] if answer.baseline.loss is None else [])}
+    shown = [one for one in listed if one.name not in hidden]
     (size,) = columns("search parameters")
     by_size = [size if one.name == "parameters" else one for one in shown]
     if answer.front:
-        yield Table("Pareto (none is faster both to train and to serve, by the objective)", shown, answer.front)
+        served = "is faster both to train and to serve, by the objective"
+        judged = "has less loss and memory in less time" if answer.baseline.loss else served
+        yield Table(f"Pareto (none {judged})", shown, answer.front)
     if answer.pareto:
         yield Table("Pareto (each is faster than every one with more parameters)", by_size, answer.pareto)
 
@@ -177,20 +181,20 @@ def rates(answer: SearchResult) -> Chart:
 
 def front(answer: SearchResult) -> Chart:
     """Time over parameters, or where both were asked for decoding over training, with the line of those none beats."""
-    if answer.front:
+    if answer.serving is not None:
         names = "training step, over the baseline's", "decode step, over the baseline's"
     else:
         factor, unit = seconds_scale(max(one.timing.seconds for one in answer.ranked))
         names = "parameters, billions", f"time, {unit}"
 
     def place(one: Ranked) -> tuple[float, float]:
-        if answer.front:
+        if answer.serving is not None:
             return 1 / training_gain(one), 1 / decode_gain(one)
         return one.parameters / 1e9, one.timing.seconds * factor
 
     def point(one: Ranked, role: str) -> Values:
         x, y = place(one)
-        decoding = f", {one.decode_speedup:.3f}x to decode" if answer.front else ""
+        decoding = f", {one.decode_speedup:.3f}x to decode" if answer.serving is not None else ""
         what = f"{seconds_text(one.timing.seconds)}, {one.speedup:.3f}x{decoding}"
         return {"x": x, "y": y, "group": role, "what": what}
 

@@ -70,6 +70,7 @@ def search(
     stack: str | SoftwareStack | None = None,
     serving: Named | None = None,
     training_budget: float | None = None,
+    quality: float | None = None,
     **options: Unpack[SearchKeywords],
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
@@ -81,7 +82,8 @@ def search(
     runs whole steps (None: that of the configuration's format; of plain dimensions kernels alone are added up, as
     of parts of a model and of what is measured). ``progress(done, of, best)``. ``serving``: fields of the decode step
     that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
-    longest step, over the baseline's. ``options``
+    longest step, over the baseline's. ``quality``: tokens of training, after which candidates are to have the
+    baseline's loss by published fits; they are then ordered by ``step-time``. ``options``
     are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
@@ -117,8 +119,14 @@ def search(
         start = Baseline.from_dimensions(h, parameters=params, **asked, **split)
     if stack is not None:
         start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
+    if quality is not None and (what != "model" or not 0 < quality < MOST_PARAMETERS):
+        raise InputError(
+            f"expected tokens below {MOST_PARAMETERS:g}, and --what model with it", key="--quality", value=quality
+        )
+    if quality is not None and objective == DEFAULT_OBJECTIVE:
+        objective = "step-time"  # what parameters are worth is in the loss
     budgets, order = Budgets(_decode(serving, start), training_budget), find_objective(objective)
-    return find(start, Query(what, order, limits, target, measured, top, progress, budgets, stack is not None))
+    return find(start, Query(what, order, limits, target, measured, top, progress, budgets, stack is not None, quality))
 
 
 def _asked_workload(asked: Named, tokens: int | None) -> Values:

@@ -27,7 +27,7 @@ from shapes.program import REQUESTS
 from shapes.step import Pricer, Step, schedule_of
 from shapes.step.seconds import Work, each_value, slowest_stage, step_parts, work
 from shapes.workload import Workload
-from sizer.searching.space import TIE, Candidates, Objective, Space
+from sizer.searching.space import EQUAL, TIE, Candidates, Objective, Space
 
 #: Candidates whose operators are priced in one go: few enough to stay in a core's caches.
 BATCH = 512
@@ -180,7 +180,7 @@ def shortlist(
 ) -> tuple[Space, Sequence[Change]]:
     """All candidates of a small space; of a large one the ``SHOWN`` best and what no other beats in time
 
-    and parameters among them. Of one dimension's values some more, evenly spread, for the picture.
+    and parameters (or loss) among them. Of one dimension's values some more, evenly spread, for the picture.
     Where they are for ``serving`` too, the best of every weighing of a step of training against one of decoding, and
     what no other beats in both. ``budget``: the longest step, over the baseline's, to which a large space is cut.
     """
@@ -190,16 +190,17 @@ def shortlist(
     found = estimates(space, space.candidates, pricer, progress)
     space, found = _cut(space, found, pricer, budget)
     values = found.seconds * objective.weight(found)
+    worth = 1 / found.parameters if space.loss is None else alike(space.loss(space.candidates)[0])
     if serving is None:
         taken = np.argsort(values, kind="stable")[:SHOWN].tolist()
-        taken += undominated(1 / found.parameters, found.seconds) if space.what == "model" else []
+        taken += undominated(worth, found.seconds) if space.what == "model" else []
         taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
     else:
         served = replace(space, workload=serving, as_run=None)
         decode = estimates(served, space.candidates, pricer).seconds * objective.weight(found)
         orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
-        taken += undominated(values, decode)
+        taken += undominated(values, decode, *([worth] if space.loss else []))
     return space, [space.candidates[index] for index in dict.fromkeys(taken)]
 
 
@@ -219,6 +220,11 @@ def _cut(space: Space, found: Estimates, pricer: Pricer, budget: float | None) -
 def budget_limit(budget: float) -> str:
     """What leaves out candidates whose step is longer than this share of the baseline's."""
     return f"--limit training-budget={budget:.0%}"
+
+
+def alike(losses: ArrayLike) -> Array:
+    """Losses to the power at which those that differ by less than ``EQUAL`` are a ``TIE``."""
+    return np.asarray(losses, float) ** (TIE / EQUAL)
 
 
 def undominated(*columns: ArrayLike) -> list[int]:

@@ -24,7 +24,8 @@ class Ranked(AsJson):
     objective, with its bounds; ``breaks``: rules of `check` that it breaks and the baseline keeps, ``why`` it is listed
     all the same; ``warns``: rules on a cost alone (a last wave, an occupancy) that `check` will warn of and does not of
     the baseline. ``decode``: its decode step where serving was asked for, ``decode_speedup`` over the baseline's;
-    ``gain`` is then the geometric mean of both.
+    ``gain`` is then the geometric mean of both. ``loss``: predicted, over the baseline's, with what it may be off by
+    (None: quality was not asked for).
     """
 
     change: Sizes
@@ -45,6 +46,8 @@ class Ranked(AsJson):
     warns: Names = ()
     decode: Timing | None = None
     decode_speedup: float = 1.0
+    loss: float | None = None
+    loss_error: float | None = None
 
     JSON = shown(
         "timing.seconds",
@@ -72,7 +75,8 @@ class SearchResult(Printable):
     baseline file's own key for it (empty: there is no file). ``keep``: the baseline is the answer, nothing being better
     beyond the error. ``stack``: what runs the steps that are compared (None: kernels alone are).
     ``aligned``: where the baseline is misaligned, the aligned candidate nearest to it, which gains are over.
-    ``front``: no other candidate is faster both to train and to serve as ``serving`` says (None: that was not asked).
+    ``front``: no other candidate is faster both to train and to serve as ``serving`` says (None: that was not asked);
+    of a search at equal loss none has less loss, time and memory either.
     """
 
     COMMAND = "search"

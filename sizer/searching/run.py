@@ -28,6 +28,7 @@ from sizer.searching.pricing import (
     Progress,
     TimedCandidate,
     Times,
+    alike,
     budget_limit,
     device_agrees,
     price,
@@ -35,8 +36,9 @@ from sizer.searching.pricing import (
     shortlist,
     undominated,
 )
+from sizer.searching.quality import at_equal_loss, wide
 from sizer.searching.result import Ranked, SearchResult, keeps, launched_verdict, verdict
-from sizer.searching.space import Limits, Objective, Space, nothing_left
+from sizer.searching.space import Candidates, Limits, Objective, Space, nothing_left
 from sizer.searching.spaces import make_space
 from sizer.subject import run_by
 
@@ -53,7 +55,8 @@ class Query:
 
     The objective orders a large space's shortlist as well. ``measured``: who times candidates on the device,
     predictions only ordering them. With ``budgets`` for serving each is priced in decoding too, and the answer has the
-    front of both. ``stacked``: the baseline's stack was asked for. ``progress(done, of, best)``.
+    front of both. ``stacked``: the baseline's stack was asked for. ``quality``: tokens of training at which candidates
+    have the baseline's loss (None: loss is not looked at). ``progress(done, of, best)``.
     """
 
     what: str
@@ -65,6 +68,7 @@ class Query:
     progress: Progress | None
     budgets: Budgets
     stacked: bool
+    quality: float | None = None
 
 
 def find(baseline: Baseline, query: Query) -> SearchResult:
@@ -74,13 +78,15 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     device_agrees(device, baseline.workload.dtype)
     space, stack = _space(baseline, query)
     pricer, budgets = Pricer(device, stack=stack), query.budgets
+    if query.quality is not None:
+        space = at_equal_loss(space, pricer, query.quality, query.progress)
     considered, budget = len(space.candidates), None if measured else budgets.training
     space, chosen = shortlist(space, pricer, objective, query.progress, budgets.serving, budget)
     chosen = [space.baseline, *chosen]
     times = Times(price(space, chosen, pricer))
     if measured is not None:
         times = measured.times(space, times.row, objective, query.progress)
-    ranked, left_out = beside(space, rank(times.row, objective), budgets, device)
+    ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), budgets, device)
     listed = listing(space, ranked, pricer, query.top, baseline.stack)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
     # With a stack, launches are part of the step.
@@ -113,7 +119,11 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
 
     that runs none of it.
     """
-    asked, serving, stack = (query.what, baseline, query.device, query.limits), query.budgets.serving, baseline.stack
+    limits, serving, stack = query.limits, query.budgets.serving, baseline.stack
+    if query.quality is not None:
+        step = query.device.alignment_elements(baseline.workload.dtype) * limits.shards(baseline.workload.t)
+        limits = wide(limits, baseline.model, query.quality, step)
+    asked = query.what, baseline, query.device, limits
     if serving is None:
         space = make_space(*asked)
     elif query.measured is not None:
@@ -142,14 +152,32 @@ def _words(
 
 
 def _fronts(what: str, space: Space, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, Any]:
-    """Those that no other beats: in training and decoding, or of whole models in time and parameters."""
-    if budgets.serving is not None:
+    """Those that no other beats: in training and decoding, or of whole models in time and parameters; at equal loss in
+
+    loss, time and memory, and decoding where that is asked for.
+    """
+    if space.loss is not None:
+        name, gains = "front", [_amounts(space, one) for one in ranked]
+    elif budgets.serving is not None:
         name, gains = "front", [(1 / training_gain(one), 1 / decode_gain(one)) for one in ranked]
     elif what == "model":
         name, gains = "pareto", [(1 / one.parameters, one.timing.seconds) for one in ranked]
     else:
         return {}
     return {name: _with_memory(space, [ranked[place] for place in undominated(*zip(*gains, strict=True))])}
+
+
+def _amounts(space: Space, one: Ranked) -> tuple[float, ...]:
+    """Loss, step, memory, and where it is to be served a decode step."""
+    peak = memory(*rebuilt(space, one.change)).total_bytes
+    return float(alike(one.loss or 1.0)), one.timing.seconds, peak, one.decode.seconds if one.decode else 1.0
+
+
+def _with_loss(space: Space, ranked: list[Ranked]) -> list[Ranked]:
+    if space.loss is None:
+        return ranked
+    loss, error, _ = space.loss(Candidates.of([one.change for one in ranked]))
+    return [replace(one, loss=float(loss[at]), loss_error=float(error[at])) for at, one in enumerate(ranked)]
 
 
 #: Products whose leading dimensions are multiples of fewer elements run on other kernels. Public sources differ in how

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from shapes.device import Device
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import Sizes, frozen
+from shapes.frozen import Names, Sizes, frozen
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
 from shapes.operators import layer_operators
@@ -89,7 +89,8 @@ class Space:
     none: their matrix products one by one).
     ``as_run``: a workload as a software stack runs it on a device, which then prices whole steps (None: kernels alone
     are added up).
-    ``ruled``: candidates are models that rules can speak of (the book's single product is none). ``excluded``:
+    ``ruled``: candidates are models that rules can speak of (the book's single product is none). ``loss``: candidates'
+    predicted loss over the baseline's, what it may be off by, notes (None: quality was not asked for). ``excluded``:
     constraint -> how many candidates it left out, in words a person can act on.
     """
 
@@ -102,8 +103,9 @@ class Space:
     measured_parts: tuple[PartName, ...] | None = None
     as_run: Callable[[Workload, Device], Workload] | None = None
     ruled: bool = True
+    loss: Callable[[Candidates], tuple[NDArray[Any], NDArray[Any], Names]] | None = None
     excluded: Sizes = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
     @property
     def tokens(self) -> int:
@@ -241,6 +243,8 @@ def nothing_left(what: str, excluded: Sizes) -> NothingLeftError:
 
 #: Values of an objective that differ by less than this share are a tie: no device tells them apart.
 TIE = 0.005
+#: And losses, by less than this one.
+EQUAL = 0.001
 
 
 @frozen

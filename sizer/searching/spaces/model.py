@@ -50,7 +50,8 @@ def model(request: Request) -> Space:
     ]
     if isinstance(own.attention, AttentionShape):
         bounds.append(f"head_dim in {', '.join(map(str, _head_dims(own.attention, limits)))} (--limit head-dim)")
-    return request.space(candidates, f"{', '.join(bounds)}: quality inside these bounds is yours to judge")
+    judged = ": quality inside these bounds is yours to judge" if limits.spread is None else ""
+    return request.space(candidates, f"{', '.join(bounds)}{judged}")
 
 
 def alike(model: ModelShape) -> bool:

@@ -1,4 +1,4 @@
-"""Predicted loss of candidates over the baseline's, by published fits (quality.toml), each within its own range.
+"""`search --quality`: loss of candidates over the baseline's by published fits (quality.toml), each within its range.
 
 Loss is judged in ratios alone: what a token costs in nats is a data set's. A fit that was not made for shapes like the
 baseline's is left out, which a note says; bounds around published practice are what is left then.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,20 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.model import MlaShape, ModelShape
+from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.toml_table import content
-from sizer.searching.pricing import estimates
-from sizer.searching.space import Candidates, Limits, Space
+from sizer.searching.pricing import Progress, estimates
+from sizer.searching.space import EQUAL, Candidates, Limits, Space
 from sizer.searching.spaces.experts import counts
 
 FITS: Mapping[str, Any] = content(Path(__file__).with_name("quality.toml"))
 #: Shapes within this factor of the baseline's are published practice; candidates are made as far as the other, so that
 #: what a bound costs is known.
 PRACTICE, MADE = 2.0, 3.0
-#: Losses that differ by less are equal.
-EQUAL = 0.001
 #: How far parameters may move where a fit says what they are worth, and what sizes are multiples of at least.
 TOLERANCE, COARSE = 0.1, 256
+#: What no fit speaks of.
+UNPRICED = "no published fit prices key/value heads, head_dim or d_ff/h: bounds alone hold there"
 
 
 def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
@@ -46,7 +48,8 @@ def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
 def losses(space: Space, found: Candidates, tokens: float) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...]]:
     """(loss over the baseline's, what it may be off by) of each candidate, and which fits do not speak of them."""
     columns = {name: np.concatenate(([space.baseline[name]], column)) for name, column in found.columns.items()}
-    facts = _practice(columns, space.model) | {"parameters": counts(space.model, columns)[1], "tokens": tokens}
+    total, active = counts(space.model, columns)
+    facts = {**_practice(columns, space.model), "parameters": active, "total parameters": total, "tokens": tokens}
     sizes = [
         fit["floor"] + fit["a"] * facts["parameters"] ** -fit["alpha"] + fit["b"] * tokens ** -fit["beta"]
         for fit in FITS["size"]
@@ -58,11 +61,16 @@ def losses(space: Space, found: Candidates, tokens: float) -> tuple[NDArray[Any]
             log = np.log(facts[fit["of"]] / fit["around"])
             term = fit["log"] * log + fit["squared_log"] * log**2
             terms.append((fit, term, fit["band"] * term))
-    outside = {fit["name"]: _outside(fit, facts) for fit, _, _ in terms}
-    kept = [(term - term[0], abs(off - off[0])) for fit, term, off in terms if not outside[fit["name"]]]
+    kept, notes = [], []
+    for fit, term, off in terms:
+        if outside := _outside(fit, facts):
+            notes.append(f"{fit['name']} was not made for {outside}: bounds alone hold there")
+            continue
+        kept.append((term - term[0], abs(off - off[0])))
+        made = ", ".join(f"{key} {low:.3g} to {high:.3g}" for key, (low, high) in fit["ranges"].items())
+        notes.append(f"loss by {fit['name']} ({fit['source']}), made for {made}")
     change, band = np.sum(kept, axis=0)[:, 1:] if kept else np.zeros((2, len(found)))
-    notes = (f"{fit} was not made for {of}: bounds alone hold there" for fit, of in outside.items() if of)
-    return 1 + change, band, tuple(notes)
+    return 1 + change, band, (*notes, UNPRICED)
 
 
 def _outside(fit: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
@@ -73,7 +81,7 @@ def _outside(fit: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     )
 
 
-def at_equal_loss(space: Space, pricer: Pricer, tokens: float) -> Space:
+def at_equal_loss(space: Space, pricer: Pricer, tokens: float, progress: Progress | None = None) -> Space:
     """``space`` within published practice at no more than the baseline's loss; notes say what each bound costs."""
     loss, _, notes = losses(space, space.candidates, tokens)
     bounds = {f"loss at most {EQUAL:.1%} above": loss <= 1 + EQUAL}
@@ -81,12 +89,12 @@ def at_equal_loss(space: Space, pricer: Pricer, tokens: float) -> Space:
     for name, ratio in _practice(space.candidates.columns, space.model).items():
         off = np.abs(np.log(ratio / own[name]))
         bounds[f"{name} {own[name] / PRACTICE:.3g} to {own[name] * PRACTICE:.3g}"] = off <= np.log(PRACTICE) + 1e-9
-    kept, seconds = space.where(bounds), estimates(space, space.candidates, pricer).seconds
-    best = np.nanmin(seconds[np.all(list(bounds.values()), axis=0)])
-    for name in bounds:
+    kept, seconds = space.where(bounds), estimates(space, space.candidates, pricer, progress).seconds
+    best = np.nanmin(seconds[np.all(list(bounds.values()), axis=0)], initial=np.inf)
+    for name in () if REQUESTS else bounds:
         free = np.nanmin(seconds[np.all([mask for other, mask in bounds.items() if other != name], axis=0)])
-        notes = (*notes, f"{name} costs {best / free - 1:.1%}")
-    return replace(kept, notes=(*kept.notes, *notes))
+        notes = (*notes, f"{name}: costs {best / free - 1:.1%} of the shortest step")
+    return replace(kept, notes=(*kept.notes, *notes), loss=partial(losses, space, tokens=tokens))
 
 
 def _practice(sizes: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
