@@ -14,9 +14,9 @@ from sizer.checking.findings import PricedFinding
 
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8"))
-    for name in ("expert", "held", "second")
+    for name in ("expert", "held", "second", "third")
 )
-SHAPES: dict[str, Any] = {**TABLE["shapes"], **HELD[0]["shapes"], **HELD[1]["shapes"]}
+SHAPES: dict[str, Any] = {name: sizes for one in (TABLE, *HELD) for name, sizes in one["shapes"].items()}
 CASES: list[dict[str, Any]] = TABLE["cases"]
 #: One of each code that is expected, and the first layouts: what the fast loop runs.
 FIRST = {code: case for case in reversed(CASES) for code in case["warns"] if len(case["warns"]) == 1}
@@ -49,7 +49,7 @@ def test_a_known_defect_is_warned_of_and_nothing_else(code: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", [CASES, *(one["cases"] for one in HELD)], ids=["expert", "held", "second"])
+@pytest.mark.parametrize("cases", [CASES, *(one["cases"] for one in HELD)], ids=["expert", "held", "second", "third"])
 def test_precision_and_recall_of_warnings_are_at_least_95_percent(cases: list[dict[str, Any]]) -> None:
     right, false, found, missed = 0, [], 0, []
     for case in cases:
@@ -170,3 +170,28 @@ def test_mfu_of_a_recipe_is_told_over_each_products_own_peak() -> None:
     assert report.step.mfu < own < 2 * report.step.mfu
     plain = sizer.check("meta-llama/Llama-3.1-8B", b=1, s=4096, checkpointing="full")
     assert not [one for one in plain.model.notes if "own peak" in one]
+
+
+@pytest.mark.parametrize(("layers", "severities"), [(72, ["info"]), (84, ["error"])])
+def test_a_step_that_is_over_by_what_memory_is_off_by_may_fit(layers: int, severities: list[str]) -> None:
+    bloom = shape({"h": 14336, "a": 64, "L": layers, "f": 57344, "v": 250880, "gated": False})
+    asked: dict[str, Any] = {
+        "gpus": 384,
+        "t": 8,
+        "p": 2,
+        "d": 24,
+        "b": 2,
+        "s": 2048,
+        "zero": 1,
+        "checkpointing": "full",
+    }
+    report = sizer.check(bloom, device="a100-sxm", stack="megatron-2021", **asked)
+    found = [one for one in report.findings if one.code == "SZ121"]
+    assert [one.severity for one in found] == severities
+    assert ["it may fit" in one.message for one in found] == [one == "info" for one in severities]
+
+
+def test_logits_that_do_not_fit_name_a_fused_loss() -> None:
+    report = sizer.check("google/gemma-3-12b-pt", gpus=64, zero=3, b=4, s=8192, checkpointing="full")
+    (found,) = [one for one in report.findings if one.code == "SZ121"]
+    assert "fused cross-entropy (SZ133)" in found.message
