@@ -328,8 +328,8 @@ def fits_in_memory(context: Context) -> Answer:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
     over = ROOM * needed.total_bytes > limit
     may = "" if over else " (no more than such predictions have been off by: it may fit)"
-    fused = ", a fused cross-entropy (SZ133)" if largest.name == "logits_and_loss" else ""
-    message = f"needs {has}{may}; {most}{_more_ways(workload, device, fused)}"
+    helps = ", a fused cross-entropy (SZ133)" if largest.name == "logits_and_loss" else ""
+    message = f"needs {has}{may}; {most}{_more_ways(workload, device, helps)}"
     return [Finding("memory", gib, message, tuple(ways.values()), error=over)]
 
 
