@@ -15,7 +15,7 @@ from measure_fakes import FakeExecutor
 
 import shapes.calibrate
 from shapes.calibrate import Calibration
-from sizer.cli import bench, main, options
+from sizer.cli import main, measuring, options
 from sizer.render import Page
 
 DATA = Path(__file__).parent / "data"
@@ -53,7 +53,7 @@ FITTED = Calibration("h100-sxm", {}, {"bf16": {"large": 0.04, "skinny": 0.1}, "h
 
 def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setattr(options, "_page", lambda _: Page(width, terminal=True))
-    monkeypatch.setattr(bench, "chosen_executor", lambda *_: FakeExecutor(lambda one: 1e-3))
+    monkeypatch.setattr(measuring, "chosen_executor", lambda *_: FakeExecutor(lambda one: 1e-3))
     monkeypatch.setattr(shapes.calibrate, "stored_products", lambda *_: [FITTED])
     monkeypatch.setattr(shapes.calibrate, "calibrate", lambda *_, **__: FITTED)
     monkeypatch.chdir(DATA.parents[1])
