@@ -248,9 +248,9 @@ class Calibration:
     """What a calibration found: the owned tables of a device file, and a line for each error."""
 
     device: str
-    cost: dict[str, Any]
-    error: dict[str, Any]
-    provenance: dict[str, Any]
+    cost: Values
+    error: Values
+    provenance: Values
 
     @property
     def tables(self) -> dict[str, Values]:
@@ -272,7 +272,7 @@ def calibrate(
     is done to the products that may be seen (`refine`); ``data`` says where the records are from.
     """
     cost, error = plain(device.cost), {**STATED, **plain(device.errors)}
-    provenance: dict[str, Any] = {
+    provenance: Values = {
         # Constants that are not fitted anew stay, and so does what they were fitted on.
         **{dtype: table for dtype, table in plain(device.provenance).items() if dtype in cost},
         "data": data or "; ".join(sorted({record.source for record in records})),
@@ -391,7 +391,7 @@ def _value(value: Any) -> str:
 def gemm_table(constants: GemmConstants) -> Values:
     """``[cost.<dtype>]`` of a closed form; to six digits: rounding must not undo the order of two sizes' times."""
     numbers = [*NUMBERS, *(["split_steps"] if isfinite(constants.split_steps) else [])]
-    table: dict[str, Any] = {name: float(f"{getattr(constants, name):.6g}") for name in numbers}
+    table: Values = {name: float(f"{getattr(constants, name):.6g}") for name in numbers}
     table["tiles"] = [list(tile) for tile in constants.tiles]
     if constants.small is not None:
         table["small"] = gemm_table(constants.small)

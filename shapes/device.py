@@ -12,11 +12,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
 
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen, plain
+from shapes.frozen import Named, Names, Numbers, Sizes, Values, frozen, plain
 from shapes.toml_table import Table, load, names, nearest, shipped
 
 #: What is spoken of where no device is named.
@@ -42,9 +41,9 @@ class Compute:
 
     units: int
     clock_mhz: float | None
-    clock_mhz_of: Mapping[str, float]
-    flops_per_clock_per_unit: Mapping[str, float]
-    vector_dtypes: tuple[str, ...]
+    clock_mhz_of: Numbers
+    flops_per_clock_per_unit: Numbers
+    vector_dtypes: Names
 
 
 @frozen
@@ -90,18 +89,18 @@ class Device:
     architecture: str
     compute_capability: str | None
     power_w: float
-    aliases: tuple[str, ...]
-    torch_names: tuple[str, ...]
+    aliases: Names
+    torch_names: Names
     compute: Compute
-    peak_flops: Mapping[str, float]
+    peak_flops: Numbers
     memory: Memory
-    alignment_bytes: Mapping[str, int]
+    alignment_bytes: Sizes
     link: Link
-    mamf_flops: Mapping[str, float]
+    mamf_flops: Numbers
     sources: Mapping[str, str]
-    cost: Mapping[str, Any]
-    errors: Mapping[str, Any]
-    provenance: Mapping[str, Any]
+    cost: Named
+    errors: Named
+    provenance: Named
     origin: str
     limit_w: float | None = None
 
@@ -109,7 +108,7 @@ class Device:
         # Mappings do not hash; devices that compare equal have the same name and origin.
         return hash((self.name, self.origin))
 
-    def __reduce__(self) -> tuple[Callable[..., Device], tuple[dict[str, Any], str]]:
+    def __reduce__(self) -> tuple[Callable[..., Device], tuple[Values, str]]:
         # Read-only views do not pickle; the file's own mapping does, and rebuilds an equal device.
         return device_from_mapping, (self.to_dict(), self.origin)
 
@@ -134,9 +133,9 @@ class Device:
         """Elements that a product's leading dimensions should be multiples of: 1 for a dtype without matrix units."""
         return max(1, self.alignment_bytes.get(dtype, 1) // dtype_bytes(dtype))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self) -> Values:
         """The device file's content as plain dicts and lists: `device_from_mapping` turns it back."""
-        data: dict[str, Any] = _without_none(plain(self))
+        data: Values = _without_none(plain(self))
         del data["origin"]
         data["error"] = data.pop("errors")
         documents: dict[str, list[str]] = {}
@@ -146,7 +145,7 @@ class Device:
         return data
 
 
-def _without_none(table: dict[str, Any]) -> dict[str, Any]:
+def _without_none(table: Values) -> Values:
     return {
         key: _without_none(value) if isinstance(value, dict) else value
         for key, value in table.items()
@@ -154,7 +153,7 @@ def _without_none(table: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def list_devices() -> tuple[str, ...]:
+def list_devices() -> Names:
     """Names of the devices that ship with the package, sorted. Reads the folder, no file."""
     return names("devices")
 
@@ -180,7 +179,7 @@ def load_device(device: str | os.PathLike[str] | Device) -> Device:
 
 
 @lru_cache(maxsize=64)
-def _allowed(device: Device, words: tuple[str, ...]) -> Device:
+def _allowed(device: Device, words: Names) -> Device:
     """``device`` under a limit of its power, or in nodes with cards of their own."""
     for word in words:
         first, *rate = map(int, re.findall("[0-9]+", word))
@@ -199,7 +198,7 @@ def networked(device: Device, cards: int, gbit_per_s: int, domain: int | None = 
     return replace(device, link=replace(link, inter_node_bytes_per_s=rate))
 
 
-def device_from_mapping(data: Mapping[str, Any], where: str) -> Device:
+def device_from_mapping(data: Named, where: str) -> Device:
     """A validated Device from a device file's content; InputError names ``where`` and the key."""
     top = Table(data, where)
     top.text("name")  # the first thing that a file of another kind lacks
@@ -258,6 +257,6 @@ def _head(name: str) -> str:
     return shipped("devices", name).read_text(encoding="utf-8").partition("\n[")[0]
 
 
-def _spellings(head: str) -> tuple[str, ...]:
+def _spellings(head: str) -> Names:
     data = tomllib.loads(head)
     return (data["title"], *data["aliases"], *data["torch_names"])

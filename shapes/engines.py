@@ -7,11 +7,10 @@ engine by name.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from shapes.frozen import frozen
+from shapes.frozen import Named, Names, frozen
 from shapes.program import added
 from shapes.toml_table import Table, load, named
 
@@ -49,13 +48,13 @@ class Fact:
     otherwise: Verdict
     source: str
     instead: str = ""
-    of: tuple[str, ...] = ()
-    formats: tuple[str, ...] = FORMATS
+    of: Names = ()
+    formats: Names = FORMATS
     multiple: int = 1
     cut: bool = False
     padded: int = 1
     needs: str = ""
-    generations: tuple[str, ...] = ()
+    generations: Names = ()
     quote: str = ""
 
 
@@ -72,11 +71,11 @@ class Engine:
     version: str
     read: str
     use: str
-    formats: tuple[str, ...]
+    formats: Names
     facts: tuple[Fact, ...]
 
 
-def list_engines() -> tuple[str, ...]:
+def list_engines() -> Names:
     """Names of the engines that ship with the package, then of those that other distributions add."""
     return (*ENGINES, *added("sizer.engines"))
 
@@ -87,7 +86,7 @@ def load_engine(name: str) -> Engine:
     return load(Path(own) if own is not None else named("engines", name, "engine", list_engines()), _engine)
 
 
-def _engine(data: Mapping[str, Any], where: str) -> Engine:
+def _engine(data: Named, where: str) -> Engine:
     top = Table(data, where)
     repository, version = top.text("repository"), top.text("version")
     facts = tuple(_fact(table, repository, version) for table in top.tables("facts"))
@@ -107,7 +106,7 @@ def _fact(table: Table, repository: str, version: str) -> Fact:
     )
 
 
-def _formats(table: Table) -> tuple[str, ...]:
+def _formats(table: Table) -> Names:
     found = table.texts("formats") or FORMATS
     for one in found:
         if one not in FORMATS:

@@ -116,6 +116,7 @@ Values = dict[str, Any]
 Named = Mapping[str, Any]
 Names = tuple[str, ...]
 Sizes = Mapping[str, int]
+Numbers = Mapping[str, float]
 
 
 class AsJson:

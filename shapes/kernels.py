@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from shapes.errors import InputError, one_of
-from shapes.frozen import Named, frozen
+from shapes.frozen import Named, Names, frozen
 from shapes.toml_table import DATA, Table, content, load, named
 
 #: Kernels by the names that ``--attention`` takes; "flash" is what "auto" was called first.
@@ -31,8 +31,8 @@ class Takes:
     """
 
     source: str
-    generations: tuple[str, ...] = ()
-    dtypes: tuple[str, ...] = ()
+    generations: Names = ()
+    dtypes: Names = ()
     training: bool | None = None
     built: tuple[int, ...] = ()
     exact: bool = False

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
 from functools import cache
 from glob import iglob
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shapes.errors import InputError
+from shapes.frozen import Named
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
@@ -59,7 +59,7 @@ def _any_installed() -> bool:
 
 
 @cache
-def added(group: str, *needs: str) -> Mapping[str, Any]:
+def added(group: str, *needs: str) -> Named:
     """Name -> what the entry points of ``group`` ("sizer.rules") hold, each with the attributes that it ``needs``.
 
     InputError for one that cannot be loaded.

@@ -5,13 +5,11 @@ One sourced file a recipe; the names are Megatron-Core's and Transformer Engine'
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import cache
 from math import ceil
-from typing import Any
 
 from shapes.dtypes import BYTES
-from shapes.frozen import frozen
+from shapes.frozen import Named, Names, frozen
 from shapes.toml_table import Table, load, named
 
 RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4", "int8")
@@ -59,12 +57,12 @@ class Recipe:
     name: str
     title: str
     dtype: str
-    generations: tuple[str, ...]
-    products: tuple[str, ...]
-    keeps: tuple[str, ...]
+    generations: Names
+    products: Names
+    keeps: Names
     quantise: Quantise
     alignment: Alignment
-    either_layout: tuple[str, ...] = ()
+    either_layout: Names = ()
 
 
 @cache
@@ -73,7 +71,7 @@ def load_recipe(name: str) -> Recipe:
     return load(named("recipes", name, "recipe", RECIPES), _recipe)
 
 
-def _recipe(data: Mapping[str, Any], where: str) -> Recipe:
+def _recipe(data: Named, where: str) -> Recipe:
     top = Table(data, where)
     return top.record(
         Recipe,

@@ -17,6 +17,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, read_text
+from shapes.frozen import Named, Names
 
 T = TypeVar("T")
 
@@ -34,7 +35,7 @@ LARGEST = 1e21
 _LONGEST_NAME = 100
 
 
-def names(kind: str) -> tuple[str, ...]:
+def names(kind: str) -> Names:
     """Names of the ``kind`` ("devices", "stacks") that ship with the package, or lie in that folder of SIZER_DATA,
 
     sorted. Reads the folders, no file. InputError for two of a name.
@@ -76,7 +77,7 @@ def nearest(name: str, known: Collection[str], most: int = 1) -> list[str]:
     return difflib.get_close_matches(name[:_LONGEST_NAME], known, n=most, cutoff=0.5 if most > 1 else 0.6)
 
 
-def load(path: Path, build: Callable[[Mapping[str, Any], str], T]) -> T:
+def load(path: Path, build: Callable[[Named, str], T]) -> T:
     """What ``build`` makes of a file's content and path, remembered while the file stays as it is.
 
     InputError where the file cannot be read, is larger than MAX_BYTES or is no TOML.
@@ -92,7 +93,7 @@ def load(path: Path, build: Callable[[Mapping[str, Any], str], T]) -> T:
 
 
 @lru_cache(maxsize=256)
-def _built(build: Callable[[Mapping[str, Any], str], Any], path: str, mtime_ns: int, size: int) -> Any:
+def _built(build: Callable[[Named, str], Any], path: str, mtime_ns: int, size: int) -> Any:
     text = read_text(path, MAX_BYTES)
     try:
         data = tomllib.loads(text)
@@ -101,12 +102,12 @@ def _built(build: Callable[[Mapping[str, Any], str], Any], path: str, mtime_ns: 
     return build(data, path)
 
 
-def content(path: Path) -> Mapping[str, Any]:
+def content(path: Path) -> Named:
     """A file's tables as they are, unvalidated."""
     return load(path, _as_it_is)
 
 
-def _as_it_is(data: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+def _as_it_is(data: Named, where: str) -> Named:
     return data
 
 
@@ -120,7 +121,7 @@ class Table:
     def __init__(self, data: object, where: str, prefix: str = "") -> None:
         if not isinstance(data, Mapping):
             raise InputError("expected a table", where=where, key=prefix.rstrip("."), value=data)
-        self.data: Mapping[str, Any] = data
+        self.data: Named = data
         self.where = where
         self.prefix = prefix
         self._asked: set[str] = set()
@@ -189,7 +190,7 @@ class Table:
         """A list of positive integers; an absent key is an empty one."""
         return self._list(key, "positive integers", lambda item: type(item) is int and item > 0)
 
-    def texts(self, key: str) -> tuple[str, ...]:
+    def texts(self, key: str) -> Names:
         """A list of strings; an absent key is an empty one."""
         found = self._list(key, "strings", lambda item: isinstance(item, str) and item)
         return tuple(self._shown(key, item) for item in found)
@@ -242,9 +243,9 @@ class Table:
     def numbers_by_dtype(self, key: str, known: Collection[str] = DTYPES) -> Mapping[str, float]:
         return self.table(key).keyed(Table.number, known)
 
-    def read_only(self, key: str) -> Mapping[str, Any]:
+    def read_only(self, key: str) -> Named:
         """The table below as it is, unvalidated, in read-only mappings and tuples all the way down."""
-        frozen: Mapping[str, Any] = _read_only(self.table(key).data)
+        frozen: Named = _read_only(self.table(key).data)
         return frozen
 
     def refuse_the_rest(self) -> None:
@@ -276,8 +277,8 @@ _READERS: dict[str, Callable[[Table, str], Any]] = {
     "str | None": _optional(Table.text),
     "int | None": _optional(Table.integer),
     "float | None": _optional(Table.number),
-    "tuple[str, ...]": Table.texts,
+    "Names": Table.texts,
     "tuple[int, ...]": Table.integers,
     "tuple[tuple[int, int], ...]": lambda table, key: tuple((one, two) for one, two in table._get(key)),
-    "Mapping[str, Any]": Table.read_only,
+    "Named": Table.read_only,
 }

@@ -23,7 +23,7 @@ from shapes.toml_table import DATA, content
 #: attention core, reduce-scatters and every second product keep what they made, and all else runs again.
 ALTERNATE = "every-second-product"
 #: Names of whole policies -> the modules that run again; None: all of a layer.
-POLICIES: Mapping[str, tuple[str, ...] | None] = {
+POLICIES: Mapping[str, Names | None] = {
     "none": (),
     "selective": ("core_attn",),
     "full": None,
@@ -31,7 +31,7 @@ POLICIES: Mapping[str, tuple[str, ...] | None] = {
 }
 
 
-def modules() -> Mapping[str, Any]:
+def modules() -> Named:
     """Modules that may run again by themselves (shapes/data/saving.toml)."""
     return content(DATA / "saving.toml")
 
@@ -103,7 +103,7 @@ KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
 SentDtype = Literal["fp32", "bf16", "fp8"]
 #: How the cross-entropy runs over the logits: the ways that shapes/data/modules.toml has.
 Loss = Literal["fp32", "in-place", "fused"]
-LOSSES: tuple[str, ...] = get_args(Loss)
+LOSSES: Names = get_args(Loss)
 #: How a mixture's tokens reach their experts (Megatron-Core's moe_token_dispatcher_type): "flex" (DeepEP, HybridEP)
 #: sends a token that several experts of one rank or node want once, "alltoall" (NCCL) every copy.
 Dispatcher = Literal["flex", "alltoall"]
@@ -486,7 +486,7 @@ def workload_fields(asked: Named) -> Values:
     >>> workload_fields({"tp": 8, "b": 1})
     {'t': 8, 'b': 1}
     """
-    found: dict[str, Any] = {}
+    found: Values = {}
     for name, value in asked.items():
         field = _LETTERS.get(name, name)
         if field not in WORKLOAD_FIELDS:

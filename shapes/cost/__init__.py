@@ -41,7 +41,7 @@ from shapes.cost.moving import moved_parts, origin_of
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import frozen
+from shapes.frozen import Names, frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, kind_of, named_function
@@ -343,7 +343,7 @@ def run_for(operator: Attention, device: Device) -> Run:
     return run_of(operator.kernel, device.architecture, operator.dtype, d_qk, d_v, operator.trains)
 
 
-def attention_titles(operators: Iterable[Operator], device: Device) -> tuple[str, ...]:
+def attention_titles(operators: Iterable[Operator], device: Device) -> Names:
     """Titles of the kernels that run the fused attentions among ``operators`` on ``device``."""
     runs = (run_for(operator, device) for operator in operators if isinstance(operator, Attention))
     return tuple(dict.fromkeys(load_kernel(run.kernel).title for run in runs))

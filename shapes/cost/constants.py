@@ -33,7 +33,7 @@ from shapes.cost.corrections import (
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
-from shapes.frozen import Named, Names, Values, frozen
+from shapes.frozen import Named, Names, Numbers, Values, frozen
 from shapes.toml_table import DATA, content
 
 #: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
@@ -584,7 +584,7 @@ FILES = ("sparse", "decode", "scans", "states", "experts")
 _GUESSED = " by another's"
 
 
-def _tables() -> Mapping[str, Mapping[str, Mapping[str, float]]]:
+def _tables() -> Mapping[str, Mapping[str, Numbers]]:
     """Form -> device -> its constants and errors."""
     return {key: table for name in FILES for key, table in content(DATA / f"{name}.toml").items()}
 
@@ -626,7 +626,7 @@ def published(form: str, device: Device, dtype: str) -> tuple[dict[str, float], 
     return constants, units
 
 
-def read_seconds(moved: Any, c: Mapping[str, float], l2_bytes: float) -> Any:
+def read_seconds(moved: Any, c: Numbers, l2_bytes: float) -> Any:
     """Seconds of ``moved`` bytes, the share that a cache still holds at its own rate: tables repeat one step."""
     hit = 1 / (1 + (moved / (c["cache_share"] * l2_bytes)) ** 4)
     return moved * (hit / c["cache_bytes_per_s"] + (1 - hit) / c["bandwidth_bytes_per_s"])

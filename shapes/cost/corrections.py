@@ -35,7 +35,7 @@ Which kernels, at which FLOP per clock and unit, is data by family of devices: s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -79,6 +79,8 @@ TILE, TILE_STEP = 128, 32
 
 #: A figure of each of CLASSES without "free".
 ByClass = tuple[float, ...]
+#: Of a table's axis, or values at its knots.
+Knots = tuple[float, ...]
 
 
 @frozen
@@ -143,7 +145,7 @@ NO_FAMILY: Named = {"family": "none", "tier": "published"}
 
 def family_table(device: Device) -> Named:
     """The device's own ``[cost.alignment]``, else the family of its architecture in misaligned.toml."""
-    own: Mapping[str, Any] = device.cost.get("alignment", {})
+    own: Named = device.cost.get("alignment", {})
     if "family" in own:
         return own
     tables = _families()
@@ -249,12 +251,12 @@ class Grid:
     all beyond, over the idle share of the last wave and k.
     """
 
-    log2_waves: tuple[float, ...]
-    log2_k: tuple[float, ...]
+    log2_waves: Knots
+    log2_k: Knots
     tail_tiles: tuple[tuple[int, int], ...]
     tail_waves: int
-    tail_idle: tuple[float, ...]
-    tail_log2_k: tuple[float, ...]
+    tail_idle: Knots
+    tail_log2_k: Knots
 
     @property
     def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
@@ -268,10 +270,10 @@ class Correction:
     """A grid and the logarithm of measured over modelled time at each of its knots."""
 
     grid: Grid
-    log_factors: tuple[float, ...]
+    log_factors: Knots
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Correction:
+    def from_table(cls, table: Named) -> Correction:
         """From the ``correction`` table of a device file."""
         tail = table.get("tail", {"tiles": (), "idle": (), "log2_k": (), "log_factor": ""})
         tiles = tuple((int(bm), int(bn)) for bm, bn in tail["tiles"])
@@ -350,7 +352,7 @@ def _sampled(correction: Correction, units: int) -> _Sampled:
     return _Sampled(units, grid.log2_waves[0], float(low), by_waves, grid.tail_tiles, grid.tail_waves, tails)
 
 
-def _between(values: Array, knots: tuple[float, ...]) -> Array:
+def _between(values: Array, knots: Knots) -> Array:
     """Weights of the knots (columns) at each value (rows)."""
     return np.array([np.interp(values, knots, one) for one in np.eye(len(knots))]).T
 
@@ -362,7 +364,7 @@ def _even(values: Array, first: float, step: float, knots: int) -> tuple[Indices
     return index, place - index
 
 
-def sides(values: Array, knots: tuple[float, ...]) -> tuple[tuple[Indices, Array], tuple[Indices, Array]]:
+def sides(values: Array, knots: Knots) -> tuple[tuple[Indices, Array], tuple[Indices, Array]]:
     """The knots below and above each value with their weights, clipped to the ends."""
     grid = np.asarray(knots)
     index = np.clip(np.searchsorted(grid, values, side="right") - 1, 0, grid.size - 2)
@@ -370,7 +372,7 @@ def sides(values: Array, knots: tuple[float, ...]) -> tuple[tuple[Indices, Array
     return (index, 1 - share), (index + 1, share)
 
 
-def _numbers(values: Any) -> tuple[float, ...]:
+def _numbers(values: Any) -> Knots:
     return tuple(float(value) for value in values)
 
 
@@ -396,11 +398,11 @@ class Cells:
 
     m: tuple[int, ...]
     n: tuple[int, ...]
-    log2_k: tuple[float, ...]
+    log2_k: Knots
     entries: str
 
     @classmethod
-    def from_table(cls, table: Mapping[str, Any]) -> Cells:
+    def from_table(cls, table: Named) -> Cells:
         """From the ``cells`` table of a device file."""
         m, n = (
             tuple(positive_int(int(value), f"cells.{axis}", maximum=LARGEST_CELL) for value in table[axis])

@@ -12,12 +12,12 @@ Every part grows with requests and context.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from shapes.dtypes import BYTES
+from shapes.frozen import Numbers
 from shapes.operators.types import CachedAttention
 
 #: Channels of the usual head, of a key and a value together: beyond them arithmetic may slow (``wide_power``).
@@ -30,7 +30,7 @@ def form_of(operator: CachedAttention) -> tuple[str, bool]:
     return f"{kind}_{'fp8' if BYTES[operator.kv_dtype] < 2 else 'bf16'}", True
 
 
-def cached_parts(one: CachedAttention, c: Mapping[str, float], units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
+def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
     """Seconds of launch and latency, of moving, and of what blocks and arithmetic take beyond it; of arrays, too."""
     channels, rest = one.head_dim + one.v_head_dim, one.bytes - one.cache_bytes
     group = one.heads / one.kv_heads

@@ -12,7 +12,6 @@ columns and k.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import reduce
 from typing import Any
 
@@ -21,6 +20,7 @@ import numpy as np
 from shapes.cost.constants import read_seconds
 from shapes.cost.sparse import paid
 from shapes.dtypes import BYTES, QUANTISED
+from shapes.frozen import Numbers
 from shapes.operators.types import RoutedGemm
 
 #: Rows of the tiles that kernels choose among, and their columns; k goes in slices.
@@ -38,7 +38,7 @@ def form_of(one: RoutedGemm) -> tuple[str, bool]:
     return f"experts_{kind}{suffix}", one.dtype in (kind, "fp16")
 
 
-def routed_parts(one: RoutedGemm, c: Mapping[str, float], units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
+def routed_parts(one: RoutedGemm, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
     """Seconds of launch and latency, of moving, and of what arithmetic takes beyond it; sizes may be columns."""
     shares = np.diff(1 / (1 + np.divide.outer(ODDS, one.load)), axis=0)
     rows = [one.m / one.groups * PARTS * share for share in shares]

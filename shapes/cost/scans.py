@@ -10,12 +10,12 @@ kernel (reports/fit/scans.py); a chunk's seconds are in proportion to its produc
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from shapes.cost.constants import read_seconds
+from shapes.frozen import Numbers
 from shapes.operators.types import Scan, StateUpdate
 
 #: FLOPs of the chunk that ``step_s`` was fitted on: 64 tokens, keys and values of 128, of the delta rule.
@@ -31,7 +31,7 @@ def form_of(scan: Scan) -> tuple[str, bool]:
     return name, known and scan.phase == "forward"
 
 
-def parts_of(scan: Scan, c: Mapping[str, float], units: int, *_: float) -> tuple[Any, Any, Any]:
+def parts_of(scan: Scan, c: Numbers, units: int, *_: float) -> tuple[Any, Any, Any]:
     """Seconds of the launch, of what moving takes beyond the chunks, and of these, of one run; sizes may be arrays."""
     passes = 1 if scan.phase == "forward" else 2
     times = BACKWARD if passes > 1 else 1.0
@@ -53,6 +53,6 @@ def state_form(one: StateUpdate) -> tuple[str, bool]:
     return f"state_{one.what if known else MEASURED[0]}", known
 
 
-def state_parts(one: StateUpdate, c: Mapping[str, float], _: int, l2_bytes: float) -> tuple[Any, Any]:
+def state_parts(one: StateUpdate, c: Numbers, _: int, l2_bytes: float) -> tuple[Any, Any]:
     """Seconds of the launches and of moving the states, by reports/fit/states.py; bytes may be columns."""
     return c["launch_s"], read_seconds(one.bytes, c, l2_bytes)

@@ -21,7 +21,7 @@ import numpy as np
 
 from shapes.device import Device
 from shapes.errors import InputError, make_folder, read_bounded, read_text, write_whole
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Named, Names, Values, frozen
 from shapes.measure import record
 from shapes.measure.environment import Environment
 from shapes.measure.in_process import control_of
@@ -64,7 +64,7 @@ class Exchanged:
     added: int
     there: int = 0
     refused: tuple[tuple[str, str], ...] = ()
-    notes: tuple[str, ...] = ()
+    notes: Names = ()
 
 
 def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[Exchanged, ...]:

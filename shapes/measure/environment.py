@@ -50,7 +50,7 @@ class Environment:
     threads: int | None
     versions: tuple[tuple[str, str], ...]
     harness: int = HARNESS_VERSION
-    host: dict[str, Any] = field(default_factory=dict, compare=False)
+    host: Values = field(default_factory=dict, compare=False)
     load: str = BURST
 
     @property
@@ -106,7 +106,7 @@ def read_environment(backend: Backend) -> Environment:
     import torch
 
     versions = {"torch": str(torch.__version__)}
-    host: dict[str, Any] = {
+    host: Values = {
         "python": platform.python_version(),
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
@@ -193,7 +193,7 @@ def clocks(environment: Environment) -> Values:
         "temperature_c": lambda card: int(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)),
         "throttle": lambda card: int(reasons(card)),
     }
-    found: dict[str, Any] = {}
+    found: Values = {}
     # torch writes the uuid without NVML's "GPU-" in front.
     uuid = environment.uuid
     name = uuid if uuid.startswith("MIG-") else f"GPU-{uuid}"

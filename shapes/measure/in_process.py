@@ -10,11 +10,11 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.frozen import Values
 from shapes.measure.backend import Backend, open_backend
 from shapes.measure.environment import Environment, clocks, read_environment, typical
 from shapes.measure.executor import (
@@ -63,7 +63,7 @@ class _Kernel:
     wall_s: float = 0.0
     next_look: int = 0
     throttled: int = 0
-    clocks: list[dict[str, Any]] = field(default_factory=list)
+    clocks: list[Values] = field(default_factory=list)
 
 
 class InProcess:

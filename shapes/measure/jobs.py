@@ -205,7 +205,7 @@ def _part_title(part: Part) -> str:
 
 def _describe_part(part: Part) -> Values:
     model, workload = part.model, part.workload
-    out: dict[str, Any] = {
+    out: Values = {
         "kind": part.part,
         "phase": part.direction,
         "dtype": workload.dtype,

@@ -89,7 +89,7 @@ class Measurement:
     """
 
     key: str
-    description: Mapping[str, Any] = _column(OBJECT)
+    description: Named = _column(OBJECT)
     environment: Environment = _column(OBJECT)
     status: Status = _column(STATUS)
     samples: NDArray[np.float64] = _column(SAMPLES, default_factory=lambda: np.empty(0), compare=False)
@@ -107,7 +107,7 @@ class Measurement:
     drift: float = _column(NUMBER, default=0.0)
     correlation: float = _column(NUMBER, default=1.0)
     peak_bytes: int | None = _column(COUNT, default=None)
-    clocks: Mapping[str, Any] = _column(OBJECT, default_factory=dict)
+    clocks: Named = _column(OBJECT, default_factory=dict)
     wall_s: float = _column(NUMBER, default=0.0)
     label: str = _column(TEXT, default="")
     message: str = _column(TEXT, default="")

@@ -32,7 +32,7 @@ from typing import Any, Literal, get_args
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Names, frozen
+from shapes.frozen import Named, Names, Values, frozen
 from shapes.measure.jobs import EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
@@ -52,7 +52,7 @@ class Suite:
     name: str
     title: str
     jobs: tuple[Job, ...]
-    settings: dict[str, Any]
+    settings: Values
     scale: float = 1.0
 
 
@@ -61,7 +61,7 @@ def load_suite(path: Path, scale: float = 1.0) -> Suite:
     where = str(path)
     refuse(not 0 < scale <= 1, "expected a number above 0 and at most 1", "--scale", scale)
     top = Table(content(path), where)
-    settings: dict[str, Any] = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
+    settings: Values = {key: top.number(key) for key in ("precision", "time_s") if top.has(key)}
     settings |= {key: top.integer(key) for key in ("interleave", "least_samples") if top.has(key)}
     jobs: list[Job] = []
     title = top.text("title")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import cache, partial
 from math import ceil, gcd, isqrt
 from typing import Any, NamedTuple
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError, one_of
-from shapes.frozen import Named, Names, frozen, replace
+from shapes.frozen import Named, Names, Sizes, frozen, replace
 from shapes.memory.modules import buffer_bytes, layer_tape
 from shapes.memory.moments import Component, Gradients, Recipe, Step, communication, microbatches_of, training
 from shapes.model import (
@@ -73,7 +73,7 @@ class Memory:
     gradients: Gradients | None = None
 
     @property
-    def components(self) -> Mapping[str, int]:
+    def components(self) -> Sizes:
         return {part.name: part.bytes for part in self.parts}
 
     @property
@@ -275,7 +275,7 @@ class Saved:
     """
 
     name: str
-    change: Mapping[str, Any]
+    change: Named
     total_bytes: int
     fits: bool
     largest_microbatch: int

@@ -27,6 +27,7 @@ from shapes.model import (
     Streams,
 )
 from shapes.model.layers import Attention
+from shapes.model.mixers import Linears
 from shapes.model.stages import adapters, has_adapters, is_quantised, layers_train
 from shapes.operators.cores import attended, core_sizes, is_sparse
 from shapes.workload import Implementation, Loss, Workload
@@ -364,7 +365,7 @@ class _Forward:
             tape.named = ()
         return out
 
-    def projected(self, attention: Attention, linears: tuple[Linear, ...], tensors: dict[str, Tensor]) -> None:
+    def projected(self, attention: Attention, linears: Linears, tensors: dict[str, Tensor]) -> None:
         """Add queries, keys and values, and a gate on the output, to ``tensors``."""
         rows, e, (heads, kv_heads) = self.sizes.rows, self.sizes.element, attention.on_shard(self.t)
         q, k, v = (
@@ -409,7 +410,7 @@ class _Forward:
             scores, choice = 4 * rows * (s // indexer.rate), 4 * rows * min(indexer.top_k, s)
             self.play("indexer", {"x": x}, scores=min(scores, INDEX_SCORES_BYTES), choice=choice)
 
-    def sparse(self, attention: Attention, linears: tuple[Linear, ...], tensors: dict[str, Tensor]) -> Tensor:
+    def sparse(self, attention: Attention, linears: Linears, tensors: dict[str, Tensor]) -> Tensor:
         """Attention whose queries have keys of their own, by one fused kernel (shapes.operators.cores)."""
         rows, e, s = self.sizes.rows, self.sizes.element, self.sizes.s
         heads, (_, head_dim, v_dim, latent) = attention.on_shard(self.t)[0], core_sizes(attention, self.t)
@@ -510,7 +511,7 @@ class _Forward:
     def mlp(
         self,
         mlp: MlpShape | MoeShape,
-        linears: tuple[Linear, ...],
+        linears: Linears,
         x: Tensor,
         *,
         rows: int | None = None,

@@ -24,12 +24,12 @@ from shapes.model import (
     MoeShape,
     ParameterTensor,
     Precision,
-    Stack,
     block_tensors,
     optimizer_state_bytes,
     parameter_count,
 )
 from shapes.model.stages import (
+    Kinds,
     ShardParameters,
     Stage,
     base_of,
@@ -125,7 +125,7 @@ class Step:
     in_flight: int = 1
 
     @property
-    def kinds(self) -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
+    def kinds(self) -> Kinds:
         """The stage's different layers, by stack."""
         return stage_kinds(self.model, self.workload.p, self.stage)
 

@@ -18,7 +18,7 @@ from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
-from shapes.frozen import Named, frozen
+from shapes.frozen import Named, Names, Values, frozen
 from shapes.toml_table import DATA, content
 
 #: The storage of a tape's first tensor: its module's input.
@@ -296,12 +296,12 @@ class Line:
     """
 
     output: str
-    inputs: tuple[str, ...]
+    inputs: Names
     when: frozenset[str]
     unless: frozenset[str]
     run: str = ""
     part: bool = False
-    saves: tuple[str, ...] = ()
+    saves: Names = ()
     sums: Mapping[str, _Sum] = field(default_factory=dict)
     ways: Mapping[str, bool] = field(default_factory=dict)
 
@@ -402,7 +402,7 @@ def _run(
 ) -> Tensor:
     if line.run:
         return runs[line.run](*inputs)
-    given: dict[str, Any] = {**{name: _value(terms, numbers) for name, terms in line.sums.items()}, **line.ways}
+    given: Values = {**{name: _value(terms, numbers) for name, terms in line.sums.items()}, **line.ways}
     if line.part:
         return tape.view(inputs[0], **given)
     saves = tuple(tensors[name] for name in line.saves if name != line.output)

@@ -27,11 +27,13 @@ from shapes.model.mixers import (
     Gate,
     Indexer,
     Linear,
+    Linears,
     MlaShape,
     QkNorm,
     RecurrentShape,
     SharedKeyShape,
     Streams,
+    Vectors,
 )
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
@@ -108,14 +110,12 @@ def linear_tensors(
         yield ParameterTensor(f"{own.name}.bias", (own.out_features,), copies, role, expert)
 
 
-def named_vectors(
-    extra: tuple[tuple[str, int], ...], copies: int = 1, role: Role = "other"
-) -> Iterator[ParameterTensor]:
+def named_vectors(extra: Vectors, copies: int = 1, role: Role = "other") -> Iterator[ParameterTensor]:
     """Vectors given as (name, elements)."""
     return (ParameterTensor(name, (number,), copies, role) for name, number in extra)
 
 
-def _vectors(block: Block, t: int) -> Iterator[tuple[tuple[str, int], ...]]:
+def _vectors(block: Block, t: int) -> Iterator[Vectors]:
     """Vectors of a layer that are no norm's between its parts."""
     for part in (block.attention, block.cross, block.mixer):
         if part is not None:
@@ -188,10 +188,10 @@ class ModelShape:
     head: bool = True
     head_bias: bool = False
     embedding_dim: int | None = None
-    after_embedding: tuple[Linear, ...] = ()
-    before_head: tuple[Linear, ...] = ()
+    after_embedding: Linears = ()
+    before_head: Linears = ()
     max_positions: int | None = None
-    extra: tuple[tuple[str, int], ...] = ()
+    extra: Vectors = ()
     part: str | None = None
     embedding_tables: int = 1
     pooling: AttentionShape | None = None
@@ -266,7 +266,7 @@ class ModelShape:
         return self.main.layers * augment.inputs if augment else 0
 
     @property
-    def entry_linears(self) -> tuple[Linear, ...]:
+    def entry_linears(self) -> Linears:
         """The matrices between the embedding and the first layer."""
         if not self.layer_channels:
             return self.after_embedding

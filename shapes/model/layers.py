@@ -13,7 +13,17 @@ from functools import lru_cache
 
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import frozen
-from shapes.model.mixers import AttentionShape, Linear, MlaShape, RecurrentShape, SharedKeyShape, Streams, positive
+from shapes.model.mixers import (
+    AttentionShape,
+    Linear,
+    Linears,
+    MlaShape,
+    RecurrentShape,
+    SharedKeyShape,
+    Streams,
+    Vectors,
+    positive,
+)
 from shapes.recipes import WeightFormat
 
 #: Attention of every kind.
@@ -36,7 +46,7 @@ class MlpShape:
     def __post_init__(self) -> None:
         positive(self, "width")
 
-    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         prefix, width = self.prefix, self.width
         down = Linear(f"{prefix}.down_proj", hidden, width, self.bias, "row")
         up = Linear(f"{prefix}.up_proj", width, hidden, self.bias, "column")
@@ -78,7 +88,7 @@ class MoeShape:
         if self.top_k > self.experts:
             raise InputError(f"expected at most the {self.experts} experts there are", key="top_k", value=self.top_k)
 
-    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         """The matrices every token meets; the experts' own are ``expert_linears``, without formats."""
         router = Linear("moe.router", self.experts + self.empty, hidden, self.router_bias, dtype=self.router_dtype)
         shared = self.shared.linears(hidden, fused=fused) if self.shared else ()
@@ -92,7 +102,7 @@ class MoeShape:
         """Channels of a token as the experts see it."""
         return self.latent or hidden
 
-    def expert_linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+    def expert_linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         """One expert's matrices."""
         one = MlpShape(self.width, self.gated, self.bias, self.fused_gate_up, prefix="moe.experts")
         return one.linears(self.routed_width(hidden), fused=fused)
@@ -113,9 +123,9 @@ class Augment:
     def __post_init__(self) -> None:
         positive(self, "inputs", "streams")
 
-    def linears(self, hidden: int) -> tuple[Linear, ...]:
+    def linears(self, hidden: int) -> Linears:
         gate = Linear("layer_input.gate", self.inputs, hidden)
-        found: tuple[Linear, ...] = (gate, Linear("layer_input.projection", hidden, self.inputs))
+        found: Linears = (gate, Linear("layer_input.projection", hidden, self.inputs))
         if self.laurel:
             found += (Linear("laurel.left", self.laurel, hidden), Linear("laurel.right", hidden, self.laurel))
         n = self.streams
@@ -149,9 +159,9 @@ class Block:
     parallel: bool = False
     count: int = 1
     dropout: float = 0.0
-    extra: tuple[tuple[str, int], ...] = ()
+    extra: Vectors = ()
     mixer: RecurrentShape | None = None
-    before: tuple[Linear, ...] = ()
+    before: Linears = ()
     formats: tuple[tuple[str, WeightFormat], ...] = ()
     streams: Streams | None = None
     augment: Augment | None = None
@@ -165,9 +175,7 @@ class Block:
         found = (self.attention, self.mixer, self.cross, self.mlp)
         return tuple(part for part in found if part is not None)
 
-    def linears(
-        self, hidden: int, *, fused_qkv: bool | None = None, fused_gate_up: bool | None = None
-    ) -> tuple[Linear, ...]:
+    def linears(self, hidden: int, *, fused_qkv: bool | None = None, fused_gate_up: bool | None = None) -> Linears:
         """Matrices of one layer that every token meets."""
         out = self.before + (self.attention.linears(hidden, fused=fused_qkv) if self.attention else ())
         if self.mixer:
@@ -178,11 +186,11 @@ class Block:
         out += self.augment.linears(hidden) if self.augment else ()
         return self._kept(out + (self.streams.linears(hidden, len(self.parts)) if self.streams else ()))
 
-    def expert_linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+    def expert_linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         """One expert's matrices, where there are experts."""
         return self._kept(self.mlp.expert_linears(hidden, fused=fused)) if isinstance(self.mlp, MoeShape) else ()
 
-    def _kept(self, linears: tuple[Linear, ...]) -> tuple[Linear, ...]:
+    def _kept(self, linears: Linears) -> Linears:
         if not self.formats:
             return linears
         formats = dict(self.formats)
@@ -206,11 +214,11 @@ class Stack:
     hidden: int
     blocks: tuple[Block, ...]
     length: int | None = None
-    front: tuple[Linear, ...] = ()
+    front: Linears = ()
     positions: int = 0
     embedding_norm: int = 0
     final_norm: int = 1
-    extra: tuple[tuple[str, int], ...] = ()
+    extra: Vectors = ()
 
     def __post_init__(self) -> None:
         positive(self, "hidden")
@@ -255,7 +263,7 @@ class Tower:
     """
 
     stack: Stack
-    behind: tuple[Linear, ...]
+    behind: Linears
     patch: int
     merge: int = 1
     side: int = 0

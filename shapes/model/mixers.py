@@ -12,11 +12,13 @@ from itertools import chain
 from typing import ClassVar, Literal, NamedTuple
 
 from shapes.errors import InputError, positive_int
-from shapes.frozen import frozen
+from shapes.frozen import Names, frozen
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 
 Shard = Literal["column", "row", "none"]
+#: Learned vectors: their names and elements.
+Vectors = tuple[tuple[str, int], ...]
 
 
 @frozen
@@ -64,6 +66,9 @@ class Linear:
         return replace(self, out_features=out, in_features=inner, shard="none", units=(), groups=groups)
 
 
+Linears = tuple[Linear, ...]
+
+
 QkNorm = Literal["none", "head", "full"]
 Gate = Literal["none", "queries", "apart", "heads"]
 KeysValues = Literal["apart", "one", "borrowed"]
@@ -89,12 +94,12 @@ class Compressor:
         """Numbers of a token that its entries are made from, gates aside."""
         return self.width * self.series
 
-    def linears(self, name: str, hidden: int, *, learns: bool = True) -> tuple[Linear, ...]:
+    def linears(self, name: str, hidden: int, *, learns: bool = True) -> Linears:
         return tuple(
             Linear(f"{name}.{part}_proj", self.channels, hidden, learns=learns) for part in ("entries", "gates")
         )
 
-    def vectors(self, name: str) -> tuple[tuple[str, int], ...]:
+    def vectors(self, name: str) -> Vectors:
         return ((f"{name}.position_bias", self.rate * self.channels), (f"{name}.norm", self.width))
 
 
@@ -134,20 +139,20 @@ class Indexer:
         """Entries that a query attends to at most."""
         return self.top_k * self.block
 
-    def linears(self, hidden: int) -> tuple[Linear, ...]:
+    def linears(self, hidden: int) -> Linears:
         if self.reused:
             return ()
         heads, dim = self.heads, self.head_dim
         queries = Linear("indexer.q_proj", heads * dim, self.query_rank or hidden, learns=False)
         if self.grouped:
             queries = replace(queries, shard="column", units=((heads, dim),))
-        keys: tuple[Linear, ...] = (Linear("indexer.k_proj", dim, hidden, learns=False),)
+        keys: Linears = (Linear("indexer.k_proj", dim, hidden, learns=False),)
         if self.compressor:
             keys = self.compressor.linears("indexer", hidden, learns=False)
         weights = () if self.grouped else (Linear("indexer.weights_proj", heads, hidden, learns=False),)
         return (queries, *keys, *weights)
 
-    def vectors(self) -> tuple[tuple[str, int], ...]:
+    def vectors(self) -> Vectors:
         if self.reused:
             return ()
         return (
@@ -209,7 +214,7 @@ class AttentionShape:
     def v_dim(self) -> int:
         return self.v_head_dim or self.head_dim
 
-    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         k_bias, inner = self.qkv_bias if self.k_bias is None else self.k_bias, self.inputs * hidden
         parts = (
             ("q", self.heads, self.head_dim * (2 if self.gate == "queries" else 1), self.qkv_bias),
@@ -221,9 +226,7 @@ class AttentionShape:
         if together and (self.fused_qkv if fused is None else fused):
             units = tuple((number, size) for _, number, size, _ in parts)
             rows = sum(number * size for number, size in units)
-            inward: tuple[Linear, ...] = (
-                Linear("attention.qkv_proj", rows, inner, self.qkv_bias, "column", units=units),
-            )
+            inward: Linears = (Linear("attention.qkv_proj", rows, inner, self.qkv_bias, "column", units=units),)
         else:
             inward = tuple(
                 Linear(f"attention.{name}_proj", number * size, inner, bias, "column", units=((number, size),))
@@ -239,10 +242,10 @@ class AttentionShape:
         """(query heads, key/value heads) of one of ``t`` ranks: at least one whole key/value head each."""
         return self.heads // t, -(-self.kv_heads // t)
 
-    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
+    def vectors(self, t: int = 1) -> Vectors:
         """Learned vectors on one of ``t`` ranks: (name, elements)."""
         heads, kv_heads = (1, 1) if self.qk_norm == "head" else (self.heads, self.kv_heads)
-        norms: tuple[tuple[str, int], ...]
+        norms: Vectors
         norms = (("attention.q_norm", heads * self.head_dim), ("attention.k_norm", kv_heads * self.head_dim))
         norms = norms[:1] if self.keys_values == "borrowed" else norms
         found = norms * (self.qk_norm_weights if self.qk_norm != "none" else 0)
@@ -308,12 +311,12 @@ class MlaShape(_Latent):
     def rotary_dim(self) -> int:
         return self.qk_rope_head_dim if self.rotates else 0
 
-    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         queries, rank, values = self.heads * self.head_dim, self.kv_lora_rank, self.heads * self.v_dim
         gates, together = values if self.gate == "apart" else self.heads, self.gate == "queries"
         queries += values * together
         if self.q_lora_rank is None:
-            q: tuple[Linear, ...] = (Linear("attention.q_proj", queries, hidden, False, "column"),)
+            q: Linears = (Linear("attention.q_proj", queries, hidden, False, "column"),)
         else:
             q = (
                 Linear("attention.q_a_proj", self.q_lora_rank, hidden, self.bias),
@@ -332,12 +335,12 @@ class MlaShape(_Latent):
         """(query heads, key/value heads) of one of ``t`` ranks."""
         return self.heads // t, self.heads // t
 
-    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
+    def vectors(self, t: int = 1) -> Vectors:
         """The latent norms, whole on every rank: (name, elements)."""
         return self.latent_vectors + (self.indexer.vectors() if self.indexer else ())
 
     @property
-    def latent_vectors(self) -> tuple[tuple[str, int], ...]:
+    def latent_vectors(self) -> Vectors:
         rope = self.key_norm * self.qk_rope_head_dim
         widths = {"q_a": self.q_lora_rank or 0, "kv_a": self.kv_lora_rank, "k_rope": rope}
         sizes = {f"attention.{name}_norm": self.latent_norm * width for name, width in widths.items()}
@@ -378,7 +381,7 @@ class SharedKeyShape(_Latent):
     def v_dim(self) -> int:
         return self.head_dim
 
-    def linears(self, hidden: int, *, fused: bool | None = None) -> tuple[Linear, ...]:
+    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         wide, groups, rank = self.heads * self.head_dim, self.out_groups, self.out_rank
         return (
             Linear("attention.q_a_proj", self.q_lora_rank, hidden),
@@ -401,7 +404,7 @@ class SharedKeyShape(_Latent):
         """(query heads, key heads) of one of ``t`` ranks: each has the one key head."""
         return self.heads // t, 1
 
-    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
+    def vectors(self, t: int = 1) -> Vectors:
         return (
             ("attention.q_a_norm", self.q_lora_rank),
             ("attention.k_norm", self.head_dim),
@@ -426,12 +429,12 @@ class Streams:
         """Numbers of a token that one part's mixing takes."""
         return (2 + self.number) * self.number
 
-    def linears(self, hidden: int, parts: int) -> tuple[Linear, ...]:
+    def linears(self, hidden: int, parts: int) -> Linears:
         return tuple(
             Linear(f"streams.{part}", self.weights, self.number * hidden, dtype="fp32") for part in range(parts)
         )
 
-    def vectors(self, parts: int) -> tuple[tuple[str, int], ...]:
+    def vectors(self, parts: int) -> Vectors:
         return (("streams.base", parts * self.weights), ("streams.scale", parts * 3))
 
     def head(self, hidden: int) -> Linear:
@@ -500,9 +503,9 @@ class RecurrentShape:
     bias: bool = False
     conv_bias: bool = False
     norm: int = 0
-    in_proj: tuple[tuple[str, ...], ...] = ()
+    in_proj: tuple[Names, ...] = ()
     rank: int = 0
-    low_rank: tuple[str, ...] = ()
+    low_rank: Names = ()
     step_norms: bool = False
     out_bias: bool | None = None
 
@@ -559,12 +562,12 @@ class RecurrentShape:
         """(heads, groups) of one of ``t`` ranks: at least one whole group."""
         return self.heads // t, -(-self.groups // t)
 
-    def linears(self, hidden: int) -> tuple[Linear, ...]:
+    def linears(self, hidden: int) -> Linears:
         out_bias = self.bias if self.out_bias is None else self.out_bias
         inward = chain.from_iterable(linears for _, linears in self.projections(hidden))
         return (*inward, *self.steps(), Linear("mixer.out_proj", hidden, self.inner, out_bias, "row"))
 
-    def projections(self, hidden: int) -> Iterator[tuple[Sequence[str], tuple[Linear, ...]]]:
+    def projections(self, hidden: int) -> Iterator[tuple[Sequence[str], Linears]]:
         """Parts that are projected together, and by what: one matrix, or two of low rank."""
         groups = self.in_proj or (self.form.parts,)
         for parts in groups:
@@ -574,14 +577,14 @@ class RecurrentShape:
             inputs, width = self.rank if low else hidden, self.width(*parts)
             yield parts, (*down, Linear(name, width, inputs, self.bias, "column", units=units))
 
-    def steps(self) -> tuple[Linear, ...]:
+    def steps(self) -> Linears:
         """Of Mamba-1: the matrices of time steps, keys and queries, which read the convolved values."""
         if self.kind != "mamba":
             return ()
         both = Linear("mixer.x_proj", self.rank + 2 * self.state, self.inner, shard="row")
         return both, Linear("mixer.dt_proj", self.inner, self.rank, True, "column", units=((self.heads, 1),))
 
-    def vectors(self, t: int = 1) -> tuple[tuple[str, int], ...]:
+    def vectors(self, t: int = 1) -> Vectors:
         """Learned vectors, on one of ``t`` ranks: (name, elements)."""
         heads, channels = self.heads // t, self.conv_channels(t)
         whole = self.norm == self.inner  # else one norm that all heads share

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 from shapes.errors import InputError, positive_int
-from shapes.frozen import frozen
+from shapes.frozen import Values, frozen
 from shapes.model import (
     AttentionShape,
     Block,
@@ -123,7 +123,7 @@ def _renewed(part: Any, sizes: _Sizes, **names: str) -> Any:
     """``part``, if any, with each field that had the old size of the dimension it ``names`` at its new size."""
     if part is None:
         return None
-    changed: dict[str, Any] = {
+    changed: Values = {
         field: sizes[name][1]
         for field, name in (names or _TABLES["fields"][type(part).__name__]).items()
         if name in sizes and getattr(part, field) == sizes[name][0]
@@ -165,7 +165,7 @@ def _resized_linears(linears: tuple[Linear, ...], sizes: _Sizes) -> tuple[Linear
 
 
 #: The dimensions of a matrix's outputs and inputs.
-_SIDES: dict[str, dict[str, Any]] = _TABLES["sides"]
+_SIDES: dict[str, Values] = _TABLES["sides"]
 
 
 @frozen

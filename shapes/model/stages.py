@@ -31,6 +31,8 @@ from shapes.workload import Workload
 #: The two stages that can hold most: the first has the embedding and most microbatches in flight, the last the head.
 Stage = Literal["first", "last"]
 STAGES: tuple[Stage, ...] = ("first", "last")
+#: Of each stack that a stage has layers of, the blocks.
+Kinds = tuple[tuple[Stack, tuple[Block, ...]], ...]
 
 
 def layers_of_stages(layers: int, p: int) -> tuple[int, ...]:
@@ -39,7 +41,7 @@ def layers_of_stages(layers: int, p: int) -> tuple[int, ...]:
     return tuple(least + (stage < more) for stage in range(p))
 
 
-def blocks_between(model: ModelShape, start: int, stop: int) -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
+def blocks_between(model: ModelShape, start: int, stop: int) -> Kinds:
     """Layers ``start`` to ``stop`` (exclusive) of all stacks in order, as the blocks of each stack that has some."""
     found: list[tuple[Stack, tuple[Block, ...]]] = []
     at = 0
@@ -55,7 +57,7 @@ def blocks_between(model: ModelShape, start: int, stop: int) -> tuple[tuple[Stac
     return tuple(found)
 
 
-def stage_kinds(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
+def stage_kinds(model: ModelShape, p: int, stage: Stage = "last") -> Kinds:
     """As ``stage_blocks``, equal blocks of a stack merged: for what the layers' order is nothing to."""
     if p == 1:
         return tuple((stack, stack.kinds) for stack in model.stacks)
@@ -64,12 +66,12 @@ def stage_kinds(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tuple
 
 # A plan asks for the same split at every microbatch and way of checkpointing.
 @lru_cache(maxsize=256)
-def _stage_kinds(model: ModelShape, p: int, stage: Stage) -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
+def _stage_kinds(model: ModelShape, p: int, stage: Stage) -> Kinds:
     return tuple((stack, kinds_of(blocks)) for stack, blocks in stage_blocks(model, p, stage))
 
 
 @lru_cache(maxsize=256)
-def stage_blocks(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tuple[Stack, tuple[Block, ...]], ...]:
+def stage_blocks(model: ModelShape, p: int, stage: Stage = "last") -> Kinds:
     """The first or last of ``p`` stages' blocks, in order.
 
     Either has ceil(L/p) layers: where p does not divide the layers, the last stage's is the bound of the fullest one.

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain
-from typing import Any
 
 from shapes.errors import InputError
+from shapes.frozen import Values
 from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
@@ -74,7 +74,7 @@ def runnable_split(model: ModelShape, workload: Workload) -> Workload:
     """``workload`` without the degrees that the model does not divide over: 1 in the place of each."""
     failing = {problem.key for problem in split_problems(model, workload) if problem.key is not None}
     chunks = {"vpp"} if "p" in failing else set()
-    degrees: dict[str, Any] = dict.fromkeys(failing | chunks, 1)
+    degrees: Values = dict.fromkeys(failing | chunks, 1)
     return replace(workload, **degrees)
 
 

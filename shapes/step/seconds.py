@@ -20,7 +20,7 @@ not fill a wait for the host. What hides an expert's dispatch in its own microba
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -28,7 +28,7 @@ import numpy as np
 
 from shapes.cost import Cost
 from shapes.device import Device
-from shapes.frozen import frozen
+from shapes.frozen import Named, frozen
 from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
 from shapes.step.stack import ELEMENTWISE, EXPERTS, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
@@ -227,7 +227,7 @@ class Schedule:
     reduces_every_microbatch: Any = False
 
 
-def device_seconds(region: Region, stack: SoftwareStack, device: Device) -> Mapping[str, Any]:
+def device_seconds(region: Region, stack: SoftwareStack, device: Device) -> Named:
     """Seconds on the device by class, as this stack's kernels run them."""
     found = _sums()
     for kind, seconds in region.seconds.items():
@@ -266,7 +266,7 @@ def exposed(communication: Any, computing: Any, overlap: Overlap) -> Any:
     return np.maximum(needed - cover, 0.0) + overlap.contention * np.minimum(needed, cover)
 
 
-def shown(communication: Mapping[str, Any], group: str, computing: Any, stack: SoftwareStack) -> Any:
+def shown(communication: Named, group: str, computing: Any, stack: SoftwareStack) -> Any:
     """Seconds of a group's ``communication`` that show, parts of it by themselves where the stack tells them apart."""
     alone = [part for part, whole in PARTS.items() if whole == group and part in stack.overlap]
     apart = sum(communication.get(part, 0.0) for part in alone)
@@ -278,8 +278,8 @@ def shown(communication: Mapping[str, Any], group: str, computing: Any, stack: S
 class Microbatch:
     """Seconds of one microbatch: on the device by class, communication that shows by group, and what the host adds."""
 
-    device: Mapping[str, Any]
-    exposed: Mapping[str, Any]
+    device: Named
+    exposed: Named
     waiting_for_host: Any
     host: Any
 

@@ -17,14 +17,14 @@ reports/fit/serving.py. Values are numbers, or arrays of one length.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shapes.device import Device
-from shapes.frozen import frozen
+from shapes.frozen import Named, Names, frozen
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator
@@ -61,7 +61,7 @@ class ServingStack:
     tier: str
     coverage: Share
     source: str
-    devices: tuple[str, ...]
+    devices: Names
     dense: float
     experts: float
     experts_nvfp4: float
@@ -84,7 +84,7 @@ class ServingStack:
     arrival_s: Amount
     waiting: Amount
     reserved: Share
-    intervals: Mapping[str, Any]
+    intervals: Named
 
     def tier_on(self, device: Device) -> str:
         """Fitted on this engine and device, borrowed (the engine on others) or extrapolated (another engine)."""

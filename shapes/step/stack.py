@@ -12,11 +12,11 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, get_args
+from typing import get_args
 
 from shapes.cost.constants import TIERS
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
+from shapes.frozen import Named, Names, Numbers, frozen
 from shapes.toml_table import Amount, Share, Table, load, names, shipped
 from shapes.workload import LOSSES, AttentionKernel
 
@@ -66,7 +66,7 @@ class Host:
     """
 
     launch_s: Amount
-    kernels: Mapping[str, float]
+    kernels: Numbers
     collective_s: Amount
     softmax_fallback_s: Amount
 
@@ -123,13 +123,13 @@ class SoftwareStack:
     title: str
     framework: str
     year: int
-    aliases: tuple[str, ...]
-    formats: tuple[str, ...]
-    architectures: tuple[str, ...]
-    kernels: Mapping[str, float]
+    aliases: Names
+    formats: Names
+    architectures: Names
+    kernels: Numbers
     compiles: bool
-    by_dtype: Mapping[str, float]
-    by_device: Mapping[str, float]
+    by_dtype: Numbers
+    by_device: Numbers
     attention: Mapping[str, Mapping[int, float]]
     attention_kernels: Mapping[str, str]
     host: Host
@@ -199,7 +199,7 @@ class SoftwareStack:
         return "extrapolated"
 
 
-def list_stacks() -> tuple[str, ...]:
+def list_stacks() -> Names:
     """Names of the stacks that ship with the package, sorted. Reads the folder, no file."""
     return names("stacks")
 
@@ -238,7 +238,7 @@ def default_stack(config_format: str | None, spread: bool = False, compiled: boo
     return usual if found.name == DEFAULT_STACK else found
 
 
-def stack_from_mapping(data: Mapping[str, Any], where: str) -> SoftwareStack:
+def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
     """A validated stack from a stack file's content; InputError names ``where`` and the key."""
     top = Table(data, where)
     kernels, optimizer, host = top.table("kernels"), top.table("optimizer"), top.table("host")
@@ -268,7 +268,7 @@ def stack_from_mapping(data: Mapping[str, Any], where: str) -> SoftwareStack:
     return result
 
 
-def _by_class(table: Table) -> Mapping[str, float]:
+def _by_class(table: Table) -> Numbers:
     """A figure for each of CLASSES; of memory-bound ones that have none, "elementwise".
 
     A scan's kernels are its library's own in every stack, and adding up gradients is a plain kernel.

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, one_of, positive_int
-from shapes.frozen import Named
+from shapes.frozen import Named, Values
 from shapes.program import install
 from shapes.trace.result import Traced
 from shapes.workload import RunPhase
@@ -95,7 +95,7 @@ def trace_config(
     dtype_bytes(dtype)
     one_of(attention, CHOICES, "attention")
 
-    asked: dict[str, Any] = {"b": b, "s": s, "train": phase == "train", "decoder_s": decoder_s}
+    asked: Values = {"b": b, "s": s, "train": phase == "train", "decoder_s": decoder_s}
     found: Traced = _with_class(config, lambda built: built.trace(**asked), attention=attention, dtype=dtype)
     return found
 

@@ -7,7 +7,7 @@ key/value heads are not yet repeated, and the layer's window and causality are s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
+from shapes.frozen import Named
 from shapes.operators.types import Attention
 from shapes.trace.products import dtype_name
 
@@ -53,7 +54,7 @@ def core_of(where: str, operands: Operands, seen: Form, *, training: bool = Fals
 
 
 @contextmanager
-def standing_in(registry: Any, functions: Mapping[str, Any]) -> Iterator[None]:
+def standing_in(registry: Any, functions: Named) -> Iterator[None]:
     """``functions`` in place of those of these names in a ``registry`` of transformers."""
     registry.update(functions)
     try:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
+from shapes.frozen import Named, Values, frozen
 from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
 from shapes.operators import operators
@@ -199,7 +199,7 @@ class OfModule:
 
     module: nn.Module
     args: tuple[Any, ...]
-    kwargs: Mapping[str, Any]
+    kwargs: Named
     b: int
     s: int
     buffers: Mapping[str, Tensor]
@@ -225,7 +225,7 @@ class OfModule:
         args, kwargs = self._arguments(s)
         return run(self.module, args, kwargs, train=True, model_type=self.name, answers=LoopAnswers()).operators
 
-    def _arguments(self, s: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _arguments(self, s: int) -> tuple[tuple[Any, ...], Values]:
         """The example's with one sequence of s tokens."""
 
         def one(tensor: Tensor) -> Tensor:
@@ -257,7 +257,7 @@ def _whole_unproven(reason: str) -> tuple[Unproven, ...]:
     return (Unproven("", 1.0, reason),)
 
 
-def prove_module(module: nn.Module, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Proof:
+def prove_module(module: nn.Module, args: tuple[Any, ...], kwargs: Named) -> Proof:
     """``module``, called with token numbers [b, s], recognised and proven at that length and at half of it."""
     args, kwargs = to_meta(args, kwargs)
     b, s = batch_and_sequence((*args, *kwargs.values()))

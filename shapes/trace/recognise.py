@@ -17,7 +17,7 @@ from operator import or_
 from torch import nn
 
 from shapes.errors import InputError
-from shapes.frozen import frozen
+from shapes.frozen import Names, frozen
 from shapes.model import (
     DELTA_CHUNK,
     AttentionShape,
@@ -54,7 +54,7 @@ class Recognised:
 
     model: ModelShape | None
     left_over: Mapping[str, str]
-    held: tuple[str, ...] = ()
+    held: Names = ()
 
 
 class Misfit(Exception):  # noqa: N818 # named for what it is
@@ -519,7 +519,7 @@ class Recogniser:
             self.left.setdefault(path, "parameter without a known role")
         return Recognised(model, dict(self.left), self._held())
 
-    def _held(self) -> tuple[str, ...]:
+    def _held(self) -> Names:
         """The outermost modules none of whose parameters was used."""
         # By identity: a tied head's matrix is used under the embedding's path.
         used = {id(self.module.get_parameter(path)) for path in self.graph.used}

@@ -8,14 +8,13 @@ from which operand of that product the formula still needs: the weight gives dgr
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from shapes.frozen import frozen
+from shapes.frozen import Sizes, Values, frozen
 from shapes.operators.types import Gemm, GroupedGemm, Operator, Phase
 from shapes.trace.dimensions import NAMES
 from shapes.trace.guards import count_operator
@@ -47,7 +46,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     ``stands_for``: path of a layer -> how many layers its operators count for (1 elsewhere).
     """
 
-    def __init__(self, module: nn.Module, stands_for: Mapping[str, int]) -> None:
+    def __init__(self, module: nn.Module, stands_for: Sizes) -> None:
         self.names = Names(module)
         super().__init__(self.names.of_module)
         self._stands_for = {id(module.get_submodule(path)): times for path, times in stands_for.items()}
@@ -163,7 +162,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def _emit(self, name: str, phase: Phase, product: Product, times: int) -> None:
         if min(product.m, product.n, product.k, product.batch) == 0:
             return
-        shared: dict[str, Any] = {
+        shared: Values = {
             "name": name,
             "phase": phase,
             "m": product.m,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Literal
 
-from shapes.frozen import frozen
+from shapes.frozen import Names, Sizes, frozen
 from shapes.operators.types import Operator
 
 
@@ -25,9 +25,9 @@ class Traced:
     parameters: int
     active_parameters: int | None
     model_type: str
-    opaque: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    dimensions: Mapping[str, int] = field(default_factory=dict)
+    opaque: Names = ()
+    notes: Names = ()
+    dimensions: Sizes = field(default_factory=dict)
     keys: Mapping[str, str] = field(default_factory=dict)
     path: Literal["trace"] = "trace"
 
