@@ -6,7 +6,6 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
@@ -160,7 +159,8 @@ def read_subject(
 def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | None, *, nearest: bool) -> Subject:
     model, released = as_it_runs(reading.model, workload, reading.workload)
     settled = settle_workload(replace(reading, model=model), workload)
-    problems = _split_problems(model, settled) if nearest else ()
+    # Experts asked of a model that has none are a mistake, not a shape: no rule says it.
+    problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe is not None) else ()
     runs = runnable_split(model, settled) if problems else settled
     try:
         found = operators(model, runs)
@@ -261,11 +261,6 @@ def _run_by(subject: Subject, stack: str | SoftwareStack | None) -> Subject:
     return subject if stack is None else replace(subject, stack=load_stack(stack), given=subject.given | {"stack"})
 
 
-def _split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
-    """What rules can say of a split: experts asked of a model that has none are a mistake, not a shape."""
-    return split_problems(model, workload) if workload.e == 1 or model.moe is not None else ()
-
-
 def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
     """A note on whose times are given in place of those of a split that cannot run."""
     asked = {problem.key: problem.value for problem in problems if problem.key is not None}
@@ -294,7 +289,7 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     return notes
 
 
-def as_it_runs(model: ModelShape, asked: Named, file: Named = MappingProxyType({})) -> tuple[ModelShape, Names]:
+def as_it_runs(model: ModelShape, asked: Named, file: Named) -> tuple[ModelShape, Names]:
     """``model`` in its release's formats, or in 16 bits where all of it trains or the caller says a type; notes.
 
     ``file``: the workload that the file gives.
@@ -350,8 +345,13 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
 def _within_positions(reading: Reading, values: Values, *, decodes: bool) -> Workload:
     """The workload of these fields; InputError for a sequence that the model has no positions for."""
     longest, s = reading.model.max_positions, values["s"]
-    if not decodes and longest is not None and isinstance(s, int) and s > longest:
-        raise InputError(f"expected at most the model's {longest} positions", where=reading.source, key="s", value=s)
+    refuse(
+        not decodes and longest is not None and isinstance(s, int) and s > longest,
+        f"expected at most the model's {longest} positions",
+        "s",
+        s,
+        where=reading.source,
+    )
     return Workload(**values)
 
 
@@ -484,8 +484,7 @@ def _arguments(example_inputs: object, where: str) -> tuple[Sequence[Any], Named
 
 def _check_dims(dims: Sizes | None, where: str) -> None:
     for name, size in (dims or {}).items():
-        if name not in DIMENSIONS:
-            raise InputError(f"expected one of {', '.join(DIMENSIONS)}", where=where, key=f"dims[{name!r}]", value=size)
+        refuse(name not in DIMENSIONS, f"expected one of {', '.join(DIMENSIONS)}", f"dims[{name!r}]", size, where=where)
         positive_int(size, f"dims[{name!r}]", where=where)
 
 

@@ -85,8 +85,7 @@ def jobs_of_op(op: str, sizes: Mapping[str, Sequence[int]], dtypes: Sequence[str
     one_of(op, OPS, "--op")
     needed = OPS[op]["sizes"]
     for size in needed:
-        if not sizes.get(size):
-            raise InputError(f"expected a size, a list or first:last:step for --op {op}", key=option_of(size))
+        refuse(not sizes.get(size), f"expected a size, a list or first:last:step for --op {op}", option_of(size))
     sweep: Values = {
         **OPS[op],
         **{key: sizes[size] for size, key in needed.items()},

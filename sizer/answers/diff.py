@@ -8,7 +8,7 @@ from math import exp, hypot, log
 from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Names, frozen, shown
 from shapes.memory import memory
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
@@ -69,7 +69,7 @@ class DiffBudgets:
             yield Violation(path, one.device, "max-memory", text)
 
 
-def budgets_of(table: Named, options: Iterable[str] = (), where: str = "") -> DiffBudgets:
+def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
     """The KEY=VALUE texts of ``--budget`` over a [tool.sizer.budgets] ``table`` of the file ``where``."""
     given: dict[str, tuple[Any, dict[str, str]]] = {
         key: (value, {"where": where, "key": f"tool.sizer.budgets.{key}"}) for key, value in table.items()
@@ -79,8 +79,7 @@ def budgets_of(table: Named, options: Iterable[str] = (), where: str = "") -> Di
         given[key] = value, {"key": f"--budget {key}"}
     found: dict[str, float] = {}
     for key, (value, named) in given.items():
-        if key not in _BUDGETS:
-            raise InputError(f"expected {' or '.join(_BUDGETS)}", value=value, **named)
+        refuse(key not in _BUDGETS, f"expected {' or '.join(_BUDGETS)}", value=value, **named)
         units, expected = _BUDGETS[key]
         size = _SIZE.fullmatch(str(value).strip())
         if size is None or size[2].lower() not in units or isinstance(value, bool):
@@ -217,8 +216,12 @@ def compare(
     assert there is not None
 
     def on(device: Device) -> DeviceDiff:
-        was, now = (None if one is None else _Priced(one, device, suppression) for one in (old, new))
-        return _device_diff(device.name, was, now)
+        one, two = (None if side is None else _Priced(side, device, suppression) for side in (old, new))
+        ratio, error = (None, None) if one is None or two is None else _ratio(one, two)
+        (was, before), (now, after) = (
+            (side.report.findings, side.figures) if side else ((), None) for side in (one, two)
+        )
+        return DeviceDiff(device.name, before, after, ratio, error, _further(now, was), _further(was, now))
 
     return FileDiff(there.where, there.model_type, there.stack.name, _changes(old, new), tuple(map(on, devices)))
 
@@ -251,12 +254,6 @@ def _figures(proposals: Proposals, report: Report) -> Figures:
         rate,
         memory(model, workload, device=device, implementation=subject.implementation).total_bytes,
     )
-
-
-def _device_diff(device: str, old: _Priced | None, new: _Priced | None) -> DeviceDiff:
-    ratio, error = (None, None) if old is None or new is None else _ratio(old, new)
-    (was, before), (now, after) = ((one.report.findings, one.figures) if one else ((), None) for one in (old, new))
-    return DeviceDiff(device, before, after, ratio, error, _further(now, was), _further(was, now))
 
 
 def _further(findings: Sequence[PricedFinding], others: Sequence[PricedFinding]) -> tuple[PricedFinding, ...]:

@@ -6,10 +6,10 @@ everything there is to see of it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from operator import itemgetter
-from typing import Unpack
+from typing import Any, Unpack
 
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -82,7 +82,7 @@ class OperatorTable(Printable):
         whole = sum(one["step_seconds"] or 0.0 for one in folded)
         for one in folded:
             one["share"] = one["step_seconds"] / whole if one["step_seconds"] is not None and whole else None
-        return _sorted(folded, self.sort)
+        return sorted(folded, key=_ORDERS[self.sort]) if self.sort in _ORDERS else folded
 
     def named(self, name: str) -> OperatorTable:
         """The table of the operators with ``name`` in their name; InputError where there is none."""
@@ -94,12 +94,12 @@ class OperatorTable(Printable):
         return replace(self, operators=tuple(op for op, _ in chosen), costs=tuple(cost for _, cost in chosen))
 
 
-def _sorted(folded: list[Values], by: str) -> list[Values]:
-    """The rows by name, or the largest first; "model": as they are."""
-    if by == "name":
-        return sorted(folded, key=itemgetter("name"))
-    key = {"time": "step_seconds", "flops": "step_flops"}.get(by)
-    return sorted(folded, key=lambda one: -(one[key] or 0.0)) if key else folded
+#: By name, or the largest first; "model" leaves rows as they are.
+_ORDERS: dict[str, Callable[[Values], Any]] = {
+    "name": itemgetter("name"),
+    "time": lambda one: -(one["step_seconds"] or 0.0),
+    "flops": lambda one: -one["step_flops"],
+}
 
 
 def _folded(rows: Sequence[Values]) -> Values:
@@ -160,7 +160,9 @@ _OF_COST = ("seconds", "bound", "tile_efficiency", "wave_efficiency", "source", 
 
 
 def _row(operator: Operator, cost: Cost | None) -> Values:
-    m, n, k = _dimensions(operator)
+    # Of attention its scores' product: queries x keys over the head dimension, a head at a time.
+    sizes = ("q_len", "kv_len", "head_dim") if isinstance(operator, Attention | CachedAttention) else "mnk"
+    m, n, k = (getattr(operator, name, None) for name in sizes)
     seconds = cost.seconds if cost is not None else None
     return {
         "name": operator.name,
@@ -186,13 +188,6 @@ def _row(operator: Operator, cost: Cost | None) -> Values:
 def visible_flops(operator: Operator) -> int:
     """FLOPs that an attention's mask leaves to be done; every one of any other operator."""
     return round(operator.visible_flops) if isinstance(operator, Attention) else operator.flops
-
-
-def _dimensions(operator: Operator) -> tuple[int | None, int | None, int | None]:
-    if isinstance(operator, Attention | CachedAttention):
-        # Its scores' product: queries x keys over the head dimension, a head at a time.
-        return operator.q_len, operator.kv_len, operator.head_dim
-    return getattr(operator, "m", None), getattr(operator, "n", None), getattr(operator, "k", None)
 
 
 @frozen

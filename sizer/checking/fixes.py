@@ -240,7 +240,9 @@ def fix(
     while (found := _next(now, levels, only, unsafe, checked))[1]:
         now = found[0]
         done.append(found[1])
-    saving = _saving(first.proposals, now.proposals) if done else None
+    before, after = first.proposals, now.proposals
+    scale, seconds = equal_work(before.subject, before.step, after.subject, after.step), before.step.seconds
+    saving = 1 - after.step.seconds * scale / seconds if done and seconds else None
     return Fixed(config, now.config, tuple(done), saving, found[2])
 
 
@@ -298,9 +300,3 @@ def _better(after: Report, before: Report, levels: Sequence[Severity]) -> bool:
         for severity, field, codes in now
     )
     return known and counts[0] < counts[1]
-
-
-def _saving(before: Proposals, after: Proposals) -> float | None:
-    """The share of a step saved at equal work."""
-    scale, seconds = equal_work(before.subject, before.step, after.subject, after.step), before.step.seconds
-    return 1 - after.step.seconds * scale / seconds if seconds else None

@@ -420,11 +420,6 @@ class _Cause:
         """Whether ``offer`` mends it, or is the change that one of its own makes."""
         return self.mended_by(offer) or any(offer.change.change == own.change.change for own in self.offers)
 
-    def changed_with(self, other: _Cause) -> bool:
-        """Whether the first way out of the error ``other`` fixes this one, which is none itself."""
-        errors = [one.finding.severity == "error" for one in (self, other)]
-        return errors == [False, True] and bool(other.offers) and self.mended_by(other.offers[0])
-
     def left(self, own: tuple[Offer, ...], there: PricedFinding | None) -> _Cause:
         """This cause with what fixes it ``own``, and where else it is fixed."""
         message = self.finding.message
@@ -446,7 +441,7 @@ def _price_of(offers: tuple[Offer, ...], otherwise_s: float | None = None) -> Va
 
 
 def findings_by_cause(
-    graded: Sequence[Graded], subject: Subject, *, measured: bool = False
+    graded: Sequence[Graded], subject: Subject, *, measured: bool
 ) -> tuple[list[PricedFinding], list[Offer]]:
     """One finding a cause, the worst first, and the best offer of each that has one.
 
@@ -575,7 +570,8 @@ def _priced_once(cause: _Cause, done: Sequence[_Cause]) -> _Cause:
     So is what the first way out of an error fixes: what cannot run is changed whatever else is.
     """
     for one in done:
-        if cause.changed_with(one):
+        # The first way out of an error fixes this one, which is none itself.
+        if one.finding.severity == "error" != cause.finding.severity and any(map(cause.mended_by, one.offers[:1])):
             return cause.left((), one.finding)
     above = [one for one in done if any(map(one.fixed_by, cause.offers))]
     own = tuple(offer for offer in cause.offers if not any(one.fixed_by(offer) for one in above))

@@ -122,8 +122,8 @@ def measured_costs(
     changed: Sequence[Subject],
     executor: Executor,
     *,
-    time_limit_s: float | None = None,
-    store: str | None = None,
+    time_limit_s: float | None,
+    store: str | None,
 ) -> MeasuredCosts:
     """Time every operator of ``baseline`` and of the ``changed`` subjects, in the same rounds as what it would replace.
 

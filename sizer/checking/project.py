@@ -106,18 +106,16 @@ class ProjectTable:
         self.demand(tables, "expected tables [[tool.sizer.per-file]]", "per-file")
         return [ProjectTable(self.file, f"{self.prefix}per-file.", rule) for rule in rules]
 
-    def is_of(self, config: str) -> bool:
-        """Whether a per-file table is of this file."""
-        pattern = self.values.get("path")
-        return isinstance(pattern, str) and _matches(config, pattern, str(self.file.parent))
-
 
 def load_defaults(config: str) -> Defaults:
     """Defaults for ``config`` (a path, or "-"): of the files that match, else the project's."""
     project = nearest_table(config)
     device, stack = None, None
     workload: Values = {}
-    for table in (project, *(rule for rule in project.per_file() if rule.is_of(config))):
+    for table in (
+        project,
+        *(rule for rule in project.per_file() if _matches(config, str(rule.values.get("path")), str(rule.file.parent))),
+    ):
         device, stack = table.text("device") or device, table.text("stack") or stack
         workload |= table.workload()
     fail_on = project.text("fail-on")
@@ -273,13 +271,14 @@ class Accepted:
 
     def new_in(self, report: Report) -> tuple[Report, int]:
         """``report`` with the findings that were not accepted, and how many were; what all save together is theirs."""
-        new = tuple(finding for finding in report.findings if not self._has(report, finding))
+        levels, known = (*SEVERITIES, None), self.severities  # None: it is not known
+        new = tuple(
+            one
+            for one in report.findings
+            if levels.index(one.severity) < levels.index(known.get(_identity(report, one, self.folder)))
+        )
         left = len(report.findings) - len(new)
         return replace(report, findings=new, joint=None if left else report.joint), left
-
-    def _has(self, report: Report, finding: PricedFinding) -> bool:
-        known = self.severities.get(_identity(report, finding, self.folder))
-        return known is not None and SEVERITIES.index(finding.severity) >= SEVERITIES.index(known)
 
 
 def load_accepted(file: str) -> Accepted:

@@ -80,8 +80,12 @@ def command(asked: Asked) -> None:
     refuse(asked.on is not None and asked.ray is None, "expected --ray ADDRESS with it", "--on", asked.on)
     asked.fix = True if asked.fix_only and asked.fix is None else asked.fix
     refuse(asked.unsafe_fixes and asked.fix is None, "expected --fix or --diff with it", "--unsafe-fixes", True)
-    if len(asked.devices) > 1 and (asked.measure or asked.fix is not None):
-        raise InputError("expected one, to measure on or to fix for", key="--device", value=", ".join(asked.devices))
+    refuse(
+        len(asked.devices) > 1 and (asked.measure or asked.fix is not None),
+        "expected one, to measure on or to fix for",
+        "--device",
+        ", ".join(asked.devices),
+    )
     found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else None)
     if asked.measure:
         from sizer.cli.measuring import chosen_executor

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from shapes.errors import InputError, decoded
+from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Names, frozen
 from sizer.cli.options import (
     Asked,
@@ -90,8 +90,7 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
 
 
 def _pairs(paths: Names, revision: str | None, models_only: bool) -> Iterator[Pair]:
-    if revision is None and len(paths) != 2:
-        raise InputError("expected OLD NEW (two files), or --git REV", key="diff", value=" ".join(paths))
+    refuse(revision is None and len(paths) != 2, "expected OLD NEW (two files), or --git REV", "diff", " ".join(paths))
     found = of_git(revision, paths) if revision is not None else [Pair(paths[1], Source(paths[0]), Source(paths[1]))]
     return (replace(pair, named=pair.named and not models_only) for pair in found)
 

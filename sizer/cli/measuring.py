@@ -82,11 +82,11 @@ def bench(asked: Asked) -> None:
 
 def _refuse(asked: Asked) -> None:
     """InputError for options that do not go together."""
-    if asked.suites and asked.config is not None:
-        raise InputError("expected one of CONFIG and --suite", key="bench")
+    refuse(asked.suites and asked.config is not None, "expected one of CONFIG and --suite", "bench")
     for option in ("shard", "dry_run"):
-        if vars(asked)[option] and not asked.suites:
-            raise InputError("expected --suite FILE with it", key=f"--{option.replace('_', '-')}")
+        refuse(
+            vars(asked)[option] and not asked.suites, "expected --suite FILE with it", f"--{option.replace('_', '-')}"
+        )
 
 
 def _planned(asked: Asked, settings: Named) -> Planned:
@@ -290,20 +290,16 @@ def import_(path: str | None, sources: Names) -> None:
 
 def _measured(name: str, opened: ExitStack) -> Iterable[Measurement]:
     """The measurements of an export or of another store."""
-    from shapes.measure.record import read_export
+    from shapes.errors import read_bounded, read_text
+    from shapes.measure.record import MAX_IMPORT, packed_lines, read_export
 
     if _is_store(name):
         return opened.enter_context(_open(name)).measurements()
-    return read_export(_lines(name), name)
-
-
-def _lines(name: str) -> list[str]:
-    from shapes.errors import read_bounded, read_text
-    from shapes.measure.record import MAX_IMPORT, packed_lines
-
     if name.endswith(".gz"):
-        return packed_lines(read_bounded(name, MAX_IMPORT), name)
-    return read_text(name, MAX_IMPORT).split("\n")
+        lines = packed_lines(read_bounded(name, MAX_IMPORT), name)
+    else:
+        lines = read_text(name, MAX_IMPORT).split("\n")
+    return read_export(lines, name)
 
 
 def _is_store(name: str) -> bool:

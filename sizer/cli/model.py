@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shapes.engines import ALIASES, FORMATS, USES, list_engines
-from shapes.errors import InputError, refuse
+from shapes.errors import refuse
 from shapes.workload import option_of
 from sizer.cli.options import (
     Asked,
@@ -129,8 +129,7 @@ def _demand(asked: Asked, *words: str) -> None:
     """InputError that names all of ``words``, options with an example of their values, that were not said."""
     said = {option_of(key) for key in given(asked.workload | {"step_time": vars(asked).get("step_time")})}
     missing = [word for word in words if word.partition(" ")[0] not in said]
-    if missing:
-        raise InputError(f"needs {' and '.join(missing)} too (values are examples)", where=asked.command)
+    refuse(missing, f"needs {' and '.join(missing)} too (values are examples)", where=asked.command)
 
 
 def _times(said: str) -> float | StepTimes:

@@ -109,8 +109,9 @@ def _said(texts: Names) -> Values:
     found = {}
     for text in texts:
         key, equals, value = text.partition("=")
-        if not equals or key not in _LIMITS:
-            raise InputError(f"expected KEY=VALUE, KEY one of {', '.join(_LIMITS)}", key="--limit", value=text)
+        refuse(
+            not equals or key not in _LIMITS, f"expected KEY=VALUE, KEY one of {', '.join(_LIMITS)}", "--limit", text
+        )
         name, read, expected = _LIMITS[key]
         found[name] = _read(read, expected, value, f"--limit {key}")
     return found

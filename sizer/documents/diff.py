@@ -122,15 +122,11 @@ def _rows(one: DeviceDiff) -> list[tuple[str, str, str, str]]:
     rows = []
     for column in FIGURES:
         old, new = (column.cell(side) if side is not None else Cell("") for side in (one.old, one.new))
-        change = "" if old.value == new.value else _change(column.name, old.value, new.value)
+        was, now, change = old.value, new.value, ""
+        if was and now is not None and was != now:
+            change = f"{100 * (now - was):+.1f} points" if column.name == "MFU" else f"{now / was - 1:+.2%}"
         rows.append((column.name, old.shown, new.shown, change))
     return rows
-
-
-def _change(name: str, old: float | None, new: float | None) -> str:
-    if not old or new is None:
-        return ""
-    return f"{100 * (new - old):+.1f} points" if name == "MFU" else f"{new / old - 1:+.2%}"
 
 
 def time_text(one: DeviceDiff) -> str:

@@ -100,31 +100,24 @@ def read_config(
     line: file, key, value, what was expected) for anything it cannot read, and UnknownModelType for an architecture no
     reader knows.
     """
-    if isinstance(source, Source):
-        return _read_source(source, config_format)
-    if isinstance(source, ModelShape):
-        return Reading(source, "shape", where or source.model_type)
-    if isinstance(source, (str, Path)):
-        held, notes = _opened(source, config_format, settings, root)
-        reading = _read_mapping(held, where or str(find_config(Path(source))), config_format, settings)
-        return replace(reading, notes=(*notes, *reading.notes))
-    found, named = plain_mapping(source)
-    # An object whose fields are llama's own names, and say no type.
-    own = isinstance(source, Mapping) or lacking(table("formats")["object"]["claim"], names_of(found))
-    return _read_mapping(found, where or named, config_format if own else config_format or "object", settings)
-
-
-def _read_source(source: Source, config_format: str | None) -> Reading:
-    said: Values = {"config_format": config_format, "settings": source.settings, "root": source.root}
-    if source.text is None:
-        reading = read_config(source.config, **said)
+    asked = source if isinstance(source, Source) else Source(source, settings or {}, root=root)
+    config = asked.config
+    if isinstance(config, ModelShape):
+        reading = Reading(config, "shape", where or config.model_type)
     else:
-        reading = read_text(source.text, where=str(source.config), **said)
-    if not source.training:
+        held, named, notes = _held(asked, config_format)
+        # An object whose fields are llama's own names, and say no type.
+        if not isinstance(config, str | Path | Mapping) and not lacking(
+            table("formats")["object"]["claim"], names_of(held)
+        ):
+            config_format = config_format or "object"
+        reading = _read_mapping(held, where or named, config_format, asked.settings)
+        reading = replace(reading, notes=(*notes, *reading.notes))
+    if not asked.training:
         return reading
     from sizer.readers.training import with_training
 
-    return with_training(reading, source.training)
+    return with_training(reading, asked.training)
 
 
 def read_text(
@@ -136,33 +129,33 @@ def read_text(
     root: str | Path | None = None,
 ) -> Reading:
     """Read a configuration's text; ``where`` names it in errors."""
-    return _read_mapping(_parse(text, where, config_format, settings, root), where, config_format, settings)
+    return read_config(Source(where, settings or {}, text=text, root=root), config_format=config_format)
 
 
-def load_mapping(source: object, root: str | Path | None = None) -> Config:
+def load_mapping(source: object) -> Config:
     """The keys of a configuration as they stand, settings applied: for what no reader knows and a trace takes."""
-    if isinstance(source, Source):
-        text, where = source.text, str(source.config)
-        found = _parse(text, where, None, {}, source.root) if text else load_mapping(source.config, source.root)
-        return with_settings(found, source.settings)
-    return _opened(source, None, {}, root)[0] if isinstance(source, (str, Path)) else plain_mapping(source)[0]
+    asked = source if isinstance(source, Source) else Source(source)
+    return with_settings(_held(replace(asked, settings={}), None)[0], asked.settings)
 
 
-def _opened(
-    source: str | Path, config_format: str | None, settings: Config | None, root: str | Path | None
-) -> tuple[Config, Names]:
-    """The keys of a file (of weights: what their headers say) or of a model that is named, and a note on it."""
-    if is_name(source):
+def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]:
+    """The keys of what is asked for (of weights: what their headers say), where they are from, a note on them."""
+    config = asked.config
+    if asked.text is not None:
+        return _parse(asked.text, str(config), config_format, asked), str(config), ()
+    if not isinstance(config, str | Path):
+        return *plain_mapping(config), ()
+    path = find_config(Path(config))
+    if is_name(config):
         from sizer.readers.released import released
 
-        config, note = released(str(source))
-        return config, (note,)
-    path = find_config(Path(source))
+        held, note = released(str(config))
+        return held, str(path), (note,)
     if is_weights(path):
         from sizer.readers.tensors import header
 
-        return header(path), ()
-    return _parse(load_text(path), str(path), config_format, settings, root), ()
+        return header(path), str(path), ()
+    return _parse(load_text(path), str(path), config_format, asked), str(path), ()
 
 
 def is_name(source: object) -> bool:
@@ -178,21 +171,19 @@ def is_name(source: object) -> bool:
     return not os.path.exists(text)
 
 
-def _parse(
-    text: str, where: str, config_format: str | None, settings: Config | None, root: str | Path | None
-) -> Config:
+def _parse(text: str, where: str, config_format: str | None, asked: Source) -> Config:
     """JSON or YAML with what it builds on; a nanoGPT Python file; a Megatron launch script."""
     check_size(text, where)
-    tree = Tree(where, root)
+    tree = Tree(where, asked.root)
     if where.endswith(".toml"):
         return parse_toml(text, where)
     if text.lstrip()[:1] != "{":
         if config_format == "nanogpt" or where.endswith(".py"):
             from sizer.readers.python_code import parse_code
 
-            return parse_code(text, where, settings or {})
+            return parse_code(text, where, asked.settings)
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
-            script: Config = megatron.parse_script(text, where, settings, tree)
+            script: Config = megatron.parse_script(text, where, asked.settings, tree)
             return script
     found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
     return {**found, "_bases": tree.names} if tree.names else found
@@ -218,27 +209,27 @@ def _reader(name: str) -> Any:
     return reader(name)
 
 
-def _read_mapping(config: Config, where: str, config_format: str | None, settings: Config | None) -> Reading:
+def _read_mapping(config: Config, where: str, config_format: str | None, settings: Config) -> Reading:
     if config_format is not None and config_format not in (*(known := _claims()), "object"):
         raise InputError(f"expected one of {', '.join(known)}", key="--config-format", value=config_format)
     chosen = config_format or recipe_of(config) or _format_of(config, where)
     if not isinstance(chosen, str):
         from sizer.readers.released import read_recipe
 
-        given, own = settings or {}, config.get("_variables", frozenset())
+        given, own = settings, config.get("_variables", frozenset())
         config = with_settings(config, {key: value for key, value in given.items() if at(config, key) is not None})
         rest = {key: value for key, value in given.items() if key not in own and at(config, key) is None}
         return read_recipe(chosen, config, where, lambda name: read_config(name, settings=rest), is_name)
     reader = _reader(chosen)
     normalised = getattr(reader, "normalised", dict)
-    keys = with_settings(normalised(config), settings or {}, normalised)
+    keys = with_settings(normalised(config), settings, normalised)
     found: Reading = reader.read(keys, where)
     used = found.asked | keys.get("_variables", frozenset())
     if "_tensors" in keys:
         from sizer.readers.tensors import proven
 
         found = proven(found, keys["_tensors"])
-    check_settings(settings or {}, used, where, normalised)
+    check_settings(settings, used, where, normalised)
     bases = (f"with what it builds on: {', '.join(keys['_bases'][:8])}",) if "_bases" in keys else ()
     unknown = unread(keys, used, reader.NAME, where)
     return replace(found, config=keys, notes=(*found.notes, *bases), unread=(*found.unread, *unknown))

@@ -225,16 +225,11 @@ def experts(
             said["shared"] = MlpShape(**{**told(fields, plain), "width": together})
         if always["scalars"]:
             said["router_parameters"] = fields.integer(*EXPERTS)
-        moe = with_experts(fields, **said)
+        number = said.pop("experts", None) or fields.integer(*EXPERTS)
+        moe = MoeShape(number, said.pop("top_k", None) or fields.top_k(number, *TOP_K), **said)
         return lambda layer: moe if has[layer] or other is None else other(layer)
 
     return part
-
-
-def with_experts(fields: Fields, width: int, **traits: Any) -> MoeShape:
-    """A mixture of the usual names' experts, unless ``traits`` say how many, which are further fields of MoeShape."""
-    experts = traits.pop("experts", None) or fields.integer(*EXPERTS)
-    return MoeShape(experts, traits.pop("top_k", None) or fields.top_k(experts, *TOP_K), width, **traits)
 
 
 def after_leading(fields: Fields) -> Chosen:

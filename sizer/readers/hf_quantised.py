@@ -58,9 +58,6 @@ class Names:
             for prefix in ("model", "language_model.model", "model.language_model")
         )
 
-    def name_the_head(self) -> bool:
-        return any(rest.endswith("lm_head") for _, rest in self.rules)
-
 
 #: Modules of a format of their own; the usual format with them.
 Named = tuple[tuple[Names, WeightFormat], ...]
@@ -146,7 +143,7 @@ def _with_formats(model: ModelShape, scheme: Scheme, fields: Fields) -> ModelSha
         alike = (one, scheme.said_of(layer))
         known[alike] = known.get(alike) or _quantised(one, stack.hidden, layer, scheme, fields)
         blocks.append(known[alike])
-    head = next((one for names, one in scheme.named if names.name_the_head()), None)
+    head = next((one for names, one in scheme.named if any(rest.endswith("lm_head") for _, rest in names.rules)), None)
     stacks = (*model.stacks[:-1], replace(stack, blocks=run_lengths(blocks)))
     return replace(model, stacks=stacks, head_weights=None if model.tied else head)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -131,11 +131,9 @@ def declared(name: str, fields: Fields) -> ModelShape:
     return family(part, mlps, ignored=tuple(traits.pop("ignored", ())), **traits)(fields)
 
 
-def _builders(names: Iterable[str]) -> dict[str, Builder]:
-    return {name: partial(declared, name) for name in names}
-
-
-DECODERS, HYBRIDS, ENCODERS = map(_builders, (_DECODERS, _HYBRIDS, _ENCODERS))
+DECODERS, HYBRIDS, ENCODERS = (
+    {name: partial(declared, name) for name in listed} for listed in (_DECODERS, _HYBRIDS, _ENCODERS)
+)
 
 
 NAME = "huggingface"

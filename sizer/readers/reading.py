@@ -114,10 +114,8 @@ class Fields:
 
     def count(self, *names: str, default: int = 0) -> int:
         """An integer of zero or more; null is ``default``."""
-        value = self.raw(*names, default=default)
-        if value is None or (value == 0 and not isinstance(value, bool)):
-            return default if value is None else 0
-        return positive_int(value, self.key_of(*names), where=self.where)
+        value = self.raw(*names, default=None)
+        return 0 if value == 0 and value is not False else self.optional(*names) or default
 
     def layers(self, *names: str) -> int:
         """A number of layers, within what any model has."""
@@ -154,11 +152,6 @@ class Fields:
             return True
         value = bool(value) if type(value) is int and value in (0, 1) else value
         return bool(self._checked(value, bool, "expected true or false", default, *names))
-
-    def switched_on(self, *names: str) -> str | None:
-        """The last of these flags that is set."""
-        on = [name for name in names if self.flag(name)]
-        return on[-1] if on else None
 
     def text(self, *names: str, default: str = "") -> str:
         return str(self._checked(self.raw(*names, default=default), str, "expected a string", default, *names))
@@ -316,7 +309,7 @@ class Source:
     settings: Config = field(default_factory=dict)
     training: Names = ()
     text: str | None = None
-    root: str | None = None
+    root: str | Path | None = None
 
 
 class Include(str):

@@ -113,8 +113,7 @@ def read_recipe(
     """
     key = next((one for one in row["model"].split("|") if at(config, one) is not None), row["model"])
     name = at(config, key)
-    if not isinstance(name, str):
-        raise InputError("expected a model's name", where=where, key=key, value=name)
+    refuse(not isinstance(name, str), "expected a model's name", key, name, where=where)
     try:
         called, notes = (name, ()) if is_name(name) else _folder(name, is_name)
         reading = read(called)

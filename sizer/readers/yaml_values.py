@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 from yaml.composer import Composer
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from sizer.readers.reading import Include, Values
 
 #: libyaml where PyYAML was built with it: ten times as fast.
@@ -28,8 +28,7 @@ _TAG = "tag:yaml.org,2002:"
 
 def parse_yaml(text: str, where: str, depth: int) -> object:
     """The value of a file of one document, nested at most ``depth`` deep. InputError for anything else."""
-    if len(text) > MAX_BYTES:
-        raise InputError(f"expected YAML of at most {MAX_BYTES // 2**10} KiB", where=where)
+    refuse(len(text) > MAX_BYTES, f"expected YAML of at most {MAX_BYTES // 2**10} KiB", where=where)
     loader = _Loader(text)
     try:
         node = loader.get_single_node()

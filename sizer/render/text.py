@@ -65,9 +65,9 @@ def _wrapped(text: str, page: Page, indent: int, hang: int, first: str = "") -> 
     return textwrap.wrap(text, max(page.width, 40), initial_indent=head, subsequent_indent=" " * hang)
 
 
-def _flowed(part: Text, page: Page, hang: int = 2) -> list[str]:
+def _flowed(part: Text, page: Page) -> list[str]:
     """A text's pieces, each in its style, on as many lines as a terminal needs; elsewhere on one."""
-    lines, used = [""], 0
+    lines, used, hang = [""], 0, 2
     for said, _, style in part.pieces:
         text = printable(said)
         whole = not page.terminal or used + len(text) <= page.width

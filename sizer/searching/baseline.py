@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import Any, Literal
 
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Named, frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import resize
 from shapes.step.stack import SoftwareStack
@@ -93,7 +93,8 @@ class Baseline:
         Without ``h`` it is the `usual_model` of about ``parameters``. Where nothing is said d_ff is the multiple of 256
         and ``step`` nearest to 8h/3, heads are `usual_heads`.
         """
-        given, run = _given({"hidden": h, **(dimensions or {})}), _workload(workload, scope)
+        given, usual = _given({"hidden": h, **(dimensions or {})}), {"dtype": "fp16"} if scope == "product" else {}
+        run = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **usual, **workload})
         if h is None and parameters is not None:
             vocab = next_multiple(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
             return cls(resize(usual_model(parameters, step, shards, run.p, vocab), **given), run, parameters, scope)
@@ -130,11 +131,6 @@ def _given(dimensions: Dimensions | None) -> dict[str, int]:
         elif value is not None:
             found[key] = positive_int(int(value), OPTIONS[key])
     return found
-
-
-def _workload(asked: Named, scope: Scope) -> Workload:
-    defaults: Values = {"b": DEFAULT_B, "s": DEFAULT_S, **({"dtype": "fp16"} if scope == "product" else {})}
-    return Workload(**{**defaults, **asked})
 
 
 def usual_heads(hidden: int, shards: int) -> int:

@@ -92,8 +92,7 @@ def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) 
         and not {"layer", "self_attention"}.isdisjoint(names),
     }
     for reason, holds in reasons.items():
-        if holds:
-            raise InputError(f"expected {reason} are not measured, --predict covers them", key="--measure")
+        refuse(holds, f"expected {reason} are not measured, --predict covers them", "--measure")
 
 
 def _job(name: PartName, model: ModelShape, block: Block, workload: Workload) -> Job:

@@ -20,7 +20,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 import sizer
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Values
 from shapes.step.stack import list_stacks
 from shapes.workload import OPTIONS, WORDS
@@ -80,14 +80,17 @@ _CONFIGS = ("config", "old", "new")
 def _allowed(key: str, value: Any, root: Path) -> Any:
     """An argument as the library takes it: a configuration's path below ``root``, and no other path."""
     if key not in _CONFIGS:
-        if isinstance(value, str) and (value.endswith(".toml") or not {"/", "\\"}.isdisjoint(value)):
-            raise InputError("expected a name", key=key, value=value)
+        refuse(
+            isinstance(value, str) and (value.endswith(".toml") or not {"/", "\\"}.isdisjoint(value)),
+            "expected a name",
+            key,
+            value,
+        )
         return value
     if isinstance(value, Mapping) or is_name(value):
         return Source(value)
     path = (root / value).resolve()
-    if not path.is_relative_to(root):
-        raise InputError(f"is outside of {root}, and not opened (sizer mcp --root DIR)", key=key, value=value)
+    refuse(not path.is_relative_to(root), f"is outside of {root}, and not opened (sizer mcp --root DIR)", key, value)
     return Source(str(path), root=str(root))
 
 

@@ -59,13 +59,13 @@ def is_script(text: str, where: str) -> bool:
     return text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text) is not None
 
 
-def parse_script(text: str, where: str, settings: Config | None, tree: Tree) -> Values:
+def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
     """The arguments of a script's (first) command that states a model, nothing run.
 
     ``settings`` give shell variables a value, whatever the script assigns. Values that only running would tell
     (``$(nproc)``, ``$1``) are left out and listed under ``_unknown``.
     """
-    preset = {key: str(value) for key, value in (settings or {}).items()}
+    preset = {key: str(value) for key, value in settings.items()}
     script = follow(text, where, preset, tree.sourced)
     try:
         words, notes = _model_command(script, where)
@@ -76,7 +76,9 @@ def parse_script(text: str, where: str, settings: Config | None, tree: Tree) -> 
     program = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
     options, further = _without_further(words[program:])
     arguments = parse_options(options)
-    unknown = {key: what for key, value in arguments.items() if (what := _unknown_value(value))}
+    unknown = {
+        key: what for key, value in arguments.items() if (what := unknown_in(value) if isinstance(value, str) else None)
+    }
     if script.undecided:
         lines = ", ".join(map(str, sorted(script.undecided)[:5]))
         notes.append(f"tests that only running could decide are taken as not holding (line {lines})")
@@ -206,10 +208,6 @@ def parse_options(words: Iterable[str]) -> Values:
         spelled, equals, attached = word[2:].partition("=")
         name, values = spelled.replace("-", "_"), [attached.strip("\"'")] if equals else []
     return arguments
-
-
-def _unknown_value(value: Any) -> str | None:
-    return unknown_in(value) if isinstance(value, str) else None
 
 
 def _devices(script: Script, text: str, words: list[str]) -> int | None:

@@ -330,7 +330,7 @@ def position_embedding(fields: Fields) -> str:
 
 
 def _gated(fields: Fields) -> bool:
-    return fields.switched_on("swiglu", "quick_geglu", "geglu", "gated_linear_unit") is not None
+    return True in [fields.flag(name) for name in ("swiglu", "quick_geglu", "geglu", "gated_linear_unit")]
 
 
 def _width(fields: Fields) -> int:

@@ -16,7 +16,7 @@ import re
 from collections.abc import Callable
 from typing import Any, Literal
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 
 #: A launch script is a few KiB.
@@ -86,8 +86,7 @@ class Scanner:
     """One pass over a script's text."""
 
     def __init__(self, text: str, where: str, *, line: int = 1) -> None:
-        if len(text) > MAX_SCRIPT:
-            raise InputError(f"expected a script of at most {MAX_SCRIPT} characters", where=where)
+        refuse(len(text) > MAX_SCRIPT, f"expected a script of at most {MAX_SCRIPT} characters", where=where)
         self.text = text.replace("\r\n", "\n").replace("\0", "")
         self.where = where
         self.at = 0
@@ -302,7 +301,7 @@ class Variables:
             pieces, quoted = self._part(part), part.quoted or part.kind == "text"
             if split and not quoted:
                 text = " ".join(pieces)
-                pieces = _blank_split(text)
+                pieces = re.findall("(?:\0[^\0]*\0|[^\\s\0])+", text)  # an unknown stays together
                 if text[:1].isspace() and current is not None:
                     fields.append(current)
                     current = None
@@ -439,8 +438,3 @@ def _evaluated(node: ast.expr, items: int, integer: Callable[[str], int]) -> Any
     if len(value) > items if isinstance(value, list) else abs(value) > 2**63:
         raise ValueError
     return value
-
-
-def _blank_split(text: str) -> list[str]:
-    """Split at blanks, keeping the text of an unknown together."""
-    return [piece for piece in re.findall("(?:\0[^\0]*\0|[^\\s\0])+", text) if piece]
