@@ -11,7 +11,7 @@ import pytest
 from shapes.errors import InputError
 from shapes.model.stages import trained_parameters
 from shapes.workload import Workload
-from sizer.readers import READERS, Source, read_config, read_text
+from sizer.readers import READERS, NoModel, Source, read_config, read_text
 
 MEGATRON = {"vocab-size": 50257, "num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
 NEOX = {"num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
@@ -573,6 +573,19 @@ def test_nemos_references_are_followed_and_its_mamba_is_read() -> None:
         read_text(NEMO.format(name="megatron_griffin") + "  vocab_size: 512\n", where="n.yaml")
     with pytest.raises(InputError, match=r"--set model\.vocab_size=N"):
         read_text(NEMO.format(name="megatron_gpt") + "  tokenizer: {library: x, model: '???'}\n", where="n.yaml")
+
+
+def test_nemos_product_is_worked_out_and_a_key_of_recurrences_alone_is_refused() -> None:
+    text = NEMO.format(name="megatron_gpt") + "  vocab_size: 512\n"
+    found: Any = read_text(text + "  ffn_hidden_size: '${multiply:3, ${.hidden_size}}'\n", where="n.yaml").model
+    assert found.main.blocks[0].mlp.width == 3 * found.hidden
+    with pytest.raises(InputError, match="recurrences"):
+        read_text(text + "  activations_checkpoint_recurrent: false\n", where="n.yaml")
+
+
+def test_a_model_of_another_program_with_nanogpts_sizes_is_not_nanogpts() -> None:
+    with pytest.raises(NoModel):
+        read_config({"_name": "llama2", "n_layer": 11, "n_head": 6, "n_embd": 768, "mlp_type": "relu2"})
 
 
 def test_accelerates_mesh_is_read_and_an_empty_section_is_nothing(tmp_path: Path) -> None:

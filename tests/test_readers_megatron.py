@@ -210,6 +210,9 @@ def test_a_script_without_a_model_says_so() -> None:
         ("--merge-file merges.txt", 50257, 50304),
         ("--tokenizer-model meta-llama/Llama-3.1-8B", 128256, 128256),
         ("--tokenizer-type Llama2Tokenizer --tokenizer-model $1", 32000, 32000),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model a/b/tokenizer.model", 32000, 32000),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model $A/llm-jp-tokenizer-100k.ver3.0b1.model", 99487, 99584),
+        ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path bigscience/tokenizer", 250680, 250752),
     ],
 )
 def test_without_a_vocabulary_the_tokenizers_is_taken_and_said(options: str, size: int, padded: int) -> None:
@@ -218,9 +221,17 @@ def test_without_a_vocabulary_the_tokenizers_is_taken_and_said(options: str, siz
     assert any(f"{size:,} tokens" in note for note in reading.notes)
 
 
-def test_an_unknown_tokenizer_asks_for_the_vocabulary() -> None:
-    with pytest.raises(InputError, match="--set vocab_size"):
-        script(PLAIN.replace("--vocab-size 50257", "--tokenizer-type SentencePieceTokenizer"))
+@pytest.mark.parametrize("kind", ["SentencePieceTokenizer", "Llama2Tokenizer --tokenizer-model $A/ours_v4.model"])
+def test_an_unknown_tokenizer_asks_for_the_vocabulary(kind: str) -> None:
+    with pytest.raises(InputError, match="--set vocab_size") as refused:
+        script(PLAIN.replace("--vocab-size 50257", f"--tokenizer-type {kind}"))
+    assert "\0" not in str(refused.value)
+
+
+def test_bigsciences_vocabulary_is_padded_to_what_it_says_and_an_old_batch_size_is_a_microbatch() -> None:
+    reading = script(PLAIN.replace("--vocab-size 50257", "--pad-vocab-size-to 250880").replace("--micro-b", "--b"))
+    assert reading.model.vocab == 250880
+    assert reading.workload["b"] == script(PLAIN).workload["b"]
 
 
 def test_latent_attention_and_a_list_of_sparse_layers() -> None:

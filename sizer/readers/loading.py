@@ -263,6 +263,8 @@ _VARIABLE = re.compile(r"\$\{(?:oc\.env:[A-Z]\w*,|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}
 #: A choice within Hydra's defaults: ``${model_engine}_actor``.
 _CHOICE = re.compile(r"\$\{(\w+)\}")
 _REFERENCE = re.compile(r"\$\{(\.?\w+(?:\.\w+)*)\}")
+#: NeMo's resolver, its factors written out.
+_PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}")
 MAX_REFERENCES = 10
 _SUFFIXES = (".yaml", ".yml", ".json")
 
@@ -399,6 +401,10 @@ def _referenced(value: Any, own: Config, root: Config) -> Any:
     """``value`` with OmegaConf's references followed: ``${a.b}`` from the root, ``${.b}`` in its own section."""
     if isinstance(value, Mapping):
         return {key: _referenced(one, value, root) for key, one in value.items()}
+    if isinstance(value, str) and value.startswith("${multiply:"):
+        said = _REFERENCE.sub(lambda one: str(_referenced(one[0], own, root)), value)
+        product = _PRODUCT.fullmatch(said)
+        return int(product[1]) * int(product[2]) if product else value
     for _ in range(MAX_REFERENCES):
         named = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         found = at(own if named[1].startswith(".") else root, named[1].lstrip(".")) if named else None

@@ -16,9 +16,10 @@ _TABLE = table("formats")[NAME]
 def read(config: Config, where: str) -> Reading:
     """Absent keys take NeMo's defaults: biases, tied embeddings, layer norms."""
     outer = Fields(config, where)
-    other = next((what for name, what in _TABLE["refused"].items() if name in outer.text("name")), None)
-    outer.refuse(other is not None, f"has no formula here: {other}", "name")
     section, trainer = outer.nested("model"), outer.nested("trainer")
+    said = (outer.text("name"), outer.nested("run").text("name"), *section.config)
+    other = next((what for name, what in _TABLE["refused"].items() if any(name in one for one in said)), None)
+    outer.refuse(other is not None, f"has no formula here: {other}", "name")
     optim = section.nested("optim")
     arguments = _arguments(section, optim)
     precision = str(trainer.raw("precision", default=""))

@@ -225,7 +225,7 @@ def vocabulary(
 
     Without ``vocab_size`` it is that of the first of ``tokenizers`` whose size is known, and ``extra`` tokens.
     """
-    padded = fields.optional("padded_vocab_size")
+    padded = fields.optional("padded_vocab_size", "pad_vocab_size_to")
     step = fields.integer("make_vocab_size_divisible_by", default=128) * fields.integer(ranks, default=1)
     if padded is not None:
         return padded, ()
@@ -235,7 +235,7 @@ def vocabulary(
     names = list(dict.fromkeys(filter(None, tokenizers())))
     name = next(filter(tokenizer_size, names), None)
     if name is None:
-        named = f" ({', '.join(names)})" if names else ""
+        named = f" ({', '.join(names)})".replace("\0", "") if names else ""
         expected = f"expected this key: the tokenizer{named} decides it and its size is not known"
         raise fields.error(f"{expected}; --set {fields.key_of('vocab_size')}=N", "vocab_size")
     size = (tokenizer_size(name) or 0) + (fields.count(extra) if extra else 0)

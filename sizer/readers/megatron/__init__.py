@@ -84,7 +84,7 @@ def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
         notes.append(f"tests that only running could decide are taken as not holding (line {lines})")
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
     notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
-    tokenizer = script.variables.values.get("TOKENIZER_MODEL")
+    tokenizer = arguments.get("tokenizer_model", script.variables.values.get("TOKENIZER_MODEL"))
     return {
         **{key: value for key, value in arguments.items() if key not in unknown},
         "_unknown": unknown,

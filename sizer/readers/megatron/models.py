@@ -76,15 +76,19 @@ def _model(fields: Fields, kind: str, *stacks: Stack, usual: str = "", **traits:
 
 
 def _tokenizers(fields: Fields) -> tuple[str, str]:
-    """The tokenizer, which decides the vocabulary: the tokenizer's model, else its type, else its files."""
+    """The tokenizer, which decides the vocabulary: the tokenizer's model, else its type, else its files.
+
+    A type says nothing of a model with a name of its own (llm-jp's under Llama2Tokenizer).
+    """
     unknown = fields.config.get("_unknown", {})
-    model = fields.raw("tokenizer_model", default=None) or unknown.get("tokenizer_model", "")
+    model = fields.raw("tokenizer_model", "tokenizer_name_or_path", default=None) or unknown.get("tokenizer_model", "")
     kind = fields.text("tokenizer_type")
     if not str(model).strip("/") or "$" in str(model)[:1]:
         model = fields.config.get("_tokenizer") or model
     if not kind and fields.raw("merge_file", default=unknown.get("merge_file")):
         kind = "GPT2BPETokenizer"
-    return str(model), kind
+    named = str(model).rstrip("/").rpartition("/")[2]
+    return str(model), "" if named and "$" not in named and not named.startswith("tokenizer.") else kind
 
 
 def _common(fields: Fields) -> Values:
