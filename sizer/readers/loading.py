@@ -401,10 +401,15 @@ def _referenced(value: Any, own: Config, root: Config) -> Any:
     """``value`` with OmegaConf's references followed: ``${a.b}`` from the root, ``${.b}`` in its own section."""
     if isinstance(value, Mapping):
         return {key: _referenced(one, value, root) for key, one in value.items()}
-    if isinstance(value, str) and value.startswith("${multiply:"):
-        said = _REFERENCE.sub(lambda one: str(_referenced(one[0], own, root)), value)
-        product = _PRODUCT.fullmatch(said)
+    if not isinstance(value, str):
+        return value
+    if value.startswith("${multiply:"):
+        product = _PRODUCT.fullmatch(_REFERENCE.sub(lambda one: str(_referenced(one[0], own, root)), value))
         return int(product[1]) * int(product[2]) if product else value
+    return _resolved(value, own, root)
+
+
+def _resolved(value: Any, own: Config, root: Config) -> Any:
     for _ in range(MAX_REFERENCES):
         named = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         found = at(own if named[1].startswith(".") else root, named[1].lstrip(".")) if named else None
