@@ -294,4 +294,4 @@ def test_without_a_device_it_is_the_one_here_which_a_cpu_is_not(tmp_path: Path) 
 
     outcome = CliRunner().invoke(command, ["--store", str(tmp_path / "store.db")])
     assert isinstance(outcome.exception, InputError)
-    assert "--device = 'none': here is CPU" in str(outcome.exception)
+    assert "--device: expected a device's name or .toml file: here is CPU" in str(outcome.exception)

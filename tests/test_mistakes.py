@@ -1,4 +1,4 @@
-"""Sixty mistakes that people make: each is one line that says what to do next, or is understood after all."""
+"""A hundred and thirty mistakes that people make: each is one line that says what to do next, or is understood."""
 
 from __future__ import annotations
 
@@ -100,6 +100,76 @@ SAID: list[tuple[str, str]] = [
     (f"bench --config {G}", "--config is now the CONFIG argument"),
     ("calibrate --seed 3", "--seed is now 0 always"),
     ("store list --store a.db", "sizer store --store FILE list"),
+    # Options, values and commands of other programs (Megatron-LM, transformers, vLLM, axolotl, Lightning, DeepSpeed).
+    (f"check --model {G}", "use the CONFIG argument"),
+    ("check --model-name-or-path Qwen/Qwen3-8B", "use the CONFIG argument"),
+    (f"check {G} --fp8", "use --dtype fp8"),
+    (f"check {G} --json", "use --format json"),
+    (f"check {G} --verbose", "use --format json"),
+    (f"check {G} -v", "-V: the version"),
+    (f"check {G} --no-color", "NO_COLOR=1"),
+    (f"check {G} --dry-run", "use --diff"),
+    (f"check {G} --strict", "use --fail-on info"),
+    (f"check {G} --explain SZ101", "`sizer explain CODE`"),
+    (f"check {G} --foo", "(sizer check --help-all)"),
+    (f"check {G} --devcie h100", "did you mean --device?"),
+    (f"check {G} --gradient-accumulation-steps 8", "microbatch x DP x accumulation steps"),
+    (f"check {G} --use-flash-attn", "use --attention fa2"),
+    (f"check {G} --recompute-activations", "use --checkpointing selective"),
+    (f"check {G} --gradient-checkpointing", "needs a value: Activation checkpointing: none, selective"),
+    (f"check {G} --attention ring", "did you mean auto, with --cp N?"),
+    (f"check {G} --dtype auto", "left out, the file's is taken"),
+    (f"check {G} --phase sft", "with --finetune full or lora"),
+    (f"check {G} --max_model_len 8192", "expected the phase decode with it"),
+    (f"check {G} --kv-cache-dtype fp8", "expected an inference phase with it"),
+    ("--device h100 check x.json", "options follow the command"),
+    (f"estimate {G}", "Did you mean memory, or check?"),
+    (f"serve {G}", "Did you mean plan --phase decode, or deploy?"),
+    (f"lint {G}", "Did you mean check?"),
+    (f"check {G} --format html -o tests", "is a directory"),
+    ("check - -", "standard input is read once"),
+    ("check ~/no-such.json", "no-such.json: cannot be read"),
+    ("check nope/*.json", "matches no file"),
+    ("check tests/*.json", "matches no file"),
+    ("check tests/nothing", "tests/nothing: no such file, and no model"),
+    (f"memory {G} --load-in-4bit", "use --finetune qlora"),
+    (f"memory {G} --deepspeed zero3", "use --zero 1, 2 or 3"),
+    (f"memory {G} --fsdp full_shard", "use --zero 3"),
+    (f"memory {G} --vram 24", "`sizer devices` lists their memory"),
+    (f"memory {G} --finetune LoRA", "did you mean lora?"),
+    (f"memory {G} --finetune peft", "did you mean lora?"),
+    (f"memory {G} --adapter DoRA", "did you mean lora?"),
+    (f"memory {G} --memory-utilization 90 --phase decode", "expected a share, above 0 and up to 1"),
+    (f"memory {G} --checkpointing unsloth", "did you mean full?"),
+    (f"memory {G} --precision bf16-mixed", "did you mean mixed?"),
+    (f"memory {G} --optimizer adamw_torch", "did you mean adamw?"),
+    (f"memory {G} {L}", "one configuration"),
+    (f"ops {G} --top 0", "--top"),
+    (f"plan {L} --nnodes 4 --global-batch 64", "--nnodes: use --gpus N"),
+    (f"plan {L} --gpus 8x4 --global-batch 64", "--gpus"),
+    (f"plan {L} {G} --gpus 8 --global-batch 64", "one configuration"),
+    (f"plan {L} --gpus 8 --phase decode --engine tgi", "did you mean transformers?"),
+    (f"plan {L} --gpus 8 --phase decode --qps 10", "--ttft and --tpot"),
+    (f"mfu {L} --tokens-per-second 12000 --gpus 8", "global batch x sequence / tokens a second"),
+    (f"mfu {L} --step-time nope.log --gpus 8 --global-batch 8", "or the log of a run"),
+    (f"mfu {L} --global-batch-tokens 4M --gpus 8 --step-time 1", "tokens / --sequence"),
+    (f"deploy {L} --dtype fp8", "--dtype is --recipe here"),
+    (f"deploy {L} --pp 2", "`sizer memory --pp N`"),
+    (f"deploy {L} --recipe awq", "did you mean int4?"),
+    (f"deploy {L} --recipe FP8", "did you mean fp8?"),
+    (f"deploy {L} --engine vLLM", "did you mean vllm?"),
+    (f"deploy {L} --engine llama.cpp", "engines of GGUF files are not known here"),
+    ("search 7B", "`sizer search --params 7B`"),
+    (f"search {L} --tolerance 0", "widen --range or --tolerance"),
+    (f"search {L} --what experts", "llama lacks a mixture of experts"),
+    ("search --h 4096 --device", "--device needs a value"),
+    (f"diff {G} {L} --budget max-memory=72", "such as 72GiB"),
+    (f"diff {G} {L} --budget max-step-regression=5", "such as 1%"),
+    ("diff --git HEAD", "not a git repository"),
+    ("explain SZ101 SZ102", "one rule"),
+    ("devices h100-smx", "nearest: h100-sxm"),
+    ("store ls", "Did you mean 'list'?"),
+    ("bench -m 1024", "-n: expected a size"),
 ]
 #: Spellings of other programs, and the same in ours.
 UNDERSTOOD = [
@@ -107,6 +177,10 @@ UNDERSTOOD = [
     (f"check {G} --batchsize=8 --seqlen 512 --format json", f"check {G} -b 8 -s 512 --format json"),
     (f"check {L} --tensor-parallel-size 8 --format json", f"check {L} --tp 8 --format json"),
     (f"check {L} -tp 8 --gpu b200 --format json", f"check {L} --tp 8 --device b200 --format json"),
+    (f"check {L} --device h100,b200 --format json", f"check {L} --device h100 --device b200 --format json"),
+    (f"check {L} --dtype BF16 --format JSON", f"check {L} --dtype bf16 --format json"),
+    (f"check {L} --max-sequence-length 2k --format json", f"check {L} -s 2048 --format json"),
+    (f"memory {G} --lora-r 8 --adapter lora", f"memory {G} --lora-rank 8 --finetune lora"),
     (f"check {L} --dtype bfloat16 --format json", f"check {L} --dtype bf16 --format json"),
     (f"check {L} --dtype fp8_e4m3 --format json", f"check {L} --dtype fp8 --format json"),
     (f"check {L} --recipe fp8-block --format json", f"check {L} --recipe blockwise --format json"),
@@ -124,8 +198,28 @@ def run(typed: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_there_are_sixty() -> None:
-    assert len({typed for typed, _ in SAID}) >= 60
+def test_there_are_a_hundred_and_thirty() -> None:
+    assert len({typed for typed, _ in SAID}) >= 130
+
+
+@pytest.mark.parametrize("typed", [["check", ""], ["memory", " "], ["diff", "", G]])
+def test_an_empty_argument_is_no_folder(typed: list[str]) -> None:
+    result = CliRunner().invoke(main, typed, prog_name="sizer", catch_exceptions=False)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "is a variable unset?" in result.stderr
+
+
+def test_a_tilde_that_a_shell_left_is_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "model.json").write_bytes((Path(__file__).parents[1] / G).read_bytes())
+    for name in ("HOME", "USERPROFILE"):
+        monkeypatch.setenv(name, str(tmp_path))
+    assert run("check ~/model.json")[0] == 1
+
+
+def test_a_global_batch_in_tokens_is_asked_about() -> None:
+    asked = "a step of 17 G tokens: --global-batch counts sequences"
+    assert asked in run(f"plan {G} --gpus 8 -s 1024 --global-batch 16M --top 1")[1]
+    assert asked not in run(f"plan {G} --gpus 8 -s 1024 --global-batch 16 --top 1")[1]
 
 
 @pytest.mark.parametrize(("typed", "said"), SAID, ids=[typed for typed, _ in SAID])

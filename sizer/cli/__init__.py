@@ -38,7 +38,10 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            near = nearest(args[0], COMMANDS)
+            from sizer.cli.options import spellings
+
+            meant = [spellings()["commands"].get(args[0].lower())]
+            near = [*filter(None, meant), *nearest(args[0], COMMANDS)]
             raise click.UsageError(
                 f"{error.format_message()}{f' Did you mean {near[0]}?' if near else ''}", ctx
             ) from None
@@ -49,6 +52,15 @@ class LazyGroup(click.Group):
             with formatter.section(title):
                 formatter.write_dl(lines)
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            from sizer.cli.options import say_line
+
+            say_line(f"{error.option_name}: options follow the command: sizer check config.json --tp 8 (sizer --help)")
+        ctx.exit(2)
+
     def invoke(self, ctx: click.Context) -> object:
         try:
             with line():
@@ -57,8 +69,7 @@ class LazyGroup(click.Group):
             # One line, as for every other mistake: click's own message is four.
             from sizer.cli.options import say_line, usage_text
 
-            where = error.ctx.command_path if error.ctx is not None else "sizer"
-            say_line(f"{usage_text(error)} ({where} --help)")
+            say_line(usage_text(error))
         except Exception as error:
             said = error if isinstance(error, InputError) else blamed(error)
             if said is None:

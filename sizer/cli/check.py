@@ -16,6 +16,7 @@ from sizer.cli.options import (
     MODELS,
     Asked,
     codes,
+    config_name,
     exceeds,
     left_open,
     option_error,
@@ -66,7 +67,7 @@ class _Found:
     "check stack workload config measuring ray rules output",
     "For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192",
 )
-@click.argument("configs", nargs=-1, metavar="CONFIG...", shell_complete=MODELS)
+@click.argument("configs", nargs=-1, type=config_name, metavar="CONFIG...", shell_complete=MODELS)
 def command(asked: Asked) -> None:
     """Check configurations (files, directories, globs, or - for standard input) and price each finding in step time.
 
@@ -76,6 +77,7 @@ def command(asked: Asked) -> None:
 
     if not asked.configs:
         raise InputError(_nothing_named())
+    refuse(asked.configs.count("-") > 1, "standard input is read once: expected - once", "CONFIG", "-")
     refuse(asked.ray is not None and not asked.measure, "expected --measure with it", "--ray", asked.ray)
     refuse(asked.on is not None and asked.ray is None, "expected --ray ADDRESS with it", "--on", asked.on)
     asked.fix = True if asked.fix_only and asked.fix is None else asked.fix

@@ -18,6 +18,7 @@ from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Names, frozen
 from sizer.cli.options import (
     Asked,
+    config_name,
     exceeds,
     option_error,
     say_line,
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
 
 @subcommand("diff", "diff stack workload rules output")
-@click.argument("paths", nargs=-1, metavar="[OLD NEW | --git REV [PATH...]]")
+@click.argument("paths", nargs=-1, type=config_name, metavar="[OLD NEW | --git REV [PATH...]]")
 def command(asked: Asked) -> None:
     """Price a change of configurations: step, MFU, memory, findings added and fixed.
 
@@ -179,9 +180,7 @@ def _git(*arguments: str, of: str | None = None, top: Path | None = None) -> byt
         raise InputError(f"git cannot be run: {error.strerror}", key="--git") from None
     if ran.returncode:
         said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
-        raise InputError(
-            "expected a revision that git knows" if of is not None else f"git: {said[-1] if said else 'failed'}",
-            key="--git",
-            value=of,
-        )
+        unknown = of is not None and "not a git repository" not in "".join(said)
+        expected = "expected a revision that git knows" if unknown else f"git: {said[-1] if said else 'failed'}"
+        raise InputError(expected, key="--git", value=of)
     return ran.stdout

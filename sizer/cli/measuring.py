@@ -18,7 +18,18 @@ import click
 from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Names, Values
 from shapes.program import install
-from sizer.cli.options import Asked, Command, declared, given, output_options, say, say_line, subcommand, write_answer
+from sizer.cli.options import (
+    Asked,
+    Command,
+    config_name,
+    declared,
+    given,
+    output_options,
+    say,
+    say_line,
+    subcommand,
+    write_answer,
+)
 from sizer.process import KEPT, working
 
 if TYPE_CHECKING:
@@ -55,7 +66,7 @@ def chosen_executor(
 
 
 @subcommand("bench", "bench ray output")
-@click.argument("config", required=False, metavar="[all | CONFIG]")
+@click.argument("config", type=config_name, required=False, metavar="[all | CONFIG]")
 def bench(asked: Asked) -> None:
     """Measure operators, a configuration's operators (with their predictions) or a suite on the device at hand.
 
@@ -191,7 +202,7 @@ def calibrate(device: str | None, store: str | None, write: bool) -> None:
         here = chosen_executor(None, None).environment
         target = here.accelerator
     if target is None:
-        raise InputError(f"here is {here.device}: expected a .toml file of it", key="--device", value="none")
+        raise InputError(f"expected a device's name or .toml file: here is {here.device}, no known one", key="--device")
     with Store.open(store, create=False) as kept:
         records = stored_products(kept, target)
         if not records:

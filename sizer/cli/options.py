@@ -124,6 +124,13 @@ def completing(*sources: str) -> Callable[[click.Context, click.Parameter, str],
     return complete
 
 
+def config_name(said: str) -> str:
+    """What a CONFIG argument says: ~ is the home, where a shell left it, too; nothing is not the folder here."""
+    if not said.strip():
+        raise click.BadParameter("expected a file, a folder or a glob: is a variable unset?")
+    return os.path.expanduser(said)
+
+
 #: What CONFIG completes: names of models, and files.
 MODELS = completing("sizer.readers.released:model_names")
 DEVICES = completing("shapes.device:list_devices")
@@ -201,14 +208,27 @@ def _squeezed(name: str) -> str:
 
 def usage_text(error: click.UsageError) -> str:
     """What click says of a command's words; of an option or argument that the command has not, what says the same."""
-    known, said = spellings(), error.format_message()
-    instead = known["instead"].get(error.ctx.command_path.partition(" ")[2] if error.ctx is not None else "", {})
+    path = error.ctx.command_path if error.ctx is not None else "sizer"
+    instead, said = spellings()["instead"].get(path.partition(" ")[2], {}), error.format_message()
+    own = {word: vars(one).get("help") for one in (error.ctx.command.params if error.ctx else ()) for word in one.opts}
     if isinstance(error, click.NoSuchOption):
-        name = error.option_name.lstrip("-")
-        if name in instead:
-            return f"{error.option_name} is {instead[name]}"
-        return f"{error.option_name} is now {known['removed'][name]}" if name in known["removed"] else said
-    return f"{said}: {instead['argument']}" if "extra argument" in said and "argument" in instead else said
+        return _no_such_option(error.option_name, path, own, instead)
+    if isinstance(error, click.BadOptionUsage):
+        said = f"{error.option_name} needs a value: {own.get(error.option_name)}"
+    return f"{said}: {instead['argument']}" if "extra argument" in said and instead else f"{said} ({path} --help)"
+
+
+def _no_such_option(name: str, path: str, own: Iterable[str], instead: Values) -> str:
+    """What an option that a command has not is called here, by its sense; by letters only where few differ."""
+    from difflib import get_close_matches
+
+    known = spellings()
+    for table, verb in ((instead, " is"), (known["removed"], " is now"), (known["meant"], ": use")):
+        if found := {_squeezed(key): said for key, said in table.items()}.get(_squeezed(name)):
+            return f"{name}{verb} {found}"
+    near = [f"; did you mean {one}?" for one in get_close_matches(name, own, 1, 0.75)]
+    further = "-all" * (path.rpartition(" ")[2] in _options()["brief"])
+    return f"No such option {name}{''.join(near)} ({path} --help{further})"
 
 
 class Command(click.Command):
@@ -220,7 +240,11 @@ class Command(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {word for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
-        return super().parse_args(ctx, [self._ours(word, own) for word in args])
+        try:
+            return super().parse_args(ctx, [self._ours(word, own) for word in args])
+        except click.BadOptionUsage as error:
+            error.ctx = error.ctx or ctx
+            raise
 
     @staticmethod
     def _ours(word: str, own: set[str]) -> str:
@@ -270,8 +294,9 @@ class Asked(SimpleNamespace):
 
         config = config or self.config
         refuse(
-            "://" in config,
-            "expected a file or a model's name, such as Qwen/Qwen3-8B (--download asks the hub)",
+            "://" in config or re.fullmatch(r"[0-9.]+[bBmM]", config) is not None,
+            "expected a file or a model's name, such as Qwen/Qwen3-8B (--download asks the hub); "
+            "`sizer search --params 7B` sizes a new one",
             where=config,
         )
         if self.download and is_name(config):
@@ -324,7 +349,7 @@ def subcommand(
 
 def _part(part: str, command: str, words: dict[str, Iterable[str]]) -> Callable[[F], F]:
     if "CONFIG" in part:
-        return click.argument("config", required=part == "CONFIG", shell_complete=MODELS)
+        return click.argument("config", type=config_name, required=part == "CONFIG", shell_complete=MODELS)
     if part == "workload":
         return workload_options
     return output_options(command) if part == "output" else declared(part, **words if part == command else {})
@@ -336,7 +361,7 @@ def _allow(options: Values) -> None:
     refuse((cards is None) is not (rate is None), "expected --nics and --nic-gbps together", "--nics", cards)
     behind = f":{watts}W" * (watts is not None) + f":{cards}x{rate}Gb" * (cards is not None)
     key = "devices" if "devices" in options else "device"
-    asked = options.get(key)
+    asked = options[key] = codes(options[key]) if key == "devices" else options.get(key)
     if behind and isinstance(asked, tuple):
         options[key] = tuple(name + behind for name in asked or (DEFAULT_DEVICE,))
     elif behind:
@@ -348,8 +373,8 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value not in self.choices:
-            key = param.opts[-1] if param is not None else ""
-            value = spellings()["values"].get(key.lstrip("-"), {}).get(value.lower(), value)
+            key, said = param.opts[-1] if param is not None else "", value.lower()
+            value = said if said in self.choices else spellings()["values"].get(key.lstrip("-"), {}).get(said, value)
         if value not in self.choices:
             expected = f"expected one of {', '.join(self.choices)}"
             raise InputError(expected + _meant(expected, key, value), key=key, value=value)
@@ -431,8 +456,8 @@ def _meant(expected: str, key: str | None, value: object) -> str:
         from sizer.readers.reading import table
 
         start, choices = "expected ", list(table("hf_defaults"))
-    near = [sense] if sense else nearest(said, choices) if start == "expected " else []
-    return f"; did you mean {near[0]}?" if near and near[0] != said else ""
+    near = [said] if said in choices else [sense] if sense else nearest(said, choices) if start == "expected " else []
+    return f"; did you mean {near[0]}?" if near and near[0] != str(value) else ""
 
 
 def output_options(command: str) -> Callable[[F], F]:

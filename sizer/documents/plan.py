@@ -41,10 +41,13 @@ def document(answer: Plan) -> Document:
         "indistinguishable"
     )
     simplest = f"recommended, the simplest of the {answer.indistinguishable} within that of the fastest"
+    tokens = answer.global_batch * w.s
+    many = f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"
     parts = (
         Text(found, "head"),
         Text(head),
         Text(fit),
+        *lines([many] if tokens > 2**30 else []),
         Table(simplest, SPLIT, [best]),
         Charts(lambda: timeline(best.workload, best.microbatches, best.seconds, best.bubble_s)),
         *lines([_training(answer)]),

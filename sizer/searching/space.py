@@ -235,7 +235,7 @@ class NothingLeftError(InputError):
 def nothing_left(what: str, excluded: Sizes) -> NothingLeftError:
     """The error of a search whose constraints leave no candidate: it names the one that excludes the most."""
     if not excluded:
-        return NothingLeftError(f"no candidate for {what}: expected a range that holds one", key="--range")
+        return NothingLeftError(f"no candidate for {what}: widen --range or --tolerance")
     worst = max(excluded, key=excluded.__getitem__)
     said = f"{worst} excludes the most ({excluded[worst]}); widen --range or --tolerance"
     return NothingLeftError(f"no candidate for {what} is left: {said}{', or search --what model' * (what != 'model')}")
