@@ -41,6 +41,9 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "qwen2_5_vl": ({**QWEN, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "qwen2_5_vl_text"),
     "qwen3_vl": ({**QWEN, "deepstack_visual_indexes": [0, 2]}, "qwen3_vl_text"),
     "kimi_k25": ({**SEEN}, "deepseek_v3"),
+    "lfm2_vl": ({**SEEN, "num_patches": 36, "vision_use_head": False}, "lfm2"),
+    "glm4v": ({**QWEN, "image_size": 112, "patch_size": 14}, "glm4v_text"),
+    "glm4v_moe": ({**QWEN, "image_size": 112, "patch_size": 14, "attention_bias": True}, "glm4v_moe_text"),
     "internvl": ({**SEEN, "image_size": [448, 448], "patch_size": [14, 14], "attention_bias": True}, "qwen2"),
     "llama4": (
         {

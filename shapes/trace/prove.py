@@ -359,7 +359,10 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     made: Any = type(module)
     with torch.device("cpu"), without_initialization():
         dtype = next(module.parameters()).dtype
-        copy = made._from_config(deepcopy(module.config), dtype=dtype, attn_implementation="eager")
+        try:
+            copy = made._from_config(deepcopy(module.config), dtype=dtype, attn_implementation="eager")
+        except RuntimeError as error:
+            raise InputError(f"not enough memory to look at the buffers of {made.__name__}") from error
     return dict(copy.named_buffers())
 
 

@@ -40,6 +40,7 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
     def vectors(name: str, times: int = 1) -> tuple[tuple[str, int], ...]:
         return tuple((key, times * value(size)) for one in (spec, around) for key, size in one.get(name, {}).items())
 
+    vision.ignore(*spec.get("ignored", ()))
     hidden, heads = value("h"), value("heads")
     dim = vision.quotient(hidden, heads, f"the tower's hidden size {hidden}", "num_attention_heads")
     traits: Values = {
@@ -48,7 +49,9 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
     traits["qk_norm"] = "full" if traits.get("qk_norm") else "none"
     traits["rotary_dim"] = traits.get("rotary_dim", 0) * dim
     core = AttentionShape(heads, heads, dim, causal=False, **traits)
-    block = Block(core, MlpShape(value("width"), **spec["mlp"]), norm_weights=spec["norm_weights"], dropout=0.0)
+    norms = spec["norm_weights"]  # or by the kind of norm
+    norms = norms if isinstance(norms, int) else vision.choice(vision.text("norm_type", default="rms_norm"), norms, "norm_type")
+    block = Block(core, MlpShape(value("width"), **spec["mlp"]), norm_weights=norms, dropout=0.0)
     blocks = [replace(block, extra=vectors("layer"))] * value("layers")
     if "window_size" in spec["defaults"]:  # windows of so many pixels a side but in the layers listed
         window = (value("window_size") // value("patch")) ** 2
@@ -82,7 +85,7 @@ def _reader(outer: Fields, spec: Config, around: Config, text: int) -> Callable[
         if one.isdigit() or one == "text":
             return text if one == "text" else int(one)
         if one == "patches":
-            return (value("side") // value("patch")) ** 2
+            return (value("image_size") // value("patch")) ** 2
         if one in names:
             return value(names[one])
         fields, key = (outer, one[1:]) if one.startswith(".") else (vision, one)
@@ -91,6 +94,8 @@ def _reader(outer: Fields, spec: Config, around: Config, text: int) -> Callable[
         given = fields.raw(*spelled, default=defaults.get(key))
         if isinstance(given, list) and given and all(size == given[0] for size in given):
             return Fields({key: given[0]}, fields.where, prefix=fields.prefix).integer(key)  # height and width
+        if isinstance(given, bool):
+            return int(given)
         return fields.integer(*spelled, default=defaults.get(key))
 
     def value(said: str) -> int:
