@@ -96,6 +96,7 @@ LOOPS = frozenset({"dbrx"})
 HEADLESS = frozenset({"glm4v_moe_text"})
 #: Read as another type is, whose class has towers (or is not in transformers), or is proven elsewhere.
 ALIKE = {"kimi_k2", "mimo", "phi4_multimodal", "phi4mm", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"}
+ALIKE |= {"Dream", "PanguEmbedded", "grok", "llada", "minicpm", "sdar", "sdar_moe", "step3_text"}
 ALIKE |= {"glm4v_text", "qwen3_vl_moe_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"}
 
 
@@ -165,9 +166,37 @@ PUBLISHED = [
     (LING, 16_255_638_528),
     (DEEPSEEK, 16_375_728_128),
 ]
+#: Of releases with code of their own: what qwen2-7b has, and models as wide as llama-8b.
+OWN = {"hidden_size": 3584, "intermediate_size": 18944, "num_hidden_layers": 28, "num_attention_heads": 28}
+OWN |= {"num_key_value_heads": 4, "vocab_size": 151936, "tie_word_embeddings": False}
+OF_4096 = {"hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "num_hidden_layers": 32}
+OF_4096 |= {"head_dim": 128, "vocab_size": 151936}
+MINICPM = {"vocab_size": 73448}
+LLADA = {"model_type": "llada", "architectures": ["LLaDAModelLM"], "d_model": 4096, "n_heads": 32, "n_kv_heads": 32}
+LLADA |= {"n_layers": 32, "mlp_hidden_size": 12288, "vocab_size": 126464, "weight_tying": False}
+GROK = {"model_type": "git", "architectures": ["Grok1ForCausalLM"], "hidden_size": 8192, "intermediate_size": 32768}
+GROK |= {"moe_intermediate_size": 16384, "num_experts_per_tok": 2, "num_local_experts": 8, "residual_moe": True}
+GROK |= {"num_attention_heads": 64, "num_key_value_heads": 8, "num_hidden_layers": 64, "vocab_size": 131072}
+STEP3 = {"model_type": "step3_text", "hidden_size": 7168, "intermediate_size": 18432, "num_attention_heads": 64}
+STEP3 |= {"num_attention_groups": 1, "num_hidden_layers": 61, "head_dim": 256, "share_q_dim": 2048, "moe_top_k": 3}
+STEP3 |= {"moe_num_experts": 48, "moe_intermediate_size": 5120, "share_expert_dim": 5120, "vocab_size": 128815}
+STEP3 |= {"moe_layers_enum": ",".join(map(str, range(4, 60)))}
+HUNYUAN = {"model_type": "hunyuan_v1_moe", **OF_4096, "intermediate_size": 3072, "moe_topk": [8] * 32}
+HUNYUAN |= {"moe_intermediate_size": [3072] * 32, "num_experts": 64, "num_shared_expert": [1] * 32}
+HUNYUAN |= {"vocab_size": 128167, "tie_word_embeddings": True}
 #: Of more than one file name: total in billions, as the authors round it.
 ROUNDED = [
     ({"model_type": "longcat_flash", "vocab_size": 131072, "zero_expert_num": 256}, 560),
+    (OWN | {"model_type": "Dream", "architectures": ["DreamModel"], "vocab_size": 152064}, 7.62),
+    (OWN | {"model_type": "internvl_chat", "llm_config": {"model_type": "qwen2", **OWN}}, 7.61),
+    (OWN | {**OF_4096, "model_type": "PanguEmbedded", "num_hidden_layers": 34, "intermediate_size": 12800}, 8.03),
+    (OWN | {"model_type": "sdar", **OF_4096, "intermediate_size": 12288, "num_hidden_layers": 36}, 8.19),
+    (OWN | {"model_type": "minicpm", **OF_4096, "intermediate_size": 16384, "num_key_value_heads": 2} | MINICPM, 8.19),
+    (LLADA, 8.0156),
+    (GROK, 269.5),
+    (STEP3, 316),
+    (LING | {"model_type": "bailing_moe_linear", "layer_group_size": 5}, 16.4),
+    (HUNYUAN, 80.39),
     ({"model_type": "phi4mm", "num_attention_heads": 24, "num_key_value_heads": 8, "tie_word_embeddings": True}, 3.8),
 ]
 

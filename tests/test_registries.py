@@ -124,6 +124,8 @@ def test_a_model_type_has_its_defaults(model_type: str) -> None:
         "head_dim": 128,
         "n_routed_experts": 8,
         "moe_intermediate_size": 64,
+        "mlp_hidden_size": 64,
+        "share_q_dim": 64,
     }
     if model_type == "mamba2":
         settings["num_heads"] = 64  # whose product with head_dim the class checks

@@ -385,7 +385,9 @@ class _Forward:
             "v-norm": attention.v_norm,
             "rotary": attention.rotary_dim > 0,
             "borrowed": attention.keys_values == "borrowed",
+            "q-lora": attention.q_lora_rank is not None,
         }
+        runs["q_a_norm"] = partial(self.norm, n=rows * (attention.q_lora_rank or 0))
         numbers = {
             "q_bytes": q * e,
             "k_bytes": k * e,
@@ -395,9 +397,9 @@ class _Forward:
         modules = {"one": "one-key-product", "borrowed": "borrowed-keys"}
         module = modules.get(attention.keys_values, "one-product" if "qkv_proj" in runs else "three-products")
         if isinstance(attention, MlaShape):
-            ranks = attention.q_lora_rank or 0, attention.kv_lora_rank
-            module, words["q-lora"], numbers["latent_bytes"] = "latent-up", ranks[0] > 0, rows * ranks[1] * e
-            runs["q_a_norm"], runs["kv_a_norm"] = (partial(self.norm, n=rows * rank) for rank in ranks)
+            rank = attention.kv_lora_rank
+            module, numbers["latent_bytes"] = "latent-up", rows * rank * e
+            runs["kv_a_norm"] = partial(self.norm, n=rows * rank)
             self.play("latent", tensors, words, runs, **numbers)
         with self.marked("mla_up_proj" if module == "latent-up" else ""):
             for name in (module, "positions"):

@@ -177,7 +177,8 @@ class AttentionShape:
     number a head (step3p7). ``keys_values``: of a matrix each, values of the keys' matrix (gemma4), or an earlier
     layer's keys and values (gemma3n). ``v_norm``: values are normed, without a weight.
     ``inputs``: hidden sizes that the projections read (EAGLE-3's draft: 2). ``indexer`` chooses the keys. ``cores``:
-    times that the core runs, on parts of the values (diffllama: 2).
+    times that the core runs, on parts of the values (diffllama: 2). ``q_lora_rank``: of a normed latent that the
+    queries come through (Step-3).
     """
 
     heads: int
@@ -202,6 +203,7 @@ class AttentionShape:
     inputs: int = 1
     indexer: Indexer | None = None
     cores: int = 1
+    q_lora_rank: int | None = None
 
     def __post_init__(self) -> None:
         positive(self, "heads", "kv_heads", "head_dim")
@@ -222,7 +224,8 @@ class AttentionShape:
             ("v", self.kv_heads, self.v_dim, self.qkv_bias),
         )[: {"apart": 3, "one": 2, "borrowed": 1}[self.keys_values]]
         # Keys and values of cross attention come from another sequence, so the three cannot be one product.
-        together = len(parts) == 3 and not self.cross and k_bias == self.qkv_bias
+        rank = self.q_lora_rank
+        together = len(parts) == 3 and not self.cross and k_bias == self.qkv_bias and rank is None
         if together and (self.fused_qkv if fused is None else fused):
             units = tuple((number, size) for _, number, size, _ in parts)
             rows = sum(number * size for number, size in units)
@@ -232,6 +235,9 @@ class AttentionShape:
                 Linear(f"attention.{name}_proj", number * size, inner, bias, "column", units=((number, size),))
                 for name, number, size, bias in parts
             )
+        if rank is not None:
+            queries = replace(inward[0], name="attention.q_b_proj", in_features=rank)
+            inward = (Linear("attention.q_a_proj", rank, inner), queries, *inward[1:])
         if self.gate in ("apart", "heads"):
             units = ((self.heads, self.v_dim if self.gate == "apart" else 1),)
             inward += (Linear("attention.g_proj", units[0][0] * units[0][1], hidden, False, "column", units=units),)
@@ -249,6 +255,7 @@ class AttentionShape:
         norms = (("attention.q_norm", heads * self.head_dim), ("attention.k_norm", kv_heads * self.head_dim))
         norms = norms[:1] if self.keys_values == "borrowed" else norms
         found = norms * (self.qk_norm_weights if self.qk_norm != "none" else 0)
+        found += (("attention.q_a_norm", self.q_lora_rank),) if self.q_lora_rank else ()
         found += (("attention.sinks", self.on_shard(t)[0]),) * self.sinks
         return found + (self.indexer.vectors() if self.indexer else ())
 

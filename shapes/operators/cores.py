@@ -204,6 +204,8 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
     else:
         if attention.qk_norm != "none":
             parts.append(("qk_norm", "norm", turned * attention.head_dim, NORM))
+        if attention.q_lora_rank:
+            parts.append(("latent_norm", "norm", attention.q_lora_rank, NORM))
         if attention.v_norm and attention.keys_values != "borrowed":
             parts.append(("v_norm", "norm", kv_heads * attention.v_dim, NORM))
     if attention.gate != "none":

@@ -50,7 +50,11 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
     traits["rotary_dim"] = traits.get("rotary_dim", 0) * dim
     core = AttentionShape(heads, heads, dim, causal=False, **traits)
     norms = spec["norm_weights"]  # or by the kind of norm
-    norms = norms if isinstance(norms, int) else vision.choice(vision.text("norm_type", default="rms_norm"), norms, "norm_type")
+    norms = (
+        norms
+        if isinstance(norms, int)
+        else vision.choice(vision.text("norm_type", default="rms_norm"), norms, "norm_type")
+    )
     block = Block(core, MlpShape(value("width"), **spec["mlp"]), norm_weights=norms, dropout=0.0)
     blocks = [replace(block, extra=vectors("layer"))] * value("layers")
     if "window_size" in spec["defaults"]:  # windows of so many pixels a side but in the layers listed
