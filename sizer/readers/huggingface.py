@@ -198,7 +198,7 @@ def _builder(model_type: str, fields: Fields) -> Builder:
 
 
 def _type_of(outer: Fields) -> str:
-    model_type = _TABLE["types_of_classes"].get(architecture_of(outer), outer.text("model_type"))
+    model_type: str = _TABLE["types_of_classes"].get(architecture_of(outer), outer.text("model_type"))
     refuse(not model_type, "expected a model_type: which architecture is this?", "model_type", where=outer.where)
     outer.refuse(
         model_type.endswith("_assistant"),
