@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from shapes.memory import Memory, memory
+from shapes.memory import Memory, memory, memory_of_parameters
 from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
 from shapes.memory.tape import Tape, declared, line_of, listing
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, parameter_count
 from shapes.model.stages import ShardParameters
 from shapes.workload import Workload
 
@@ -202,6 +202,12 @@ def test_a_tied_embedding_meets_its_heads_gradient_and_their_sum() -> None:
     assert both.bytes - alone.bytes == 50000 * 256 * 2
 
 
+def test_an_embedding_that_is_frozen_has_no_gradient() -> None:
+    for finetune, moments_there in (("full", 1), ("lora", 0)):
+        step = Step(llama(2), Workload(b=1, s=16, finetune=finetune))  # type: ignore[arg-type]
+        assert len(moments_of(step, NEW, "gradient of the embedding")) == moments_there
+
+
 def test_a_mask_goes_when_the_last_layer_that_reads_it_has_run_backward() -> None:
     attention, mlp = AttentionShape(8, 8, 32), MlpShape(1024)
     local = Block(replace(attention, window=64), mlp)
@@ -365,6 +371,9 @@ def test_megatron_keeps_a_dummy_gradient_of_each_shape_of_matrix() -> None:
     found = memory(model, w, implementation="megatron")
     shapes = {(3 * 256, 256), (256, 256), (2 * 1024, 256), (256, 1024)}
     assert bytes_of(found, "dummy_wgrads") == 2 * sum(rows * columns for rows, columns in shapes)
+    experts = memory(mixture(), w, implementation="megatron")
+    shapes = {(3 * 256, 256), (256, 256), (8, 256), (2 * 512, 256), (256, 512)}
+    assert bytes_of(experts, "dummy_wgrads") == 2 * sum(rows * columns for rows, columns in shapes)
     assert "dummy_wgrads" not in memory(model, replace(w, d=2, zero=3), implementation="megatron").components
     assert "dummy_wgrads" not in memory(model, w).components
 
@@ -381,6 +390,14 @@ def test_inference_holds_logits_of_the_last_position_and_decode_of_the_steps() -
     assert bytes_of(prefill, "logits") == 4 * 1000 * (2 + 4)
     decode = memory(model, Workload(b=4, s=512, phase="decode", speculative=2, context=512))
     assert bytes_of(decode, "logits") == 4 * 3 * 1000 * (2 + 4)
+
+
+@pytest.mark.parametrize(("dtype", "element"), [("fp64", 8), ("fp32", 4), ("tf32", 4), ("bf16", 2), ("fp16", 2)])
+def test_weights_of_inference_are_as_wide_as_what_they_multiply(dtype: str, element: int) -> None:
+    model, w = llama(2), Workload(b=1, s=64, phase="infer", dtype=dtype)  # type: ignore[arg-type]
+    assert bytes_of(memory(model, w), "weights") == element * parameter_count(model.tensors())
+    least, half = (memory_of_parameters(10**10, replace(w, dtype=one)) for one in (dtype, "bf16"))  # type: ignore[arg-type]
+    assert least - half == pytest.approx((element - 2) * 10**10, rel=1e-4)
 
 
 def test_nccl_takes_its_share_only_where_there_is_more_than_one_device() -> None:

@@ -101,6 +101,7 @@ def test_where_there_are_no_findings_to_say_it_a_split_that_cannot_run_is_refuse
         ({"p": 4, "vpp": 8}, []),
         ({"vpp": 99, "t": 2}, []),
         ({"p": 4, "vpp": 9}, ["vpp"]),
+        ({"p": 32}, []),
         ({"p": 33}, ["p"]),
     ],
 )

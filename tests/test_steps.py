@@ -279,6 +279,14 @@ def test_a_token_passes_every_stage_of_a_pipeline_that_decodes() -> None:
     assert seconds[-1] < 1.5 * seconds[0]
 
 
+def test_a_step_without_a_stack_or_a_workload_is_its_operators_added_up() -> None:
+    workload = Workload(b=1)
+    listed, stack = operators(LLAMA, workload), load_stack("megatron-core-te")
+    bare = Pricer(H100).step(listed, workload, LLAMA), Pricer(H100, stack=stack).step(listed)
+    assert [step.cost for step in bare] == [None, None]
+    assert bare[0].seconds == bare[1].seconds < Pricer(H100, stack=stack).step(listed, workload, LLAMA).seconds
+
+
 def test_layers_need_not_divide_over_stages_and_the_slowest_is_the_one_with_more_work() -> None:
     # 32 layers over 5 stages: 7 on each of four, and on the last as many as stay below them with its head.
     last = work(*_priced(Workload(b=1, p=5)))

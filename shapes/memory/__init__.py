@@ -152,7 +152,7 @@ def memory_of_parameters(parameters: int, workload: Workload) -> int:
     tensors = (ParameterTensor("parameters", (side, side), 1, "block"),)
     precision = precision_named(workload.precision or default_precision(workload))
     if not workload.train:
-        return weight_bytes(tensors, "bf16" if workload.dtype == "tf32" else workload.dtype) + CONTEXT_BYTES
+        return weight_bytes(tensors, "fp32" if workload.dtype == "tf32" else workload.dtype) + CONTEXT_BYTES
     states = optimizer_state_bytes(tensors, workload.optimizer or "adamw", precision) + side * side * precision.master
     sizes = ((states, 1), (side * side * precision.gradients, 2), (side * side * precision.weights, 3))
     return CONTEXT_BYTES + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
@@ -176,8 +176,9 @@ def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
 
 def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     model, workload = step.model, step.workload
-    dtype = weight_dtype or ("bf16" if workload.dtype == "tf32" else workload.dtype)
-    one_of(dtype, WEIGHT_DTYPES, "weight_dtype")
+    dtype = weight_dtype or ("fp32" if workload.dtype == "tf32" else workload.dtype)
+    if weight_dtype:
+        one_of(dtype, WEIGHT_DTYPES, "weight_dtype")
     n, size = parameter_count(step.tensors), weight_bytes(step.tensors, dtype)
     formats = () if weight_dtype else dict.fromkeys(one.weights.title for one in step.tensors if one.weights)
     if formats:
