@@ -205,10 +205,7 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
     try:
         return read_config(source, config_format=config_format)
     except UnknownModelType as error:
-        return _recognised(source, error)
-
-
-def _recognised(source: object, unknown: UnknownModelType) -> Reading:
+        unknown = error
     from shapes.trace import MissingExtra, recognise_config
 
     plain, where = _plain(source), _where(source)

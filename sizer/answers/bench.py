@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import itertools
 import json
@@ -278,13 +277,11 @@ class Bencher:
         for job, operator in listed:
             title, count = (job.title, 1) if operator is None else (f"{operator.name} {operator.phase}", operator.count)
             work = operator or (job.work if isinstance(job.work, Gemm | Attention) and not job.kernel else None)
-            rows.append(Row(title, sweep.results.get(job.key), self._predicted_s(work), count))
+            seconds = None
+            with suppress(InputError):  # a dtype that the device's file has no figures for
+                seconds = predict(work, self.device).seconds if work is not None and self.device is not None else None
+            rows.append(Row(title, sweep.results.get(job.key), seconds, count))
         return Table(rows, sweep, self.executor.environment, notes)
-
-    def _predicted_s(self, work: Operator | None) -> float | None:
-        with contextlib.suppress(InputError):  # a dtype that the device's file has no figures for
-            return predict(work, self.device).seconds if work is not None and self.device is not None else None
-        return None
 
     def _summary(self, suite: Suite, sweep: Sweep | None, results: int) -> Values:
         """``sweep`` None: it was stopped."""

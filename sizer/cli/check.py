@@ -27,7 +27,6 @@ from sizer.cli.options import (
 
 if TYPE_CHECKING:
     from shapes.measure import Executor
-    from sizer.answers.operator_table import Overviews
     from sizer.checking.checks import Settled
     from sizer.checking.findings import Checked, Report
     from sizer.checking.fixes import ConfigText, Fixed
@@ -204,17 +203,14 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
     shown = replace(checked, reports=tuple(one for one in checked.reports if one.findings or not asked.quiet))
     if not shown.reports and found.refused:
         return  # all that is to be said was
-    if shown.reports or asked.format_ != "text":
-        asked.answer(_pages(found, shown) if found.subjects else shown)
+    if found.subjects:  # of each report that is shown all there is to see
+        from shapes.device import load_device
+        from sizer.answers.operator_table import Overviews, overview
 
-
-def _pages(found: _Found, shown: Checked) -> Overviews:
-    """Of each report that is shown all there is to see."""
-    from shapes.device import load_device
-    from sizer.answers.operator_table import Overviews, overview
-
-    reports = shown.reports
-    return Overviews(tuple(overview(found.subjects[one.path], load_device(one.device), one) for one in reports))
+        seen = (overview(found.subjects[one.path], load_device(one.device), one) for one in shown.reports)
+        asked.answer(Overviews(tuple(seen)))
+    elif shown.reports or asked.format_ != "text":
+        asked.answer(shown)
 
 
 def _nothing_named() -> str:

@@ -70,25 +70,13 @@ def deploy(asked: Asked) -> None:
 
 
 #: Fields of the workload that a plan does not find itself.
-_TAKEN = (
-    "images",
-    "dtype",
-    "attention",
-    "optimizer",
-    "precision",
-    "implementation",
-    "finetune",
-    "s",
-    "context",
-    "kv_dtype",
-    "phase",
-)
+_TAKEN = "images dtype attention optimizer precision implementation finetune s context kv_dtype phase"
 
 
 @subcommand("plan", "CONFIG device stack plan config output")
 @workload_option("gpus", help="Devices.")
 @workload_option("global_batch", help="Sequences a step, over all devices.")
-@several(*(workload_option(field) for field in _TAKEN))
+@several(*(workload_option(field) for field in _TAKEN.split()))
 def plan(asked: Asked) -> None:
     """List the fastest ways to spread a training step over N devices, or with --phase decode to serve the model.
 

@@ -312,8 +312,7 @@ def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Call
     return lambda layer, kind: made(layer) if made and kind in kinds else None
 
 
-_OF_STACK = {"dropout", "norms", "norm_weights", "parallel", "streams", "layer_before", "layer_extra", "augment"}
-_OF_STACK |= {"final_norm", "positions", "embedding_norm", "mixer", "kinds", "alone", "sparse_before", "sparse_extra"}
+_OF_STACK = {*(stack.__kwdefaults__ or ()), "final_norm", "positions", "embedding_norm"}
 
 
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:

@@ -67,30 +67,26 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
     texts = lru_cache(maxsize=None)(text_of)
     for path, device, findings, step_s, _ in looked_at(answer):
         for finding in findings:
-            yield _of_finding(path, device, finding, step_s, texts(path))
+            parts = [f"{finding.field} = {finding.value}: {finding.message}"]
+            if cost := cost_text(finding, step_s):
+                parts.append(f"{cost} on {device}")
+            if finding.suggestions:
+                parts.append(f"try {change_text(finding.suggestions[0])}")
+            yield Annotation(
+                path,
+                place_of(finding, path, texts(path)),
+                finding.severity,
+                finding.code,
+                finding.slug,
+                device,
+                finding.field,
+                "; ".join(parts),
+                finding.codes or (finding.code,),
+                tuple((suggestion_text(one, step_s), one.fix) for one in finding.suggestions if one.fix is not None),
+            )
     for broken in () if isinstance(answer, Checked) else answer.violations:
         name = broken.budget
         yield Annotation(broken.path, None, "error", name, "budget", broken.device, "", broken.message, (name,))
-
-
-def _of_finding(path: str, device: str, finding: PricedFinding, step_s: float | None, text: str | None) -> Annotation:
-    parts = [f"{finding.field} = {finding.value}: {finding.message}"]
-    if cost := cost_text(finding, step_s):
-        parts.append(f"{cost} on {device}")
-    if finding.suggestions:
-        parts.append(f"try {change_text(finding.suggestions[0])}")
-    return Annotation(
-        path,
-        place_of(finding, path, text),
-        finding.severity,
-        finding.code,
-        finding.slug,
-        device,
-        finding.field,
-        "; ".join(parts),
-        finding.codes or (finding.code,),
-        tuple((suggestion_text(one, step_s), one.fix) for one in finding.suggestions if one.fix is not None),
-    )
 
 
 def title(code: str) -> str:

@@ -231,18 +231,9 @@ def server(version: str) -> LanguageServer:
     def closed(params: types.DidCloseTextDocumentParams) -> None:
         serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(params.text_document.uri, []))
 
-    @serving.feature(types.TEXT_DOCUMENT_HOVER)
-    def hovered(params: types.HoverParams) -> types.Hover | None:
-        return of(params, hover, params.position)
-
-    @serving.feature(types.TEXT_DOCUMENT_COMPLETION)
-    def completed(params: types.CompletionParams) -> list[types.CompletionItem] | None:
-        return of(params, completions, params.position)
-
-    @serving.feature(types.TEXT_DOCUMENT_CODE_ACTION)
-    def acted(params: types.CodeActionParams) -> list[types.CodeAction] | None:
-        return of(params, actions, params.range)
-
+    serving.feature(types.TEXT_DOCUMENT_HOVER)(lambda params: of(params, hover, params.position))
+    serving.feature(types.TEXT_DOCUMENT_COMPLETION)(lambda params: of(params, completions, params.position))
+    serving.feature(types.TEXT_DOCUMENT_CODE_ACTION)(lambda params: of(params, actions, params.range))
     return serving
 
 
