@@ -1,8 +1,8 @@
-"""Element types by the names the field uses, and their sizes."""
+"""Element types by the names the field uses, their sizes, and sizes as kernels take them."""
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from shapes.errors import InputError
 
@@ -32,3 +32,8 @@ def dtype_bytes(dtype: str) -> int:
     if dtype not in BYTES:
         raise InputError(f"expected one of {', '.join(DTYPES)}", key="dtype", value=dtype)
     return BYTES[dtype]
+
+
+def next_multiple(value: Any, step: Any) -> Any:
+    """The least multiple of ``step`` that is no less than ``value``; of columns and arrays, too."""
+    return -(-value // step) * step

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from shapes.dtypes import next_multiple
 from shapes.errors import InputError, one_of
 from shapes.frozen import Named, Names, frozen
 from shapes.toml_table import DATA, Table, content, load, named
@@ -54,13 +55,15 @@ class Takes:
         """How ``kernel`` runs these head dimensions, or why it does not take them."""
         if (d_qk, d_v) in self.pairs:
             return Run(kernel, d_qk, d_v, None, (), self.built, self.source, self.verified)
-        aligned = _up(max(d_qk, d_v), self.multiple)
+        aligned = next_multiple(max(d_qk, d_v), self.multiple)
         copied = aligned if d_qk % self.multiple or d_v % self.multiple else None
         if reason := self._refusal(aligned, copied):
             return reason
         bucket = next((built for built in self.built if built >= aligned), aligned)
         # Without a list of what it is built for, each dimension is computed as it is.
-        qk, v = (bucket, bucket) if self.built else (_up(d_qk, self.multiple), _up(d_v, self.multiple))
+        qk, v = (
+            (bucket, bucket) if self.built else (next_multiple(one, self.multiple) for one in (d_qk, d_v))
+        )
         return Run(kernel, qk, v, copied, (), self.built, self.source, self.verified)
 
     def _refusal(self, aligned: int, copied: int | None) -> str:
@@ -195,7 +198,3 @@ def _accepted(kernel: Kernel, generation: str, dtype: str, d_qk: int, d_v: int, 
         if one.covers(generation, dtype, training) and not isinstance(found, Run):
             found = one.run(kernel.name, d_qk, d_v)
     return found
-
-
-def _up(dimension: int, multiple: int) -> int:
-    return -(-dimension // multiple) * multiple

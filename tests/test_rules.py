@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 import sizer
 from shapes.cost import predict_many
 from shapes.device import load_device
+from shapes.dtypes import next_multiple
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack, Unproven
 from shapes.model.resize import dimensions, resize
@@ -21,7 +22,7 @@ from shapes.workload import Workload
 from sizer.checking.findings import PricedFinding, Report
 from sizer.render import render
 from sizer.rules import MERGED, RULES, find_rule
-from sizer.rules.base import Context, Finding, NotApplicable, largest_power_of_two, next_multiple, shard_text
+from sizer.rules.base import Context, Finding, NotApplicable, largest_power_of_two, shard_text
 
 REPORT = Path(__file__).parent.parent / "reports" / "rules.md"
 CONFIGS = Path(__file__).parent / "data" / "configs"

@@ -31,7 +31,7 @@ from numpy.typing import ArrayLike
 from shapes.cost.constants import LARGE, GemmConstants, alignment_constants, gemm_constants
 from shapes.cost.corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds
 from shapes.device import Device, load_device
-from shapes.dtypes import BYTES
+from shapes.dtypes import BYTES, next_multiple
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.operators.types import Layout
@@ -297,7 +297,7 @@ def padded_times(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmT
         return times
     *before, many = sizes[:, off]
     step, constants = PADDED_BYTES // by.size, by.constants
-    pm, pn, pk = (-(-dim // step) * step for dim in before)
+    pm, pn, pk = next_multiple(sizes[:3, off], step)
     ahead = gemm_times(np.array([pm, pn, pk, many]), by).seconds
     skinny = constants.small or constants
     for (rows, columns), (more, wider) in (((before[0], before[2]), (pm, pk)), ((before[2], before[1]), (pk, pn))):

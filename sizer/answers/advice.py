@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from shapes.device import Device, load_device
-from shapes.dtypes import dtype_bytes
+from shapes.dtypes import dtype_bytes, next_multiple
 from shapes.errors import positive_int
 
 #: Bytes a row should be a multiple of on A100 and every later NVIDIA data-centre GPU.
@@ -32,7 +32,7 @@ def round_to_alignment(
             target.peak(dtype)  # a type the device does not know has no requirement, which is not "any width will do"
             multiple = target.alignment_elements(dtype)
     step = positive_int(multiple, "multiple") * tp
-    return -(-value // step) * step
+    return int(next_multiple(value, step))
 
 
 def pad_vocab(vocab: int, tp: int = 1, device: str | Device | None = None, *, dtype: str = "bf16") -> int:

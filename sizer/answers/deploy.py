@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, get_args
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.dtypes import next_multiple
 from shapes.engines import ALIASES, FORMATS, USES, Engine, Fact, Verdict, list_engines, load_engine
 from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import frozen, shown
@@ -201,7 +202,7 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: tuple[int, int], device: Dev
         own, held = {"expert_d_ff": expert_tp, "experts": ep}, dimensions(model)
         for name in fact.of:
             if name in held:
-                yield _size(fact, name, -(-held[name] // fact.padded) * fact.padded, own.get(name, tp))
+                yield _size(fact, name, next_multiple(held[name], fact.padded), own.get(name, tp))
 
 
 def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
@@ -214,7 +215,7 @@ def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
     }.get(fact.check, (size % step == 0, f"not a multiple of {step}"))
     if fact.check == "divides":
         otherwise = f"does not divide over {ranks} ranks"
-    return _said(fact, holds, f"{name} {size}", otherwise, size, -(-size // step) * step)
+    return _said(fact, holds, f"{name} {size}", otherwise, size, next_multiple(size, step))
 
 
 def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
@@ -227,7 +228,7 @@ def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterat
         if side.features % fact.multiple and known.features % fact.multiple == 0:
             worst[side.dimension] = side
     for side in worst.values():
-        features, padded = side.features, -(-side.features // fact.multiple) * fact.multiple
+        features, padded = side.features, next_multiple(side.features, fact.multiple)
         said = f"{side.matrix}: {side.share}"
         yield _said(fact, features == padded, said, f"not a multiple of {fact.multiple}", features, padded)
 

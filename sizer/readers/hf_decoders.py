@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from shapes.dtypes import next_multiple
 from shapes.model import (
     AttentionShape,
     Augment,
@@ -194,7 +195,7 @@ def _decilm_layer(own: Fields, plain: AttentionShape, hidden: int, bias: bool) -
         attention = replace(plain, kv_heads=shared, window=core.optional("window_length"))
     if has_mlp:
         width = int(2 * ffn.number("ffn_mult") * hidden / 3)
-        mlp = MlpShape(-(-width // 256) * 256, bias=bias)
+        mlp = MlpShape(next_multiple(width, 256), bias=bias)
     return Block(attention, mlp, norms=len(there), before=straight)
 
 
@@ -583,4 +584,4 @@ def lfm2_width(fields: Fields) -> int:
         return width
     step = fields.integer("block_multiple_of")
     width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * int(2 * width / 3))
-    return -(-width // step) * step
+    return int(next_multiple(width, step))

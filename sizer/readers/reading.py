@@ -17,6 +17,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse, shorten
 from shapes.frozen import Named, frozen
 from shapes.frozen import Names as Names
@@ -231,7 +232,7 @@ def vocabulary(
         return padded, ()
     size = fields.optional("vocab_size")
     if size is not None:
-        return -(-size // step) * step, ("the vocabulary is the padded one, as the products use it",)
+        return next_multiple(size, step), ("the vocabulary is the padded one, as the products use it",)
     names = list(dict.fromkeys(filter(None, tokenizers())))
     name = next(filter(tokenizer_size, names), None)
     if name is None:
@@ -239,7 +240,7 @@ def vocabulary(
         expected = f"expected this key: the tokenizer{named} decides it and its size is not known"
         raise fields.error(f"{expected}; --set {fields.key_of('vocab_size')}=N", "vocab_size")
     size = (tokenizer_size(name) or 0) + (fields.count(extra) if extra else 0)
-    padded = -(-size // step) * step
+    padded = next_multiple(size, step)
     return padded, (f"no vocab_size: {size:,} tokens of {name} are taken, padded to {padded:,}",)
 
 

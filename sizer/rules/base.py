@@ -240,10 +240,6 @@ def largest_power_of_two(value: int) -> int:
     return value & -value
 
 
-def next_multiple(value: int, step: int) -> int:
-    return -(-value // step) * step
-
-
 def neighbours(value: int, step: int) -> tuple[int, ...]:
     """The multiples of ``step`` next to ``value``, below (if positive) and above."""
     below = value // step * step

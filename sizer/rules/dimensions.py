@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
+from shapes.dtypes import next_multiple
 from shapes.model import AttentionShape, ModelShape, named
 from shapes.model.resize import Side, sides
 from shapes.operators.parallel import divides_over, head_counts, mlp_widths
@@ -22,7 +23,6 @@ from sizer.rules.base import (
     Suggestion,
     nearest_first,
     neighbours,
-    next_multiple,
     power_text,
     powers_near,
     rule,

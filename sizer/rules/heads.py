@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import gcd
 
 from shapes.cost import run_for
+from shapes.dtypes import next_multiple
 from shapes.kernels import Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
 from shapes.operators.types import Attention
@@ -18,7 +19,6 @@ from sizer.rules.base import (
     heads_that_keep_hidden,
     nearest_first,
     neighbours,
-    next_multiple,
     powers_near,
     rule,
     shard_text,

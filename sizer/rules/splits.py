@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from functools import partial
 from math import gcd
 
+from shapes.dtypes import next_multiple
 from shapes.model import ModelShape, MoeShape
 from shapes.model.stages import layers_of_stages
 from shapes.operators.parallel import divides_over, expert_counts, head_counts
@@ -20,7 +21,6 @@ from sizer.rules.base import (
     Suggestion,
     larger_microbatch,
     neighbours,
-    next_multiple,
     powers_near,
     rule,
     suggest,

@@ -8,6 +8,7 @@ from math import inf
 from operator import itemgetter
 
 from shapes.cost import Cost
+from shapes.dtypes import next_multiple
 from shapes.operators.types import Attention, Gemm, Operator, Product
 from sizer.rules.base import (
     Answer,
@@ -18,7 +19,6 @@ from sizer.rules.base import (
     larger_microbatch,
     nearest_first,
     neighbours,
-    next_multiple,
     rule,
     suggest,
 )

@@ -8,6 +8,7 @@ from math import lcm, prod
 from typing import Any
 
 from shapes.device import Device
+from shapes.dtypes import next_multiple
 from shapes.errors import InputError
 from shapes.memory import divisors, memory, memory_of_parameters, smallest_tp
 from shapes.memory import largest_microbatch as largest_that_fits
@@ -24,7 +25,6 @@ from sizer.rules.base import (
     Suggestion,
     largest_power_of_two,
     neighbours,
-    next_multiple,
     rule,
     suggest,
 )

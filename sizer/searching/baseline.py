@@ -9,6 +9,7 @@ from math import lcm, log
 from operator import itemgetter
 from typing import Any, Literal
 
+from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Named, frozen
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
@@ -16,7 +17,6 @@ from shapes.model.resize import resize
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.readers.reading import tokenizer_size
-from sizer.rules.base import next_multiple
 from sizer.subject import read_subject
 
 #: Tokens of a search that names no batch: 4 sequences of 4096.
@@ -158,7 +158,7 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
         usual, ends = max(32, hidden // 128), (vocab * (2 - tied) + 1) * hidden
         if not 1 / 6 < (ends + 12 * hidden**2 * usual) / parameters < 6:
             continue  # far off whatever its layers
-        for layers in range(-(-max(1, usual // 2) // lcm(4, p)) * lcm(4, p), 2 * usual + p, lcm(4, p)):
+        for layers in range(next_multiple(max(1, usual // 2), lcm(4, p)), 2 * usual + p, lcm(4, p)):
             rest = 2 * hidden * (hidden + kv_heads * dim + 1)
             width = max(1, round(((parameters - ends) / layers - rest) / (3 * hidden * wide))) * wide
             off = (

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.device import Device
+from shapes.dtypes import next_multiple
 from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import Names, Sizes, frozen
 from shapes.model import ModelShape
@@ -175,7 +176,7 @@ class Limits:
         """Multiples of the step within the range asked for, else within ``low``..``high``."""
         low, high = self.low if self.low is not None else low, self.high if self.high is not None else high
         step = self.step or step
-        found = range(-(-max(low, 1) // step) * step, high + 1, step)
+        found = range(next_multiple(max(low, 1), step), high + 1, step)
         refuse(
             len(found[:MOST_VALUES]) == MOST_VALUES,
             f"expected fewer than {MOST_VALUES} values",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from shapes.dtypes import next_multiple
 from shapes.model import (
     DELTA_CHUNK,
     AttentionShape,
@@ -344,7 +345,7 @@ def _width(fields: Fields) -> int:
         return width
     hidden = fields.integer("hidden_size")
     if step and fields.flag("swiglu"):  # FlagScale's
-        return -(-int(int(4 * hidden * 2 / 3) * factor) // step) * step
+        return int(next_multiple(int(int(4 * hidden * 2 / 3) * factor), step))
     # megatron/training/arguments.py: with swiglu two thirds of 4h, rounded down to a multiple of 64.
     width = 64 * int(4 * hidden * 2 / 3 / 64) if fields.flag("swiglu") else 4 * hidden
     fields.refuse(width < 1, "expected at least 24 with swiglu, or an ffn_hidden_size", "hidden_size")

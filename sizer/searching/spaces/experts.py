@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.columns import Table, rows_by
+from shapes.dtypes import next_multiple
 from shapes.model import Block, MlpShape, ModelShape, MoeShape, block_tensors, parameter_count
 from shapes.model.resize import dimensions, resize
 from sizer.searching.space import Candidates, Request, Space, layers_named
@@ -53,7 +54,7 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     shared, factor = moe.shared.width if moe.shared else 0, request.limits.spread or EXPERT_FACTOR
     widths = [
         (width, shared // moe.width * width if shared % moe.width == 0 else shared)
-        for width in range(-(-int(moe.width / factor) // step) * step or step, int(moe.width * factor) + 1, step)
+        for width in range(next_multiple(int(moe.width / factor), step) or step, int(moe.width * factor) + 1, step)
     ]
     active_target = target * model.active_parameters / model.parameters
     multiple = lcm(request.workload.e, gcd(moe.experts, NODE))

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from shapes.columns import Table, rows_by
+from shapes.dtypes import next_multiple
 from shapes.errors import refuse
 from shapes.model import AttentionShape, MlaShape, ModelShape, MoeShape
 from shapes.model.resize import dimensions, resize
@@ -92,7 +93,7 @@ def _dense(request: Request, target: float) -> Candidates:
     ratio, every = model.dense_mlp.width / model.hidden, limits.step or step
     factor = WIDTH_FACTOR if limits.spread is None else WIDER_FACTOR
     ranges = ((fixed["hidden"] * ratio / factor, fixed["hidden"] * ratio * factor) for fixed in around)
-    widths = [np.arange(max(-(-int(least) // step) * step, step), int(most) + 1, every) for least, most in ranges]
+    widths = [np.arange(max(next_multiple(int(least), step), step), int(most) + 1, every) for least, most in ranges]
     table = Table(Candidates.of(around).columns)
     counts = rows_by(table, lambda part: parameters_by(model, part), 3)
     of, width = np.repeat(np.arange(len(around)), list(map(len, widths))), np.concatenate(widths)
@@ -145,7 +146,7 @@ def _around(request: Request, coarse: int) -> Iterator[dict[str, int]]:
     """Hidden sizes around the baseline's with their heads, padded vocabulary and what is to vary."""
     model, step = request.model, request.step
     reach = (request.limits.spread or ASPECT_FACTOR) ** (2 / 3)  # h moves by less than h/L: L gives way
-    vocab = -(-model.vocab // step) * step
+    vocab = next_multiple(model.vocab, step)
     for hidden in request.limits.values(int(model.hidden / reach), int(model.hidden * reach), coarse):
         for heads in _heads(request, hidden):
             for varied in _varied(request, heads):

@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 
+from shapes.dtypes import next_multiple
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import operators
 from shapes.operators.types import Gemm, Operator
@@ -36,7 +37,7 @@ def swiglu(request: Request) -> Space:
     others = Candidates({"d_ff": values[values != width]})
     others = others.where({share: abs(others.columns["d_ff"] - width) <= slack}, request.excluded)
     low, high = max(width - slack, limits.low or 1), min(width + slack, limits.high or width + slack)
-    misaligned = max(0, high - low + 1) - len(range(-(-low // step) * step, high + 1, step))
+    misaligned = max(0, high - low + 1) - len(range(next_multiple(low, step), high + 1, step))
     if misaligned:
         request.excluded[f"multiples of {step}" + ("" if limits.step else " (--step 1 takes every integer)")] = (
             misaligned
