@@ -61,9 +61,7 @@ class Takes:
             return reason
         bucket = next((built for built in self.built if built >= aligned), aligned)
         # Without a list of what it is built for, each dimension is computed as it is.
-        qk, v = (
-            (bucket, bucket) if self.built else (next_multiple(one, self.multiple) for one in (d_qk, d_v))
-        )
+        qk, v = (bucket, bucket) if self.built else (next_multiple(one, self.multiple) for one in (d_qk, d_v))
         return Run(kernel, qk, v, copied, (), self.built, self.source, self.verified)
 
     def _refusal(self, aligned: int, copied: int | None) -> str:

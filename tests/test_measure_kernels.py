@@ -15,7 +15,8 @@ from shapes.measure import InProcess, Settings
 from shapes.measure.backend import Backend, cpu_cache_bytes, open_backend
 from shapes.measure.executor import NotMeasured
 from shapes.measure.jobs import Job, MemoryBound, Part, swiglu
-from shapes.measure.kernels import UnsupportedError, build
+from shapes.measure.kernels import build
+from shapes.measure.kernels.common import UnsupportedError
 from shapes.measure.kernels.functions import ran
 from shapes.measure.kernels.parts import module_of
 from shapes.measure.kernels.products import _operands, group_sizes

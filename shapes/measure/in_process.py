@@ -27,7 +27,6 @@ from shapes.measure.executor import (
     Settings,
 )
 from shapes.measure.jobs import Job, Part
-from shapes.measure.kernels import INPUTS, UnsupportedError, build
 from shapes.measure.record import Measurement, Status, outcome, summary_fields
 from shapes.measure.stats import StopReason, summarise
 from shapes.measure.timer import Stopwatch, WrongResultError
@@ -91,6 +90,8 @@ class InProcess:
 
     def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
         """Build, check and warm up ``job``'s kernel. NotMeasured where it cannot run here."""
+        from shapes.measure.kernels import build
+
         start = self.backend.now()
         settings = settings or self.settings
         try:
@@ -244,7 +245,7 @@ class InProcess:
             bytes=watch.kernel.set_bytes,
             per_sample=watch.per_sample,
             check_error=watch.error,
-            method=f"{watch.timed_by}, {INPUTS}",
+            method=f"{watch.timed_by}, normal inputs (int8: uniform)",
             kernel_s=watch.kernel_s() if kernel.settings.profiled else None,
             control_s=float(np.median(prepared.controls)) if len(prepared.controls) else None,
             peak_bytes=peak,
@@ -270,6 +271,8 @@ class InProcess:
 
 def _status(error: Exception) -> Status:
     import torch
+
+    from shapes.measure.kernels.common import UnsupportedError
 
     refused = ("No viable backend", "No available kernel")  # SDPA, when the one kernel asked for cannot do this
     if isinstance(error, UnsupportedError | NotImplementedError) or str(error).startswith(refused):

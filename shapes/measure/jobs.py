@@ -16,6 +16,7 @@ from shapes.dtypes import BYTES
 from shapes.frozen import Named, Values, frozen
 from shapes.model import Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm
+from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 
 PartName = Literal["mlp", "self_attention", "layer", "head"]
@@ -23,6 +24,8 @@ Direction = Literal["forward", "forward+backward", "dgrad", "wgrad"]
 
 #: Kernels of experts; "" is the first.
 EXPERTS = ("grouped_mm", "loop")
+#: Kernels of attention.
+ATTENTION = content(DATA / "timing.toml")["attention"]
 #: Fields of an operator that do not change what is timed: a job says itself which kernel it runs.
 UNTIMED = ("name", "count", "kernel", "training", "deterministic", "recipe", "pads")
 

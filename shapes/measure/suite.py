@@ -33,7 +33,7 @@ from typing import Any, Literal, get_args
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Names, Values, frozen
-from shapes.measure.jobs import EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
+from shapes.measure.jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
 from shapes.toml_table import Table, content
@@ -238,9 +238,7 @@ class _Sweep:
             yield make(*shape, dtype=dtype, **more)
 
     def _attention(self) -> Iterator[_Made]:
-        from shapes.measure.kernels.functions import KERNELS, NAMES
-
-        kernels = self._choices("kernels", (*KERNELS, *NAMES), ("",))
+        kernels = self._choices("kernels", (*ATTENTION["sdpa"], *ATTENTION["packages"], *ATTENTION["names"]), ("",))
         phases = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
         causal = self._table.flag("causal") is not False
         batch, kv = self._sizes("batch", scaled=False)[0], _integer(self._table, "kv_heads")

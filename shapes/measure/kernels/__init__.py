@@ -1,4 +1,4 @@
-"""Operators turned into callables on a device, in their real layouts (see ``build``). torch is imported inside.
+"""Operators turned into callables on a device, in their real layouts (see ``build``). Importing this loads torch.
 
 ``PLANS``: kind of work -> how it is run. A new kind needs a plan here and a class in ``shapes.measure.jobs``.
 """
@@ -10,14 +10,12 @@ from typing import Any
 
 from shapes.measure.backend import Backend
 from shapes.measure.jobs import Job, MemoryBound, Part
-from shapes.measure.kernels.common import INPUTS, Plan, UnsupportedError, generator
+from shapes.measure.kernels.common import Plan, UnsupportedError, generator
 from shapes.measure.kernels.functions import attention, memory_bound
 from shapes.measure.kernels.parts import part
 from shapes.measure.kernels.products import gemm, grouped_gemm
 from shapes.measure.timer import Kernel, sets_needed
 from shapes.operators.types import Attention, Gemm, GroupedGemm, RoutedGemm
-
-__all__ = ["INPUTS", "PLANS", "UnsupportedError", "build"]
 
 #: (the work, the kernel's name, a source of random numbers on the device) -> how it is run.
 PLANS: dict[type, Callable[[Any, str, Any], Plan]] = {

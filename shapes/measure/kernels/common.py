@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 
 from shapes.frozen import frozen
 from shapes.measure.backend import Backend, Call
+from shapes.toml_table import DATA, content
 
 
 class UnsupportedError(RuntimeError):
@@ -36,57 +38,33 @@ class Plan:
     most_sets: int | None = None
 
 
-#: Largest ‖out - fp32‖ / ‖fp32‖ of a right kernel by dtype: several times its rounding error (2**-9 for bf16's 8 bits,
-#: 2**-12 fp16, 2**-12 tf32), well under what a wrong element or a skipped tile leaves. fp8's inputs are compared after
-#: their rounding, so its bound holds bf16 output and Hopper's 14-bit accumulation. int8 products are exact.
-ERROR_BOUNDS: dict[str, float] = {
-    "fp64": 1e-5,
-    "fp32": 1e-5,
-    "tf32": 3e-3,
-    "bf16": 1e-2,
-    "fp16": 2e-3,
-    "fp8": 2e-2,
-    "int8": 1e-6,
-}
+#: By element type torch's name of it, and the largest ‖out - fp32‖ / ‖fp32‖ of a right kernel.
+DTYPES = content(DATA / "timing.toml")["dtypes"]
 
 
 def torch_dtype(name: str) -> Any:
-    """torch's type for a dtype's name; tf32 is float32 in memory."""
-    import torch
-
-    types = {
-        "fp64": torch.float64,
-        "fp32": torch.float32,
-        "tf32": torch.float32,
-        "bf16": torch.bfloat16,
-        "fp16": torch.float16,
-        "fp8": torch.float8_e4m3fn,
-        "int8": torch.int8,
-    }
-    if name not in types:
+    """torch's type for a dtype's name."""
+    if name not in DTYPES:
         raise UnsupportedError(f"torch has no plain type for {name}")
-    return types[name]
+    return getattr(torch, DTYPES[name]["torch"])
+
+
+def error_bound(name: str) -> float:
+    """The largest relative error of a right kernel."""
+    return float(DTYPES[name]["error"])
 
 
 def generator(backend: Backend, seed: int) -> Any:
-    import torch
-
     return torch.Generator(device=backend.device).manual_seed(seed)
 
 
-#: What `normal` makes.
-INPUTS = "normal inputs (int8: uniform)"
-
-
-def normal(shape: tuple[int, ...], dtype: str, source: Any, *, scale: float = 1.0) -> Any:
+def normal(shape: tuple[int, ...], dtype: str, source: Any) -> Any:
     """Random normal values: zeros and constants run faster, as they toggle fewer wires."""
-    import torch
-
     if dtype == "int8":
         return torch.randint(-128, 128, shape, dtype=torch.int8, device=source.device, generator=source)
     kind = torch_dtype(dtype)
     draw = kind if kind.itemsize > 1 else torch.bfloat16
-    values = torch.empty(shape, dtype=draw, device=source.device).normal_(0.0, scale, generator=source)
+    values = torch.empty(shape, dtype=draw, device=source.device).normal_(generator=source)
     return values.to(kind)
 
 
@@ -107,8 +85,6 @@ def largest_error(
 
     ``got``, ``want``: (output, the gradient that came to it).
     """
-    import torch
-
     pairs = [(got[0], want[0])]
     if inputs:
         with fp32_products(allow_tf32=False):
@@ -125,8 +101,6 @@ def largest_error(
 @contextmanager
 def fp32_products(allow_tf32: bool) -> Iterator[None]:
     """fp32 products in full precision, or through tf32 units, whatever the process had set."""
-    import torch
-
     before = torch.get_float32_matmul_precision()
     torch.set_float32_matmul_precision("high" if allow_tf32 else "highest")
     try:

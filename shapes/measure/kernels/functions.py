@@ -10,25 +10,14 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from shapes.measure.backend import Call
-from shapes.measure.jobs import MemoryBound
-from shapes.measure.kernels.common import ERROR_BOUNDS, Plan, UnsupportedError, largest_error, normal
-from shapes.operators.types import Attention
+import torch
+from torch.nn import functional as F  # noqa: N812  # torch's own convention
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-#: Our names -> torch.nn.attention.SDPBackend's.
-SDPA_KERNELS = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "math": "MATH",
-}
-#: Those of packages apart, and where each has its function.
-PACKAGES = {"flash_attn": "flash_attn", "fa3": "flash_attn_interface"}
-KERNELS = (*SDPA_KERNELS, *PACKAGES)
-#: What workloads and operators call them; "" leaves the choice to torch.
-NAMES = {"auto": "", "sdpa": "", "fused_sdpa": "", "fa2": "flash", "flash-attn": "flash_attn", "eager": "math"}
-#: What is in the name of a kernel of each, where that is not its own.
-_IN_NAMES = {"flash_attn": "flash", "fa3": "sm90"}
+from shapes.measure.backend import Call
+from shapes.measure.jobs import ATTENTION, MemoryBound
+from shapes.measure.kernels.common import Plan, UnsupportedError, error_bound, largest_error, normal
+from shapes.operators.types import Attention
 
 #: Attention's gradients sum over a whole row of rounded probabilities: twice the forward's bound.
 BACKWARD_SLACK = 2.0
@@ -39,8 +28,6 @@ Tensors = tuple[Any, ...]
 
 def _call(function: Function, backward: bool, tensors: Tensors) -> Call:
     """The function, or the whole backward of a forward that ran before; the last of ``tensors`` is its gradient."""
-    import torch
-
     *inputs, gradient = tensors
     if not backward:
         return lambda: function(*inputs)
@@ -54,8 +41,6 @@ def _check(function: Function, reference: Function, backward: bool, tensors: Ten
 
     ``narrow``: the part of ``tensors`` that the reference is asked for.
     """
-    import torch
-
     *inputs, gradient = tensors  # those of a backward require gradients by now: its call was made
     dtype = torch.float32 if gradient.dtype.itemsize == 2 else torch.float64
     *wide, wide_gradient = (tensor.detach().to(dtype) for tensor in narrow)
@@ -101,7 +86,7 @@ def attention(operator: Attention, kernel: str, source: Any) -> Plan:
         inputs,
         lambda *tensors: _call(core, backward, tensors),
         check,
-        ERROR_BOUNDS[operator.dtype] * (BACKWARD_SLACK if backward else 1.0),
+        error_bound(operator.dtype) * (BACKWARD_SLACK if backward else 1.0),
         operator.bytes,
         capturable=not backward,
     )
@@ -113,42 +98,38 @@ def named_core(attention: str, *, causal: bool, window: int | None = None) -> tu
     It runs that kernel and no other. UnsupportedError for those that none here is: a row must not name what did not
     run. ``window``: keys that a query sees, its own included.
     """
-    kernel = NAMES.get(attention, attention)
-    if kernel not in ("", *KERNELS):
+    kernel, packages = ATTENTION["names"].get(attention, attention), ATTENTION["packages"]
+    if kernel not in ("", *ATTENTION["sdpa"], *packages):
         raise UnsupportedError(f"refused: no {attention} kernel here, and no other is timed in its place")
-    if kernel in PACKAGES:
-        return _flash_attn(kernel, causal, window), kernel
+    if kernel in packages:
+        return _flash_attn(packages[kernel], causal, window), kernel
     if window is not None:
         raise UnsupportedError("torch's fused attention has no sliding window; flash_attn has")
-    from torch.nn import functional as F  # noqa: N812  # torch's own convention
-    from torch.nn.attention import SDPBackend, sdpa_kernel
 
     def run(q: Any, k: Any, v: Any) -> Any:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
 
     def chosen(*tensors: Any) -> Any:
-        with sdpa_kernel(getattr(SDPBackend, SDPA_KERNELS[kernel])):
+        with sdpa_kernel(getattr(SDPBackend, ATTENTION["sdpa"][kernel])):
             return run(*tensors)
 
     return chosen if kernel else run, kernel
 
 
 def ran(kernel: str, function: Callable[[], object]) -> None:
-    """Run ``function``; UnsupportedError unless torch's profiler saw ``kernel`` (of KERNELS) in it."""
-    from torch.profiler import profile
-
-    with profile() as seen:
+    """Run ``function``; UnsupportedError unless torch's profiler saw ``kernel`` (by our name) in it."""
+    with torch.profiler.profile() as seen:
         function()
     names = {event.key for event in seen.key_averages() if re.search("attention|fmha|flash", event.key, re.I)}
-    if not any(_IN_NAMES.get(kernel, kernel) in name.lower() for name in names):
+    if not any(ATTENTION["profiled"].get(kernel, kernel) in name.lower() for name in names):
         raise UnsupportedError(f"refused: {kernel} was asked for, {', '.join(sorted(names)) or 'another kernel'} ran")
 
 
-def _flash_attn(kernel: str, causal: bool, window: int | None) -> Function:
+def _flash_attn(package: str, causal: bool, window: int | None) -> Function:
     try:
-        function = import_module(PACKAGES[kernel]).flash_attn_func
+        function = import_module(package).flash_attn_func
     except ImportError:
-        raise UnsupportedError(f"refused: {PACKAGES[kernel]} is not installed") from None
+        raise UnsupportedError(f"refused: {package} is not installed") from None
     # flash-attn counts the keys on each side of the query's own: a window of w holds w - 1 before it.
     sides = (-1, -1) if window is None else (window - 1, 0 if causal else window - 1)
 
@@ -162,8 +143,6 @@ def _flash_attn(kernel: str, causal: bool, window: int | None) -> Function:
 
 def _plain(operator: Attention, q: Any, k: Any, v: Any) -> Any:
     """softmax(Q K^T / sqrt(d)) V written out, for one key/value head."""
-    import torch
-
     scores = q @ k.transpose(-1, -2) * operator.head_dim**-0.5
     first = operator.kv_len - operator.q_len
     rows, columns = (torch.arange(count, device=q.device) for count in (operator.q_len, operator.kv_len))
@@ -187,7 +166,7 @@ def memory_bound(subject: MemoryBound, kernel: str, source: Any) -> Plan:
         lambda: tuple(normal(each, subject.dtype, source) for each in shapes),
         lambda *tensors: _call(function, backward, tensors),
         lambda *tensors: _check(function, function, backward, tensors, tensors),
-        ERROR_BOUNDS[subject.dtype],
+        error_bound(subject.dtype),
         subject.bytes,
         capturable=not backward,
     )
@@ -195,9 +174,6 @@ def memory_bound(subject: MemoryBound, kernel: str, source: Any) -> Plan:
 
 def _function(subject: MemoryBound) -> tuple[Function, int]:
     """(the function, how many [rows, columns] inputs it takes)."""
-    import torch
-    from torch.nn import functional as F  # noqa: N812  # torch's own convention
-
     columns = (subject.columns,)
     targets: Function = lambda x: x.new_full(x.shape[:1], subject.columns // 2, dtype=torch.long)  # noqa: E731
     known: dict[str, tuple[Function, int]] = {

@@ -8,24 +8,29 @@ evenly, by torch's grouped product or a loop. A recurrence is its library's own 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from functools import lru_cache, partial
 from importlib import import_module
 from typing import Any
 
+import torch
+from torch import nn
+from torch.nn import functional as F  # noqa: N812  # torch's own convention
+
 from shapes.measure.backend import Call
-from shapes.measure.jobs import EXPERTS, Part
+from shapes.measure.jobs import ATTENTION, EXPERTS, Part
 from shapes.measure.kernels.common import (
-    ERROR_BOUNDS,
     Plan,
     UnsupportedError,
+    error_bound,
     fp32_products,
     in_precision,
     largest_error,
     normal,
     torch_dtype,
 )
-from shapes.measure.kernels.functions import NAMES, named_core, ran
+from shapes.measure.kernels.functions import named_core, ran
 from shapes.measure.kernels.products import grouped_product
 from shapes.model import AttentionShape, MlpShape, MoeShape
 from shapes.model.mixers import Linear, MlaShape, RecurrentShape
@@ -48,8 +53,6 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
 
     ``kernel``: see `chosen_kernels`. Of "dgrad" and "wgrad" alone the forward ran before.
     """
-    import torch
-
     workload, direction = subject.workload, subject.direction
     dtype = "bf16" if workload.dtype == "fp8" else workload.dtype
     if dtype not in ("bf16", "fp16", "fp32", "tf32"):
@@ -93,7 +96,7 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
         lambda: (normal(shape, dtype, source), normal(shape, dtype, source)),
         call,
         check,
-        CHAIN_SLACK * (FP8_ERROR_BOUND if workload.dtype == "fp8" else ERROR_BOUNDS[dtype]),
+        CHAIN_SLACK * (FP8_ERROR_BOUND if workload.dtype == "fp8" else error_bound(dtype)),
         moved * weights[0].element_size(),
         capturable=False,
         check_each=True,
@@ -103,10 +106,6 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
 
 def _check(module: Any, run: Any, x: Any, gradient: Any, dtype: str, train: bool) -> float:
     """Relative error of output and gradients against an fp32 copy, on one sequence of at most 512 rows."""
-    import copy
-
-    import torch
-
     x = x.detach().clone().requires_grad_(train)
     wide = plain(copy.deepcopy(module).to(torch.float32))
     wide_x = x.detach().to(torch.float32).requires_grad_(train)
@@ -128,7 +127,7 @@ def chosen_kernels(subject: Part, kernel: str) -> tuple[str, str]:
     """
     experts = kernel if kernel in EXPERTS else ""
     attention = subject.workload.attention if kernel == experts else kernel
-    return ("" if subject.part in ("mlp", "head") else NAMES.get(attention, attention)), experts
+    return ("" if subject.part in ("mlp", "head") else ATTENTION["names"].get(attention, attention)), experts
 
 
 def module_of(subject: Part, kernel: str = "") -> Any:
@@ -149,37 +148,28 @@ def module_of(subject: Part, kernel: str = "") -> Any:
     return _layer(_attention_of(subject, attention), mlp, norms, parallel=block.parallel)
 
 
-def _built(forward: Callable[[Any, Any], Any], **children: Any) -> Any:
-    """A module that runs ``forward(itself, x)`` over ``children``: modules, parameters, lists of modules or None."""
-    from torch import nn
+class _Built(nn.Module):
+    """Runs ``run(itself, x)`` over ``children``: modules, parameters, lists of modules or None."""
 
-    class Built(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            for name, child in children.items():
-                setattr(self, name, nn.ModuleList(child) if isinstance(child, list) else child)
+    def __init__(self, run: Callable[[Any, Any], Any], **children: Any) -> None:
+        super().__init__()
+        self.run = run
+        for name, child in children.items():
+            setattr(self, name, nn.ModuleList(child) if isinstance(child, list) else child)
 
-        def forward(self, x: Any) -> Any:
-            return forward(self, x)
-
-    return Built()
+    def forward(self, x: Any) -> Any:
+        return self.run(self, x)
 
 
 def _linears(shapes: Sequence[Linear]) -> list[Any]:
-    from torch import nn
-
     return [nn.Linear(one.in_features, one.out_features, one.bias) for one in shapes]
 
 
 def _norm(hidden: int, weights: int) -> Any:
-    from torch import nn
-
     return nn.LayerNorm(hidden) if weights > 1 else nn.RMSNorm(hidden)
 
 
 def _activated(gate: Any, up: Any) -> Any:
-    from torch.nn import functional as F  # noqa: N812  # torch's own convention
-
     return F.silu(gate) * up if gate is not None else F.gelu(up)
 
 
@@ -193,7 +183,7 @@ def _mlp(hidden: int, shape: MlpShape | None) -> Any:
         return down(_activated(gate, up))
 
     fused = shape.gated and shape.fused_gate_up
-    return _built(forward, linears=_linears(shape.linears(hidden)))
+    return _Built(forward, linears=_linears(shape.linears(hidden)))
 
 
 def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
@@ -201,9 +191,6 @@ def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
 
     Each expert gets as many rows as the next (``GroupedGemm.load`` 1), whatever the scores, so that runs are alike.
     """
-    import torch
-    from torch import nn
-
     if shape.latent is not None or shape.bias:
         raise UnsupportedError("experts with biases or a latent width are not built as a module")
     native, experts, top_k = grouped_product(kernel), shape.experts, shape.top_k
@@ -232,7 +219,7 @@ def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
         return mixed + (self.gate(x).sigmoid() * shared if self.gate is not None else shared)
 
     wide = shape.width * (2 if shape.gated else 1)
-    return _built(
+    return _Built(
         forward,
         router=nn.Linear(hidden, experts, shape.router_bias),
         up=nn.Parameter(torch.randn(experts, hidden, wide) * hidden**-0.5),
@@ -256,8 +243,6 @@ def _attention_of(subject: Part, kernel: str) -> Any:
 
 
 def _attention(hidden: int, shape: AttentionShape, core: Core) -> Any:
-    from torch import nn
-
     widths = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.v_dim)
 
     def normed(self: Any, which: int, x: Any, heads: int) -> Any:
@@ -276,19 +261,15 @@ def _attention(hidden: int, shape: AttentionShape, core: Core) -> Any:
     # Of a head's channels, or of all heads' ("full"); nothing to learn where there is none.
     normed_widths = {"head": (shape.head_dim, shape.head_dim), "full": widths[:2], "none": ()}[shape.qk_norm]
     *inputs, out = _linears(shape.linears(hidden))
-    return _built(forward, inputs=inputs, out=out, norms=[nn.RMSNorm(width) for width in normed_widths])
+    return _Built(forward, inputs=inputs, out=out, norms=[nn.RMSNorm(width) for width in normed_widths])
 
 
 def _latent(hidden: int, shape: MlaShape, core: Core) -> Any:
     """DeepSeek's: queries, keys and values through low ranks, a part of each head rotated, that of the keys shared."""
-    from torch import nn
-
     heads, ranks = shape.heads, ([shape.q_lora_rank] if shape.q_lora_rank else []) + [shape.kv_lora_rank]
     parts = (shape.qk_nope_head_dim, shape.qk_rope_head_dim)
 
     def forward(self: Any, x: Any) -> Any:
-        import torch
-
         lead = x.shape[:2]
         *q_proj, kv_a, kv_b, out = self.linears
         q = q_proj[0](x)
@@ -302,7 +283,7 @@ def _latent(hidden: int, shape: MlaShape, core: Core) -> Any:
         return out(core(*(one.transpose(1, 2) for one in (q, k, v))).transpose(1, 2).flatten(2))
 
     norms = [nn.RMSNorm(rank) if shape.latent_norm else nn.Identity() for rank in ranks]
-    return _built(forward, linears=_linears(shape.linears(hidden)), norms=norms)
+    return _Built(forward, linears=_linears(shape.linears(hidden)), norms=norms)
 
 
 def _recurrence(hidden: int, shape: RecurrentShape) -> Any:
@@ -322,15 +303,13 @@ def _recurrence(hidden: int, shape: RecurrentShape) -> Any:
         out = self.mixer(x)
         return out[0] if isinstance(out, tuple) else out
 
-    return _built(forward, mixer=made)
+    return _Built(forward, mixer=made)
 
 
 # A model makes them once for all its layers: they are no part of a layer's time.
 @lru_cache(maxsize=4)
 def _angles(s: int, half: int, dtype: Any, device: Any) -> tuple[Any, Any]:
     """Cosines and sines, [1, s, 1, half], of angles in fp32."""
-    import torch
-
     frequencies = 10000.0 ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
     angles = torch.arange(s, device=device, dtype=torch.float32)[:, None] * frequencies
     return angles.cos().to(dtype)[None, :, None], angles.sin().to(dtype)[None, :, None]
@@ -338,8 +317,6 @@ def _angles(s: int, half: int, dtype: Any, device: Any) -> tuple[Any, Any]:
 
 def _rotated(x: Any, channels: int) -> Any:
     """Rotary embedding of the first ``channels`` of [b, s, heads, d]."""
-    import torch
-
     if not channels:
         return x
     half = channels // 2
@@ -353,21 +330,17 @@ def _layer(attention: Any, mlp: Any, norms: list[Any], *, parallel: bool) -> Any
         between = x + self.attention(self.norms[0](x))
         return between + self.mlp(self.norms[-1](x if parallel else between))
 
-    return _built(forward, attention=attention, mlp=mlp, norms=norms)
+    return _Built(forward, attention=attention, mlp=mlp, norms=norms)
 
 
 def _head(hidden: int, vocab: int, norm_weights: int) -> Any:
-    import torch
-    from torch import nn
-    from torch.nn import functional as F  # noqa: N812  # torch's own convention
-
     def forward(self: Any, x: Any) -> Any:
         logits = self.head(self.norm(x)).flatten(0, 1)
         # Targets spread over the vocabulary; the loss in fp32, as training recipes compute it.
         targets = torch.arange(logits.shape[0], device=x.device) * 7919 % vocab
         return F.cross_entropy(logits.float(), targets)
 
-    return _built(forward, norm=_norm(hidden, norm_weights), head=nn.Linear(hidden, vocab, bias=False))
+    return _Built(forward, norm=_norm(hidden, norm_weights), head=nn.Linear(hidden, vocab, bias=False))
 
 
 #: Relative error of one product of operands rounded to e4m3's 4 and e5m2's 3 significant bits.
@@ -376,8 +349,6 @@ FP8_ERROR_BOUND = 0.06
 
 def quantised(module: Any, recipe: str) -> None:
     """Every linear of ``module`` runs in fp8 from now on; UnsupportedError for recipes and parts that are not built."""
-    from torch import nn
-
     if recipe != "tensorwise":
         raise UnsupportedError(f"refused: no layer in {recipe} here, and no other is timed in its place: tensorwise is")
     if any(hasattr(one, name) for one in module.modules() for name in ("head", "router", "mixer")):
@@ -396,23 +367,17 @@ def plain(module: Any) -> Any:
 
 def _cast(operand: Any, dtype: Any) -> tuple[Any, Any]:
     """``operand`` in ``dtype`` over its scale, and that."""
-    import torch
-
     scale = operand.abs().amax().float().clamp(min=1e-12) / torch.finfo(dtype).max
     return (operand / scale).to(dtype), scale
 
 
 def _product(left: Any, right: Any, dtype: str, *, fast: bool = False) -> Any:
-    import torch
-
     (a, scale_a), (b, scale_b) = _cast(left, getattr(torch, dtype)), _cast(right, torch.float8_e4m3fn)
     b = b.t().contiguous().t()
     return torch._scaled_mm(a.contiguous(), b, scale_a, scale_b, out_dtype=left.dtype, use_fast_accum=fast)
 
 
 def _linear(linear: Any, x: Any) -> Any:
-    import torch
-
     class Product(torch.autograd.Function):
         @staticmethod
         def forward(ctx: Any, rows: Any, weight: Any) -> Any:

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from shapes.measure.backend import Call
 from shapes.measure.jobs import EXPERTS
 from shapes.measure.kernels.common import (
-    ERROR_BOUNDS,
     Plan,
     UnsupportedError,
+    error_bound,
     fp32_products,
     in_precision,
     normal,
@@ -29,8 +31,6 @@ GROUP_MULTIPLE = 8
 
 def gemm(operator: Gemm, kernel: str, source: Any) -> Plan:
     """C = A B with A and B stored as ``operator.layout`` says and C along n (see shapes.operators.types)."""
-    import torch
-
     if operator.kind == "conv":
         raise UnsupportedError("a convolution's implicit product does not run as a matrix product")
     if operator.weight_bytes is not None:
@@ -47,7 +47,7 @@ def gemm(operator: Gemm, kernel: str, source: Any) -> Plan:
         lambda: _operands(operator, source, out_dtype),
         lambda *operands: _call(operator, kernel, *operands),
         lambda *operands: _check(operator, kernel, *operands),
-        ERROR_BOUNDS[operator.dtype] if out_dtype.itemsize > 1 else ERROR_BOUNDS["fp8"],
+        error_bound(operator.dtype) if out_dtype.itemsize > 1 else error_bound("fp8"),
         operator.bytes,
         check_each=True,
     )
@@ -69,16 +69,12 @@ def _stored(operator: Gemm | GroupedGemm, source: Any, *, batch_a: tuple[int, ..
 
 
 def _operands(operator: Gemm, source: Any, out_dtype: Any) -> tuple[Any, Any, Any]:
-    import torch
-
     lead = (operator.batch,) if operator.batch > 1 or operator.kind == "bmm" else ()
     a, b = _stored(operator, source, batch_a=lead, batch_b=lead)
     return a, b, torch.empty((*lead, operator.m, operator.n), dtype=out_dtype, device=source.device)
 
 
 def _call(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> Call:
-    import torch
-
     if operator.dtype == "fp8":
         one = torch.ones((), dtype=torch.float32, device=a.device)
         # Training's recipes accumulate fast in the forward product and precisely in the gradients.
@@ -92,8 +88,6 @@ def _call(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> Call:
 
 def _check(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> float:
     """Relative error of a spread of rows; the whole output must have been written."""
-    import torch
-
     c.fill_(float("nan") if c.dtype.is_floating_point else -(2**31))
     _call(operator, kernel, a, b, c)()
     unwritten = c.isnan() if c.dtype.is_floating_point else c == -(2**31)
@@ -133,8 +127,6 @@ def group_sizes(total: int, groups: int, load: float) -> tuple[int, ...]:
 
 def grouped_product(kernel: str) -> Any:
     """torch's grouped product; UnsupportedError where ``kernel`` is none of EXPERTS, or this torch has none."""
-    import torch
-
     native = getattr(torch, "_grouped_mm", None)
     if kernel not in ("", *EXPERTS) or (native is None and kernel != "loop"):
         raise UnsupportedError(f"refused: no grouped kernel {kernel!r} here: expected grouped_mm or loop")
@@ -146,8 +138,6 @@ def grouped_gemm(operator: GroupedGemm, kernel: str, source: Any) -> Plan:
 
     ragged m: A [m, k], B [groups, k, n]; ragged k: A [m, k] and B [k, n], both over all groups' k.
     """
-    import torch
-
     if operator.dtype not in ("bf16", "fp16", "fp32") or operator.weight_bytes is not None:
         raise UnsupportedError(f"no grouped product for {operator.dtype} or quantised weights")
     kernel, native = kernel or EXPERTS[0], grouped_product(kernel)
@@ -172,7 +162,7 @@ def grouped_gemm(operator: GroupedGemm, kernel: str, source: Any) -> Plan:
         lambda: tuple(_stored(operator, source, batch_a=(), batch_b=(operator.groups,) if rows else ())),
         call,
         check,
-        ERROR_BOUNDS[operator.dtype],
+        error_bound(operator.dtype),
         operator.bytes,
     )
 
