@@ -25,13 +25,13 @@ from shapes.device import load_device
 from shapes.errors import InputError, printable
 from sizer.answers.bench import Bench, Check, Planned, SelfTest, Stored
 from sizer.answers.deploy import deploy
-from sizer.answers.devices import devices
 from sizer.answers.memory_breakdown import memory_breakdown
 from sizer.answers.plan import plan
 from sizer.checking.findings import Checked
 from sizer.cli import COMMANDS as CLI
 from sizer.cli import main
 from sizer.documents import Findings, Table
+from sizer.documents.devices import devices
 from sizer.render import COMMANDS, Page, document_of, formats, render
 from sizer.rules import RULES
 from sizer.subject import read_subject

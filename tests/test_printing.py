@@ -20,10 +20,10 @@ from click.testing import CliRunner
 import sizer
 from shapes.device import load_device
 from sizer.answers.bench import Bench
-from sizer.answers.devices import devices
 from sizer.answers.memory_breakdown import MemoryBreakdown, memory_breakdown
 from sizer.answers.plan import Plan, plan
 from sizer.cli import COMMANDS, GROUPS, main
+from sizer.documents.devices import devices
 from sizer.render import render
 from sizer.subject import read_subject
 

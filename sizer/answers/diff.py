@@ -13,7 +13,7 @@ from shapes.frozen import Named, Names, frozen, shown
 from shapes.memory import memory
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
 from sizer.checking.checks import report_of
-from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
+from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity, worst_of
 from sizer.checking.grading import Proposals, propose
 from sizer.checking.project import Suppression
 from sizer.printing import Printable
@@ -178,8 +178,7 @@ class Diff(Printable):
 
     def worst_added(self) -> Severity | None:
         """The worst severity among the findings added; None if there are none."""
-        found = {finding.severity for file in self.files for one in file.devices for finding in one.added}
-        return next((level for level in SEVERITIES if level in found), None)
+        return worst_of(finding for file in self.files for one in file.devices for finding in one.added)
 
 
 def diff(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
@@ -116,6 +116,11 @@ class PricedFinding:
     tier: str = ""
 
 
+def worst_of(findings: Iterable[PricedFinding]) -> Severity | None:
+    """The worst severity among the findings; None if there are none."""
+    return min((one.severity for one in findings), key=SEVERITIES.index, default=None)
+
+
 @frozen
 class ModelSummary:
     """The model as read: ``path`` says how its operators were found, ``unproven`` what of it was not understood."""
@@ -171,7 +176,7 @@ class Report(Printable):
 
     def worst(self) -> Severity | None:
         """The worst severity among the findings; None if there are none."""
-        return next((level for level in SEVERITIES if any(f.severity == level for f in self.findings)), None)
+        return worst_of(self.findings)
 
 
 @frozen
@@ -201,5 +206,4 @@ class Checked(Printable):
 
     def worst(self) -> Severity | None:
         """The worst severity of all reports; None if none has a finding."""
-        found = {report.worst() for report in self.reports}
-        return next((level for level in SEVERITIES if level in found), None)
+        return worst_of(one for report in self.reports for one in report.findings)

@@ -361,7 +361,8 @@ def _allow(options: Values) -> None:
     refuse((cards is None) is not (rate is None), "expected --nics and --nic-gbps together", "--nics", cards)
     behind = f":{watts}W" * (watts is not None) + f":{cards}x{rate}Gb" * (cards is not None)
     key = "devices" if "devices" in options else "device"
-    asked = options[key] = codes(options[key]) if key == "devices" else options.get(key)
+    asked: Any = codes(options[key]) if key == "devices" else options.get(key)
+    options[key] = asked
     if behind and isinstance(asked, tuple):
         options[key] = tuple(name + behind for name in asked or (DEFAULT_DEVICE,))
     elif behind:
