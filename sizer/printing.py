@@ -40,7 +40,7 @@ class Printable(AsJson):
         return read_csv(StringIO(Printable._render(self.COMMAND, "csv", self._answer())))  # type: ignore[misc]
 
     def _repr_html_(self) -> str | None:
-        """The page of its command without charts and scripts, as notebooks show it."""
+        """The page of its command without scripts, as notebooks show it; charts as pictures (extra ``html``)."""
         fragment = Printable._fragment
         return fragment(self.COMMAND, self._answer()) if fragment is not None else None
 

@@ -145,7 +145,7 @@ SAID: list[tuple[str, str]] = [
     (f"memory {G} --optimizer adamw_torch", "did you mean adamw?"),
     (f"memory {G} {L}", "one configuration"),
     (f"ops {G} --top 0", "--top"),
-    (f"plan {L} --nnodes 4 --global-batch 64", "--nnodes: use --gpus N"),
+    (f"plan {L} --nnodes 4 --global-batch 64", "--nnodes is none here: use --gpus N"),
     (f"plan {L} --gpus 8x4 --global-batch 64", "--gpus"),
     (f"plan {L} {G} --gpus 8 --global-batch 64", "one configuration"),
     (f"plan {L} --gpus 8 --phase decode --engine tgi", "did you mean transformers?"),

@@ -92,6 +92,20 @@ def test_a_notebook_shows_tables_with_names_escaped() -> None:
     assert "<td>vocab_size = 50257</td>" in sizer.check(GPT2)._repr_html_()
 
 
+def test_a_notebook_has_the_charts_of_the_page_as_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = sizer.search(h=1024, device="h100-sxm")
+    page = render("search", "html", answer)
+    shown = answer._repr_html_()
+    captions = re.findall(r"<figcaption>.*?</figcaption>", page)
+    assert captions
+    assert re.findall(r"<figcaption>.*?</figcaption>", shown) == captions
+    assert shown.count("<svg") == len(captions)
+    assert "currentColor" in shown  # on a dark notebook too
+    monkeypatch.setitem(sys.modules, "vl_convert", None)  # as where the extra is not installed
+    assert "<svg" not in answer._repr_html_()
+    assert "<table>" in answer._repr_html_()
+
+
 def test_ok_is_what_the_exit_code_says() -> None:
     config = json.loads(Path(GPT2).read_text()) | {"vocab_size": 50304}
     assert sizer.check(config).ok

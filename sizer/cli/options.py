@@ -90,9 +90,9 @@ COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 def spellings() -> Values:
     """What people type, and what it is called here: spellings.toml, read where something is not known."""
     said = dict(content(Path(__file__).with_name("spellings.toml")))
-    further = {name: f"--workload {name}=VALUE" for name in _FURTHER}
-    denied = {f"no-{name}": f"--workload {name}=false" for name in _FURTHER}
-    return {**said, "removed": {**said["removed"], **further, **denied}}
+    further = {name: f"is now --workload {name}=VALUE" for name in _FURTHER}
+    denied = {f"no-{name}": f"is now --workload {name}=false" for name in _FURTHER}
+    return said | {"meant": said["meant"] | further | denied}
 
 
 class Option(click.Option):
@@ -222,10 +222,9 @@ def _no_such_option(name: str, path: str, own: Iterable[str], instead: Values) -
     """What an option that a command has not is called here, by its sense; by letters only where few differ."""
     from difflib import get_close_matches
 
-    known = spellings()
-    for table, verb in ((instead, " is"), (known["removed"], " is now"), (known["meant"], ": use")):
-        if found := {_squeezed(key): said for key, said in table.items()}.get(_squeezed(name)):
-            return f"{name}{verb} {found}"
+    meant = {_squeezed(key): said for key, said in (spellings()["meant"] | instead).items()}
+    if found := meant.get(_squeezed(name)):
+        return f"{name} {found}"
     near = [f"; did you mean {one}?" for one in get_close_matches(name, own, 1, 0.75)]
     further = "-all" * (path.rpartition(" ")[2] in _options()["brief"])
     return f"No such option {name}{''.join(near)} ({path} --help{further})"

@@ -26,7 +26,7 @@ from sizer.documents.charts import Chart
 from sizer.documents.check import severity_cell
 from sizer.render import Page
 from sizer.render.findings import rule_url
-from sizer.render.vega import HEIGHT, asset, assets, spec
+from sizer.render.vega import HEIGHT, WIDTH, asset, assets, spec
 
 #: What the page may load: nothing but what is in it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -52,11 +52,12 @@ def render(document: Document, page: Page) -> str:
 
 
 def fragment(document: Document) -> str:
-    """``document`` inside another page, a notebook's: neither charts nor scripts nor styles of its own."""
+    """``document`` inside another page, a notebook's: no scripts and no styles of its own; charts are pictures."""
     parts = []
     for section in document.seen("html"):
         parts.append(_heading("h3", section.title))
-        parts += [_part(part, sortable=False) for part in section.seen("html")]
+        for part in section.seen("html"):
+            parts += map(_picture, part.make()) if isinstance(part, Charts) else [_part(part, sortable=False)]
     return f"<div>{''.join(parts)}</div>"
 
 
@@ -83,10 +84,23 @@ def _body(document: Document, charts: list[Chart]) -> Iterable[str]:
                 for chart in part.make():
                     charts.append(chart)
                     place = f'<div class="chart" id="chart-{len(charts)}" style="min-height:{HEIGHT + 60}px"></div>'
-                    yield f"<figure>{place}<figcaption>{text(chart.caption)}</figcaption></figure>"
+                    yield _figure(place, chart)
             else:
                 yield _part(part)
         yield "</section>"
+
+
+def _figure(drawn: str, chart: Chart) -> str:
+    return f"<figure>{drawn}<figcaption>{text(chart.caption)}</figcaption></figure>"
+
+
+def _picture(chart: Chart) -> str:
+    """``chart`` as SVG, where no script runs; nothing where vl-convert is not installed."""
+    try:
+        from vl_convert import vegalite_to_svg
+    except ImportError:
+        return ""
+    return _figure(vegalite_to_svg({**spec(chart), "width": WIDTH, "config": assets()["config"]}), chart)
 
 
 def _part(part: Part, sortable: bool = True) -> str:

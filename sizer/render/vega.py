@@ -14,8 +14,8 @@ from itertools import cycle
 from shapes.frozen import Values
 from sizer.documents.charts import Axis, Chart, Layer
 
-#: Of a chart, in pixels, without its axes' and its legend's.
-HEIGHT = 380
+#: Of a chart, in pixels, without its axes' and its legend's. A page's is as wide as its place.
+HEIGHT, WIDTH = 380, 640
 
 
 @cache
