@@ -102,8 +102,7 @@ class Products:
     @property
     def large(self) -> Booleans:
         """Where m, n and k are all at least LARGE."""
-        large: Booleans = np.minimum(np.minimum(self.m, self.n), self.k) >= LARGE
-        return large
+        return np.minimum(np.minimum(self.m, self.n), self.k) >= LARGE
 
     def predicted(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
         one = np.ones_like(self.m)
@@ -115,8 +114,7 @@ class Products:
 
     def errors(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
         """Absolute relative error of each product's prediction."""
-        errors: Array = np.abs(self.predicted(constants, size, out) / self.seconds - 1)
-        return errors
+        return np.abs(self.predicted(constants, size, out) / self.seconds - 1)
 
 
 def consensus(values: Iterable[tuple[Key, str, float]]) -> dict[Key, float]:
@@ -148,8 +146,7 @@ def held_out(values: Array, seed: int = 0, border: float = 512) -> Booleans:
     distinct = np.unique(values)
     parts = (distinct[distinct >= border], distinct[distinct < border])
     drawn = [random.choice(part, round(HELD_OUT * len(part)), replace=False) for part in parts]
-    rows: Booleans = np.isin(values, np.concatenate(drawn))
-    return rows
+    return np.isin(values, np.concatenate(drawn))
 
 
 #: Relative residual from which a shape pulls less than in proportion: 1-4% of shapes are kernel-choice cliffs.

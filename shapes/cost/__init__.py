@@ -126,8 +126,7 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
     target = load_device(device)
 
     def priced(listed: Sequence[Operator], path: str) -> Sequence[Cost]:
-        costs: Sequence[Cost] = named_function(path)(listed, target)
-        return costs
+        return named_function(path)(listed, target)
 
     return tuple(_by_group(list(operators), lambda operator: kind_of(operator).priced, priced))
 

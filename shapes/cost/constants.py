@@ -504,8 +504,7 @@ def gemm_regimes(least: Integers, worse: Integers, c: AlignmentConstants, hit: I
     for index, name in enumerate(CLASSES):
         if c.served[index]:
             names[worse == index] = MISALIGNED_AS + name
-    found: list[str] = names.tolist()
-    return found
+    return names.tolist()
 
 
 def grouped_regime(regime: str) -> str:

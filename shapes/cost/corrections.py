@@ -164,8 +164,7 @@ def level(dimension: Integers, size: int) -> Integers:
     """Index into LEVELS of the largest power of two that divides ``dimension`` x ``size`` bytes, at most the last."""
     # or-ing the last level in caps the lowest set bit; the position of that bit is the level.
     lowest = dimension * size | LEVELS[-1]
-    index: Integers = np.log2(lowest & -lowest).astype(np.int64)
-    return index
+    return np.log2(lowest & -lowest).astype(np.int64)
 
 
 def operand_classes(
@@ -180,8 +179,7 @@ def operand_classes(
 def paid_tiles(tiles: Array, c: AlignmentConstants) -> Array:
     """Tiles that the fullest unit works one after the other: two run at once, and one left over takes ``alone``."""
     pairs, rest = np.divmod(np.ceil(tiles / c.units), 2)
-    paid: Array = 2 * pairs + rest * c.alone
-    return paid
+    return 2 * pairs + rest * c.alone
 
 
 def kernel_seconds(
@@ -415,8 +413,7 @@ class Cells:
         found = _read(self)
         cell = found.at(m, n)
         rows = np.flatnonzero((cell >= 0) & (batch == 1) & (k >= LEAST_K) & (k % STEP_K == 0))
-        hit: Indices = rows[found.known[cell[rows]]]
-        return hit
+        return rows[found.known[cell[rows]]]
 
     def corrected(self, seconds: Array, m: Integers, n: Integers, k: Integers, batch: Integers) -> Array:
         """``seconds`` of products of LAYOUT, those of a cell times its factor."""
@@ -444,8 +441,7 @@ class _Read:
     def at(self, m: Integers, n: Integers) -> Integers:
         """Index of each product's cell, below 0 where it has none."""
         last_m, last_n = len(self.by_m) - 1, len(self.by_n) - 1
-        cell: Integers = self.by_m[np.minimum(m, last_m)] + self.by_n[np.minimum(n, last_n)]
-        return cell
+        return self.by_m[np.minimum(m, last_m)] + self.by_n[np.minimum(n, last_n)]
 
 
 @lru_cache(maxsize=16)

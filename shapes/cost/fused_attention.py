@@ -95,8 +95,7 @@ class AttentionConstants:
     def rate(self, bucket: Array) -> Array:
         """FLOP/s at a head dimension; below the smallest fitted one matrix units idle in proportion."""
         smallest = self.flops_per_s[0][0]
-        rate: Array = _at(bucket, self.flops_per_s) * np.minimum(bucket / smallest, 1.0)
-        return rate
+        return _at(bucket, self.flops_per_s) * np.minimum(bucket / smallest, 1.0)
 
     def reproducible(self, bucket: Array) -> Array | float:
         return _at(bucket, self.deterministic) if self.deterministic else 0.0
@@ -114,8 +113,7 @@ def _by_bucket(table: Named) -> ByBucket:
 def _at(bucket: Array, fitted: ByBucket) -> Array:
     """The fitted constant, between its neighbours, or the nearest end's."""
     buckets, values = zip(*fitted, strict=True)
-    constant: Array = np.interp(bucket, buckets, values)
-    return constant
+    return np.interp(bucket, buckets, values)
 
 
 #: Sets of a kernel's constants. A forward that a backward follows has its own where servers' own rows, whose keys and
@@ -298,8 +296,7 @@ class AttentionBatch:
     @property
     def bucket(self) -> Array:
         """What constants are looked up by: the mean of the two computed head dimensions."""
-        mean: Array = (self.c_qk + self.c_v) / 2
-        return mean
+        return (self.c_qk + self.c_v) / 2
 
 
 def attention_row(operator: Attention, run: Run) -> tuple[Any, ...]:
@@ -323,8 +320,7 @@ def visible_keys(work: AttentionBatch, windowed: bool = True) -> Array:
     first = np.maximum(kv - q + 1, 0)
     ramp = np.clip(width - first, 0, q)
     causal = np.where(first >= width, width, (ramp * first + ramp * (ramp - 1) / 2 + (q - ramp) * width) / q)
-    keys: Array = np.where(work.causal > 0, causal, width)
-    return keys
+    return np.where(work.causal > 0, causal, width)
 
 
 class AttentionTimes(NamedTuple):
@@ -412,5 +408,4 @@ def _cached_bytes(work: AttentionBatch, size: float) -> Array:
     """Bytes that a server moves first, K and V computed in 16 bits: they are written to its cache in the kernel's
     element type, to which, where that is 8 bits wide, Q is converted too."""
     rows = work.batch * work.kv_heads * work.kv_len * (work.d_qk + work.d_v)
-    moved: Array = (rows + (size < 2) * work.batch * work.heads * work.q_len * work.d_qk) * (2 + size)
-    return moved
+    return (rows + (size < 2) * work.batch * work.heads * work.q_len * work.d_qk) * (2 + size)

@@ -51,15 +51,13 @@ WaveConstants = Any
 def paid_waves(blocks: Values, c: WaveConstants) -> Array:
     """Waves paid for ``blocks`` thread blocks; a first wave is paid whole however few blocks it has."""
     filled = blocks / c.units
-    waves: Array = c.quantization * np.ceil(filled) + (1 - c.quantization) * np.maximum(filled, 1.0)
-    return waves
+    return c.quantization * np.ceil(filled) + (1 - c.quantization) * np.maximum(filled, 1.0)
 
 
 def overlapped(compute: Values, memory: Values, c: WaveConstants) -> Array:
     """Seconds of both together: the longer where they hide each other perfectly, their sum at overlap 1."""
     longer = np.maximum(compute, memory)
-    seconds: Array = longer * (1 + (np.minimum(compute, memory) / longer) ** c.overlap) ** (1 / c.overlap)
-    return seconds
+    return longer * (1 + (np.minimum(compute, memory) / longer) ** c.overlap) ** (1 / c.overlap)
 
 
 def throttled(seconds: Values, c: WaveConstants) -> Array:
@@ -68,8 +66,7 @@ def throttled(seconds: Values, c: WaveConstants) -> Array:
         return np.asarray(seconds)
     # An exponential and a logarithm take a tenth of the power's time. Beyond e^50 nothing is felt.
     onset = np.exp(np.minimum(np.log(c.throttle_s / seconds) / c.throttle_width, 50.0))
-    longer: Array = seconds * (1 + c.throttle / (1 + onset))
-    return longer
+    return seconds * (1 + c.throttle / (1 + onset))
 
 
 @frozen
@@ -91,8 +88,7 @@ def least_seconds(dims: Array, size: Values, out: float, limits: Limits) -> Arra
     m, n, k, batch = dims
     moved = batch * ((m + n) * k * size + m * n * out)
     beyond = np.maximum(moved - limits.cache_bytes, 0.0) / limits.bandwidth_bytes_per_s
-    seconds: Array = np.maximum(2 * batch * m * n * k / limits.peak_flops_per_s, beyond)
-    return seconds
+    return np.maximum(2 * batch * m * n * k / limits.peak_flops_per_s, beyond)
 
 
 #: Shapes worked on at once: a dozen arrays of this many doubles stay in a core's second-level cache.
@@ -114,13 +110,11 @@ def tile_load(tile: tuple[int, int], constants: GemmConstants) -> float:
 def wave_seconds(k: Array, tile: tuple[int, int], constants: GemmConstants) -> Array:
     """Seconds of one wave: every unit works one tile through all of k."""
     step = 2 * tile[0] * tile[1] * constants.units / constants.flops_per_s
-    seconds: Array = k * (step * tile_load(tile, constants)) + (step * constants.prologue_steps + constants.wave_s)
-    return seconds
+    return k * (step * tile_load(tile, constants)) + (step * constants.prologue_steps + constants.wave_s)
 
 
 def count_tiles(m: Array, n: Array, batch: Array, tile: tuple[int, int]) -> Array:
-    tiles: Array = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
-    return tiles
+    return np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
 
 
 def compute_seconds(dims: Array, c: GemmConstants) -> Array:
@@ -155,8 +149,7 @@ def memory_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> A
     m, n, k, batch = dims
     moved = batch * ((m + n) * k * size + m * n * out)
     beyond = max(1 / c.bandwidth_bytes_per_s - 1 / c.cache_bandwidth_bytes_per_s, 0.0)
-    seconds: Array = moved / c.cache_bandwidth_bytes_per_s + np.maximum(moved - c.cache_bytes, 0.0) * beyond
-    return seconds
+    return moved / c.cache_bandwidth_bytes_per_s + np.maximum(moved - c.cache_bytes, 0.0) * beyond
 
 
 def uncorrected_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
@@ -176,8 +169,7 @@ def set_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Arra
 
 def large_share(dims: Array) -> Array:
     """Weight of the large set: 1 from a least dimension of LARGE on, 0 up to half of it."""
-    share: Array = np.clip(np.log2(np.min(dims[:3], axis=0) / LARGE) + 1, 0.0, 1.0)
-    return share
+    return np.clip(np.log2(np.min(dims[:3], axis=0) / LARGE) + 1, 0.0, 1.0)
 
 
 def aligned_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
