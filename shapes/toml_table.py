@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import Any, TypeAlias, TypeVar
 
 from shapes.dtypes import DTYPES
-from shapes.errors import InputError, read_text
+from shapes.errors import InputError, read_text, refuse
 from shapes.frozen import Named, Names
 
 T = TypeVar("T")
@@ -43,8 +43,7 @@ def names(kind: str) -> Names:
     held = (entry.name for folder in _folders(kind) for entry in os.scandir(folder))
     found = sorted(name[:-5] for name in held if name.endswith(".toml"))
     for name, following in pairwise(found):
-        if name == following:
-            raise InputError(f"expected another name: {name} ships with sizer", key="SIZER_DATA", value=kind)
+        refuse(name == following, f"expected another name: {name} ships with sizer", "SIZER_DATA", kind)
     return tuple(found)
 
 
@@ -52,8 +51,7 @@ def _folders(kind: str) -> Iterator[Path]:
     """Where files of the ``kind`` are: the package's folder, and the user's."""
     yield DATA / kind
     if own := os.environ.get("SIZER_DATA"):
-        if not os.path.isdir(own):
-            raise InputError("expected a folder with devices/ and stacks/ in it", key="SIZER_DATA", value=own)
+        refuse(not os.path.isdir(own), "expected a folder with devices/ and stacks/ in it", "SIZER_DATA", own)
         yield from Path(own).glob(kind)
 
 
@@ -65,8 +63,7 @@ def shipped(kind: str, name: str) -> Path:
 
 def named(kind: str, name: object, key: str, known: Collection[str]) -> Path:
     """`shipped`, where ``name`` is one of ``known``; else an InputError that lists them."""
-    if name not in known:
-        raise InputError(f"expected one of {', '.join(known)}", key=key, value=name)
+    refuse(name not in known, f"expected one of {', '.join(known)}", key, name)
     return shipped(kind, str(name))
 
 

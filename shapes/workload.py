@@ -512,9 +512,12 @@ def check_batch(workload: Workload) -> None:
     """InputError where devices or a global batch that were said do not agree with the degrees and the microbatch."""
     t, p, b, d = workload.t * workload.cp, workload.p, workload.b, workload.d  # t: ranks that share a microbatch
     gpus, whole = workload.gpus, workload.global_batch
-    if gpus is not None and gpus % (t * p):
-        raise InputError(f"expected a multiple of TP x PP = {t} x {p} = {t * p}", key="gpus", value=gpus)
+    refuse(gpus is not None and gpus % (t * p), f"expected a multiple of TP x PP = {t} x {p} = {t * p}", "gpus", gpus)
     if gpus is not None and gpus != t * p * d:
         raise InputError(f"expected GPUs / (TP x PP x CP) = {gpus // (t * p)}", key="d", value=d)
-    if whole is not None and whole % (b * d):
-        raise InputError(f"expected a multiple of MBS x DP = {b} x {d} = {b * d}", key="global_batch", value=whole)
+    refuse(
+        whole is not None and whole % (b * d),
+        f"expected a multiple of MBS x DP = {b} x {d} = {b * d}",
+        "global_batch",
+        whole,
+    )

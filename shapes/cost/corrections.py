@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 
 from shapes.device import Device
 from shapes.dtypes import BYTES
-from shapes.errors import InputError, positive_int
+from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Named, Values, frozen
 from shapes.operators.types import Layout
 from shapes.toml_table import DATA, content
@@ -285,8 +285,12 @@ class Correction:
             _numbers(tail["log2_k"]),
         )
         for step, knots in ((WAVE_STEP, grid.log2_waves), (K_STEP, grid.log2_k), (K_STEP, grid.tail_log2_k)):
-            if any(knot % step for knot in knots):
-                raise InputError(f"expected knots that are multiples of {step}", key="correction", value=list(knots))
+            refuse(
+                any(knot % step for knot in knots),
+                f"expected knots that are multiples of {step}",
+                "correction",
+                list(knots),
+            )
         return cls(grid, tuple(float(value) for row in (*rows, *tails) for value in row))
 
     def factor(self, m: Array, n: Array, k: Array, batch: Array, units: int) -> Array:
@@ -448,8 +452,12 @@ class _Read:
 def _read(cells: Cells) -> _Read:
     rows = [line.split() for line in cells.entries.splitlines()]
     width = len(cells.n) * len(cells.log2_k)
-    if len(rows) != len(cells.m) or any(len(row) != width for row in rows) or len(cells.log2_k) < 2:
-        raise InputError(f"expected {len(cells.m)} lines of {width} entries", key="cells.log_factor", value=len(rows))
+    refuse(
+        len(rows) != len(cells.m) or any(len(row) != width for row in rows) or len(cells.log2_k) < 2,
+        f"expected {len(cells.m)} lines of {width} entries",
+        "cells.log_factor",
+        len(rows),
+    )
     try:
         entries = np.array([float("nan" if one == "-" else one) for row in rows for one in row])
     except ValueError as error:

@@ -373,6 +373,10 @@ def _dimension(value: ArrayLike, key: str) -> Integers:
     refuse(
         array.dtype == object or not np.issubdtype(array.dtype, np.integer), "expected positive integers", key, value
     )
-    if array.size and not (array.min() >= 1 and array.max() <= _LARGEST):
-        raise InputError(f"expected integers between 1 and {_LARGEST}", key=key, value=value)
+    refuse(
+        array.size and not (array.min() >= 1 and array.max() <= _LARGEST),
+        f"expected integers between 1 and {_LARGEST}",
+        key,
+        value,
+    )
     return array.astype(np.int64)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.program import install
 
 Call = Callable[[], object]
@@ -54,8 +54,12 @@ def open_backend(device: str | None = None) -> Backend:
         return Backend()
     there = accelerator is not None and accelerator.type == wanted.type
     many = torch.accelerator.device_count() if there else 0
-    if (wanted.index or 0) >= many:
-        raise InputError(f"expected cpu, or one of the {many} of this type that torch sees", key="device", value=device)
+    refuse(
+        (wanted.index or 0) >= many,
+        f"expected cpu, or one of the {many} of this type that torch sees",
+        "device",
+        device,
+    )
     index = wanted.index if wanted.index is not None else torch.get_device_module(wanted).current_device()
     return AcceleratorBackend(f"{wanted.type}:{index}")
 

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from shapes.device import Device
-from shapes.errors import InputError, make_folder, read_bounded, read_text, write_whole
+from shapes.errors import InputError, make_folder, read_bounded, read_text, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen
 from shapes.measure import record
 from shapes.measure.environment import Environment
@@ -129,8 +129,7 @@ def read_datasets(folder: Path) -> tuple[Dataset, ...]:
         found = sorted(folder.rglob(SIDECAR)) if folder.is_dir() else []
     except OSError as error:  # a folder below that comes and goes (/proc), or cannot be read
         raise InputError(f"cannot be read: {error.strerror}", where=str(folder)) from None
-    if not found:
-        raise InputError(f"expected a folder of datasets ({SIDECAR} and {ROWS})", where=str(folder))
+    refuse(not found, f"expected a folder of datasets ({SIDECAR} and {ROWS})", where=str(folder))
     return tuple(_read(path.parent) for path in found)
 
 
@@ -142,12 +141,14 @@ def _read(folder: Path) -> Dataset:
     except (ValueError, RecursionError):
         raise InputError("expected a JSON object", where=where) from None
     version = sidecar.get("format") if isinstance(sidecar, dict) else None
-    if version != FORMAT:
-        raise InputError(f"expected format {FORMAT}", where=where, key="format", value=version)
+    refuse(version != FORMAT, f"expected format {FORMAT}", "format", version, where=where)
     rows = folder / ROWS
     content = read_bounded(rows, MAX_IMPORT)
-    if sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()}:
-        raise InputError(f"is not the file {SIDECAR} was written for: their hashes differ", where=str(rows))
+    refuse(
+        sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()},
+        f"is not the file {SIDECAR} was written for: their hashes differ",
+        where=str(rows),
+    )
     environment = _environment(sidecar, where)
     return Dataset(folder, environment, tuple(read_export(packed_lines(content, str(rows)), str(rows), environment)))
 
@@ -161,8 +162,12 @@ def _environment(sidecar: Named, where: str) -> Environment:
         raise InputError(
             f"expected SKU, driver, libraries, threads, harness and host ({error!r})", where=where
         ) from None
-    if found.identity != sidecar.get("identity"):
-        raise InputError("does not follow from SKU, driver, libraries and harness", where=where, key="identity")
+    refuse(
+        found.identity != sidecar.get("identity"),
+        "does not follow from SKU, driver, libraries and harness",
+        "identity",
+        where=where,
+    )
     return found
 
 

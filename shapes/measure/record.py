@@ -19,7 +19,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import InputError, decoded
+from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Named, Values, frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat, key_of
@@ -217,8 +217,9 @@ def packed_lines(data: bytes, where: str) -> list[str]:
         found = unpacked.decompress(data, MAX_IMPORT)
     except zlib.error as error:
         raise InputError(f"expected gzip ({error})", where=where) from None
-    if unpacked.unconsumed_tail or len(data) > MAX_IMPORT:
-        raise InputError(f"expected at most {MAX_IMPORT / 2**20:g} MiB", where=where)
+    refuse(
+        unpacked.unconsumed_tail or len(data) > MAX_IMPORT, f"expected at most {MAX_IMPORT / 2**20:g} MiB", where=where
+    )
     return decoded(found[: found.rfind(b"\n") + 1], where).split("\n")
 
 
@@ -231,8 +232,7 @@ def read_export(lines: Iterable[str], where: str, of: Environment | None = None)
         if not line.strip():
             continue
         place = f"{where}, line {number}"
-        if len(line) > MAX_LINE:
-            raise InputError(f"expected lines of at most {MAX_LINE // 2**20} MiB", where=place)
+        refuse(len(line) > MAX_LINE, f"expected lines of at most {MAX_LINE // 2**20} MiB", where=place)
         row = None
         with suppress(ValueError, RecursionError):
             row = json.loads(line)
@@ -248,8 +248,13 @@ def checked_row(row: Named, where: str) -> Measurement:
     _check(_by_path(row), _CHECKS, where)
     if row["status"] == "ok":
         low, seconds, high = (row.get(name) or 0.0 for name in ("low", "seconds", "high"))
-        if not 0 < low <= seconds <= high or not row.get("samples"):
-            raise InputError("expected samples, and low <= seconds <= high", where=where, key="seconds", value=seconds)
+        refuse(
+            not 0 < low <= seconds <= high or not row.get("samples"),
+            "expected samples, and low <= seconds <= high",
+            "seconds",
+            seconds,
+            where=where,
+        )
     try:
         sizes = flat(row["description"])
         one = Measurement.from_row(row)
@@ -276,5 +281,10 @@ def _by_path(row: Named) -> Values:
 def _check(values: Named, checks: Mapping[str, Check], where: str) -> None:
     for key, (holds, expected) in checks.items():
         value = values.get(key)
-        if (key in _REQUIRED or value is not None) and not holds(value):
-            raise InputError(f"expected {expected}", where=where, key=key, value=value)
+        refuse(
+            (key in _REQUIRED or value is not None) and not holds(value),
+            f"expected {expected}",
+            key,
+            value,
+            where=where,
+        )

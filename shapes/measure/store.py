@@ -145,8 +145,7 @@ class Store(ExitStack):
     def _open(cls, place: Path, create: bool, write: bool) -> Store:
         try:
             if not place.exists():
-                if not create:
-                    raise InputError("expected an existing store", where=str(place))
+                refuse(not create, "expected an existing store", where=str(place))
                 _create(place)
             _refuse_foreign(place)
             store = cls(sqlite3.connect(place, timeout=_BUSY_S, isolation_level=None), place)
@@ -184,8 +183,11 @@ class Store(ExitStack):
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """Everything done with what this yields, or nothing; no other process writes meanwhile."""
-        if _inode(self.path) != self._inode:
-            raise InputError("was moved or replaced while it was in use: start again", where=str(self.path))
+        refuse(
+            _inode(self.path) != self._inode,
+            "was moved or replaced while it was in use: start again",
+            where=str(self.path),
+        )
         with self._guarded():
             self._connection.execute("BEGIN IMMEDIATE")
             try:
@@ -367,12 +369,12 @@ def _create(place: Path) -> None:
     """
     place.parent.mkdir(parents=True, exist_ok=True)
     log = _companion(place, "-wal")
-    if log.exists() and log.stat().st_size and not place.exists():
-        raise InputError(
-            f"{log.name} holds measurements of a store that was moved away without it: move it along (under that "
-            "store's name + -wal), or away",
-            where=str(place),
-        )
+    refuse(
+        log.exists() and log.stat().st_size and not place.exists(),
+        f"{log.name} holds measurements of a store that was moved away without it: move it along (under that "
+        "store's name + -wal), or away",
+        where=str(place),
+    )
     aside = place.with_name(f".{place.name}.{uuid.uuid4().hex}.new")
     try:
         with Store.in_memory() as store:
@@ -408,8 +410,7 @@ def _damaged(place: Path, why: object) -> DamagedStoreError:
 def _refuse_foreign(place: Path) -> None:
     """InputError unless the header is SQLite's with this program's number. Takes no lock and changes nothing."""
     where = str(place)
-    if not place.is_file():
-        raise InputError("expected a file", where=where)
+    refuse(not place.is_file(), "expected a file", where=where)
     wrong = "expected a measurement store of sizer, found another"
     for _ in range(_LOOKS):
         if (number := _program_of(place)) is not None:
@@ -417,8 +418,7 @@ def _refuse_foreign(place: Path) -> None:
         time.sleep(_LOOK_S)  # a checkpoint of another process may be under way
     else:
         raise InputError(f"{wrong} kind of file: name another with --store or SIZER_STORE", where=where)
-    if number != APPLICATION_ID:
-        raise InputError(f"{wrong} program's database", where=where)
+    refuse(number != APPLICATION_ID, f"{wrong} program's database", where=where)
 
 
 def _program_of(place: Path) -> int | None:

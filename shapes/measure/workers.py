@@ -27,7 +27,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
 from shapes.measure.executor import DeviceLostError, Event, Executor, Round, Samples, Settings
@@ -261,10 +261,9 @@ class Workers:
             begun = list(pool.map(self._begin, workers))
         found = [one for one in begun if one is not None]
         names = sorted({one.device for one in found})
-        if len(names) != 1:
-            raise InputError(
-                f"expected devices of one kind, found {', '.join(names) or 'none that answers'}", key="device"
-            )
+        refuse(
+            len(names) != 1, f"expected devices of one kind, found {', '.join(names) or 'none that answers'}", "device"
+        )
         usual = Counter(one.identity for one in found).most_common(1)[0][0]
         self.environment = next(one for one in found if one.identity == usual)
         self._workers = []
