@@ -110,7 +110,7 @@ OUT_OF_BOUNDS: list[tuple[str, ...]] = [
     ("search", "--h", "4096", "--range", "1:9999999999", "--step", "1", "--predict"),
     ("search", "--h", "4096", "--params=-inf", "--what", "model", "--predict"),
     ("search", "--h", "4096", "--params", "nan", "--what", "model", "--predict"),
-    ("store", "list", "--newest", "9223372036854775808"),
+    ("store", "list", "--top", "9223372036854775808"),
     ("store", "--store", "{store}", "list", "--device", "\udcff"),
     ("store", "--store", "{store}", "export", "--label", "\udcff"),
 ]
