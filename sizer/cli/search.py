@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from shapes.errors import InputError, refuse
@@ -85,14 +86,39 @@ def command(asked: Asked) -> None:
             what="swiglu" if asked.what == ONE_PRODUCT else asked.what,
             gemm_only=asked.what == ONE_PRODUCT,
             **said,
-            **asked.named("objective", "top", "quality", "stack", "strategy", "time_limit_s", "store"),
+            **asked.named("objective", "top", "quality", "strategy", "time_limit_s", "store"),
             **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
-            **asked.workload,
+            **_planned(asked, reading),
         )
     if asked.emit:
         asked.answer(of_file(result, reading) if reading is not None else result, " --emit")
     else:
         asked.answer(result)
+
+
+#: What a plan finds, and what it is asked with.
+SPREAD = {"gpus", "global_batch"}
+#: Layouts that each candidate is tried in: the fastest of different degrees and microbatches.
+MOST_LAYOUTS = 32
+
+
+def _planned(asked: Asked, reading: Any) -> Values:
+    """Keywords of a search: the fastest ways to spread the configuration's own step, no two alike, and their stack."""
+    if not asked.layouts:
+        return {**asked.workload, **asked.named("stack")}
+    refuse(
+        reading is None or not asked.workload.keys() >= SPREAD, "expected CONFIG, --gpus, --global-batch", "--layouts"
+    )
+    from sizer.answers.plan import plan_config
+
+    device = {"device": asked.device[0]} if asked.device else {}
+    found: Any = plan_config(reading, **device, **asked.named("stack"), **asked.workload)
+    kinds: dict[tuple[int | str, ...], Any] = {}
+    for run in (one.workload for one in found.candidates):
+        kinds.setdefault((run.t, run.p, run.e, run.cp, run.b, run.checkpointing), run)
+    layouts = [replace(run, implementation=found.implementation) for run in list(kinds.values())[:MOST_LAYOUTS]]
+    kept = {name: value for name, value in asked.workload.items() if name not in SPREAD}
+    return {**kept, "layouts": layouts, "stack": found.stack}
 
 
 def _limits(asked: Asked, said: Values) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -71,6 +72,7 @@ def search(
     serving: Named | None = None,
     training_budget: float | None = None,
     quality: float | None = None,
+    layouts: Sequence[Workload] = (),
     **options: Unpack[SearchKeywords],
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
@@ -83,7 +85,8 @@ def search(
     of parts of a model and of what is measured). ``progress(done, of, best)``. ``serving``: fields of the decode step
     that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
     longest step, over the baseline's. ``quality``: tokens of training, after which candidates are to have the
-    baseline's loss by published fits; they are then ordered by ``step-time``. ``options``
+    baseline's loss by published fits; they are then ordered by ``step-time``. ``layouts``: splits of a step over the
+    same devices (of `sizer.plan`'s candidates), the baseline's fastest first; each takes its own best. ``options``
     are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
@@ -126,7 +129,10 @@ def search(
     if quality is not None and objective == DEFAULT_OBJECTIVE:
         objective = "step-time"  # what parameters are worth is in the loss
     budgets, order = Budgets(_decode(serving, start), training_budget), find_objective(objective)
-    return find(start, Query(what, order, limits, target, measured, top, progress, budgets, stack is not None, quality))
+    asked_for = Query(
+        what, order, limits, target, measured, top, progress, budgets, stack is not None, quality, layouts
+    )
+    return find(start, asked_for)
 
 
 def _asked_workload(asked: Named, tokens: int | None) -> Values:

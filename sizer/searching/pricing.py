@@ -6,8 +6,10 @@ costs and stack, so that what is found of many is what `price` gives for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -17,8 +19,9 @@ from shapes.columns import Table, rows_by
 from shapes.cost import Cost, Timing, seconds_of
 from shapes.cost.constants import TIERS
 from shapes.device import Device
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Sizes, frozen
+from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.model.resize import resize
 from shapes.operators import operators
@@ -39,7 +42,8 @@ class TimedCandidate:
 
     ``structure``: what a prediction is off for together with its like (``_structure``). ``ratio_error``: of its time
     over the baseline's, relative, where that is known (None: the timings' own). ``launch_bound``: whether most of its
-    time is products that a host takes longer to launch than the device to run.
+    time is products that a host takes longer to launch than the device to run. ``layout``: what it runs the fastest in,
+    where layouts were asked for.
     """
 
     change: Sizes
@@ -50,6 +54,7 @@ class TimedCandidate:
     structure: tuple[int, bool, bool] = (0, False, False)
     ratio_error: float | None = None
     launch_bound: bool = False
+    layout: Workload | None = None
 
 
 def rebuilt(space: Space, change: Sizes) -> tuple[ModelShape, Workload]:
@@ -74,6 +79,35 @@ def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedC
     """
     batches = (changes[start : start + BATCH] for start in range(0, len(changes), BATCH) if not (REQUESTS and start))
     return [one for batch in batches for one in _priced(space, batch, pricer)]
+
+
+def in_layouts(
+    space: Space, changes: Sequence[Sizes], layouts: Sequence[Workload], pricer: Pricer, progress: Progress | None
+) -> list[TimedCandidate]:
+    """The candidates that fit in any of ``layouts``, each in the one of them in which its step takes least.
+
+    The first layout is the baseline's fastest, so that an answer which is asked to stop knows that one.
+    """
+    found: list[TimedCandidate] = []
+    for done, layout in enumerate(layouts, 1):
+        found += _in_layout(space, changes, layout, pricer)
+        if progress is not None:
+            progress(done, len(layouts), f"{min((one.timing.seconds for one in found), default=inf):.3g} s a step")
+        if REQUESTS:
+            break
+    slowest_first = sorted(found, key=lambda one: -one.timing.seconds)
+    best = {(*one.change.values(),): one for one in slowest_first}
+    refuse((*changes[0].values(),) not in best, "expected one that the baseline fits in", "layouts")
+    return [best[key] for change in changes if (key := (*change.values(),)) in best]
+
+
+def _in_layout(space: Space, changes: Sequence[Sizes], layout: Workload, pricer: Pricer) -> Iterator[TimedCandidate]:
+    here, fitting = replace(space, workload=layout, as_run=lambda workload, _: workload), []
+    for change in changes:
+        with suppress(InputError):  # it does not split so
+            if memory(*rebuilt(here, change)).total_bytes <= pricer.device.memory.bytes:
+                fitting.append(change)
+    return (replace(one, layout=layout) for one in price(here, fitting, pricer))
 
 
 def _priced(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedCandidate]:

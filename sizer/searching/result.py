@@ -25,7 +25,7 @@ class Ranked(AsJson):
     all the same; ``warns``: rules on a cost alone (a last wave, an occupancy) that `check` will warn of and does not of
     the baseline. ``decode``: its decode step where serving was asked for, ``decode_speedup`` over the baseline's;
     ``gain`` is then the geometric mean of both. ``loss``: predicted, over the baseline's, with what it may be off by
-    (None: quality was not asked for).
+    (None: quality was not asked for). ``layout``: how its step is split over the devices, where layouts were asked for.
     """
 
     change: Sizes
@@ -48,6 +48,7 @@ class Ranked(AsJson):
     decode_speedup: float = 1.0
     loss: float | None = None
     loss_error: float | None = None
+    layout: Workload | None = None
 
     JSON = shown(
         "timing.seconds",

@@ -25,12 +25,14 @@ from shapes.workload import Workload
 from sizer.searching.baseline import Baseline
 from sizer.searching.listing import listing
 from sizer.searching.pricing import (
+    Change,
     Progress,
     TimedCandidate,
     Times,
     alike,
     budget_limit,
     device_agrees,
+    in_layouts,
     price,
     rebuilt,
     shortlist,
@@ -45,6 +47,8 @@ from sizer.subject import run_by
 if TYPE_CHECKING:
     from sizer.searching.measuring import Measured  # loads what measures, which a prediction has no use for
 
+#: Of a shortlist so many are tried in layouts: half a minute of DeepSeek-V3's.
+SPREAD_OUT = 96
 #: How candidates are tried where all of them are priced.
 EXHAUSTIVE = "exhaustive"
 
@@ -56,7 +60,8 @@ class Query:
     The objective orders a large space's shortlist as well. ``measured``: who times candidates on the device,
     predictions only ordering them. With ``budgets`` for serving each is priced in decoding too, and the answer has the
     front of both. ``stacked``: the baseline's stack was asked for. ``quality``: tokens of training at which candidates
-    have the baseline's loss (None: loss is not looked at). ``progress(done, of, best)``.
+    have the baseline's loss (None: loss is not looked at). ``layouts``: splits of a step over the same devices, of
+    which each candidate runs in its fastest (none: in the baseline's workload). ``progress(done, of, best)``.
     """
 
     what: str
@@ -69,6 +74,7 @@ class Query:
     budgets: Budgets
     stacked: bool
     quality: float | None = None
+    layouts: Sequence[Workload] = ()
 
 
 def find(baseline: Baseline, query: Query) -> SearchResult:
@@ -83,11 +89,10 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     considered, budget = len(space.candidates), None if measured else budgets.training
     space, chosen = shortlist(space, pricer, objective, query.progress, budgets.serving, budget)
     chosen = [space.baseline, *chosen]
-    times = Times(price(space, chosen, pricer))
-    if measured is not None:
-        times = measured.times(space, times.row, objective, query.progress)
+    times = _timed(space, chosen, query, pricer)
     ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), budgets, device)
     listed = listing(space, ranked, pricer, query.top, baseline.stack)
+    space = replace(space, workload=ranked[0].layout or space.workload)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
     # With a stack, launches are part of the step.
     launched = not measured and stack is None and all(one.launch_bound for one in times.row)
@@ -112,6 +117,15 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         **_words(query.what, own, best, listed.fixes, nearest, launched),
         **_fronts(query.what, space, ranked, budgets),
     )
+
+
+def _timed(space: Space, chosen: Sequence[Change], query: Query, pricer: Pricer) -> Times:
+    if query.layouts:
+        return Times(in_layouts(space, chosen[:SPREAD_OUT], query.layouts, pricer, query.progress))
+    predicted = price(space, chosen, pricer)
+    if query.measured is None:
+        return Times(predicted)
+    return query.measured.times(space, predicted, query.objective, query.progress)
 
 
 def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | None]:
@@ -169,8 +183,8 @@ def _fronts(what: str, space: Space, ranked: Sequence[Ranked], budgets: Budgets)
 
 def _amounts(space: Space, one: Ranked) -> tuple[float, ...]:
     """Loss, step, memory, and where it is to be served a decode step."""
-    peak = memory(*rebuilt(space, one.change)).total_bytes
-    return float(alike(one.loss or 1.0)), one.timing.seconds, peak, one.decode.seconds if one.decode else 1.0
+    decode = one.decode.seconds if one.decode else 1.0
+    return float(alike(one.loss or 1.0)), one.timing.seconds, _peak(space, one), decode
 
 
 def _with_loss(space: Space, ranked: list[Ranked]) -> list[Ranked]:
@@ -207,6 +221,7 @@ def rank(row: Sequence[TimedCandidate], objective: Objective) -> list[Ranked]:
                 gain=speedup * worth,
                 gain_low=low * worth,
                 gain_high=high * worth,
+                layout=first.layout,
             )
         )
     return ranked
@@ -240,9 +255,11 @@ def aligned(row: Sequence[TimedCandidate], ranked: Sequence[Ranked], step: int) 
 def _with_memory(space: Space, listed: Sequence[Ranked]) -> tuple[Ranked, ...]:
     """Those that are shown, with their device's peak memory less the baseline's: half a millisecond each."""
     peak = memory(space.model, space.workload).total_bytes
-    return tuple(
-        replace(one, memory_change_bytes=memory(*rebuilt(space, one.change)).total_bytes - peak) for one in listed
-    )
+    return tuple(replace(one, memory_change_bytes=_peak(space, one) - peak) for one in listed)
+
+
+def _peak(space: Space, one: Ranked) -> int:
+    return memory(rebuilt(space, one.change)[0], one.layout or space.workload).total_bytes
 
 
 @frozen
