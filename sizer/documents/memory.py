@@ -33,9 +33,10 @@ def _head(answer: MemoryBreakdown) -> list[str]:
     replicas = f"replicas {w.replicas}, " if w.replicas > 1 else ""
     lines = [
         f"{answer.path}: {answer.model_type}, {answer.parameters:,} parameters ({memory.parameters:,} on one device)",
-        f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, checkpointing {w.checkpointing}, "
-        f"{split_text(w)}{replicas}ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
-        f"{memory.implementation} kernels",
+        f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, {split_text(w)}{replicas}"
+        + f"checkpointing {w.checkpointing}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
+        * (w.phase == "train")
+        + f"{memory.implementation} kernels",
     ]
     if w.finetune is not None:
         rank = f", rank {w.lora_rank}" if w.finetune in ("lora", "qlora") else ""

@@ -37,10 +37,12 @@ def document(answer: Plan) -> Document:
         f"{w.attention} attention, {answer.implementation} kernels, stack {answer.stack}"
     )
     fit = (
-        f"{len(answer.candidates)} splits fit; {answer.source}; layouts within {answer.ratio_error:.0%} are "
+        f"{len(answer.candidates)} splits fit; predicted, not measured; layouts within {answer.ratio_error:.0%} are "
         "indistinguishable"
     )
-    simplest = f"recommended, the simplest of the {answer.indistinguishable} within that of the fastest"
+    simplest = (
+        f"recommended, the simplest of the {answer.indistinguishable} within {answer.ratio_error:.0%} of the fastest"
+    )
     tokens = answer.global_batch * w.s
     many = f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"
     parts = (

@@ -102,8 +102,9 @@ def _table(table: Table, page: Page) -> list[str]:
 
 def _aligned(columns: list[Column], rows: list[list[Cell]], width: int | None = None) -> list[str]:
     """The table's lines; within a ``width`` its texts are folded, the widest first: none where that is not enough."""
-    from tabulate import tabulate  # a check lists no table
+    import tabulate  # a check lists no table
 
+    tabulate.MIN_PADDING = 0  # heads would be two wider than they are
     shown = [[printable(cell.shown) for cell in row] for row in rows]
     heads, numbers, folded = [printable(one.name) for one in columns], numeric(rows), None
     if width is not None:
@@ -115,7 +116,7 @@ def _aligned(columns: list[Column], rows: list[list[Cell]], width: int | None = 
             widths[at] -= 1
         folded = [None if number else size for size, number in zip(widths, numbers, strict=True)]
     align = ["right" if one else "left" for one in numbers]
-    return tabulate(
+    return tabulate.tabulate(
         shown,
         heads,
         disable_numparse=True,
