@@ -90,7 +90,7 @@ def fake_kernel(seconds: float | list[float], *, sets: int = 3, error: float = 0
 
 def session_of(monkeypatch, kernels: dict[int, object], **backend: object) -> InProcess:
     """An InProcess over a fake device, whose kernel for a product of depth k is ``kernels[k]``."""
-    from shapes.measure import in_process
+    from shapes.measure import kernels as kernels_package
 
     def build(one: Job, device: object, seed: int = 0) -> Kernel:
         made = kernels[one.work.k]
@@ -98,7 +98,7 @@ def session_of(monkeypatch, kernels: dict[int, object], **backend: object) -> In
             raise made
         return made() if callable(made) else made
 
-    monkeypatch.setattr(in_process, "build", build)
+    monkeypatch.setattr(kernels_package, "build", build)
     session = InProcess(FakeBackend(**backend))  # type: ignore[arg-type]
     session._environment = ENVIRONMENT
     return session

@@ -79,7 +79,9 @@ from shapes.operators.types import (
     Elementwise,
     Gemm,
     GroupedGemm,
+    Listed,
     Operator,
+    Operators,
     Phase,
     RoutedGemm,
     counted_once,
@@ -91,7 +93,7 @@ from shapes.workload import BASES, Workload
 MAX_BYTES = 2**62
 
 
-def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+def operators(model: ModelShape, workload: Workload) -> Operators:
     """Every operator of one step on one device; equal ones are merged and their ``count`` added up.
 
     Raises InputError where the model cannot be split as asked (heads by t, experts by e, layers by p), and for an
@@ -105,13 +107,13 @@ def operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     return _merged(_all(model, workload), workload)
 
 
-def layer_operators(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+def layer_operators(model: ModelShape, workload: Workload) -> Operators:
     """Those of ``operators`` that are of the layers: a search of parts prices a hundred thousand models."""
     check_split(model, workload)
     return _merged(_layers(model, workload), workload)
 
 
-def _merged(listed: Iterator[Operator], workload: Workload) -> tuple[Operator, ...]:
+def _merged(listed: Listed, workload: Workload) -> Operators:
     """``listed`` as the workload's recipe and compiler have them, equal ones merged; InputError past ``MAX_BYTES``."""
     merged: dict[Operator, list[Any]] = {}
     recipe = workload.low_precision
@@ -159,7 +161,7 @@ def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
 
 def linear_operators(
     linear: Linear, tokens: int, run: Lowering, *, name: str | None = None, trains: bool = False
-) -> Iterator[Gemm]:
+) -> Listed:
     """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows).
 
     Of a frozen layer there is no wgrad, unless this one ``trains``; its adapters are products of their own.
@@ -204,7 +206,7 @@ def _three(
             yield phase, out, inner, tokens, count
 
 
-def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+def _layers(model: ModelShape, workload: Workload) -> Listed:
     """The layers' operators and what is before the first (patch embeddings)."""
     run, left = _of_layers(workload), workload.saving.layers
     for stack, blocks in stage_kinds(model, workload.p):
@@ -222,7 +224,7 @@ def _layers(model: ModelShape, workload: Workload) -> Iterator[Operator]:
             yield from _run_again(_block(model, block, stack, s, own), block, own, again)
 
 
-def _run_again(listed: Iterator[Operator], block: Block, run: Lowering, layers: int) -> Iterator[Operator]:
+def _run_again(listed: Listed, block: Block, run: Lowering, layers: int) -> Listed:
     """``listed`` of a block, what is recomputed twice in so many of its ``layers`` (shapes.workload)."""
     saving, mixture, products = run.workload.saving, isinstance(block.mlp, MoeShape), 0
     for one in listed:
@@ -236,7 +238,7 @@ def _run_again(listed: Iterator[Operator], block: Block, run: Lowering, layers: 
         yield replace(one, count=one.count + times) if times else one
 
 
-def _images(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+def _images(model: ModelShape, workload: Workload) -> Listed:
     """The towers' operators over a microbatch's images, each of which attends to itself."""
     for tower, own, patches, tokens in image_workloads(model, workload):
         stack, run = tower.stack, _of_layers(own)
@@ -272,7 +274,7 @@ def _of_layers(workload: Workload) -> Lowering:
     return Lowering(runs)
 
 
-def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+def _all(model: ModelShape, workload: Workload) -> Listed:
     if workload.p == 1:
         yield from _images(model, workload)
     yield from _layers(model, workload)
@@ -291,7 +293,7 @@ def _all(model: ModelShape, workload: Workload) -> Iterator[Operator]:
     yield from pipeline_collectives(model, workload, s)
 
 
-def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, layers: int) -> Iterator[Operator]:
+def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, layers: int) -> Listed:
     """What a frozen base and its adapters send: ZeRO 3's gathers, and sums over tensor-parallel ranks of the gradients
 
     of the adapters that each rank holds whole.
@@ -326,7 +328,7 @@ def _states_each(model: ModelShape, workload: Workload) -> float | None:
     return optimizer_state_bytes(tensors, str(workload.optimizer), precision) / max(1, parameter_count(tensors))
 
 
-def _ends(model: ModelShape, workload: Workload, s: int) -> Iterator[Operator]:
+def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
     """The products after the embedding and around the head, whose last stage it is."""
     tokens, run = workload.own_tokens(s), Lowering(workload)
     if model.main.streams:
@@ -345,7 +347,7 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Iterator[Operator]:
         yield from attention_operators(model.pooling, Lowering(plain, "head.attention"), 1, s)
 
 
-def _block(model: ModelShape, block: Block, stack: Stack, s: int, run: Lowering) -> Iterator[Operator]:
+def _block(model: ModelShape, block: Block, stack: Stack, s: int, run: Lowering) -> Listed:
     workload = run.workload
     tokens = workload.own_tokens(s)
     encoder_s = sequence_length(model, model.stacks[0], workload)
@@ -369,7 +371,7 @@ def _block(model: ModelShape, block: Block, stack: Stack, s: int, run: Lowering)
     yield from block_collectives(block, stack.hidden, s, run)
 
 
-def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Iterator[Operator]:
+def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Listed:
     """What an attention runs between its projections."""
     workload = run.workload
     seen = workload.cached(workload.s, None) if workload.decode else kv_len
@@ -381,7 +383,7 @@ def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Itera
         yield from (sparse_operators if sparse else attention_operators)(attention, run, q_len, kv_len)
 
 
-def _dequantised(block: Block, hidden: int, run: Lowering) -> Iterator[Elementwise]:
+def _dequantised(block: Block, hidden: int, run: Lowering) -> Listed:
     """A quantised base's matrices written out in 16 bits before each product that reads them (bitsandbytes)."""
     if not has_adapters(run.workload):
         return
@@ -397,7 +399,7 @@ def _dequantised(block: Block, hidden: int, run: Lowering) -> Iterator[Elementwi
             yield Elementwise(name, phase, "quantise", round(each * n), 2 * n, "bf16", count)
 
 
-def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> Iterator[GroupedGemm]:
+def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> Listed:
     """The experts' grouped products: ``tokens`` x top_k routed rows over the experts this device holds."""
     workload, moe = run.workload, block.mlp
     if not isinstance(moe, MoeShape):
@@ -428,7 +430,7 @@ def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> I
 WIDE = 2
 
 
-def apply_recipe(operators: Iterable[Operator], usual: Recipe | None, training: bool) -> Iterator[Operator]:
+def apply_recipe(operators: Iterable[Operator], usual: Recipe | None, training: bool) -> Listed:
     """``operators`` whose linear layers were lowered in their own or the ``usual`` recipe's type, as it runs them.
 
     Activations are quantised before each product that reads them, by rows and, where wgrad runs in the recipe, by
@@ -454,7 +456,7 @@ def apply_recipe(operators: Iterable[Operator], usual: Recipe | None, training: 
             yield replace(operator, dtype="bf16")
 
 
-def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> Iterator[Elementwise]:
+def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> Listed:
     """What is quantised for a product and the others of its layer."""
     grouped = isinstance(operator, GroupedGemm)
     # Of a forward, X of m tokens by k features; of a wgrad, dY of m features by k tokens.

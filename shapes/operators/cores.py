@@ -44,7 +44,8 @@ from shapes.operators.types import (
     Elementwise,
     Gemm,
     IndexScores,
-    Operator,
+    Listed,
+    Operators,
     Phase,
     Scan,
     SparseAttention,
@@ -89,7 +90,7 @@ class Lowering:
 
     def moves(
         self, name: str, what: str, elements: int, passes: Passes, times: int = 1, size: int | None = None
-    ) -> Iterator[Elementwise]:
+    ) -> Listed:
         """A memory-bound kernel, ``times`` of it, on tensors of ``elements`` of ``size`` bytes (None: activations')."""
         whole = elements * (size or self.workload.activation_bytes)
         runs = self.runs("forward", "dgrad") if times else ()
@@ -107,7 +108,7 @@ class Lowering:
         times: int = 1,
         stride: int = 1,
         copies: int = 1,
-    ) -> Iterator[Collective]:
+    ) -> Listed:
         """Collectives of RUNS[``runs``], of ``buffer`` bytes over ``ranks``."""
         for asked, what in RUNS[runs]:
             for phase, count in self.runs(asked):
@@ -130,7 +131,7 @@ def _whole_tokens(tokens: int, workload: Workload) -> int:
     return -(-tokens // workload.t) if workload.sequence_parallel else tokens
 
 
-def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Iterator[Elementwise]:
+def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Listed:
     """One layer's norms, residual additions, rotary embedding, softmax, activation and dropout, x ``block.count``."""
     tokens = run.workload.own_tokens(s)
     whole = _whole_tokens(tokens, run.workload) * hidden
@@ -157,7 +158,7 @@ def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Itera
             yield from run.moves("altup", "residual", n * whole, (1, 1, 2, 1), 2)
 
 
-def _stream_elementwise(streams: Streams, whole: int, parts: int, run: Lowering) -> Iterator[Elementwise]:
+def _stream_elementwise(streams: Streams, whole: int, parts: int, run: Lowering) -> Listed:
     """Hyper-connections in front of each part and behind it, a kernel each.
 
     The first reads all streams for their weights (the product over them is listed by itself) and writes their one sum;
@@ -168,7 +169,7 @@ def _stream_elementwise(streams: Streams, whole: int, parts: int, run: Lowering)
     yield from run.moves("streams.mix", "residual", whole, (n + 1, n, 2 * n + 1, n + 1), parts)
 
 
-def _mlp_elementwise(block: Block, hidden: int, tokens: int, run: Lowering) -> Iterator[Elementwise]:
+def _mlp_elementwise(block: Block, hidden: int, tokens: int, run: Lowering) -> Listed:
     t, mlp = run.workload.t, block.mlp
     if isinstance(mlp, MoeShape):
         # Tokens are sorted by expert before the products and put back behind them, a row for each of top_k experts.
@@ -184,7 +185,7 @@ def _mlp_elementwise(block: Block, hidden: int, tokens: int, run: Lowering) -> I
         yield from run.moves(f"{name}.activation", "activation", -(-tokens * width // t), GATED if gated else NORM)
 
 
-def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) -> Iterator[Elementwise]:
+def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) -> Listed:
     if attention is None:
         return
     workload = run.workload
@@ -219,7 +220,7 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
             yield from run.moves("attention.dropout", "dropout", square, DROPOUT)
 
 
-def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Iterator[Elementwise]:
+def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Listed:
     """Token embedding, last norm and cross-entropy over fp32 logits."""
     run, tokens = Lowering(workload), workload.own_tokens(s)
     if model.vocab and workload.p == 1:
@@ -255,7 +256,7 @@ def optimizer_update(held: ShardParameters, workload: Workload, states: float | 
     )
 
 
-def parameter_copies(held: ShardParameters, workload: Workload) -> Iterator[Elementwise]:
+def parameter_copies(held: ShardParameters, workload: Workload) -> Listed:
     """What kernels of their own move of a microbatch's gradients and of gathered weights, a parameter.
 
     Sums in fp32 (DeepSpeed's BF16_Optimizer, update_hp_grads): a cast (2 bytes in, 4 out), the sum (8 in, 4 out), and
@@ -267,7 +268,7 @@ def parameter_copies(held: ShardParameters, workload: Workload) -> Iterator[Elem
         yield Elementwise("copies", "wgrad", "accumulate", read * held.total, written * held.total, "fp32")
 
 
-def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Iterator[Operator]:
+def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Listed:
     """softmax(Q K^T) V, forward and backward, without its projections and elementwise parts."""
     workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
@@ -319,7 +320,7 @@ def core_sizes(attention: Attentions, t: int) -> tuple[int, int, int, bool]:
     return attention.on_shard(t)[1], attention.head_dim, attention.v_dim, isinstance(attention, SharedKeyShape)
 
 
-def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Iterator[Gemm]:
+def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Listed:
     """Latent attention's kv_b_proj, absorbed in the queries and the output of ``tokens``: a product a head for each.
 
     All heads share the one latent key, whose first part is the value (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
@@ -337,9 +338,7 @@ def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Itera
                 yield Gemm(name, phase, rows, columns, inner, heads, dtype, count=count, kind="bmm")
 
 
-def decode_operators(
-    attention: Attentions, run: Lowering, kv_len: int | None = None
-) -> Iterator[CachedAttention | Gemm]:
+def decode_operators(attention: Attentions, run: Lowering, kv_len: int | None = None) -> Listed:
     """A decode step's attention over ``kv_len`` keys of the cache (None: all it holds); MLA's in the latent space."""
     workload = run.workload
     kv_heads, head_dim, v_dim, latent = core_sizes(attention, workload.t)
@@ -362,7 +361,7 @@ def decode_operators(
     )
 
 
-def _products(core: Attention) -> Iterator[Gemm]:
+def _products(core: Attention) -> Listed:
     """The batched products of an attention that is not fused, over the whole square."""
     for part, *sizes, layout in _FACTS["written_out"][core.phase]:
         m, n, k = (getattr(core, size) for size in sizes)
@@ -370,7 +369,7 @@ def _products(core: Attention) -> Iterator[Gemm]:
         yield Gemm(name, core.phase, m, n, k, batch, core.dtype, layout, core.count, "bmm")
 
 
-def written_out(core: Attention) -> tuple[Gemm | Elementwise, ...]:
+def written_out(core: Attention) -> Operators:
     """What runs where no fused kernel takes ``core``: its products, and the softmax over the whole square."""
     square = core.batch * core.heads * core.q_len * core.kv_len * BYTES[core.dtype]
     read = 1 if core.phase == "forward" else 2
@@ -378,7 +377,7 @@ def written_out(core: Attention) -> tuple[Gemm | Elementwise, ...]:
     return (*_products(core), softmax)
 
 
-def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Iterator[Scan | Elementwise | Collective]:
+def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Listed:
     """What layers run between their projections, of sequences of ``s`` tokens.
 
     Context parallelism gives each rank whole sequences of its share of the heads (Megatron-Core's exchange before the
@@ -408,7 +407,7 @@ def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Iterato
     yield from _recurrent_collectives(mixer, run, tokens)
 
 
-def _recurrent_collectives(mixer: RecurrentShape, run: Lowering, tokens: int) -> Iterator[Collective]:
+def _recurrent_collectives(mixer: RecurrentShape, run: Lowering, tokens: int) -> Listed:
     """Sums of Mamba-1's time steps over tensor-parallel ranks; context parallelism's exchange of tokens for heads."""
     workload, size = run.workload, tokens * run.workload.activation_bytes
     if workload.t > 1 and mixer.kind == "mamba":
@@ -456,7 +455,7 @@ def is_sparse(attention: Attentions, kv_len: int) -> bool:
     return isinstance(attention, SharedKeyShape) or (indexer is not None and kv_len > indexer.kept)
 
 
-def sparse_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Iterator[Operator]:
+def sparse_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Listed:
     """The core of an attention that `is_sparse`, forward and backward."""
     workload, heads = run.workload, attention.on_shard(run.workload.t)[0]
     kv_heads, head_dim, v_dim, latent = core_sizes(attention, workload.t)
@@ -485,7 +484,7 @@ def attended(attention: Attentions, q_len: int, kv_len: int) -> tuple[int, int, 
     return kv_len + entries, window + kept, near + seen_pairs(q_len, kv_len, rate, kept)
 
 
-def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Iterator[Operator]:
+def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Listed:
     """What makes compressed entries, and what an indexer runs behind its projections, forward alone.
 
     Engines score in fp8 (DeepGEMM's fp8_mqa_logits), training in its own type.
@@ -514,13 +513,11 @@ def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: in
         yield TopK(f"{forward.prefix}.top_k", workload.b * each, queries, *chosen, count=count)
 
 
-def _forward_only(moved: Iterator[Elementwise]) -> Iterator[Elementwise]:
+def _forward_only(moved: Listed) -> Listed:
     return (one for one in moved if one.phase == "forward")
 
 
-def _compressed(
-    compressor: Compressor, name: str, tokens: int, run: Lowering, *, learns: bool = True
-) -> Iterator[Elementwise]:
+def _compressed(compressor: Compressor, name: str, tokens: int, run: Lowering, *, learns: bool = True) -> Listed:
     """The softmax over the gates of each entry's tokens, their sum, its norm and rotation: one kernel."""
     own = replace(run, prefix=f"{run.prefix}.{name}")
     moved = own.moves("", "norm", tokens * compressor.channels, (2, 0, 2, 2))

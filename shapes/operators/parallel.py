@@ -17,7 +17,7 @@ from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
 from shapes.operators.cores import Lowering, passed_numbers
-from shapes.operators.types import Collective
+from shapes.operators.types import Collective, Listed
 from shapes.workload import Workload
 
 #: What was expected, of which degree, and its value.
@@ -138,7 +138,7 @@ def _whole(shared: int, t: int) -> bool:
     return shared % t == 0 or t % shared == 0
 
 
-def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Iterator[Collective]:
+def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Listed:
     """One layer's collectives: of tensor, context and expert parallelism."""
     workload = run.workload
     tokens, size = workload.own_tokens(s), workload.activation_bytes
@@ -154,7 +154,7 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Itera
         yield from _expert_parallel(block.mlp, hidden, tokens, run)
 
 
-def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> Iterator[Collective]:
+def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> Listed:
     """Tokens to their experts and back."""
     workload = run.workload
     # A rank routes 1/t of the tokens: Megatron-LM asks for sequence parallelism where t and e meet.
@@ -164,7 +164,7 @@ def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> 
     yield from run.sends(name, routed, workload.e, "all_to_alls", 2, workload.t, copies)
 
 
-def end_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
+def end_collectives(model: ModelShape, workload: Workload, s: int) -> Listed:
     """Tensor parallelism's of the vocabulary: behind the embedding, and around the head."""
     if workload.t == 1:
         return
@@ -179,7 +179,7 @@ def end_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[C
         yield from Lowering(workload).sends("lm_head.tensor_parallel", buffer, workload.t, f"head{split}", times)
 
 
-def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Iterator[Collective]:
+def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Listed:
     """The activations that the last stage receives and the gradients that it sends back.
 
     Each tensor-parallel rank sends its share; where activations are not split anyway (sequence parallelism), the
@@ -196,9 +196,7 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Itera
         yield Collective(name, phase, "send_recv", boundary, 2, workload.dtype, times, stride=stride)
 
 
-def frozen_collectives(
-    frozen: ShardParameters, bytes_each: float, workload: Workload, layers: int
-) -> Iterator[Collective]:
+def frozen_collectives(frozen: ShardParameters, bytes_each: float, workload: Workload, layers: int) -> Listed:
     """ZeRO 3's gathers of a frozen base, in the type it is kept in: each layer for the forward and for the backward.
 
     A pipeline keeps what the first microbatch gathered.
@@ -224,7 +222,7 @@ def _data_parallel(held: ShardParameters, workload: Workload) -> tuple[tuple[str
     )
 
 
-def gradient_collectives(held: ShardParameters, workload: Workload, layers: int) -> Iterator[Collective]:
+def gradient_collectives(held: ShardParameters, workload: Workload, layers: int) -> Listed:
     """Data parallelism's gradient reduction and ZeRO's parameter gathers, once; ZeRO 3's in every microbatch.
 
     Under a pipeline it does so once, too (``Workload.regathers``). Over all d cp ranks, and for experts over the

@@ -26,10 +26,10 @@ C is always contiguous along n (ld = n).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -134,8 +134,29 @@ class RoutedGemm(GroupedGemm):
     """A grouped product of a serving engine's fused experts: its kernels are others than training's."""
 
 
+class _Fused:
+    """FLOPs of a fused attention by its ``pairs`` of a query and a key in each of ``batch`` sequences."""
+
+    __slots__ = ()
+
+    @property
+    def flops(self: Any) -> Any:
+        """As torch's FlopCounterMode counts: of dense attention the full square, causal or not.
+
+        Forward: Q K^T and P V. Backward: the scores again, dP = dO V^T, dV = P^T dO, dQ = dS K, dK = dS^T Q.
+        """
+        qk, pv = self.head_dim, self.v_head_dim
+        return self.batch * self.heads * self.pairs * (2 * qk + 2 * pv if self.phase == "forward" else 6 * qk + 4 * pv)
+
+    @property
+    def needed_flops(self: Any) -> Any:
+        """`flops` without the scores that the backward computes again: what MFU counts of them."""
+        again = 0 if self.phase == "forward" else 2 * self.head_dim
+        return self.flops - self.batch * self.heads * self.pairs * again
+
+
 @frozen
-class Attention:
+class Attention(_Fused):
     """One fused attention operator: softmax(Q K^T) V for ``batch`` sequences.
 
     Q is [batch, heads, q_len, head_dim], K [batch, kv_heads, kv_len, head_dim], V [batch, kv_heads, kv_len,
@@ -169,25 +190,14 @@ class Attention:
         return self.training or self.phase != "forward"
 
     @property
-    def visible_flops(self) -> float:
+    def visible_flops(self) -> Any:
         """FLOPs of the pairs that the mask leaves: what a fused kernel does of `flops`."""
         return self.flops * self.visible_share
 
     @property
-    def flops(self) -> int:
-        """As torch's FlopCounterMode counts: the full square, causal or not.
-
-        Forward: Q K^T and P V. Backward: the scores again, dP = dO V^T, dV = P^T dO, dQ = dS K, dK = dS^T Q.
-        """
-        qk, pv = self.head_dim, self.v_head_dim
-        per_pair = 2 * qk + 2 * pv if self.phase == "forward" else 6 * qk + 4 * pv
-        return self.batch * self.heads * self.q_len * self.kv_len * per_pair
-
-    @property
-    def needed_flops(self) -> int:
-        """`flops` without the scores that a fused kernel's backward computes again: what MFU counts of them."""
-        again = 0 if self.phase == "forward" else 2 * self.head_dim
-        return self.flops - self.batch * self.heads * self.q_len * self.kv_len * again
+    def pairs(self) -> int:
+        """Of the full square."""
+        return self.q_len * self.kv_len
 
     @property
     def visible_share(self) -> float:
@@ -301,10 +311,7 @@ class TopK:
     count: int = 1
     phase: Phase = "forward"
     kind: Literal["top_k"] = "top_k"
-
-    @property
-    def flops(self) -> int:
-        return 0
+    flops: ClassVar[int] = 0
 
     @property
     def bytes(self) -> int:
@@ -312,7 +319,7 @@ class TopK:
 
 
 @frozen
-class SparseAttention:
+class SparseAttention(_Fused):
     """One fused attention of each query over keys of its own: those chosen, or a window and compressed ones.
 
     ``pairs`` of a query and a key are attended to in each of ``batch`` sequences, at most ``keys`` for one query, of
@@ -334,18 +341,6 @@ class SparseAttention:
     dtype: str = "bf16"
     count: int = 1
     kind: Literal["sparse_attention"] = "sparse_attention"
-
-    @property
-    def flops(self) -> int:
-        """As `Attention.flops`, of the pairs alone."""
-        qk, pv = self.head_dim, self.v_head_dim
-        return self.batch * self.heads * self.pairs * (2 * qk + 2 * pv if self.phase == "forward" else 6 * qk + 4 * pv)
-
-    @property
-    def needed_flops(self) -> int:
-        """`flops` without the scores that the backward computes again."""
-        again = 0 if self.phase == "forward" else 2 * self.head_dim
-        return self.flops - self.batch * self.heads * self.pairs * again
 
     @property
     def bytes(self) -> int:
@@ -421,10 +416,7 @@ class Elementwise:
     dtype: str = "bf16"
     count: int = 1
     kind: Literal["elementwise"] = "elementwise"
-
-    @property
-    def flops(self) -> int:
-        return 0
+    flops: ClassVar[int] = 0
 
     @property
     def bytes(self) -> int:
@@ -459,10 +451,7 @@ class Collective:
     stride: int = 1
     copies: int = 1
     direct: bool = False
-
-    @property
-    def flops(self) -> int:
-        return 0
+    flops: ClassVar[int] = 0
 
 
 @frozen
@@ -503,6 +492,10 @@ Operator = (
     | Collective
 )
 
+#: Operators one by one, and all of a step.
+Listed = Iterator[Operator]
+Operators = tuple[Operator, ...]
+
 _TYPES = {one.__name__: one for one in get_args(Operator)}
 #: Every kind of operator, and who lowers, prices, explains and measures it.
 KINDS = tuple(OperatorKind(**{**row, "type": _TYPES[row["type"]]}) for row in content(DATA / "operators.toml")["kinds"])
@@ -533,11 +526,9 @@ def needed_flops(listed: Iterable[Operator], *, causal: bool = False) -> float:
     """
     total = 0.0
     for operator in listed:
-        flops: float = operator.flops
-        if isinstance(operator, Attention):
-            flops = operator.needed_flops * (operator.visible_share if causal else 1.0)
-        elif isinstance(operator, SparseAttention):
-            flops = operator.needed_flops
+        flops = getattr(operator, "needed_flops", operator.flops)
+        if causal and isinstance(operator, Attention):
+            flops *= operator.visible_share
         total += flops * operator.count
     return total
 

@@ -21,7 +21,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import Operator, counted_once
+from shapes.operators.types import Operator, Operators, counted_once
 from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
 from shapes.step.stack import STEP_TIERS, Interval, SoftwareStack
 from shapes.toml_table import DATA
@@ -118,7 +118,7 @@ class Step:
     step passes one after the other.
     """
 
-    operators: tuple[Operator, ...]
+    operators: Operators
     costs: tuple[Cost, ...]
     cost: StepCost | None = None
     accumulation: int = 1
@@ -198,7 +198,7 @@ class Pricer:
         return self._step(tuple(listed), self._costs(listed), workload, model)
 
     def _step(
-        self, listed: tuple[Operator, ...], costs: tuple[Cost, ...], workload: Workload | None, model: ModelShape | None
+        self, listed: Operators, costs: tuple[Cost, ...], workload: Workload | None, model: ModelShape | None
     ) -> Step:
         if workload is not None and workload.serving:
             # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
@@ -238,9 +238,7 @@ class Pricer:
             self._whole[alike] = work(everything, self._costs(everything))
         return self._whole[alike]
 
-    def steps(
-        self, many: Sequence[tuple[Operator, ...]], of: Sequence[tuple[ModelShape, Workload]] | None = None
-    ) -> list[Step]:
+    def steps(self, many: Sequence[Operators], of: Sequence[tuple[ModelShape, Workload]] | None = None) -> list[Step]:
         """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of.
 
         None is looked up or remembered: a search of one dimension prices a million, hardly one of them twice.

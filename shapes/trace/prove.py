@@ -383,7 +383,7 @@ def _unproven(graph: Graph, problems: Mapping[str, str], module: nn.Module, cut:
 
 def _flops(node: Node) -> int:
     if node.core is not None:
-        return node.core.flops
+        return int(node.core.flops)
     return 2 * node.m * node.n * node.k * (node.batch if node.kind in ("gemm", "bmm", "conv") else 1)
 
 
