@@ -311,12 +311,12 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     held = {key: value for key, value in read.items() if value is not None}
     # In a pipeline a device holds so many layers; of communication the pipeline's overlaps unless told otherwise.
     held |= {"_layers": model.layers // held.get("pipeline_model_parallel_size", 1), "_stacks": len(model.stacks)}
-    held |= {"_p2p": fields.flag("overlap_p2p_comm", default=True), "_experts": model.moe is not None}
+    held |= {"_p2p": fields.flag("overlap_p2p_comm"), "_experts": model.moe is not None}
     held["_fp8"] = bool(fields.raw("fp8_format", "fp8", default=None))
     check_allowed(row["allowed"], row, held, fields)
     found, _ = expressions.workload(row, held, fields)
     if held["_fp8"]:
-        recipe = fields.text("fp8_recipe", default="delayed")
+        recipe = fields.text("fp8_recipe")
         found |= stated(recipe=recipe in RECIPES and recipe)
         notes += [] if recipe in RECIPES else [f"fp8 recipe {recipe} {_UNUSED}"]
     found |= expressions.optimizer(fields, "optimizer", momentum=True) | stated(checkpointing=_recomputation(fields))

@@ -38,8 +38,10 @@ _STRANGE = {"D": "sparse attention"}
 
 def build(fields: Fields) -> Noted:
     """The model of the arguments, and what a person should know of how it was read."""
+    known = table("formats")["megatron"]
+    fields.defaults = known["defaults"]
     fields, notes = _with_language_model(fields)
-    for key, what in table("formats")["megatron"]["refused"].items():
+    for key, what in known["refused"].items():
         value = fields.raw(key, default=None)
         usual = key == "spec" and any(name in str(value) for name in _USUAL_SPECS)
         usual = usual or (key == "experimental_attention_variant" and value == "gated_delta_net")
@@ -63,7 +65,8 @@ def _with_language_model(fields: Fields) -> tuple[Fields, Names]:
     )
     if settings is None:
         return fields, notes
-    told = Fields({**fields.config, **settings}, fields.where, asked=fields.asked, present=fields.present)
+    given, asked, usual = {**fields.config, **settings}, fields.asked, fields.defaults
+    told = Fields(given, fields.where, defaults=usual, asked=asked, present=fields.present)
     return told, (*notes, f"MLP and biases are those of {kind}")
 
 
@@ -93,7 +96,7 @@ def _tokenizers(fields: Fields) -> tuple[str, str]:
 
 
 def _common(fields: Fields) -> Values:
-    return {"norm_weights": norm_weights(fields), "dropout": fields.number("hidden_dropout", default=0.1)}
+    return {"norm_weights": norm_weights(fields), "dropout": fields.number("hidden_dropout")}
 
 
 def _learned(fields: Fields, *names: str) -> int:
@@ -197,11 +200,11 @@ def _block(fields: Fields, letter: str, parts: Values, common: Values) -> Block:
 
 def mamba_layer(fields: Fields) -> RecurrentShape:
     """Mamba-2 as MambaMixer builds it: twice the hidden size inside where no number of heads is given."""
-    dim, inside = fields.integer("mamba_head_dim", default=64), 2 * fields.integer("hidden_size")
+    dim, inside = fields.integer("mamba_head_dim"), 2 * fields.integer("hidden_size")
     heads = fields.optional("mamba_num_heads")
     heads = heads or fields.quotient(inside, dim, f"twice the hidden size, {inside}", "mamba_head_dim")
-    sizes = {"groups": fields.integer("mamba_num_groups", default=8), "chunk": MAMBA_CHUNK}
-    sizes["state"] = fields.integer("mamba_state_dim", default=128)
+    sizes = {"groups": fields.integer("mamba_num_groups"), "chunk": MAMBA_CHUNK}
+    sizes["state"] = fields.integer("mamba_state_dim")
     made = recurrence(
         kind="mamba2", heads=heads, head_dim=dim, norm="inner", key="mamba_num_groups", conv_bias=True, **sizes
     )
@@ -212,8 +215,7 @@ def gated_delta(fields: Fields, norm_weights: int) -> RecurrentShape:
     """A gated delta net by Megatron's ``linear_`` arguments."""
     names = {"heads": "num_value_heads", "groups": "num_key_heads", "head_dim": "value_head_dim"}
     names |= {"state": "key_head_dim", "conv": "conv_kernel_dim"}
-    usual = {"heads": 32, "groups": 16, "conv": 4}
-    sizes = {ours: fields.integer(f"linear_{key}", default=usual.get(ours, 128)) for ours, key in names.items()}
+    sizes = {ours: fields.integer(f"linear_{key}") for ours, key in names.items()}
     made = recurrence(kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(fields)(0)
     return replace(made, norm=norm_weights * made.head_dim)
 
@@ -238,12 +240,12 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
         normed = fields.flag("qk_layernorm")
         return MlaShape(
             heads,
-            fields.integer("kv_lora_rank", default=32),
-            fields.integer("qk_head_dim", default=128),
-            fields.integer("qk_pos_emb_head_dim", default=64),
-            fields.integer("v_head_dim", default=128),
+            fields.integer("kv_lora_rank"),
+            fields.integer("qk_head_dim"),
+            fields.integer("qk_pos_emb_head_dim"),
+            fields.integer("v_head_dim"),
             fields.optional("q_lora_rank"),
-            dropout=fields.number("attention_dropout", default=0.1),
+            dropout=fields.number("attention_dropout"),
             latent_norm=norm_weights(fields) if normed else 0,
         )
     fields.ignore("group_query_attention")  # num_query_groups says it
@@ -251,7 +253,7 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
     named = f"hidden_size = {hidden}, or kv_channels"
     dim = channels or fields.quotient(hidden, heads, named, "num_attention_heads")
     rotary = position_embedding(fields) in ("rope", "mrope", "yarn")
-    share = min(fields.number("rotary_percent", default=1.0), 1.0)
+    share = min(fields.number("rotary_percent"), 1.0)
     return AttentionShape(
         heads,
         groups,
@@ -262,11 +264,11 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
         rotary_dim=int(dim * share) if rotary and not cross else 0,
         causal=causal,
         cross=cross,
-        dropout=fields.number("attention_dropout", default=0.1),
+        dropout=fields.number("attention_dropout"),
         window=_window(fields) if windowed else None,
         qk_norm="head" if fields.flag("qk_layernorm") or fields.flag("qk_l2_norm") else "none",
         qk_norm_weights=norm_weights(fields) if not fields.flag("qk_l2_norm") else 0,
-        sinks=fields.text("softmax_type", default="vanilla") == "learnable",
+        sinks=fields.text("softmax_type") == "learnable",
         gate="queries" if fields.flag("attention_output_gate") and not cross else "none",
     )
 
@@ -275,7 +277,7 @@ def _sparse(fields: Fields, layers: int) -> list[bool]:
     """The layers with experts; of Megatron-DeepSpeed every other one where nothing is said, the last of each two."""
     if not _deepspeeds(fields):
         return _layer_flags(fields, "moe_layer_freq", layers, lambda layer, every: layer % every == 0)
-    every = fields.integer("expert_interval", default=2)
+    every = fields.integer("expert_interval")
     return [(layer + 1) % every == 0 for layer in range(layers)]
 
 
@@ -291,7 +293,7 @@ def mlp(fields: Fields) -> MlpShape:
 def mixture(fields: Fields) -> MoeShape | None:
     """The experts of a sparse layer; None for a dense model."""
     fields.refuse(
-        _deepspeeds(fields) and fields.text("mlp_type", default="standard") != "standard",
+        _deepspeeds(fields) and fields.text("mlp_type") != "standard",
         "has no formula here: experts in addition to a dense MLP (PR-MoE)",
         "mlp_type",
     )
@@ -300,10 +302,10 @@ def mixture(fields: Fields) -> MoeShape | None:
         return None
     gated, bias, dense = _gated(fields), bias_linear(fields), _width(fields)
     if _deepspeeds(fields):
-        top_k = fields.integer("topk", default=1)
+        top_k = fields.integer("topk")
         return None if experts == 1 else MoeShape(experts, min(top_k, experts), dense, gated, bias)
     shared = fields.optional("moe_shared_expert_intermediate_size", "shared_moe_ffn_hidden_size")
-    top_k = fields.top_k(experts, "moe_router_topk", default=2)
+    top_k = fields.top_k(experts, "moe_router_topk")
     return MoeShape(
         experts,
         top_k,
@@ -323,14 +325,14 @@ def bias_linear(fields: Fields) -> bool:
 
 
 def norm_weights(fields: Fields) -> int:
-    return 1 if fields.text("normalization", default="LayerNorm") == "RMSNorm" else 2
+    return 1 if fields.text("normalization") == "RMSNorm" else 2
 
 
 def position_embedding(fields: Fields) -> str:
-    kind = fields.text("position_embedding_type", default="learned_absolute")
+    kind = fields.text("position_embedding_type")
     if fields.flag("use_rotary_position_embeddings") and kind == "learned_absolute":
         return "rope"
-    absent = fields.flag("no_position_embedding") or not fields.flag("add_position_embedding", default=True)
+    absent = fields.flag("no_position_embedding") or not fields.flag("add_position_embedding")
     return "none" if absent and kind == "learned_absolute" else kind
 
 
@@ -340,7 +342,7 @@ def _gated(fields: Fields) -> bool:
 
 def _width(fields: Fields) -> int:
     width, step = fields.optional("ffn_hidden_size"), fields.optional("multiple_of")
-    factor = fields.number("hidden_dim_multiplier", default=1.0)
+    factor = fields.number("hidden_dim_multiplier")
     if width is not None:
         return width
     hidden = fields.integer("hidden_size")
