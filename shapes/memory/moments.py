@@ -287,16 +287,18 @@ def _outlive(step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]
 def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
     """The stage's kinds of layers, and its runs of equal layers in order: (which kind, so many)."""
     kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
-    policy, left = step.workload.saving.name, step.workload.saving.layers
+    policy, left, e = step.workload.saving.name, step.workload.saving.layers, step.workload.e
+    hows = (policy,) if left is None else (policy, "none")
+    seen = {(how, experts): _alone(step, how, experts) for how in hows for experts in {1, e}}
     layers = [
         _layer(
-            _alone(step, how, step.workload.e if isinstance(block.mlp, MoeShape) else 1),
-            replace(block, count=1),
+            seen[how, e if isinstance(block.mlp, MoeShape) else 1],
+            block,
             stack.hidden,
             sequence_length(step.model, stack, step.workload),
             gradients,
         )
-        for how in ((policy,) if left is None else (policy, "none"))
+        for how in hows
         for stack, block in kinds
     ]
     if left is None:

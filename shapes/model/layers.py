@@ -169,6 +169,10 @@ class Block:
     def __post_init__(self) -> None:
         positive(self, "count")
 
+    def __hash__(self) -> int:
+        # Of a part, as a stack's: formats are long.
+        return hash((self.attention, self.mlp, self.mixer, self.count))
+
     @property
     def parts(self) -> tuple[Attention | RecurrentShape | MlpShape | MoeShape, ...]:
         """The parts with a norm and a residual addition of their own, in order."""

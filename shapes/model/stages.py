@@ -85,21 +85,14 @@ def stage_blocks(model: ModelShape, p: int, stage: Stage = "last") -> Kinds:
 def stage_runs(
     model: ModelShape, p: int, stage: Stage = "last"
 ) -> tuple[tuple[tuple[Stack, Block], ...], tuple[tuple[int, int], ...]]:
-    """A stage's kinds of blocks with all their layers, and its runs in order: (which kind, so many layers)."""
-    places: dict[tuple[str, Block], int] = {}
+    """A layer of each of a stage's kinds, and its runs in order: (which kind, so many layers)."""
+    places: dict[tuple[Stack, Block], int] = {}
     runs = []
-    stacks: list[Stack] = []
     for stack, blocks in stage_blocks(model, p, stage):
         for block in blocks:
-            place = places.setdefault((stack.name, block), len(places))
-            if place == len(stacks):
-                stacks.append(stack)
+            place = places.setdefault((stack, replace(block, count=1)), len(places))
             runs.append((place, block.count))
-    layers = [0] * len(places)
-    for place, count in runs:
-        layers[place] += count
-    kinds = (replace(block, count=layers[place]) for (_, block), place in places.items())
-    return tuple(zip(stacks, kinds, strict=True)), tuple(runs)
+    return tuple(places), tuple(runs)
 
 
 def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> tuple[ParameterTensor, ...]:

@@ -84,7 +84,7 @@ from shapes.operators.types import (
     Operators,
     Phase,
     RoutedGemm,
-    counted_once,
+    work_key,
 )
 from shapes.recipes import Recipe, load_recipe
 from shapes.workload import BASES, Workload
@@ -115,11 +115,11 @@ def layer_operators(model: ModelShape, workload: Workload) -> Operators:
 
 def _merged(listed: Listed, workload: Workload) -> Operators:
     """``listed`` as the workload's recipe and compiler have them, equal ones merged; InputError past ``MAX_BYTES``."""
-    merged: dict[Operator, list[Any]] = {}
+    merged: dict[object, list[Any]] = {}
     recipe = workload.low_precision
     for operator in apply_recipe(listed, recipe, workload.train):
-        merged.setdefault(counted_once(operator), [operator, 0])[1] += operator.count
-    for operator in merged:
+        merged.setdefault(work_key(operator), [operator, 0])[1] += operator.count
+    for operator, _ in merged.values():
         if operator.bytes > MAX_BYTES:
             raise InputError(
                 f"expected sizes that a device can hold: {operator.name} moves {operator.bytes:.3g} bytes at once",

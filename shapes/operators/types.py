@@ -27,8 +27,9 @@ C is always contiguous along n (ld = n).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from functools import lru_cache
+from functools import cache, lru_cache
 from importlib import import_module
+from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
@@ -537,3 +538,14 @@ def counted_once(operator: Operator) -> Operator:
     """The operator with a ``count`` of 1: what equal work is known by."""
     # Itself where it can be: a search prices a hundred thousand, and replacing took half of its time.
     return operator if operator.count == 1 else replace(operator, count=1)
+
+
+def work_key(operator: Operator) -> tuple[object, ...]:
+    """All of an operator but its count: as ``counted_once``, in a third of the time, where a key will do."""
+    kind: Any = operator.__class__
+    return kind, *_work(kind)(operator)
+
+
+@cache
+def _work(kind: Any) -> Callable[[Operator], tuple[object, ...]]:
+    return attrgetter(*(name for name in kind.__match_args__ if name != "count"))

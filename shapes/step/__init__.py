@@ -21,7 +21,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import Operator, Operators, counted_once
+from shapes.operators.types import Operator, Operators, counted_once, work_key
 from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
 from shapes.step.stack import STEP_TIERS, Interval, SoftwareStack
 from shapes.toml_table import DATA
@@ -183,7 +183,7 @@ class Pricer:
         self.stack = stack
         self._stack_tier = stack_tier
         self._source = source
-        self._known: dict[Operator, Cost] = {}
+        self._known: dict[object, Cost] = {}
         self._last: tuple[Sequence[Operator], tuple[Cost, ...]] = ((), ())
         self._whole_model: ModelShape | None = None
         self._whole: dict[Workload, Work] = {}
@@ -255,10 +255,10 @@ class Pricer:
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         if listed is self._last[0]:  # as other schedules run it
             return self._last[1]
-        keys = [counted_once(operator) for operator in listed]
-        missing = [key for key in dict.fromkeys(keys) if key not in self._known]
+        keys = [*map(work_key, listed)]
+        missing = {key: one for key, one in zip(keys, listed, strict=True) if key not in self._known}
         if missing:
-            self._known.update(zip(missing, self._priced(missing), strict=True))
+            self._known.update(zip(missing, self._priced([*missing.values()]), strict=True))
         self._last = listed, tuple(self._known[key] for key in keys)
         return self._last[1]
 

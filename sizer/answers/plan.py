@@ -450,6 +450,7 @@ def _microbatches(
 ) -> Iterator[tuple[Workload, int]]:
     """Of each microbatch the least recomputation that leaves room, and less that fills the device."""
     share, room, layers = (split.global_batch or 1) // split.d, FULL * limit, -(-model.layers // split.p)
+    over, freed = False, 0.0  # whether a smaller microbatch is too large unless recomputed; what that frees a sequence
     never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
         workload = replace(split, b=b)
@@ -457,15 +458,17 @@ def _microbatches(
             # Megatron-LM asks interleaved schedules for it.
             dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
             continue
-        whole = 0
         # Fused attention saves next to nothing that its core makes again.
-        for policy in ("none", *["selective"] * (split.attention == "eager"), "full"):
+        for policy in ("none", *["selective"] * (split.attention == "eager"), "full")[over:]:
             own = replace(workload, checkpointing=policy)
             found = memory(model, own, **options)
             used = found.total_bytes
-            whole = whole or used
+            if policy == "none":
+                over, whole = used > limit, used
+            elif whole and policy == "full":
+                freed, whole = (whole - used) / b, 0
             if policy == "full" and used <= room:  # of some layers alone, in quarters: bytes fall with their number
-                kept = int(0.9 * layers * (room - used) / max(1, whole - used))
+                kept = int(0.9 * layers * (room - used) / max(1, b * freed))
                 kept -= kept % max(1, layers // 4)
                 fewer = replace(own, checkpointing=f"full:{layers - kept}")
                 if kept and (less := memory(model, fewer, **options).total_bytes) <= room:
