@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
+from itertools import product
 from math import ceil, prod
 
 from shapes.frozen import frozen, replace, shown
@@ -289,7 +290,7 @@ def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[
     kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
     policy, left, e = step.workload.saving.name, step.workload.saving.layers, step.workload.e
     hows = (policy,) if left is None else (policy, "none")
-    seen = {(how, experts): _alone(step, how, experts) for how in hows for experts in {1, e}}
+    seen = {one: _alone(step, *one) for one in product(hows, {1, e})}
     layers = [
         _layer(
             seen[how, e if isinstance(block.mlp, MoeShape) else 1],
