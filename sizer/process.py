@@ -19,8 +19,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from math import inf
 from threading import Event, Thread
-from types import FrameType
-from typing import NoReturn
 
 from shapes.program import REQUESTS
 
@@ -51,7 +49,7 @@ def end_in_order_of_signals() -> None:
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
 
 
-def _asked(number: int, _frame: FrameType | None) -> None:
+def _asked(number: int, _frame: object) -> None:
     if _Ending.in_order and not REQUESTS:
         REQUESTS.append(number)
         if hasattr(signal, "setitimer"):
@@ -62,7 +60,7 @@ def _asked(number: int, _frame: FrameType | None) -> None:
         _end(number)
 
 
-def _end(number: int) -> NoReturn:
+def _end(number: int) -> None:
     _say(number)
     os._exit(128 + number)
 

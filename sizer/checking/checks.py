@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import field, replace
 
 from shapes.cost import attention_titles
@@ -87,7 +86,7 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
     return replace(_report(proposals, step_time(subject, own.step, device), findings, stack), joint=joint)
 
 
-def _report(proposals: Proposals, step: StepTime | None, findings: Iterable[PricedFinding], stack: str) -> Report:
+def _report(proposals: Proposals, step: StepTime | None, findings: list[PricedFinding], stack: str) -> Report:
     subject, device, model = proposals.subject, proposals.device, summary(proposals.subject)
     told = (answer.reason for _, answer in proposals.answers if isinstance(answer, NotApplicable) and answer.note)
     mixed = _by_precision(proposals.step, device, step) if step and subject.workload.low_precision else ()

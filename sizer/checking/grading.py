@@ -263,13 +263,16 @@ class Offer:
         return self.priced.flops_change or 0
 
 
+Offers = tuple[Offer, ...]
+
+
 @frozen
 class Graded:
     """One rule's finding with what is offered against it and the severity that follows."""
 
     rule: Rule
     finding: Finding
-    offers: tuple[Offer, ...]
+    offers: Offers
     severity: Severity
 
     @property
@@ -411,7 +414,7 @@ class _Cause:
     """One cause's finding with what is offered against it."""
 
     finding: PricedFinding
-    offers: tuple[Offer, ...]
+    offers: Offers
 
     def mended_by(self, offer: Offer) -> bool:
         return any(code in self.finding.codes for code, _ in offer.fixes)
@@ -420,7 +423,7 @@ class _Cause:
         """Whether ``offer`` mends it, or is the change that one of its own makes."""
         return self.mended_by(offer) or any(offer.change.change == own.change.change for own in self.offers)
 
-    def left(self, own: tuple[Offer, ...], there: PricedFinding | None) -> _Cause:
+    def left(self, own: Offers, there: PricedFinding | None) -> _Cause:
         """This cause with what fixes it ``own``, and where else it is fixed."""
         message = self.finding.message
         if not own and there is not None:
@@ -428,7 +431,7 @@ class _Cause:
         return _Cause(replace(self.finding, message=message, **_price_of(own)), own)
 
 
-def _price_of(offers: tuple[Offer, ...], otherwise_s: float | None = None) -> Values:
+def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
     """The fields of a finding that its best offer sets; ``otherwise_s``: the seconds known without one."""
     best = max(offers, key=lambda offer: offer.saving, default=None)
     saved_s = otherwise_s if best is None else max(0.0, best.saving)
@@ -509,7 +512,7 @@ def _merged(ordered: Sequence[Graded], subject: Subject, measured: bool) -> _Cau
     return _Cause(_as_one(ordered, subject, offers), offers)
 
 
-def _as_one(ordered: Sequence[Graded], subject: Subject, offers: tuple[Offer, ...]) -> PricedFinding:
+def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> PricedFinding:
     """The findings of one cause under the first's name."""
     rule, finding = ordered[0].rule, ordered[0].finding
     # Where no change is proposed, the seconds that their rules know.
@@ -528,7 +531,7 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: tuple[Offer, ..
     )
 
 
-def _worth_a_line(offers: tuple[Offer, ...], subject: Subject, *, outright: bool, error: bool) -> tuple[Offer, ...]:
+def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bool) -> Offers:
     """At most ``MOST``: those that save; for a breach also the least dear, where nothing that fixes it saves."""
     offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
     if error:  # what cannot run has no time that another could be slower than; another split is no other model

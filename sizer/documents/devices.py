@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from shapes.cost.constants import expected, gemm_constants
 from shapes.cost.explain import expected_errors
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import DTYPES
-from shapes.frozen import Values, frozen
+from shapes.frozen import Names, Values, frozen
 from sizer.documents import Cell, Document, Section, Table, Text, columns, lines, percent_text
 from sizer.printing import Printable
 
@@ -40,7 +38,7 @@ def _errors(device: Device) -> list[Values]:
     ]
 
 
-def devices(names: Sequence[str] = ()) -> Devices:
+def devices(names: Names = ()) -> Devices:
     """The devices named, or all that are known; InputError for a name that is not."""
     return Devices(tuple(load_device(name) for name in names or list_devices()), bool(names))
 

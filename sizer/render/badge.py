@@ -7,12 +7,11 @@ from typing import cast
 
 from sizer.checking.findings import Checked
 from sizer.documents import Document
-from sizer.render import Page
 
 COLOURS = {"error": "red", "warning": "orange", "info": "blue", None: "brightgreen"}
 
 
-def render(document: Document, page: Page) -> str:
+def render(document: Document, page: object) -> str:
     answer = cast(Checked, document.answer)
     message = document.headline if answer.reports else "no configuration"
     colour = COLOURS[answer.worst()] if answer.reports else "lightgrey"

@@ -7,13 +7,12 @@ import io
 
 from shapes.errors import printable
 from sizer.documents import Document
-from sizer.render import Page
 
 #: A cell that begins with one of these is a formula to a spreadsheet.
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
-def render(document: Document, page: Page) -> str:
+def render(document: Document, page: object) -> str:
     """The document's records, else its first table; a list is its items with blanks between."""
     rows = document.rows()
     columns = dict.fromkeys([*document.fields, *(key for row in rows for key in row)])

@@ -24,7 +24,6 @@ from sizer.documents import (
 )
 from sizer.documents.charts import Chart
 from sizer.documents.check import severity_cell
-from sizer.render import Page
 from sizer.render.findings import rule_url
 from sizer.render.vega import HEIGHT, WIDTH, asset, assets, spec
 
@@ -32,7 +31,7 @@ from sizer.render.vega import HEIGHT, WIDTH, asset, assets, spec
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 
-def render(document: Document, page: Page) -> str:
+def render(document: Document, page: object) -> str:
     """``document`` as a file that any browser opens, without a network or a server."""
     style, script = (asset(name) for name in ("page.css", "page.js"))
     charts: list[Chart] = []

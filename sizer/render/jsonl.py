@@ -6,9 +6,8 @@ import json
 from typing import Any
 
 from sizer.documents import Document
-from sizer.render import Page
 
 
-def render(document: Document, page: Page) -> str:
+def render(document: Document, page: object) -> str:
     answer: Any = document.answer
     return "".join(json.dumps(one.row(), sort_keys=True) + "\n" for one in answer.measurements)

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 from sizer.answers.diff import Diff
 from sizer.checking.findings import SEVERITIES
 from sizer.documents import Document
-from sizer.render import Page
 from sizer.render.findings import Annotation, annotate, looked_at, reviewed, title
 from sizer.rules import RULES
 
@@ -19,7 +18,7 @@ _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 _FIXED = {"timestamp": "1970-01-01T00:00:00", "hostname": "localhost", "time": "0"}
 
 
-def render(document: Document, page: Page) -> str:
+def render(document: Document, page: object) -> str:
     """Errors and warnings are failures; what does not apply or was left out is skipped; infos pass with their text."""
     answer = reviewed(document)
     found = list(annotate(answer))

@@ -19,7 +19,6 @@ from sizer.documents import (
     numeric,
     saved_text,
 )
-from sizer.render import Page
 from sizer.render.findings import rule_url
 
 #: What means something inside a line of Markdown or HTML.
@@ -28,7 +27,7 @@ _SPECIAL = re.compile(r"([\\`*_{}\[\]#!|~$])")
 FINDINGS, SUGGESTIONS = 12, 2
 
 
-def render(document: Document, page: Page) -> str:
+def render(document: Document, page: object) -> str:
     """The mark is how a comment is found again, so that it is updated and not repeated."""
     lines = []
     if document.title:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
@@ -13,14 +12,13 @@ from shapes.program import installed
 from sizer.checking.findings import Fix
 from sizer.documents import Document
 from sizer.readers.locate import Place
-from sizer.render import Page
 from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed, rule_url, title
 from sizer.rules import find_rule
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 
 
-def render(document: Document, page: Page) -> str:
+def render(document: Document, page: object) -> str:
     found = list(annotate(reviewed(document)))
     codes = sorted({one.code for one in found})
     driver = {"name": "sizer", "rules": [_rule(code) for code in codes]}
@@ -69,7 +67,7 @@ def _region(place: Place | None) -> dict[str, int]:
     return {"startLine": place.line, "startColumn": place.column, "endColumn": place.end_column}
 
 
-def _fix(title: str, fix: Fix, file: Mapping[str, str]) -> Values:
+def _fix(title: str, fix: Fix, file: dict[str, str]) -> Values:
     replaced = [{"deletedRegion": _region(one.place), "insertedContent": {"text": one.text}} for one in fix.edits]
     described = f"{title} (unsafe: {fix.unsafe})" if fix.unsafe else title
     return {

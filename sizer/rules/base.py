@@ -42,7 +42,10 @@ class Suggestion:
     note: str = ""
 
 
-def suggest(name: str, values: Iterable[int], note: str = "") -> tuple[Suggestion, ...]:
+Suggestions = tuple[Suggestion, ...]
+
+
+def suggest(name: str, values: Iterable[int], note: str = "") -> Suggestions:
     """Each of ``values`` for the one dimension or field of ``Workload``."""
     return tuple(Suggestion({name: value}, note) for value in values)
 
@@ -61,7 +64,7 @@ class Finding:
     field: str
     value: int | float | str
     message: str
-    suggestions: tuple[Suggestion, ...] = ()
+    suggestions: Suggestions = ()
     error: bool = False
     violated: bool = False
     cause: str = ""
@@ -307,7 +310,7 @@ NEIGHBOURHOOD = 0.1
 
 def heads_that_keep_hidden(
     context: Context, multiple: int, fits: Callable[[int], bool] = lambda head_dim: True
-) -> tuple[Suggestion, ...]:
+) -> Suggestions:
     """Other numbers of heads at the same hidden size whose head dimension is a multiple of ``multiple``.
 
     The next larger and the next smaller head dimension that ``fits``; both divide the hidden size. As many query heads
@@ -323,7 +326,7 @@ def heads_that_keep_hidden(
     return tuple(Suggestion(_with_groups(context, hidden // size), f"head_dim {size}") for size in near)
 
 
-def whole_heads_near(context: Context) -> tuple[Suggestion, ...]:
+def whole_heads_near(context: Context) -> Suggestions:
     """The nearest hidden sizes that are whole heads of 128 or 64, as many as divide over t and a node's degrees."""
     if not _resizable(context):
         return ()
@@ -361,7 +364,7 @@ def _with_groups(context: Context, heads: int) -> dict[str, int]:
     return {"heads": heads} if kv == now else {"heads": heads, "kv_heads": heads * kv // now}
 
 
-def larger_microbatch(context: Context, wanted: int, note: str = "") -> tuple[Suggestion, ...]:
+def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggestions:
     """The smallest microbatch of at least ``wanted`` sequences that memory holds and the global batch is made of.
 
     None in inference, where a batch is as large as the requests that wait; where ``wanted`` does not fit, the largest

@@ -21,6 +21,7 @@ from sizer.rules.base import (
     Finding,
     NotApplicable,
     Suggestion,
+    Suggestions,
     nearest_first,
     neighbours,
     power_text,
@@ -263,7 +264,7 @@ def _of_heads(model: ModelShape | None, workload: Workload) -> set[int]:
     }
 
 
-def _configured(context: Context, name: str, value: int) -> tuple[str, int, tuple[Suggestion, ...]]:
+def _configured(context: Context, name: str, value: int) -> tuple[str, int, Suggestions]:
     """The configuration's field behind ``value`` with its whole value and its neighbours; else the product's name."""
     t, width = context.workload.t, context.dimensions.get("d_ff")
     if width is not None and value in (width, -(-width // t)):

@@ -15,7 +15,7 @@ from sizer.rules.base import (
     Context,
     Finding,
     NotApplicable,
-    Suggestion,
+    Suggestions,
     heads_that_keep_hidden,
     nearest_first,
     neighbours,
@@ -150,7 +150,7 @@ def _padding_text(run: Run, core: Attention) -> str:
     return "; ".join([*parts, runs])
 
 
-def _taken_whole(context: Context, core: Attention) -> tuple[Suggestion, ...]:
+def _taken_whole(context: Context, core: Attention) -> Suggestions:
     """Head dimensions that the kernel takes as they are."""
     dim = core.head_dim
     if context.dimensions.get("head_dim") != dim or dim != core.v_head_dim:

@@ -16,6 +16,7 @@ from sizer.rules.base import (
     Finding,
     NotApplicable,
     Suggestion,
+    Suggestions,
     larger_microbatch,
     nearest_first,
     neighbours,
@@ -76,7 +77,7 @@ def tile_quantization(context: Context) -> Answer:
     return [finding for _, finding in worst.values()]
 
 
-def _behind(context: Context, value: int) -> tuple[str, tuple[Suggestion, ...]]:
+def _behind(context: Context, value: int) -> tuple[str, Suggestions]:
     """The width behind ``value`` (none: "") and its neighbours that fill their tiles.
 
     A smaller vocabulary would lose tokens.

@@ -23,6 +23,7 @@ from sizer.rules.base import (
     Finding,
     NotApplicable,
     Suggestion,
+    Suggestions,
     largest_power_of_two,
     neighbours,
     rule,
@@ -30,7 +31,7 @@ from sizer.rules.base import (
 )
 
 
-def _sequences(context: Context, values: Iterable[int]) -> tuple[Suggestion, ...]:
+def _sequences(context: Context, values: Iterable[int]) -> Suggestions:
     """Those of ``values`` that the model has positions for."""
     longest = context.model.max_positions if context.model is not None else None
     return suggest("s", (value for value in values if longest is None or value <= longest))
