@@ -188,6 +188,14 @@ def test_a_file_named_beside_a_revision_must_be_a_configuration(repository: Path
     assert "no model_type found" in result.output
 
 
+def test_lines_that_end_as_on_windows_are_no_change(repository: Path) -> None:
+    """Git for Windows checks out with CRLF what it keeps with LF."""
+    file = repository / "models" / "gpt2.json"
+    file.write_bytes(file.read_bytes().replace(b"\n", b"\r\n"))
+    assert b"\r\n" in file.read_bytes()
+    assert "no model configuration differs from HEAD" in run("diff", "--git", "HEAD").output
+
+
 @pytest.mark.parametrize("revision", ["nowhere", "--output=x", "HEAD:x"])
 def test_a_revision_that_is_none_is_one_line(repository: Path, revision: str) -> None:
     result = run("diff", f"--git={revision}")

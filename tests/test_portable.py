@@ -6,7 +6,13 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
+
+import pytest
+from click.testing import CliRunner
+
+from sizer.cli import COMMANDS, main
+from sizer.render import github, render, sarif
 
 ROOT = Path(__file__).parents[1]
 #: What CPython on Windows has not.
@@ -104,3 +110,47 @@ with Store.open({str(tmp_path / "a.db")!r}, measuring=True):
 Store.open({str(tmp_path / "a.db")!r}, measuring=True).close()
     """
     )
+
+
+@pytest.mark.parametrize("command", ["", *COMMANDS])
+def test_help_is_in_letters_that_every_console_has(command: str) -> None:
+    """A pipe on Windows has its code page: what it lacks ended help in a traceback."""
+    for option in ("--help", "--help-all"):
+        said = CliRunner().invoke(main, [*filter(None, [command]), option], catch_exceptions=False).output
+        said.encode("cp437")
+
+
+@pytest.mark.parametrize(("end", "name"), [("\r\n", "crlf"), ("\n", "lf"), ("\r\n", "ünï cødé")])
+@pytest.mark.parametrize("suffix", ["json", "yaml"])
+def test_a_fix_keeps_the_ends_of_lines(tmp_path: Path, suffix: str, end: str, name: str) -> None:
+    texts = {
+        "json": '{"model_type": "gpt2",\n "vocab_size": 50257,\n "n_embd": 768, "n_layer": 12, "n_head": 12}\n',
+        "yaml": "hidden_size: 1024\nnum_layers: 2\nnum_attention_heads: 16\nvocab_size: 50257 # GPT-2's\n"
+        "seq_length: 2048\nffn_hidden_size: 4090\n",
+    }
+    file = tmp_path / f"{name}.{suffix}"
+    file.write_bytes(texts[suffix].replace("\n", end).encode())
+    result = CliRunner().invoke(main, ["check", str(file), "--fix", "--unsafe-fixes"], catch_exceptions=False)
+    assert result.exit_code in (0, 1), result.output
+    after = file.read_bytes()
+    assert b"50304" in after or b"4096" in after
+    assert after.count(end.encode()) == texts[suffix].count("\n")
+    assert after.count(b"\n") == texts[suffix].count("\n")
+
+
+def test_paths_in_annotations_and_sarif_are_as_github_has_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import sizer
+
+    class Here(PureWindowsPath):
+        @classmethod
+        def cwd(cls) -> PureWindowsPath:
+            return cls("C:\\work")
+
+    report = sizer.check(str(ROOT / "tests/data/configs/gpt2.json"))
+    for module in (github, sarif):
+        monkeypatch.setattr(module, "Path", Here)
+    assert sarif._uri("C:\\work\\models\\a b.json") == "models/a%20b.json"
+    assert sarif._uri("D:\\models\\a.json") == "file:///D:/models/a.json"
+    shown = render("check", "github", report._answer())
+    assert "\\" not in shown
+    assert "tests/data/configs/gpt2.json,line=" in shown

@@ -142,7 +142,9 @@ def of_git(revision: str, paths: Names) -> Iterator[Pair]:
         if not inside or not (named or may_be_configuration(name)):
             continue
         here = _content(path) if name in tracked else None
-        if (here is None and name not in old) or (here is not None and _hash(here, old.get(name, "")) == old.get(name)):
+        # Git for Windows checks files out with its lines' ends.
+        texts = () if here is None else (here, here.replace(b"\r\n", b"\n"))
+        if old.get(name) in [_hash(one, old.get(name, "")) for one in texts] or (here is None and name not in old):
             continue
         held = _git("cat-file", "blob", old[name], top=top) if name in old else None
         if named or any(states_a_model(name, one) for one in (held, here) if one is not None):

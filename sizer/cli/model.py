@@ -101,7 +101,7 @@ def plan(asked: Asked) -> None:
 def mfu(asked: Asked) -> None:
     """Turn a measured step time into TFLOPS, MFU and HFU, by every usual way of counting.
 
-    --gpus and --global-batch are needed; --explain asks for the layout (--microbatch, --tp, --pp, --zero …) too.
+    --gpus and --global-batch are needed; --explain asks for the layout (--microbatch, --tp, --pp, --zero) too.
     """
     from sizer.answers.mfu import mfu
 

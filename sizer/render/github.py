@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from shapes.errors import printable
 from sizer.documents import Document
 from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed
@@ -18,7 +20,9 @@ def _command(one: Annotation) -> str:
     where = "" if place is None else f",line={place.line},col={place.column},endColumn={place.end_column}"
     title = f"sizer budget {one.code}" if one.code in BUDGETS else f"sizer {one.code} {one.slug}"
     level = one.severity if one.severity != "info" else "notice"
-    return f"::{level} file={_property(one.path)}{where},title={_property(title)}::{_data(one.message)}"
+    return (
+        f"::{level} file={_property(Path(one.path).as_posix())}{where},title={_property(title)}::{_data(one.message)}"
+    )
 
 
 def _data(text: str) -> str:

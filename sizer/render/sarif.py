@@ -81,4 +81,4 @@ def _uri(path: str) -> str:
     there, here = Path(path), Path.cwd()
     if there.is_relative_to(here):
         there = there.relative_to(here)
-    return "file://" * there.is_absolute() + quote(there.as_posix(), errors="surrogateescape")
+    return there.as_uri() if there.is_absolute() else quote(there.as_posix(), errors="surrogateescape")
