@@ -113,3 +113,15 @@ def test_the_granularity_term_is_krajewskis_law(granularity: int) -> None:
     log = np.log(granularity)
     share = fit["log"] * log + fit["squared_log"] * log**2
     assert share == pytest.approx(law(granularity) / law(1) - 1, abs=0.002)
+
+
+def test_heads_stay_ready_for_shards_where_one_device_serves() -> None:
+    found = search("allenai/OLMo-2-1124-7B", what="model", quality=4e12, serving={"b": 8, "context": 1024})
+    assert {one.change["heads"] % 8 for one in found.ranked} == {0}
+
+
+@pytest.mark.slow
+def test_a_width_that_is_no_multiple_of_256_has_candidates_of_its_own() -> None:
+    found = search("openai/gpt-oss-20b", what="model", quality=1e13)
+    assert found.considered > 50
+    assert {one.change["hidden"] % 64 for one in found.ranked} == {0}

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from math import gcd, lcm
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +41,7 @@ def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
         limits,
         spread=MADE,
         tolerance=max(limits.tolerance, TOLERANCE) if judged and model.moe is None else limits.tolerance,
-        step=limits.step or max(COARSE, step),
+        step=limits.step or lcm(gcd(COARSE, model.hidden), step),
         vary=limits.vary or ("mla-heads" if isinstance(model.attention, MlaShape) else "kv-ratio",),
     )
 

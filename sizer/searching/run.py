@@ -297,7 +297,8 @@ def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, 
         operators(baseline.model, serving)
     except InputError as error:
         raise InputError(error.expected, key=f"--serving {error.key}", value=error.value) from None
-    space = make_space(what, baseline, device, replace(limits, tp_ready=limits.shards(serving.t)))
+    ready = limits.shards(serving.t) if serving.t > 1 else limits.tp_ready
+    space = make_space(what, baseline, device, replace(limits, tp_ready=ready))
     if "experts" in space.candidates.columns:
         divide = space.candidates.columns["experts"] % serving.e == 0
         space = space.where({f"experts that divide over ep {serving.e}": divide})
