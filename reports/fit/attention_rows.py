@@ -64,7 +64,8 @@ class Rows:
         return len(self.seconds)
 
     def __getitem__(self, rows: NDArray[np.generic]) -> Rows:
-        return Rows(self.work[rows], self.seconds[rows], self.groups[rows], self.source)
+        work = AttentionBatch(*(getattr(self.work, name)[rows] for name in AttentionBatch.__match_args__))
+        return Rows(work, self.seconds[rows], self.groups[rows], self.source)
 
     def joined(self, other: Rows) -> Rows:
         work = AttentionBatch(

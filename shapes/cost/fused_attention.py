@@ -36,7 +36,7 @@ from shapes.cost.constants import (
     least_certain,
     relative,
 )
-from shapes.cost.corrections import Array, Booleans
+from shapes.cost.corrections import Array
 from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
 from shapes.frozen import Named, Names, frozen
@@ -289,9 +289,6 @@ class AttentionBatch:
     copied: Array
     deterministic: Array
     cached: Array
-
-    def __getitem__(self, rows: Booleans) -> AttentionBatch:
-        return AttentionBatch(*(getattr(self, field.name)[rows] for field in fields(self)))
 
     @property
     def bucket(self) -> Array:

@@ -556,11 +556,6 @@ class RecurrentShape:
         """Channels of these parts on the fullest of ``t`` ranks."""
         return sum(-(-number // t) * size for number, size in map(self.units, parts))
 
-    @property
-    def gates(self) -> int:
-        """Numbers a token that decide what its states forget, of all heads."""
-        return self.width(*(part for part in self.form.parts if part in ("beta", "decay")))
-
     def conv_channels(self, t: int = 1) -> int:
         """Channels of one of ``t`` ranks that the convolution runs over."""
         return self.width(*self.form.convolved, t=t) if self.conv else 0
@@ -601,9 +596,3 @@ class RecurrentShape:
         found["mixer.norm"] = self.norm // t if whole else self.norm
         found["mixer.step_norms"] = (self.rank + 2 * self.state) * self.step_norms
         return tuple((name, number) for name, number in found.items() if number)
-
-    def products(self) -> tuple[tuple[str, bool, int, int, int], ...]:
-        """The matrix products of one chunk: (name, whether of each group rather than head, m, n, k)."""
-        return tuple(
-            (name, shared, *(getattr(self, size) for size in sizes)) for name, shared, *sizes in self.form.products
-        )
