@@ -14,7 +14,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from shapes.dtypes import BYTES, dtype_bytes
-from shapes.errors import InputError, refuse
+from shapes.errors import AnyPath, InputError, refuse
 from shapes.frozen import Named, Names, Numbers, Sizes, Values, frozen, plain
 from shapes.toml_table import Table, load, names, nearest, shipped
 
@@ -135,7 +135,7 @@ class Device:
 
     def to_dict(self) -> Values:
         """The device file's content as plain dicts and lists: `device_from_mapping` turns it back."""
-        data: Values = _without_none(plain(self))
+        data = _without_none(plain(self))
         del data["origin"]
         data["error"] = data.pop("errors")
         documents: dict[str, list[str]] = {}
@@ -158,7 +158,7 @@ def list_devices() -> Names:
     return names("devices")
 
 
-def load_device(device: str | os.PathLike[str] | Device) -> Device:
+def load_device(device: AnyPath | Device) -> Device:
     """The device by name or alias (case, spaces and dashes do not matter), by what torch calls it, or by a .toml path.
 
     >>> load_device("NVIDIA H100 80GB HBM3").name

@@ -96,7 +96,11 @@ def one_of(name: object, known: Collection[Any], key: str) -> None:
     refuse(name not in known, f"expected one of {', '.join(map(str, known))}", key, name)
 
 
-def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
+#: How a file is named.
+AnyPath = str | os.PathLike[str]
+
+
+def read_bounded(path: AnyPath, most: int) -> bytes:
     """The bytes of a file, pipe or device: at most ``most`` and one more, by which a caller sees too many."""
     where = os.fspath(path)
     try:
@@ -108,7 +112,7 @@ def read_bounded(path: str | os.PathLike[str], most: int) -> bytes:
         raise InputError(f"cannot be read: {_reason(error)}", where=where) from None
 
 
-def read_text(path: str | os.PathLike[str], most: int) -> str:
+def read_text(path: AnyPath, most: int) -> str:
     """As ``read_bounded``, as UTF-8 text; InputError for what is larger or no text."""
     where = os.fspath(path)
     data = read_bounded(path, most)
@@ -125,7 +129,7 @@ def decoded(data: bytes, where: str) -> str:
         raise InputError(f"expected UTF-8 text, found {found}", where=where) from None
 
 
-def write_whole(path: str | os.PathLike[str], data: bytes) -> None:
+def write_whole(path: AnyPath, data: bytes) -> None:
     """``data`` as the file's content: whole, or the file stays as it was and no other file is left.
 
     A link is followed, and the file's mode and owner stay. What is no regular file (a device, a pipe) is written into,
@@ -157,7 +161,7 @@ def _names_another(where: str, resolved: Path) -> bool:
     return there or where.startswith(("/dev/fd/", "/dev/std", "/proc/"))
 
 
-def make_folder(path: str | os.PathLike[str]) -> None:
+def make_folder(path: AnyPath) -> None:
     """The folder, made if missing; InputError where files could not be written into it."""
     where = os.fspath(path)
     try:

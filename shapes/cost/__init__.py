@@ -256,7 +256,7 @@ def _grouped(
     """``seconds`` of one group each -> of the launch of all of them."""
     if not shared.grouped:
         return seconds
-    found: Array = seconds + (seconds - by.constants.launch_s) * (shared.slower(device) - 1)
+    found = seconds + (seconds - by.constants.launch_s) * (shared.slower(device) - 1)
     found += (load - 1) / sizes[3] * compute_s
     return found
 

@@ -14,7 +14,6 @@ from shapes.cost.constants import (
     LARGE,
     MISALIGNED_AS,
     Expected,
-    GemmConstants,
     alignment_constants,
     expected,
     gemm_constants,
@@ -109,7 +108,7 @@ def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKe
 def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list[Term]:
     """The closed form's parts, by the set of constants that weighs more for this shape."""
     m, n, k, batch = shape
-    c: GemmConstants = by.constants
+    c = by.constants
     if c.small is not None and min(m, n, k) < LARGE / 2**0.5:
         c = c.small
     total = float(uncorrected_seconds(np.array(shape, float)[:, None], by.size, by.out, c)[0])

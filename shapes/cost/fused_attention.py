@@ -291,6 +291,14 @@ class AttentionBatch:
     cached: Array
 
     @property
+    def queries(self) -> Array:
+        return self.batch * self.heads * self.q_len
+
+    @property
+    def keys(self) -> Array:
+        return self.batch * self.kv_heads * self.kv_len
+
+    @property
     def bucket(self) -> Array:
         """What constants are looked up by: the mean of the two computed head dimensions."""
         return (self.c_qk + self.c_v) / 2
@@ -349,7 +357,7 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
     """Predicted seconds of one run of each; ``size``: bytes an element."""
     by_qk, by_v = (6, 4) if backward else (2, 2)
     rate, prologue = c.rate(work.bucket), _at(work.bucket, c.prologue_keys)
-    queries = work.batch * work.heads * work.q_len
+    queries = work.queries
     keys = visible_keys(work)
     flops = queries * keys * (by_qk * work.d_qk + by_v * work.d_v)
     pair = by_qk * work.c_qk + by_v * work.c_v
@@ -389,20 +397,20 @@ def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
 
 def _bytes(work: AttentionBatch, backward: bool) -> Array:
     """Elements moved at least; as Attention.bytes counts them."""
-    q, kv = work.batch * work.heads * work.q_len, work.batch * work.kv_heads * work.kv_len
-    moved: Array = (q + kv) * (work.d_qk + work.d_v)
+    q, kv = work.queries, work.keys
+    moved = (q + kv) * (work.d_qk + work.d_v)
     return 2 * moved + q * work.d_v if backward else moved
 
 
 def _copied_bytes(work: AttentionBatch) -> Array:
     """Elements that padding Q, K and V moves: the wide tensor is filled, the narrow one read and written into it."""
-    q, kv = work.batch * work.heads * work.q_len, work.batch * work.kv_heads * work.kv_len
-    moved: Array = q * (work.d_qk + 2 * work.copied) + kv * (work.d_qk + work.d_v + 4 * work.copied)
+    q, kv = work.queries, work.keys
+    moved = q * (work.d_qk + 2 * work.copied) + kv * (work.d_qk + work.d_v + 4 * work.copied)
     return np.where(work.copied > 0, moved, 0.0)
 
 
 def _cached_bytes(work: AttentionBatch, size: float) -> Array:
     """Bytes that a server moves first, K and V computed in 16 bits: they are written to its cache in the kernel's
     element type, to which, where that is 8 bits wide, Q is converted too."""
-    rows = work.batch * work.kv_heads * work.kv_len * (work.d_qk + work.d_v)
-    return (rows + (size < 2) * work.batch * work.heads * work.q_len * work.d_qk) * (2 + size)
+    rows = work.keys * (work.d_qk + work.d_v)
+    return (rows + (size < 2) * work.queries * work.d_qk) * (2 + size)

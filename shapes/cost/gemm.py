@@ -129,7 +129,7 @@ def compute_seconds(dims: Array, c: GemmConstants) -> Array:
 
 def tiled_seconds(waves: Array, k: Array, tile: tuple[int, int], c: GemmConstants) -> Array:
     """Seconds of ``waves``; a slice's start and end are no shorter than a tile's."""
-    seconds: Array = waves * wave_seconds(k, tile, c)
+    seconds = waves * wave_seconds(k, tile, c)
     if c.split_steps < np.inf:
         seconds += np.maximum(1 - waves, 0.0) * wave_seconds(np.zeros(1), tile, c)
     return seconds

@@ -133,7 +133,7 @@ class Measurement:
     def row(self, *, samples: bool = True) -> Values:
         """Flat fields for exports and calibration: kind, phase, layout, dtype, batch, m, n, k, seconds, device …"""
         description = dict(self.description)
-        out: Values = {
+        out = {
             "kind": description["kind"],
             "phase": description.get("phase"),
             "dtype": description.get("dtype"),

@@ -26,7 +26,7 @@ from urllib.parse import quote
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import InputError, refuse
+from shapes.errors import AnyPath, InputError, refuse
 from shapes.measure.environment import Environment
 from shapes.measure.record import Measurement
 
@@ -100,7 +100,7 @@ class Store(ExitStack):
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str] | None = None,
+        path: AnyPath | None = None,
         *,
         create: bool = True,
         write: bool = True,

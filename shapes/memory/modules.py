@@ -339,7 +339,7 @@ class _Forward:
         if attention.indexer:
             linears = tuple(linear for linear in linears if linear.learns)
             self.chosen(attention.indexer, x)
-        run: _Forward = self
+        run = self
         if is_sparse(attention, self.sizes.s):
             out = self.sparse(attention, linears, tensors)
         else:

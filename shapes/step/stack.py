@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import get_args
 
 from shapes.cost.constants import TIERS
-from shapes.errors import InputError, refuse
+from shapes.errors import AnyPath, InputError, refuse
 from shapes.frozen import Named, Names, Numbers, frozen
 from shapes.toml_table import Amount, Share, Table, load, names, shipped
 from shapes.workload import LOSSES, AttentionKernel
@@ -204,7 +204,7 @@ def list_stacks() -> Names:
     return names("stacks")
 
 
-def load_stack(stack: str | os.PathLike[str] | SoftwareStack) -> SoftwareStack:
+def load_stack(stack: AnyPath | SoftwareStack) -> SoftwareStack:
     """The stack by name or alias, or by a .toml path; an unknown name is an InputError that lists the known."""
     if isinstance(stack, SoftwareStack):
         return stack

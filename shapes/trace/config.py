@@ -17,7 +17,7 @@ import transformers
 from torch import nn
 
 from shapes.errors import InputError, read_text
-from shapes.frozen import Named, Values
+from shapes.frozen import Named
 from shapes.trace.dimensions import NAMES, named_dimensions, size_in
 from shapes.trace.guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
 from shapes.trace.inputs import DataAnswers, example_inputs
@@ -113,7 +113,7 @@ def run_class(
     where: str | None = None,
 ) -> Traced:
     """One call of a model of transformers; the operators of its layers count as ``cut`` says."""
-    options: Values = {"train": train, "model_type": settings.model_type, "config": settings}
+    options = {"train": train, "model_type": settings.model_type, "config": settings}
     return masks_where_read(
         lambda masks: run(
             module, (), inputs, answers=answers_for(settings, tokens), masks=masks, cut=cut, where=where, **options

@@ -27,7 +27,7 @@ _COUNTING = re.compile(r"(^|_)(n_?)?(layers?|depths?|blocks?|labels?|experts?|le
 
 def check_counts(config: Mapping[str, Any], where: str) -> None:
     """InputError for an integer by which a class would make more than MOST_OBJECTS objects."""
-    level: list[tuple[str, Any]] = list(config.items())
+    level = list(config.items())
     while level:
         inner: list[tuple[str, Any]] = []
         for key, value in level:

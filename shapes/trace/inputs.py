@@ -54,7 +54,7 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
 
 def _spectrogram(settings: Any, b: int, s: int) -> tuple[int, int, int]:
     bins: Any = getattr(settings, "num_mel_bins", None) or getattr(settings, "input_feat_per_channel", 80)
-    frames: int = 2 * getattr(settings, "max_source_positions", s)
+    frames = 2 * getattr(settings, "max_source_positions", s)
     return (b, bins, frames) if settings.model_type == "whisper" else (b, s, bins)
 
 

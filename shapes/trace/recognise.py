@@ -207,7 +207,7 @@ class _Layer:
             run = replace(run, kv_heads=kv_heads)
             for again in cores:
                 again.core = run
-        gate: Gate = self._gate_apart(out, query, (heads * v_wide, heads))
+        gate = self._gate_apart(out, query, (heads * v_wide, heads))
         if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
             gate = "queries"
         expected = (heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide)

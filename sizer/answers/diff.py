@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, hypot, log
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
@@ -71,9 +71,7 @@ class DiffBudgets:
 
 def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
     """The KEY=VALUE texts of ``--budget`` over a [tool.sizer.budgets] ``table`` of the file ``where``."""
-    given: dict[str, tuple[Any, dict[str, str]]] = {
-        key: (value, {"where": where, "key": f"tool.sizer.budgets.{key}"}) for key, value in table.items()
-    }
+    given = {key: (value, {"where": where, "key": f"tool.sizer.budgets.{key}"}) for key, value in table.items()}
     for option in options:
         key, _, value = option.partition("=")
         given[key] = value, {"key": f"--budget {key}"}

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Values, frozen, shown
+from shapes.frozen import frozen, shown
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import needed_flops
@@ -260,7 +260,7 @@ def mfu(
     ``explain`` compared with the prediction of ``stack`` by the layout. InputError for what cannot be.
     """
     # How a file stores its weights or splits its run does not bind what was measured.
-    run: Values = {"dtype": "bf16", "checkpointing": "none", **workload_fields(workload)}
+    run = {"dtype": "bf16", "checkpointing": "none", **workload_fields(workload)}
     gpus, global_batch = (positive_int(run.get(key), key, maximum=2**31) for key in ("gpus", "global_batch"))
     dtype, checkpointing, target = run["dtype"], run["checkpointing"], load_device(device)
     log = step_time if isinstance(step_time, StepTimes) else None

@@ -46,7 +46,7 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     dims, asked = dimensions_and_fields(change)
     model = subject.whole()
     model = resize(model, **dims) if dims else model  # type: ignore[arg-type]
-    workload: Workload = replace(subject.asked or subject.workload, **asked)
+    workload = replace(subject.asked or subject.workload, **asked)
     changed = resized_subject(subject, model, workload)
     if subject.asked is None:
         return changed

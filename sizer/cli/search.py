@@ -126,7 +126,7 @@ def _limits(asked: Asked, said: Values) -> Any:
     from sizer.searching.space import Limits
 
     low, high = _read(_ends(int), TWO, asked.range_, "--range")
-    further: Values = {name: said.pop(name, None) for name in ("aspect", "head_dims", "tp_ready", "vary")}
+    further = {name: said.pop(name, None) for name in ("aspect", "head_dims", "tp_ready", "vary")}
     return Limits(_read(*_SHARE, asked.tolerance, "--tolerance"), low, high, asked.step, **further)
 
 

@@ -120,7 +120,7 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
     found_below = set(sentences(one for one in model.unread if one.changes is None))  # by SZ131
     notes = [note for note in model.notes if note not in found_below]
     found = report.findings
-    parts: list[Part] = [
+    parts = [
         Text([Cell(f"{report.path}: ", style="head"), *_tally(Checked((report,))), Cell(f"; {step_text(step)}")]),
         *_if_fixed(report),
         Text(_conditions(report, report.device)),

@@ -23,7 +23,7 @@ from sizer.readers.hf_blocks import (
     positions,
     stack,
 )
-from sizer.readers.reading import Fields, Names, table
+from sizer.readers.reading import Fields, table
 
 _TIED = flag("tie_word_embeddings", True)
 
@@ -133,7 +133,7 @@ def whisper(fields: Fields) -> ModelShape:
 
 def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[Stack]:
     # The general names are the encoder's (attribute_map of BartConfig and WhisperConfig) and come first.
-    general: dict[str, Names] = {"encoder": ("num_attention_heads", "num_hidden_layers"), "decoder": ()}
+    general = {"encoder": ("num_attention_heads", "num_hidden_layers"), "decoder": ()}
     hidden, dropout = hidden_size(fields), fields.number("attention_dropout")
     stacks = []
     for side, usual in general.items():

@@ -111,7 +111,7 @@ def search(
     target, measured = _source(measure, device, measuring)
     if config is None and measured is not None and measured.executor.environment.cpu:
         workload = {**ON_A_CPU, **workload}
-    asked: Values = {"dimensions": dimensions, "scope": scope, **workload}
+    asked = {"dimensions": dimensions, "scope": scope, **workload}
     limits = limits or Limits()
     shards = limits.shards(workload.get("t", 1))
     split: Any = {"shards": shards, "step": shards * target.alignment_elements(workload.get("dtype", "bf16"))}

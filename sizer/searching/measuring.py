@@ -54,7 +54,7 @@ def weighted_jobs(space: Space, change: Sizes) -> WeightedJobs:
     _refuse(model, workload, names)
     scale, blocks = space.workload.tokens / workload.tokens, model.main.blocks
     # The head is once, whatever the blocks.
-    parts: list[tuple[PartName, Block, int]] = [(name, one, one.count) for name in names for one in blocks]
+    parts = [(name, one, one.count) for name in names for one in blocks]
     if "head" in names:
         parts = [*(part for part in parts if part[0] != "head"), ("head", blocks[0], 1)]
     jobs: dict[str, tuple[Job, float]] = {}

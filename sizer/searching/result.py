@@ -179,7 +179,7 @@ def settings(result: SearchResult) -> dict[str, int]:
     """Key (nested ones dotted) -> value of what changes; what the file has no key for is left out. Empty: keep."""
     if result.keep:
         return {}
-    change: Sizes = result.best.change
+    change = result.best.change
     return {
         result.keys.get(name, name): value for name, value in change.items() if not result.keys or name in result.keys
     }

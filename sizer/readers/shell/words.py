@@ -178,7 +178,7 @@ class Scanner:
 
     def _double(self) -> list[Part]:
         self.at += 1
-        parts: list[Part] = [Part("text", "", True)]
+        parts = [Part("text", "", True)]
         while self.at < len(self.text):
             character = self.text[self.at]
             if character == '"':
