@@ -89,7 +89,11 @@ class AttentionConstants:
     @classmethod
     def from_table(cls, table: Named, units: int) -> AttentionConstants:
         numbers = {key: float(table[key]) for key in NUMBERS if key in table}
-        tables = {key: _by_bucket(table[key]) for key in TABLES if key in table}
+        tables = {
+            key: tuple(sorted((float(at), float(value)) for at, value in table[key].items()))
+            for key in TABLES
+            if key in table
+        }
         return cls(units=units, ignores_window=bool(table.get("ignores_window", False)), **numbers, **tables)  # type: ignore[arg-type] # by name
 
     def rate(self, bucket: Array) -> Array:
@@ -104,10 +108,6 @@ class AttentionConstants:
 #: Keys of one set in a constants file: single numbers, and tables by head dimension.
 NUMBERS = tuple(field.name for field in fields(AttentionConstants) if field.type == "float")
 TABLES = tuple(field.name for field in fields(AttentionConstants) if field.type == "ByBucket")
-
-
-def _by_bucket(table: Named) -> ByBucket:
-    return tuple(sorted((float(bucket), float(value)) for bucket, value in table.items()))
 
 
 def _at(bucket: Array, fitted: ByBucket) -> Array:
@@ -222,13 +222,10 @@ def _speed(device: Device, kin: Device, peak: float, base: str) -> float:
         return by_peak
     if device.vendor != kin.vendor:
         return by_peak * achievable(device) / achievable(kin)
-    clocks = [other.compute.units * _highest_clock(other) for other in (device, kin)]
+    # Kernels that leave most of the matrix units idle are not slowed by power: they run at the highest clock.
+    both = (device.compute, kin.compute)
+    clocks = [one.units * max(one.clock_mhz or 0.0, *one.clock_mhz_of.values(), 0.0) for one in both]
     return min(by_peak, clocks[0] / clocks[1]) if all(clocks) else by_peak
-
-
-def _highest_clock(device: Device) -> float:
-    """Kernels that leave most of the matrix units idle are not slowed by power: they run at the highest clock."""
-    return max(device.compute.clock_mhz or 0.0, *device.compute.clock_mhz_of.values(), 0.0)
 
 
 def _scaled(one: AttentionConstants, device: Device, kin: Device, base: str, peak: float) -> AttentionConstants:

@@ -42,10 +42,6 @@ def _is_text(value: Any) -> bool:
     return isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value
 
 
-def _is_count(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _LARGEST
-
-
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
 
@@ -61,7 +57,7 @@ def _column(check: Check, **default: Any) -> Any:
 
 TEXT: Check = _is_text, f"text of at most {MAX_TEXT} characters"
 NAME: Check = lambda value: _is_text(value) and bool(value), "text that is not empty"
-COUNT: Check = _is_count, "a whole number"
+COUNT: Check = lambda value: _is_number(value) and isinstance(value, int) and 0 <= value <= _LARGEST, "a whole number"
 NUMBER: Check = _is_number, "a finite number"
 TIME: Check = _is_time, "a positive number of seconds"
 OBJECT: Check = lambda value: isinstance(value, Mapping), "an object"

@@ -44,15 +44,12 @@ CHECKED = frozenset(declared()["checked"]["families"])
 
 
 @cache
-def _style(table: str, name: str) -> Style:
-    words = frozenset(declared()[table].get(name, "").split())
-    return words | {usual for usual, others in _USUALLY.items() if words.isdisjoint(others)}
-
-
-def style_of(model: ModelShape, implementation: Implementation) -> Style:
+def style_of(model_type: str, implementation: Implementation) -> Style:
     """The style of the model's family; llama's where the family is not listed (most later ones copy it)."""
     own = implementation == "megatron"
-    return _style("implementations", implementation) if own else _style("families", model.model_type)
+    table, name = ("implementations", implementation) if own else ("families", model_type)
+    words = frozenset(declared()[table].get(name, "").split())
+    return words | {usual for usual, others in _USUALLY.items() if words.isdisjoint(others)}
 
 
 def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:

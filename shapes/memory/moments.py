@@ -157,7 +157,7 @@ class Step:
 
     @property
     def style(self) -> Style:
-        return style_of(self.model, self.recipe.implementation)
+        return style_of(self.model.model_type, self.recipe.implementation)
 
     @property
     def first(self) -> bool:

@@ -198,12 +198,9 @@ class Block:
         if not self.formats:
             return linears
         formats = dict(self.formats)
-        return tuple(replace(linear, weights=formats.get(unfused(linear.name))) for linear in linears)
-
-
-def unfused(name: str) -> str:
-    """The name of a fused matrix's first part."""
-    return name.replace("qkv_proj", "q_proj").replace("gate_up_proj", "gate_proj")
+        # A fused matrix goes by its first part.
+        first = (one.name.replace("qkv_proj", "q_proj").replace("gate_up_proj", "gate_proj") for one in linears)
+        return tuple(replace(one, weights=formats.get(name)) for one, name in zip(linears, first, strict=True))
 
 
 @frozen

@@ -37,7 +37,9 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
     p, ranks = workload.p, workload.d * workload.cp
     if p > model.layers:
         yield f"expected at most the {model.layers} layers there are", "p", p
-    if p > 1 and workload.vpp > (chunks := most_chunks(model, p)):
+    # Chunks of a layer each, or of the embedding or the head alone, which Megatron-Core's layouts place as layers
+    # (account_for_embedding_in_pipeline_split).
+    if p > 1 and workload.vpp > (chunks := max(1, (model.layers + 2) // p)):
         yield f"expected at most {chunks} chunks of the {model.layers} layers over p = {p}", "vpp", workload.vpp
     if workload.zero == 3 and ranks % workload.replicas:
         yield f"expected a divisor of the {ranks} data-parallel ranks", "replicas", workload.replicas
@@ -76,14 +78,6 @@ def runnable_split(model: ModelShape, workload: Workload) -> Workload:
     chunks = {"vpp"} if "p" in failing else set()
     degrees: Values = dict.fromkeys(failing | chunks, 1)
     return replace(workload, **degrees)
-
-
-def most_chunks(model: ModelShape, p: int) -> int:
-    """Chunks that each of ``p`` stages can hold: of a layer each, or of the embedding or the head alone.
-
-    Megatron-Core's layouts place those as layers (``account_for_embedding_in_pipeline_split``).
-    """
-    return max(1, (model.layers + 2) // p)
 
 
 def divides_over(model: ModelShape, t: int) -> bool:

@@ -66,7 +66,9 @@ def step_cost(
     parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items()}
     seconds = sum(parts.values())
     tier = tier or stack.tier(device.architecture)
-    interval = interval_of(stack, tier)
+    # That of the tier, or the stack's next wider one where it has none of its own.
+    tiers = (*STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS))
+    interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
     wider = max(0.0, operator_error - CALIBRATED_ERROR)
     low, high = (exp(sign * hypot(log(edge), wider)) for sign, edge in ((-1, interval.low), (1, interval.high)))
     return StepCost(
@@ -78,12 +80,6 @@ def step_cost(
         tier,
         {name: value for name, value in parts.items() if value},
     )
-
-
-def interval_of(stack: SoftwareStack, tier: str) -> Interval:
-    """The interval of ``tier``, or the stack's next wider one where it has none of its own."""
-    wider = (*STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS))
-    return next((stack.intervals[known] for known in wider if known in stack.intervals), Interval(0.5, 2.0, 0.5))
 
 
 def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:

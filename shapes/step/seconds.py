@@ -306,13 +306,12 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     shows = {group: shown(work.communication, group, cover.get(group, in_layers), stack) for group in sent}
     messages = sum(work.messages.get(group, 0) for group in WITHIN)
     host = (host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack))
-    waiting = sum(_together(device, own) - device for device, own in zip((in_layers, in_ends), host, strict=True))
+    waiting = sum(
+        (device**SHARPNESS + own**SHARPNESS) ** (1 / SHARPNESS) - device
+        for device, own in zip((in_layers, in_ends), host, strict=True)
+    )
     everything = {key: layers.get(key, 0.0) + ends.get(key, 0.0) for key in (*layers, *ends)}
     return Microbatch(everything, shows, waiting, sum(host))
-
-
-def _together(device: Any, host: Any) -> Any:
-    return (device**SHARPNESS + host**SHARPNESS) ** (1 / SHARPNESS)
 
 
 #: Parts of a step that the device computes, by the classes of their operators.

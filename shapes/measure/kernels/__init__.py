@@ -8,9 +8,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from shapes.measure.backend import Backend
 from shapes.measure.jobs import Job, MemoryBound, Part
-from shapes.measure.kernels.common import Plan, UnsupportedError, generator
+from shapes.measure.kernels.common import Plan, UnsupportedError
 from shapes.measure.kernels.functions import attention, memory_bound
 from shapes.measure.kernels.parts import part
 from shapes.measure.kernels.products import gemm, grouped_gemm
@@ -38,7 +40,7 @@ def build(job: Job, backend: Backend, seed: int = 0) -> Kernel:
     if type(work) not in PLANS:
         named = getattr(work, "name", "")
         raise UnsupportedError(f"{work.kind} {named}: needs its shapes or several devices, which are not known here")
-    source = generator(backend, seed)
+    source = torch.Generator(device=backend.device).manual_seed(seed)
     plan = PLANS[type(work)](work, job.kernel, source)
     sets, flush = sets_needed(plan.set_bytes, backend.cache_bytes, backend.free_bytes)
     if plan.most_sets is not None:

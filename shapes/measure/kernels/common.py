@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from shapes.frozen import frozen
-from shapes.measure.backend import Backend, Call
+from shapes.measure.backend import Call
 from shapes.toml_table import DATA, content
 
 
@@ -52,10 +52,6 @@ def torch_dtype(name: str) -> Any:
 def error_bound(name: str) -> float:
     """The largest relative error of a right kernel."""
     return float(DTYPES[name]["error"])
-
-
-def generator(backend: Backend, seed: int) -> Any:
-    return torch.Generator(device=backend.device).manual_seed(seed)
 
 
 def normal(shape: tuple[int, ...], dtype: str, source: Any) -> Any:
