@@ -19,9 +19,8 @@ from shapes.errors import InputError
 from shapes.model.resize import dimensions
 from shapes.step import Pricer
 from shapes.step.stack import load_stack
-from sizer.searching.baseline import Baseline
 from sizer.searching.pricing import estimates, price
-from sizer.searching.space import Space
+from sizer.searching.space import Baseline, Space
 from sizer.subject import run_by
 
 CONFIGS = Path(__file__).parent / "data" / "configs"

@@ -16,9 +16,8 @@ from shapes.errors import InputError
 from shapes.step import Pricer
 from sizer.cli import main
 from sizer.searching import search
-from sizer.searching.baseline import Baseline
 from sizer.searching.quality import FITS, MADE, PRACTICE, at_equal_loss, losses, wide
-from sizer.searching.space import EQUAL, Candidates, Limits, Space
+from sizer.searching.space import EQUAL, Baseline, Candidates, Limits, Space
 from sizer.searching.spaces import make_space
 
 PRICER = Pricer(load_device("h100-sxm"))

@@ -24,13 +24,11 @@ from shapes.step.stack import load_stack
 from sizer.cli import main
 from sizer.readers import read_config
 from sizer.searching import search
-from sizer.searching.baseline import Baseline
-from sizer.searching.listing import worth_it
 from sizer.searching.pricing import estimates, price
 from sizer.searching.result import Ranked
-from sizer.searching.space import OBJECTIVES, Limits
-from sizer.searching.spaces import make_space
-from sizer.searching.spaces.model import parameters_by
+from sizer.searching.run import worth_it
+from sizer.searching.space import OBJECTIVES, Baseline, Limits
+from sizer.searching.spaces import make_space, parameters_by
 from sizer.subject import run_by
 
 CONFIGS = Path(__file__).parent / "data" / "configs"

@@ -20,11 +20,10 @@ from shapes.step import Pricer
 from sizer.cli import main
 from sizer.readers import read_config
 from sizer.searching import search
-from sizer.searching.baseline import Baseline
 from sizer.searching.measuring import weighted_jobs
 from sizer.searching.pricing import price
 from sizer.searching.result import of_file, settings
-from sizer.searching.space import Limits
+from sizer.searching.space import Baseline, Limits
 from sizer.searching.spaces import make_space
 
 CONFIGS = Path(__file__).parent / "data" / "configs"

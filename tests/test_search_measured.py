@@ -24,10 +24,9 @@ from shapes.measure.jobs import Job
 from shapes.measure.store import Store
 from shapes.step import Pricer
 from sizer.cli import main
-from sizer.searching.baseline import Baseline
 from sizer.searching.measuring import _timing, weighted_jobs
 from sizer.searching.pricing import price
-from sizer.searching.space import Limits
+from sizer.searching.space import Baseline, Limits
 from sizer.searching.spaces import make_space
 from sizer.searching.strategies import STRATEGIES, Outcome, Race
 

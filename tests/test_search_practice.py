@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 import sizer
 from shapes.errors import InputError
 from sizer.searching import search
-from sizer.searching.baseline import usual_model
 from sizer.searching.result import SearchResult
-from sizer.searching.space import Limits
+from sizer.searching.space import Limits, usual_model
 
 BUDGETS = (1e8, 2e8, 5e8, 1e9, 2e9, 3e9, 5e9, 7e9, 8e9, 1e10, 1.3e10, 2e10, 3e10, 7e10, 1e11, 2e11, 4e11, 7e11, 1e12)
 #: Those that the fast loop keeps.

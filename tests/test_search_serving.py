@@ -21,10 +21,9 @@ from shapes.workload import Workload
 from sizer.cli import main
 from sizer.readers import Source
 from sizer.searching import search
-from sizer.searching.baseline import Baseline
 from sizer.searching.pricing import estimates, rebuilt
 from sizer.searching.run import decode_gain, training_gain
-from sizer.searching.space import TIE, Limits
+from sizer.searching.space import TIE, Baseline, Limits
 from sizer.searching.spaces import make_space
 from sizer.subject import run_by
 

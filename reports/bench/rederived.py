@@ -23,10 +23,9 @@ from shapes.memory import memory
 from shapes.model.resize import dimensions
 from shapes.step import Pricer
 from shapes.workload import Workload
-from sizer.searching.baseline import Baseline
 from sizer.searching.pricing import estimates, price, rebuilt
 from sizer.searching.quality import FITS, at_equal_loss, losses, wide
-from sizer.searching.space import Candidates, Limits, Space
+from sizer.searching.space import Baseline, Candidates, Limits, Space
 from sizer.searching.spaces import make_space
 
 REPORTS = Path(__file__).resolve().parents[1]

@@ -33,10 +33,9 @@ from shapes.measure.record import Measurement
 from shapes.step import Pricer
 from sizer.render import render
 from sizer.searching import search
-from sizer.searching.baseline import Baseline, Scope
 from sizer.searching.measuring import weighted_jobs
 from sizer.searching.pricing import price
-from sizer.searching.space import Limits, Space
+from sizer.searching.space import Baseline, Limits, Scope, Space
 from sizer.searching.spaces import make_space
 from sizer.searching.strategies import Outcome, Race, Sample, exhaustive, racing
 

@@ -26,8 +26,7 @@ from shapes.operators.types import Operator
 from shapes.workload import Workload
 from sizer.searching import search
 from sizer.searching.space import Limits, Request, Space
-from sizer.searching.spaces import SPACES
-from sizer.searching.spaces.parts import swiglu
+from sizer.searching.spaces import SPACES, swiglu
 
 REPORTS = Path(__file__).resolve().parents[1]
 REACH, STEP = 0.01, 64

@@ -11,19 +11,21 @@ from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Named, Values
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
-from sizer.searching.baseline import (
+from sizer.searching.pricing import Progress
+from sizer.searching.result import SearchResult
+from sizer.searching.run import EXHAUSTIVE, Budgets, Query, find
+from sizer.searching.space import (
     DEFAULT_B,
+    DEFAULT_OBJECTIVE,
     DIMENSIONS,
     ON_A_CPU,
     OPTIONS,
     Baseline,
+    Limits,
     Scope,
+    find_objective,
     sequences,
 )
-from sizer.searching.pricing import Progress
-from sizer.searching.result import SearchResult
-from sizer.searching.run import EXHAUSTIVE, Budgets, Query, find
-from sizer.searching.space import DEFAULT_OBJECTIVE, Limits, find_objective
 
 if TYPE_CHECKING:
     from shapes.measure import InProcess

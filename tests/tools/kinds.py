@@ -272,9 +272,9 @@ KINDS: Mapping[str, Kind] = {
     ),
     "space": Kind(
         attribute("sizer.searching.spaces", "SPACES"),
-        _functions("sizer/searching/spaces/*.py", r"\(request: Request\) -> Space:"),
-        "a function of its name in sizer/searching/spaces/",
-        "SPACES of sizer/searching/spaces/__init__.py",
+        _functions("sizer/searching/spaces.py", r"\(request: Request\) -> Space:"),
+        "a function of its name in sizer/searching/spaces.py",
+        "SPACES of sizer/searching/spaces.py",
         (_test("tests/test_search*.py", r'what(="|", "){name}"', "a search of it"), _NAMED_ROW),
     ),
     "strategy": Kind(

@@ -152,21 +152,16 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
         Insert("tests/test_recipes.py", "", _TEST.replace("{call}", 'load_recipe("{name}").products')),
     ),
     "space": (
-        Write(
-            "sizer/searching/spaces/{name}.py",
-            MODULE + "from sizer.searching.space import Request, Space\n\n\n"
-            "def {name}(request: Request) -> Space:\n"
+        Insert(
+            "sizer/searching/spaces.py",
+            r"(?s).*?(?=\n\n\n#: ``--what`` -> who makes)",
+            "\n\n\ndef {name}(request: Request) -> Space:\n"
             '    """SKELETON: which values, and why no others; the first line is the row in reports/reference.md."""\n'
             "    vocab = request.model.vocab\n"
             "    values = request.limits.values(vocab, 2 * vocab, request.step)\n"
-            '    return request.space([{{"vocab": size}} for size in values])  # SKELETON\n',
+            '    return request.space([{{"vocab": size}} for size in values])  # SKELETON',
         ),
-        Insert(
-            "sizer/searching/spaces/__init__.py",
-            r"\nfrom sizer\.searching\.space import .*\n",
-            "from sizer.searching.spaces.{name} import {name}\n",
-        ),
-        Insert("sizer/searching/spaces/__init__.py", r"for one in \([\w, ]*", ", {name}"),
+        Insert("sizer/searching/spaces.py", r"for one in \([\w, ]*", ", {name}"),
         Insert(
             "tests/test_search.py",
             "",

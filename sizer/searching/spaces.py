@@ -1,0 +1,504 @@
+"""The search spaces. Adding one is a function of a ``Request`` and its place in ``SPACES``."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from functools import partial
+from math import ceil, floor, gcd, lcm
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from shapes.columns import Table, rows_by
+from shapes.device import Device
+from shapes.dtypes import next_multiple
+from shapes.errors import InputError, one_of, refuse
+from shapes.model import (
+    AttentionShape,
+    Block,
+    MlaShape,
+    MlpShape,
+    ModelShape,
+    MoeShape,
+    Stack,
+    block_tensors,
+    parameter_count,
+)
+from shapes.model.resize import dimensions, resize
+from shapes.operators import operators
+from shapes.operators.types import Gemm, Operator
+from shapes.workload import Workload
+from sizer.searching.space import (
+    TOLERANCE,
+    VARIABLE,
+    WIDER,
+    Baseline,
+    Candidates,
+    Limits,
+    NothingLeftError,
+    Request,
+    Space,
+    layers_named,
+    nothing_left,
+    whole_heads,
+)
+
+Array = NDArray[Any]
+#: Experts are a multiple of what a node's devices share evenly, as far as the baseline's are.
+NODE = 8
+#: How far experts' width and a token's experts may move from the baseline's.
+EXPERT_FACTOR = 2.0
+
+
+def experts(request: Request) -> Space:
+    """A mixture's experts at equal total and active parameters: width, number and top-k together.
+
+    Finer and coarser experts, each as many and as many a token as keep both counts of parameters.
+    """
+    model = request.model
+    fixed = Candidates.of([{"layers": model.layers}])
+    found = mixtures_around(request, model.parameters, fixed, request.step)
+    candidates = Candidates({name: column for name, column in found.columns.items() if name != "layers"})
+    return request.space(
+        candidates[~candidates.equal(dimensions(model))] if len(candidates) else candidates,
+        f"total and active parameters stay within the tolerance, experts' width and top_k within a factor "
+        f"{EXPERT_FACTOR:g}; what finer or coarser experts do to quality is yours",
+        "router, experts, shared and dense MLPs are timed",
+        timed=partial(layers_named, (".moe.", ".mlp.")),
+        measured_parts=(),
+    )
+
+
+def mixtures_around(request: Request, target: float, around: Candidates, step: int) -> Candidates:
+    """What is ``around`` with experts in each width, as many of them, and a token's, as come nearest to ``target``
+
+    parameters and the baseline's share of active ones. Shared experts stay as many as they are; where they are no whole
+    number, as wide.
+    """
+    model, moe, tolerance = request.model, request.model.moe, request.limits.tolerance
+    assert moe is not None
+    shared, factor = moe.shared.width if moe.shared else 0, request.limits.spread or EXPERT_FACTOR
+    widths = [
+        (width, shared // moe.width * width if shared % moe.width == 0 else shared)
+        for width in range(next_multiple(int(moe.width / factor), step) or step, int(moe.width * factor) + 1, step)
+    ]
+    active_target = target * model.active_parameters / model.parameters
+    multiple = lcm(request.workload.e, gcd(moe.experts, NODE))
+    outside, column = rows_by(Table(around.columns), lambda part: room(resize(model, **part)), 2)
+    around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
+    active = (active_target - outside) / column
+    of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
+    wide = mixture["top_k"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
+    more = mixture["top_k"] / moe.top_k
+    near = (more >= 1 / factor) & (more <= factor)
+    near &= abs(wide - active[of]) * column[of] <= 2 * tolerance * active_target
+    columns = dict(around[of[near]].columns)
+    layers = columns.pop("layers")
+    tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": layers})
+    found: Candidates = tried[off_by(model, tried.columns, target, active_target) <= tolerance]
+    if left_out := len(of) - len(found):
+        request.excluded[f"--tolerance {tolerance:.2%} of total and active parameters, top_k"] += left_out
+    return found
+
+
+def mixtures(
+    moe: MoeShape, total: Array, active: Array, widths: Sequence[tuple[int, int]], multiple: int
+) -> tuple[Array, dict[str, Array]]:
+    """Experts, top_k, width and shared width that are ``total`` wide together, ``active`` of it for a token.
+
+    As near as whole experts come, below and above; how near is for the caller to judge. ``widths``: of an expert and of
+    the shared MLP. The first array says which of ``total`` each mixture is of.
+
+    >>> of, found = mixtures(MoeShape(128, 8, 768), np.array([128 * 768]), np.array([8 * 768]), [(1536, 0)], 8)
+    >>> {name: values.tolist() for name, values in found.items()}
+    {'experts': [64], 'top_k': [4], 'expert_d_ff': [1536]}
+    """
+    width, shared = np.array(widths).reshape(-1, 2).T
+    exact, top_k = (total[:, None] - shared) / width, np.rint((active[:, None] - shared) / width).astype(np.int64)
+    below = (exact // multiple).astype(np.int64) * multiple
+    experts = np.stack([below, below + multiple], axis=-1)
+    fits = (top_k >= 1)[..., None] & (top_k[..., None] <= experts)
+    fits[..., 1] &= exact % multiple != 0
+    of, place, which = np.nonzero(fits)
+    change = {"experts": experts[of, place, which], "top_k": top_k[of, place], "expert_d_ff": width[place]}
+    return of, {**change, "shared_d_ff": shared[place]} if moe.shared else change
+
+
+def off_by(model: ModelShape, change: Mapping[str, Array], total: float, active: float) -> Array:
+    """How far parameters with each ``change`` are from ``total``, or active ones from ``active``, the larger share."""
+    if not len(change["experts"]):
+        return np.zeros(0)
+    return np.asarray(np.abs(counts(model, change) / [[total], [active]] - 1).max(axis=0))
+
+
+def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
+    """Parameters, and active ones, with each ``change``."""
+
+    def counted(table: Table) -> tuple[int, int]:
+        changed = resize(model, **table)
+        return changed.parameters, changed.active_parameters
+
+    return rows_by(Table(change), counted, 2)
+
+
+def room(model: ModelShape) -> tuple[int, int]:
+    """(parameters outside the mixtures, those of one column of width of all layers' mixtures).
+
+    What a router has for each expert is small, and counted with the mixture. Shared experts count as wide as routed
+    tokens are; what they have more, and the projections to that width, is outside.
+    """
+    moe = model.moe
+    assert moe is not None
+    sparse = sum(block.count for block in model.main.blocks if isinstance(block.mlp, MoeShape))
+    mixture, column = (
+        parameter_count(block_tensors(Block(None, mlp, norms=0), moe.routed_width(model.hidden)))
+        for mlp in (replace(moe, latent=None), MlpShape(1, moe.gated))
+    )
+    return model.parameters - sparse * mixture, sparse * column
+
+
+#: Elements that a mixture's hidden sizes and experts' widths are multiples of, as far as its own hidden size is, so
+#: that not each of too many is tried.
+COARSE = 128
+#: Latent attention's heads are tried in multiples of the largest power of two in the baseline's, to this.
+MOST_HEADS_STEP = 16
+#: What keeps a model's shape near the baseline's: h/L within a factor, head dimensions, d_ff/h within a factor.
+ASPECT_FACTOR, HEAD_DIMS, WIDTH_FACTOR = 1.5, (64, 128), 1.1
+#: d_ff/h within it where quality is predicted: published models lie within it of one another.
+WIDER_FACTOR = 1.4
+#: Shards that numbers of heads stay ready for where the baseline's are.
+READY = 8
+
+
+def model(request: Request) -> Space:
+    """Whole models at a parameter budget: (h, L, a, kv, d_ff, v) together, in bounds that leave quality to the person.
+
+    Every combination of aligned dimensions whose parameters are within the tolerance of the budget.
+    """
+    own, limits = request.model, request.limits
+    _refuse(request)
+    target = request.baseline.parameters or float(own.parameters)
+    candidates = (_dense if own.moe is None else _mixtures)(request, target)
+    low, high = aspect_bounds(own, limits)
+    bounds = [
+        f"h/L from {low:.0f} to {high:.0f} (--limit aspect)",
+        f"d_ff/h within a factor {WIDTH_FACTOR} of the baseline's"
+        if own.moe is None
+        else f"experts' width and top_k within a factor {EXPERT_FACTOR:g} of the baseline's, active parameters within "
+        "the tolerance too",
+    ]
+    if isinstance(own.attention, AttentionShape):
+        bounds.append(f"head_dim in {', '.join(map(str, _head_dims(own.attention, limits)))} (--limit head-dim)")
+    judged = ": quality inside these bounds is yours to judge" if limits.spread is None else ""
+    return request.space(candidates, f"{', '.join(bounds)}{judged}")
+
+
+def alike(model: ModelShape) -> bool:
+    """Whether it is a decoder, its experts alike in all layers that have some, else its MLPs alike in all layers."""
+    mlps = {block.mlp for block in model.main.blocks}
+    kinds = {mlp for mlp in mlps if isinstance(mlp, MoeShape)} or mlps
+    return len(model.stacks) == len(kinds) == 1 and None not in (model.attention, *kinds)
+
+
+def _refuse(request: Request) -> None:
+    """InputError for a limit that the model has no use for."""
+    model, limits = request.model, request.limits
+    latent = isinstance(model.attention, MlaShape)
+    refuse(
+        limits.head_dims is not None and latent, "expected attention of one head dimension with it", "--limit head-dim"
+    )
+    lacks, sizes = "kv-ratio" if latent else "mla-heads", dimensions(model)
+    for name in limits.vary or ():
+        refuse(
+            name == lacks or not sizes.keys() >= set(VARIABLE[name]),
+            "expected a model that has such a dimension",
+            "--limit vary",
+            name,
+        )
+
+
+def _head_dims(attention: AttentionShape, limits: Limits) -> tuple[int, ...]:
+    return limits.head_dims or tuple(sorted({*HEAD_DIMS, attention.head_dim}))
+
+
+def _dense(request: Request, target: float) -> Candidates:
+    """Dense models: an MLP's width, then the layers that come nearest."""
+    model, limits, step, p = request.model, request.limits, request.step, request.workload.p
+    assert model.dense_mlp is not None
+    around = list(_around(request, step))
+    if not around:
+        return Candidates({})
+    ratio, every = model.dense_mlp.width / model.hidden, limits.step or step
+    factor = WIDTH_FACTOR if limits.spread is None else WIDER_FACTOR
+    ranges = ((fixed["hidden"] * ratio / factor, fixed["hidden"] * ratio * factor) for fixed in around)
+    widths = [np.arange(max(next_multiple(int(least), step), step), int(most) + 1, every) for least, most in ranges]
+    table = Table(Candidates.of(around).columns)
+    counts = rows_by(table, lambda part: parameters_by(model, part), 3)
+    of, width = np.repeat(np.arange(len(around)), list(map(len, widths))), np.concatenate(widths)
+    ends, rest, each = counts[:, of]
+    layer = rest + width * each
+    # Layers within the tolerance, or those that come closest.
+    first = np.ceil((target * (1 - limits.tolerance) - ends) / layer)
+    last = np.floor((target * (1 + limits.tolerance) - ends) / layer)
+    nearest = np.maximum(np.rint((target - ends) / layer), 1)
+    first, last = np.maximum(np.where(last < first, nearest, first), 1), np.where(last < first, nearest, last)
+    many = np.maximum(last - first + 1, 0).astype(np.int64)
+    row = np.repeat(np.arange(len(of)), many)
+    layers = first[row].astype(np.int64) + np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
+    tried = Candidates({**Candidates(table.columns)[of[row]].columns, "d_ff": width[row], "layers": layers})
+    shape, parameters = tried.columns["hidden"] / layers, ends[row] + layers * layer[row]
+    low, high = aspect_bounds(model, limits)
+    return tried.where(
+        {
+            f"layers divisible by pp {p}": layers % p == 0,
+            f"h/L within {low:.0f}..{high:.0f} (--limit aspect)": (low <= shape) & (shape <= high),
+            f"--tolerance {limits.tolerance:.2%}": abs(parameters / target - 1) <= limits.tolerance,
+        },
+        request.excluded,
+    )
+
+
+def _mixtures(request: Request, target: float) -> Candidates:
+    """Mixtures of experts: layers, then their experts."""
+    model, step = request.model, request.step
+    mlp, (low, high) = model.dense_mlp, aspect_bounds(model, request.limits)
+    coarse = lcm(step, gcd(COARSE, model.hidden)) if request.limits.step is None else request.limits.step
+    fixed = []
+    for one in _around(request, coarse):
+        hidden = one["hidden"]
+        if mlp is not None:
+            one["d_ff"] = max(step, round(mlp.width * hidden / model.hidden / step) * step)
+        layers = range(max(1, ceil(hidden / high)), floor(hidden / low) + 1)
+        fixed += [{**one, "layers": count} for count in layers if count % request.workload.p == 0]
+    return mixtures_around(request, target, Candidates.of(fixed), coarse) if fixed else Candidates({})
+
+
+def aspect_bounds(model: ModelShape, limits: Limits) -> tuple[float, float]:
+    """h/L from and to: as asked for, else within a factor of the baseline's."""
+    own = model.hidden / model.layers
+    factor = limits.spread or ASPECT_FACTOR
+    return limits.aspect or (own / factor, own * factor)
+
+
+def _around(request: Request, coarse: int) -> Iterator[dict[str, int]]:
+    """Hidden sizes around the baseline's with their heads, padded vocabulary and what is to vary."""
+    model, step = request.model, request.step
+    reach = (request.limits.spread or ASPECT_FACTOR) ** (2 / 3)  # h moves by less than h/L: L gives way
+    vocab = next_multiple(model.vocab, step)
+    for hidden in request.limits.values(int(model.hidden / reach), int(model.hidden * reach), coarse):
+        for heads in _heads(request, hidden):
+            for varied in _varied(request, heads):
+                yield {"hidden": hidden, **varied, "vocab": vocab}
+
+
+def _heads(request: Request, hidden: int) -> Iterable[dict[str, int]]:
+    """Heads of each allowed dimension; of latent attention as many a width as now."""
+    attention = request.model.attention
+    if isinstance(attention, AttentionShape):
+        # Shards that heads split over: those asked for, else those to READY that the baseline's split over.
+        ready = 1 if request.limits.tp_ready else gcd(attention.heads, READY)
+        return whole_head_counts(request, hidden, _head_dims(attention, request.limits), lcm(request.shards, ready))
+    assert attention is not None
+    step = lcm(request.shards, gcd(attention.heads, MOST_HEADS_STEP))
+    return [{"heads": max(step, round(attention.heads * hidden / request.model.hidden / step) * step)}]
+
+
+def whole_head_counts(request: Request, hidden: int, dims: Iterable[int], shards: int) -> Iterator[dict[str, int]]:
+    """Heads of each of ``dims``, as many query heads to a key/value head as now, that ``shards`` divide.
+
+    They keep their share of the hidden size (qwen3's and gemma's do not add up to it).
+    """
+    attention, excluded = request.model.attention, request.excluded
+    assert isinstance(attention, AttentionShape)
+    group = attention.heads // attention.kv_heads
+    for dim in dims:
+        heads, left = divmod(hidden * attention.heads * attention.head_dim, request.model.hidden * dim)
+        if left or heads % group or not whole_heads(heads, heads // group, shards):
+            excluded["whole heads on every shard"] += 1
+        else:
+            yield {"heads": heads, "head_dim": dim, "kv_heads": heads // group}
+
+
+def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]:
+    """``heads`` with what is to vary as it is, halved and doubled."""
+    sizes, found = {**dimensions(request.model), **heads}, [heads]
+    for name in (one for vary in request.limits.vary or () for one in VARIABLE[vary]):
+        found = [
+            {**one, name: size} for one in found for size in (sizes[name], sizes[name] // 2, sizes[name] * 2) if size
+        ]
+    for one in found:
+        count, kv_heads = one.get("heads", sizes["heads"]), one.get("kv_heads", 0)
+        if kv_heads and (count % kv_heads or not whole_heads(count, kv_heads, request.shards)):
+            request.excluded["whole heads on every shard"] += 1
+        else:
+            yield one
+
+
+def parameters_by(model: ModelShape, fixed: Mapping[str, Any] | Table) -> tuple[Any, Any, Any]:
+    """Parameters by layers and d_ff at fixed other dimensions, linear in both: ends, rest and each of
+
+    ends + layers (rest + d_ff x each), from three resized models.
+    """
+    one, wide, two = (
+        resize(model, **fixed, layers=layers, d_ff=width).parameters for layers, width in ((1, 1), (1, 2), (2, 1))
+    )
+    return 2 * one - two, two - wide, wide - one
+
+
+#: Head dimensions that fused kernels take.
+SMALLEST_HEAD, LARGEST_HEAD = 32, 256
+#: Multiples of the alignment beyond the vocabulary that are worth a look.
+PADDINGS = 8
+
+
+def swiglu(request: Request) -> Space:
+    """The width of a gated MLP near 8h/3: the real MLP forward and backward, or the book's single product.
+
+    Widths within the tolerance of the baseline's, of all MLPs of its model where that is known.
+    """
+    model, limits, scope = request.model, request.limits, request.baseline.scope
+    assert model.dense_mlp is not None
+    width, share = model.dense_mlp.width, f"--tolerance {limits.tolerance:.2%}"
+    slack = int(width * limits.tolerance)
+    found = limits.values(width - slack, width + slack, request.step)
+    step, values = found.step, np.array(found, dtype=np.int64)
+    if not len(values):
+        raise nothing_left(request.what, {f"widths a multiple of {step} within {share}": 1})
+    others = Candidates({"d_ff": values[values != width]})
+    others = others.where({share: abs(others.columns["d_ff"] - width) <= slack}, request.excluded)
+    low, high = max(width - slack, limits.low or 1), min(width + slack, limits.high or width + slack)
+    misaligned = max(0, high - low + 1) - len(range(next_multiple(low, step), high + 1, step))
+    if misaligned:
+        request.excluded[f"multiples of {step}" + ("" if limits.step else " (--step 1 takes every integer)")] = (
+            misaligned
+        )
+    block = Block(None, MlpShape(width), norms=0)
+    alone = ModelShape("swiglu", (Stack("decoder", model.hidden, (block,), final_norm=0),), head=False)
+    if scope == "product":
+        note = "one batched product (b, s, d_ff) x (b, d_ff, h): d_ff is the reduction dimension"
+        return request.space(others, note, model=alone, timed=_single_product, measured_parts=(), ruled=False)
+    # One MLP or all of them: the candidates are the same, the parameters the whole model's.
+    return request.space(
+        others,
+        "gate, up and down with the activation; in training forward, dgrad and wgrad",
+        model=model if scope == "model" else alone,
+        timed=partial(layers_named, (".mlp.",)),
+        measured_parts=("mlp",),
+    )
+
+
+def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+    assert model.dense_mlp is not None
+    return (
+        Gemm(
+            "layers.*.mlp.down_proj",
+            "forward",
+            m=workload.s,
+            n=model.hidden,
+            k=model.dense_mlp.width,
+            batch=workload.b,
+            dtype=workload.dtype,
+            layout="nn",
+            kind="bmm",
+        ),
+    )
+
+
+def heads(request: Request) -> Space:
+    """The number of heads at constant hidden size: head dimension and key/value heads follow.
+
+    Every number that divides the hidden size with a head_dim of 32..256, a multiple of 8.
+    """
+    model, limits, shards = request.model, request.limits, request.shards
+    attention = model.attention
+    assert isinstance(attention, AttentionShape)
+    low, high = max(SMALLEST_HEAD, limits.step or 0), LARGEST_HEAD + 1
+    dims = limits.head_dims or range(low, high, limits.step or 8)
+    whole = whole_head_counts(request, model.hidden, dims, shards)
+    tried = Candidates.of([one for one in whole if one["head_dim"] != attention.head_dim])
+    count = tried.columns.get("heads", np.zeros(0))
+    found = tried.where(
+        {"--range": (count >= (limits.low or 1)) & (count <= (limits.high or count.max(initial=1)))}, request.excluded
+    )
+    return request.space(
+        found,
+        "attention with its projections is timed; what other heads do to quality is yours",
+        timed=partial(layers_named, (".attention.",)),
+        measured_parts=("self_attention",),
+    )
+
+
+def vocab(request: Request) -> Space:
+    """Padding the vocabulary: the embedding and the head grow, the tokenizer does not change.
+
+    To the next multiples of the alignment times t above it (never below: tokens would be lost).
+    """
+    model, step = request.model, request.step
+    highest = min(model.vocab + PADDINGS * step, int(model.vocab * (1 + request.limits.tolerance)) + step)
+    sizes = [{"vocab": size} for size in request.limits.values(model.vocab, highest, step) if size > model.vocab]
+    if not sizes:
+        request.excluded["padding (larger than the vocabulary)"] = 1
+    return request.space(sizes, "the head and the loss are timed", timed=_head, measured_parts=("head",))
+
+
+def _head(model: ModelShape, workload: Workload) -> Iterator[Operator]:
+    return (operator for operator in operators(model, workload) if operator.name in ("lm_head", "cross_entropy"))
+
+
+#: ``--what`` -> who makes the space.
+SPACES: Mapping[str, Callable[[Request], Space]] = {one.__name__: one for one in (swiglu, experts, heads, vocab, model)}
+#: What a model has that each is of, and whether one does.
+NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], object]]] = {
+    "swiglu": ("a dense MLP", lambda model: model.dense_mlp),
+    "experts": ("a mixture of experts", lambda model: model.moe),
+    "heads": ("keys and values of heads", lambda model: isinstance(model.attention, AttentionShape)),
+    "vocab": ("an LM-head", lambda model: model.head),
+    "model": ("layers of a decoder, its experts, else its MLPs, alike in all", alike),
+}
+#: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.
+TAKEN_BY = {
+    "aspect": (model,),
+    "head_dims": (heads, model),
+    "vary": (model,),
+}
+
+
+def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) -> Space:
+    """The space named ``what`` around a baseline. InputError: no such space, or a limit it would take no notice of."""
+    refuse(
+        what == "microbatch",
+        "expected a part of a model: `sizer memory` says the largest microbatch, `sizer plan` prices others",
+        "--what",
+        what,
+    )
+    one_of(what, SPACES, "--what")
+    own = baseline.model
+    if not NEEDS[what][1](own):
+        others = " or ".join(name for name, (_, has) in NEEDS.items() if has(own))
+        raise InputError(f"expected --what {others}: {own.model_type} lacks {NEEDS[what][0]}", key="--what", value=what)
+    for name, takers in TAKEN_BY.items():
+        if getattr(limits, name) is not None and SPACES[what] not in takers:
+            others = " or ".join(taker.__name__ for taker in takers)
+            option = f"--limit {name.removesuffix('s').replace('_', '-')}"
+            raise InputError(f"expected --what {others} with it, not {what}", key=option)
+    refuse(baseline.scope == "product" and what != "swiglu", "expected --what swiglu with it", "--gemm-only")
+    return _widened(Request(what, baseline, device, limits))
+
+
+def _widened(request: Request) -> Space:
+    """The space asked for; where the usual tolerance leaves nothing, of the next one that does, which a note says."""
+    make, usual = SPACES[request.what], request.limits.tolerance
+    try:
+        return make(request)
+    except NothingLeftError as nothing:
+        for tolerance in WIDER if usual == TOLERANCE else ():
+            with suppress(NothingLeftError):
+                wider = replace(request, limits=replace(request.limits, tolerance=tolerance), excluded=Counter())
+                space = make(wider)
+                note = f"nothing aligned is within --tolerance {usual:.0%}: it is {tolerance:.0%} here"
+                return replace(space, notes=(note, *space.notes))
+        raise nothing
