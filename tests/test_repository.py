@@ -155,13 +155,19 @@ def run_action(scratch: Path, tmp_path: Path, api: str, **inputs: str) -> int:
         "GITHUB_REPOSITORY": "someone/models",
         "GITHUB_ACTIONS": "true",
     }
+    installed = tmp_path / "sizer-venv" / "bin" / "sizer"  # as the cache has it
+    installed.parent.mkdir(parents=True, exist_ok=True)
+    installed.unlink(missing_ok=True)
+    installed.symlink_to(tmp_path / "bin" / "sizer")
     code = 0
     for step in action["runs"]["steps"]:
-        if step["name"] == "Install" or (step["name"] == "Badge" and not values["badge"]):
+        if step["name"] in ("Cache", "Install") or (step["name"] == "Badge" and not values["badge"]):
             continue
         outputs = dict(line.partition("=")[::2] for line in output.read_text().splitlines())
         filled = {f"inputs.{name}": value for name, value in values.items()}
-        filled |= {f"steps.price.outputs.{name}": value for name, value in outputs.items()}
+        filled |= {
+            f"steps.{step}.outputs.{name}": value for step in ("key", "price") for name, value in outputs.items()
+        }
         variables = {key: filled[value[4:-3]] for key, value in step.get("env", {}).items()}
         assert "${{" not in step["run"]  # nothing of a pull request is ever pasted into a script
         ran = subprocess.run(
@@ -200,6 +206,35 @@ def test_the_action_comments_once_and_updates_in_place(
     configure(scratch / "models" / "config.json", vocab_size=50304)
     assert run_action(scratch, tmp_path, api, base="HEAD") == 0
     assert "no configuration changed" in server.kept[-1]["body"]
+
+
+def test_the_action_installs_once_for_its_code_and_python(tmp_path: Path) -> None:
+    """The key of its cache changes with a file of the package alone; what is cached is not installed."""
+    steps = {one["name"]: one for one in yaml.safe_load((ACTION / "action.yml").read_text())["runs"]["steps"]}
+    assert steps["Install"]["if"] == "${{ steps.cache.outputs.cache-hit != 'true' }}"
+    assert (steps["Key"]["id"], steps["Cache"]["id"]) == ("key", "cache")
+    assert steps["Cache"]["with"] == {"path": "${{ steps.key.outputs.venv }}", "key": "${{ steps.key.outputs.key }}"}
+    clone = tmp_path / "clone"
+    for name in ("shapes", "sizer"):
+        (clone / name / "data").mkdir(parents=True)
+    (clone / "sizer" / "data" / "a.toml").write_text("a = 1")
+    (clone / "pyproject.toml").write_text("")
+    keys = []
+    for change in ("", "README.md", "sizer/data/a.toml"):
+        if change:
+            (clone / change).write_text("a = 2")
+        output = tmp_path / f"output{len(keys)}"
+        runner = {
+            "GITHUB_ACTION_PATH": str(clone / "x/y/z"),
+            "RUNNER_TEMP": str(tmp_path),
+            "GITHUB_OUTPUT": str(output),
+        }
+        (clone / "x/y/z").mkdir(parents=True, exist_ok=True)
+        subprocess.run(["bash", "-e", "-c", steps["Key"]["run"]], check=True, env={**os.environ, **runner})
+        keys.append(dict(line.split("=") for line in output.read_text().splitlines()))
+    assert keys[0] == keys[1]
+    assert keys[0]["key"] != keys[2]["key"]
+    assert keys[0]["bin"] == str(tmp_path / "sizer-venv" / "bin")
 
 
 @pytest.mark.slow
