@@ -31,7 +31,7 @@ from sizer.checking.findings import Checked
 from sizer.cli import COMMANDS as CLI
 from sizer.cli import main
 from sizer.documents import Findings, Table
-from sizer.documents.devices import devices
+from sizer.documents.lookup import devices
 from sizer.render import COMMANDS, Page, document_of, formats, render
 from sizer.rules import RULES
 from sizer.subject import read_subject

@@ -23,7 +23,7 @@ from sizer.answers.bench import Bench
 from sizer.answers.memory_breakdown import MemoryBreakdown, memory_breakdown
 from sizer.answers.plan import Plan, plan
 from sizer.cli import COMMANDS, GROUPS, main
-from sizer.documents.devices import devices
+from sizer.documents.lookup import devices
 from sizer.render import render
 from sizer.subject import read_subject
 

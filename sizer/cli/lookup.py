@@ -19,7 +19,7 @@ def devices(asked: Asked) -> None:
 
     NAME is a device's name in any spelling, what torch.cuda.get_device_name says, or a path to a device file (.toml).
     """
-    from sizer.documents.devices import devices as found
+    from sizer.documents.lookup import devices as found
 
     asked.answer(found(asked.names))
 

@@ -238,7 +238,7 @@ def _seen(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, N
     """A text tower with the vision tower before it."""
     if model.part != "text tower":
         return model, ()
-    from sizer.readers.hf_towers import with_towers
+    from sizer.readers.hf_encoder import with_towers
 
     return with_towers(outer, wrapper, model)
 
