@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.errors import InputError, refuse
+from shapes.measure.stats import Array
 from shapes.program import install
 
 Call = Callable[[], object]
@@ -86,7 +86,7 @@ class Backend:
     def synchronize(self) -> None:
         pass  # calls on the CPU return when they are done
 
-    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]:
+    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> Array:
         seconds = np.empty(len(calls))
         for index, call in enumerate(calls):
             if flush is not None:
@@ -151,7 +151,7 @@ class AcceleratorBackend(Backend):
 
         torch.accelerator.synchronize()
 
-    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> NDArray[np.float64]:
+    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> Array:
         event = self._module.Event
         starts = [event(enable_timing=True) for _ in calls]
         ends = [event(enable_timing=True) for _ in calls]

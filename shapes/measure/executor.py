@@ -17,16 +17,14 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.measure.environment import BURST, Environment
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, Status
-from shapes.measure.stats import CONFIDENCE, LEAST_PRECISE, Stopping
+from shapes.measure.stats import CONFIDENCE, LEAST_PRECISE, Array, Stopping
 
-Array = NDArray[np.float64]
 #: Job key -> (samples, the control's samples taken with them): what an interrupted run has left, or a round has so far.
 Samples = Mapping[str, tuple[Array, Array]]
 

@@ -12,7 +12,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.frozen import Values
 from shapes.measure.backend import Backend, open_backend
@@ -28,11 +27,9 @@ from shapes.measure.executor import (
 )
 from shapes.measure.jobs import Job, Part
 from shapes.measure.record import Measurement, Status, outcome, summary_fields
-from shapes.measure.stats import StopReason, summarise
+from shapes.measure.stats import Array, StopReason, summarise
 from shapes.measure.timer import Stopwatch, WrongResultError
 from shapes.operators.types import Gemm
-
-Array = NDArray[np.float64]
 
 #: Fewest samples that are worth keeping of a job whose time is up.
 LEAST_KEPT = 3

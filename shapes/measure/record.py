@@ -17,13 +17,12 @@ from dataclasses import field, fields, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Named, Values, frozen
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat, key_of
-from shapes.measure.stats import CONFIDENCE, summarise
+from shapes.measure.stats import CONFIDENCE, Array, summarise
 
 #: "wrong": the result differs from fp32; "unsupported": no kernel here does this work.
 Status = Literal["ok", "oom", "error", "unsupported", "wrong"]
@@ -88,7 +87,7 @@ class Measurement:
     description: Named = _column(OBJECT)
     environment: Environment = _column(OBJECT)
     status: Status = _column(STATUS)
-    samples: NDArray[np.float64] = _column(SAMPLES, default_factory=lambda: np.empty(0), compare=False)
+    samples: Array = _column(SAMPLES, default_factory=lambda: np.empty(0), compare=False)
     seconds: float | None = _column(TIME, default=None)
     low: float | None = _column(TIME, default=None)
     high: float | None = _column(TIME, default=None)
@@ -200,7 +199,7 @@ def outcome(job: Job, environment: Environment, status: Status, **said: Any) -> 
     )
 
 
-def summary_fields(samples: NDArray[np.float64], confidence: float = CONFIDENCE) -> Values:
+def summary_fields(samples: Array, confidence: float = CONFIDENCE) -> Values:
     """The statistics of a measurement from its samples."""
     summary = summarise(samples, confidence)
     return {name: getattr(summary, name) for name in ("seconds", "low", "high", "drift", "correlation")}

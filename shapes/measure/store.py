@@ -24,13 +24,12 @@ from typing import Any
 from urllib.parse import quote
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.errors import AnyPath, InputError, refuse
 from shapes.measure.environment import Environment
 from shapes.measure.record import Measurement
+from shapes.measure.stats import Array
 
-Array = NDArray[np.float64]
 LOG = logging.getLogger(__name__)
 
 #: In the database's header: "SIZR". Files of other programs have another number or none.
@@ -328,7 +327,7 @@ def _checksum(text: str, samples: bytes) -> int:
     return zlib.crc32(samples, zlib.crc32(text.encode()))
 
 
-def _blob(values: NDArray[np.float64]) -> bytes:
+def _blob(values: Array) -> bytes:
     return np.asarray(values, dtype="<f8").tobytes()
 
 

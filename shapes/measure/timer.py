@@ -11,12 +11,10 @@ from collections.abc import Callable, Sequence
 from math import ceil
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.frozen import frozen
 from shapes.measure.backend import Backend, Call
-
-Array = NDArray[np.float64]
+from shapes.measure.stats import Array
 
 #: Rotated inputs together exceed the last-level cache by this factor: no input is still there when its turn comes.
 CACHE_FACTOR = 2

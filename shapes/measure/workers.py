@@ -24,9 +24,6 @@ from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Any, Protocol
 
-import numpy as np
-from numpy.typing import NDArray
-
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.measure.environment import Environment
@@ -34,8 +31,8 @@ from shapes.measure.executor import DeviceLostError, Event, Executor, Round, Sam
 from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, Part
 from shapes.measure.record import Measurement, outcome
+from shapes.measure.stats import Array
 
-Array = NDArray[np.float64]
 #: Makes the executor of a process: of torch's ``device``, None being the accelerator that the process was given.
 Make = Callable[[str | None], Executor]
 

@@ -85,8 +85,9 @@ class Built:
     def trace(self, *, b: int, s: int, train: bool, decoder_s: int | None = None) -> Traced:
         """The operators of b sequences of s tokens."""
         active = active_parameters(self.module, self.settings)
-        if train:
-            _train_experts(self.module)
+        # transformers 4's gpt_oss gives every token to every expert unless it trains; experts have no dropout to wake.
+        for one in self.module.modules() if train else ():
+            one.training |= type(one).__name__.endswith("Experts")
         inputs = example_inputs(self.module, b=b, s=s, decoder_s=decoder_s)
         traced = self.on_few_layers(
             lambda cut: run_class(self.module, self.settings, inputs, b * s, train=train, cut=cut, where=self.where)
@@ -265,13 +266,6 @@ def _built(cls: type[Any], settings: Any, attention: str, dtype: str) -> tuple[A
         attend_with(model, "sdpa")
         return model, []
     return model, [f"{cls.__name__} has no fused attention: it is traced as batched products"]
-
-
-def _train_experts(model: nn.Module) -> None:
-    # transformers 4's gpt_oss gives every token to every expert unless it trains; an expert has no dropout to wake.
-    for module in model.modules():
-        if type(module).__name__.endswith("Experts"):
-            module.training = True
 
 
 def attend_with(model: nn.Module, implementation: str) -> None:

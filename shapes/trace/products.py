@@ -129,16 +129,6 @@ def convolution_product(inputs: Tensor, weight: Tensor, out: Tensor, *, groups: 
     )
 
 
-def data_gradient(forward: Product) -> Product:
-    """dA = dC B^T of a product in canonical orientation: (m, k, n), tokens in the rows."""
-    return replace(forward, n=forward.k, k=forward.n, a_along_k=True, b_along_k=not forward.b_along_k, ragged="m")
-
-
-def weight_gradient(forward: Product) -> Product:
-    """dB^T = dC^T A of a product in canonical orientation: (n, k, m), the tokens summed over."""
-    return replace(forward, m=forward.n, n=forward.k, k=forward.m, a_along_k=False, b_along_k=False, ragged="k")
-
-
 _PRODUCTS = NAMES["products"]
 _READERS = {"matrix": matrix_product, "vector": vector_product, "grouped": grouped_product}
 

@@ -20,12 +20,10 @@ from shapes.trace.dimensions import NAMES
 from shapes.trace.guards import count_operator
 from shapes.trace.products import (
     Product,
-    data_gradient,
     grouped_product,
     is_product,
     read_product,
     tensors_in,
-    weight_gradient,
 )
 from shapes.trace.repeats import Follower, Names
 
@@ -145,10 +143,14 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         """Those of a product: a weight's as [out, in], an activation's as that lies in memory."""
         product, own = forward.product, forward.weight
         if data:
-            found = data_gradient(product)
+            # dA = dC B^T of a product in canonical orientation: (m, k, n), tokens in the rows.
+            along = not product.b_along_k
+            found = replace(product, n=product.k, k=product.n, a_along_k=True, b_along_k=along, ragged="m")
             self._emit(forward.name, "dgrad", found if own or product.a_along_k else found.transposed(), forward.times)
         if weight:
-            found = weight_gradient(product)
+            # dB^T = dC^T A: (n, k, m), the tokens summed over.
+            m, n, k = product.n, product.k, product.m
+            found = replace(product, m=m, n=n, k=k, a_along_k=False, b_along_k=False, ragged="k")
             found = found if own or product.b_along_k else found.transposed()
             self._emit(forward.name, "wgrad" if own else "dgrad", found, forward.times)
 
