@@ -21,7 +21,7 @@ from shapes.model import ModelShape
 from shapes.operators.types import Attention, Elementwise, Gemm, GroupedGemm, Operator, counted_once
 from shapes.workload import Workload
 from sizer.checking.checks import report_of
-from sizer.checking.findings import PricedFinding, Report
+from sizer.checking.findings import Report
 from sizer.checking.grading import propose
 from sizer.checking.project import Suppression
 from sizer.subject import Subject
@@ -56,21 +56,15 @@ def check_measured(
         proposals.subject, proposals.changed_subjects(), executor, time_limit_s=time_limit_s, store=store
     )
     report = report_of(proposals, costs)
-    before = {(finding.code, finding.field): finding for finding in report_of(proposals).findings}
+    # Predicted to be worth fixing, which the device does not bear out.
+    before = {(one.code, one.field) for one in report_of(proposals).findings if one.severity == "warning"}
+    said = f" Measured here ({executor.environment.device}) fixing it gains nothing statistically distinguishable."
     findings = tuple(
-        _contradicted(finding, before.get((finding.code, finding.field)), executor.environment.device)
-        for finding in report.findings
+        replace(one, message=one.message + said) if one.severity == "info" and (one.code, one.field) in before else one
+        for one in report.findings
     )
     notes = (*report.model.notes, *costs.notes)
     return replace(report, findings=findings, model=replace(report.model, notes=notes))
-
-
-def _contradicted(finding: PricedFinding, before: PricedFinding | None, device: str) -> PricedFinding:
-    """``finding`` saying so where it was predicted to be worth fixing and the device does not bear it out."""
-    if before is None or before.severity != "warning" or finding.severity != "info":
-        return finding
-    text = f"{finding.message} Measured here ({device}) fixing it gains nothing statistically distinguishable."
-    return replace(finding, message=text)
 
 
 def _jobs_of(subjects: Iterable[Subject]) -> tuple[dict[Operator, Job], set[str]]:
