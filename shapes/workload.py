@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
@@ -31,6 +31,7 @@ POLICIES: Mapping[str, Names | None] = {
 }
 
 
+@cache
 def modules() -> Named:
     """Modules that may run again by themselves (shapes/data/saving.toml)."""
     return content(DATA / "saving.toml")
@@ -49,6 +50,7 @@ class Saving:
     layers: int | None = None
     name: str = "none"
 
+    @lru_cache(maxsize=2**14)  # noqa: B019 - of a few policies, asked for each operator of each of a plan's candidates
     def modules_of(self, name: str, *, mixture: bool) -> list[str]:
         """Of the modules that run again those that an operator is in, by its name; ``mixture``: its layer has one."""
         known = ((one, modules()[one]) for one in self.again)

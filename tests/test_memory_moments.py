@@ -28,6 +28,19 @@ def mixture() -> ModelShape:
     return ModelShape("qwen3_moe", (Stack("decoder", 256, (block,)),), vocab=1000)
 
 
+def test_megatron_weights_what_activations_make_and_keeps_no_experts_outputs() -> None:
+    # 2 of 8 experts a token: 1024 rows of 96 channels in 16 bits go in and come out. Both products keep what they read;
+    # transformers' keeps what came out as well, since it is multiplied by the router's weights then.
+    block = Block(AttentionShape(8, 8, 32), MoeShape(8, 2, 512, latent=96), count=2)
+    model, routed = ModelShape("qwen3_moe", (Stack("decoder", 256, (block,)),), vocab=1000), 2 * 512 * 96 * 2
+    kept = {
+        name: list(layer_tape(block, 256, step.sizes(512)).saved().values()).count(routed)
+        for name in ("huggingface", "megatron")
+        for step in [Step(model, Workload(b=1, s=512), Recipe(implementation=name))]  # type: ignore[arg-type]
+    }
+    assert kept["huggingface"] - kept["megatron"] == 1
+
+
 def moments_of(step: Step, gradients: Gradients, start: str) -> list[Moment]:
     return [moment for moment in moments(step, gradients) if moment.name.startswith(start)]
 

@@ -681,6 +681,18 @@ def test_nccls_all_to_all_sends_every_copy_and_a_flexible_dispatcher_a_token_onc
     assert seconds[0] / seconds[1] == pytest.approx(8 / (4 * (1 - 0.75**8)), rel=0.05)
 
 
+def test_a_router_limited_to_groups_meets_no_more_nodes_and_no_fewer_ranks() -> None:
+    # 8 of 256 experts, spread over 8 nodes of 8: 8 (1 - (7/8)^8) = 5.25 nodes, or 4 where 4 of 8 groups may be chosen;
+    # over 16 nodes a group lies on two.
+    routed = Collective("moe.all_to_all", "forward", "all_to_all", 2**28, 64, copies=8)
+    limited = replace(routed, groups=(8, 4))
+    seconds = [cost.seconds for cost in predict_many([routed, limited], H100)]
+    assert seconds[0] / seconds[1] == pytest.approx(8 * (1 - (7 / 8) ** 8) / 4, rel=0.02)
+    wide = [replace(one, ranks=128) for one in (routed, limited)]
+    assert predict_many(wide, H100)[0].seconds == predict_many(wide, H100)[1].seconds
+    assert read_config(CONFIGS / "deepseek-v3.json").model.moe.groups == (8, 4)
+
+
 def test_dispatch_beside_another_microbatchs_computing_is_hidden_further() -> None:
     workload = Workload(b=1, d=32, e=32, zero=1)
     alone, beside = (

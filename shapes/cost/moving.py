@@ -13,7 +13,7 @@ Over nodes an all-gather and a reduce-scatter go round a ring of all ranks, so t
 and node; an all-reduce goes up and down trees of nodes.
 
 A mixture's dispatcher (DeepEP, HybridEP) sends a token that several experts of one rank, or of one node, want once
-only: `copies_sent`.
+only: `copies_sent`. A router limited to some groups of experts (DeepSeek-V3's, section 2.1.2) meets no more nodes.
 """
 
 from __future__ import annotations
@@ -87,7 +87,8 @@ def link_bytes_per_s(device: Device, operator: Collective, share: float = 1.0) -
     if operator.what == "all_to_all":
         # Only what leaves the domain takes the card; the rest goes at the same time over the faster links.
         domains = -(-operator.ranks // inside)
-        leaving = (1 - 1 / domains) * copies_sent(operator.copies, domains)
+        groups, met = operator.groups
+        leaving = (1 - 1 / domains) * min(copies_sent(operator.copies, domains), met * -(-domains // groups))
         whole = (1 - 1 / operator.ranks) * copies_sent(operator.copies, operator.ranks)
         return min(within, card * whole / leaving)
     return min(within, card * inside)

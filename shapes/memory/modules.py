@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import replace
 from functools import cache, partial
 
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.memory.tape import Runs, Tape, Tensor, declared, play
 from shapes.model import (
     AttentionShape,

@@ -12,13 +12,12 @@ keeps of each is in ``OPTIMIZERS``, bytes of weights and gradients in ``PRECISIO
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from math import ceil, prod
 from typing import Literal
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Values, frozen
+from shapes.frozen import Values, frozen, replace
 from shapes.model.layers import Attention, Augment, Block, MlpShape, MoeShape, Stack, Tower, run_lengths
 from shapes.model.mixers import (
     DELTA_CHUNK,

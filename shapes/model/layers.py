@@ -8,11 +8,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import replace
 from functools import lru_cache
 
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.model.mixers import (
     AttentionShape,
     Linear,
@@ -65,7 +64,8 @@ class MoeShape:
     ``shared_gate``: a linear to one sigmoid that scales the shared MLP (qwen2_moe). ``router_parameters``: learned
     scalars of the router but its matrix (a correction bias). ``latent``: the width that routed tokens are projected
     down to before the experts and up from behind them (None: the hidden size, no projection). ``empty``: choices of the
-    router behind which there is no expert.
+    router behind which there is no expert. ``groups`` that the experts are in, and how many of them a
+    token chooses from.
     """
 
     experts: int
@@ -82,6 +82,7 @@ class MoeShape:
     latent: int | None = None
     latent_bias: bool = False
     empty: int = 0
+    groups: tuple[int, int] = (1, 1)
 
     def __post_init__(self) -> None:
         positive(self, "experts", "top_k", "width")

@@ -6,13 +6,12 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import cache
 from itertools import chain
 from typing import ClassVar, Literal, NamedTuple
 
 from shapes.errors import InputError, positive_int
-from shapes.frozen import Names, frozen
+from shapes.frozen import Names, frozen, replace
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 

@@ -7,13 +7,12 @@ are added to frozen matrices.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from itertools import chain
 from typing import Literal
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.model import (
     ModelShape,
     ParameterTensor,

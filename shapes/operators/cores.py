@@ -17,11 +17,10 @@ query's keys are its own, and expanding them for each would take more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import islice
 
 from shapes.dtypes import BYTES, QUANTISED
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.model import (
     PRECISIONS,
     Block,
@@ -108,6 +107,7 @@ class Lowering:
         times: int = 1,
         stride: int = 1,
         copies: int = 1,
+        groups: tuple[int, int] = (1, 1),
     ) -> Listed:
         """Collectives of RUNS[``runs``], of ``buffer`` bytes over ``ranks``."""
         for asked, what in RUNS[runs]:
@@ -122,6 +122,7 @@ class Lowering:
                     count * times,
                     stride=stride,
                     copies=copies,
+                    groups=groups,
                     direct=self.workload.decode and what == "all_reduce",
                 )
 

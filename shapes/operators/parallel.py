@@ -8,11 +8,10 @@ neighbours of a group.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import chain
 
 from shapes.errors import InputError
-from shapes.frozen import Values
+from shapes.frozen import Values, replace
 from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
@@ -155,7 +154,7 @@ def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> 
     routed = -(-tokens // workload.t) * moe.routed_width(hidden) * workload.activation_bytes * moe.top_k
     name = "overlapped_moe" if workload.ep_overlap else "moe"
     copies = moe.top_k if workload.dispatcher == "flex" else 1
-    yield from run.sends(name, routed, workload.e, "all_to_alls", 2, workload.t, copies)
+    yield from run.sends(name, routed, workload.e, "all_to_alls", 2, workload.t, copies, moe.groups)
 
 
 def end_collectives(model: ModelShape, workload: Workload, s: int) -> Listed:

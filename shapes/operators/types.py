@@ -437,8 +437,8 @@ class Collective:
     from one rank of the group to the next, where tensor parallelism's ranks are neighbours, then context
     parallelism's, then data parallelism's, then the pipeline's (Megatron-LM's order): it decides which links are used.
     ``copies``: of an all_to_all's buffer, how many destinations each token is in it for (a mixture's top_k) where a
-    dispatcher sends it to a rank or node once; 1: everything in the buffer is sent. ``direct``: by a serving engine's
-    own kernel, whose ranks read one another's buffers.
+    dispatcher sends it to a rank or node once; 1: everything in the buffer is sent. ``groups``: MoeShape's, of
+    destinations. ``direct``: by a serving engine's own kernel, whose ranks read one another's buffers.
     """
 
     name: str
@@ -451,6 +451,7 @@ class Collective:
     kind: Literal["collective"] = "collective"
     stride: int = 1
     copies: int = 1
+    groups: tuple[int, int] = (1, 1)
     direct: bool = False
     flops: ClassVar[int] = 0
 

@@ -11,7 +11,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from itertools import repeat, takewhile
+from itertools import takewhile
 from math import gcd, inf
 from operator import attrgetter
 from typing import Any, TypeVar, Unpack
@@ -25,25 +25,25 @@ from shapes.memory import Memory, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.parallel import split_problems
+from shapes.operators.parallel import most_chunks, split_problems
 from shapes.operators.types import Operator
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, default_stack, load_stack
-from shapes.workload import Workload, WorkloadKeywords, workload_fields
+from shapes.workload import Workload, WorkloadKeywords, saving, workload_fields
 from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable
 from sizer.subject import read_subject, run_on
 
 #: Microbatches beyond this many sequences, or tokens a rank, are not tried: products are long since tall enough.
 LARGEST_MICROBATCH, MOST_TOKENS = 64, 2**15
+#: Tokens a rank from which on products gain little from more.
+TALL_TOKENS = 4096
 #: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.
 LEAST_TOKENS = 2048
-#: Components of memory that do not depend on the microbatch.
-WHATEVER_B = ("weights", "master_weights", "optimizer_states", "dummy_wgrads", "framework", "allocator")
-#: Those of them that are the smaller the more devices there are.
-STATES = WHATEVER_B[:3]
+#: Components of memory that are the smaller the more devices there are.
+STATES = ("weights", "master_weights", "optimizer_states")
 #: How full a device may be for a layout to be recommended: what the caching allocator's fragmentation takes is unknown.
 FULL = 0.95
 #: Tokens drafted a step: beyond it none is accepted.
@@ -52,6 +52,8 @@ MOST_DRAFTED = 64
 PROMPT = 1024
 #: Requests that an engine's scheduler runs at once at most, a rank: those that vLLM's and TensorRT-LLM's take.
 MOST_RUN = 2048
+#: Modules that run again in next to no time (shapes.saving).
+CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 #: Chunks a pipeline stage is cut into for the interleaved schedule, none aside.
 CHUNKS = (2, 4, 8)
 
@@ -437,52 +439,80 @@ def _fitting(
 ) -> Iterator[tuple[Workload, int]]:
     """What fits, with its bytes."""
     base = replace(base, phase="train", sequence_parallel=False, global_batch=global_batch, gpus=gpus)
+    some = _policies(model, base, options)
     for split in _going(_splits(model, device, gpus, base, dropped)):
         if global_batch % split.d:
             dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
             continue
         for one in _schedules(model, split, device.link.domain_devices, dropped):
-            yield from _microbatches(model, one, device.memory.bytes, options, dropped)
+            yield from _microbatches(model, one, device.memory.bytes, some, options, dropped)
+
+
+def _policies(model: ModelShape, base: Workload, options: Values) -> Names:
+    """What may run again but all or nothing: by modules in Megatron-Core's mixtures, whose norms are kernels apart."""
+    if base.attention == "eager":
+        return ("selective",)  # fused attention saves next to nothing that its core makes again
+    if model.moe is None or options.get("implementation") != "megatron":
+        return ()
+    names = {one.name for one in operators(model, base)}
+    has = [one for one in CHEAP if any(saving(one).modules_of(name, mixture=True) for name in names)]
+    narrower = [[*has, "fp8_act_input"]] * (base.low_precision is not None)
+    return tuple(map(",".join, (has, *narrower)))
 
 
 def _microbatches(
-    model: ModelShape, split: Workload, limit: int, options: Values, dropped: Counter[str]
+    model: ModelShape, split: Workload, limit: int, some: Names, options: Values, dropped: Counter[str]
 ) -> Iterator[tuple[Workload, int]]:
     """Of each microbatch the least recomputation that leaves room, and less that fills the device."""
-    share, room, layers = (split.global_batch or 1) // split.d, FULL * limit, -(-model.layers // split.p)
-    over, freed = False, 0.0  # whether a smaller microbatch is too large unless recomputed; what that frees a sequence
+    share, room = (split.global_batch or 1) // split.d, FULL * limit
+    tall = False
     never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
-        workload = replace(split, b=b)
+        workload, enough = replace(split, b=b), b * split.s // split.cp >= TALL_TOKENS
         if split.vpp > 1 and workload.accumulation % split.p:
             # Megatron-LM asks interleaved schedules for it.
             dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
             continue
-        # Fused attention saves next to nothing that its core makes again.
-        for policy in ("none", *["selective"] * (split.attention == "eager"), "full")[over:]:
+        plain, full = (replace(workload, checkpointing=policy) for policy in ("none", "full"))
+        whole = memory(model, plain, **options).total_bytes
+        if whole <= limit:
+            yield plain, whole
+        if whole <= room:
+            tall = enough
+            continue
+        if tall:  # a larger microbatch gains less than it recomputes
+            return
+        least = memory(model, full, **options).total_bytes
+        if least > limit:
+            dropped[never if b == 1 else "a larger microbatch does not fit"] += 1
+            if options.get("implementation") == "megatron":
+                return  # others' gradients may go where one microbatch is all
+            continue
+        for policy in some:
             own = replace(workload, checkpointing=policy)
-            found = memory(model, own, **options)
-            used = found.total_bytes
-            if policy == "none":
-                over, whole = used > limit, used
-            elif whole and policy == "full":
-                freed, whole = (whole - used) / b, 0
-            if policy == "full" and used <= room:  # of some layers alone, in quarters: bytes fall with their number
-                kept = int(0.9 * layers * (room - used) / max(1, b * freed))
-                kept -= kept % max(1, layers // 4)
-                fewer = replace(own, checkpointing=f"full:{layers - kept}")
-                if kept and (less := memory(model, fewer, **options).total_bytes) <= room:
-                    own, used = fewer, less
+            used = memory(model, own, **options).total_bytes
             if used <= limit:
                 yield own, used
             if used <= room:
+                tall = enough
                 break
-            if sum(map(found.components.get, WHATEVER_B, repeat(0))) > limit:
-                dropped[never] += 1
-                return
         else:
-            if used > limit:
-                dropped[never if b == 1 else "a larger microbatch does not fit"] += 1
+            bounds = [most for most in (limit, room) if most < whole]
+            yield from dict.fromkeys(_of_layers(model, full, (least, whole), most, options) for most in bounds)
+
+
+def _of_layers(
+    model: ModelShape, full: Workload, sizes: tuple[int, int], most: float, options: Values
+) -> tuple[Workload, int]:
+    """All of some layers run again, as few as ``most`` bytes allow; ``sizes``: of all of them and of none."""
+    layers, (least, whole) = -(-model.layers // full.p), sizes
+    step = max(1, layers // 8)
+    kept = int(layers * (most - least) / max(1, whole - least)) // step * step
+    for fewer in range(kept, max(0, kept - 2 * step), -step):  # bytes all but fall with their number
+        own = replace(full, checkpointing=f"full:{layers - fewer}")
+        if (used := memory(model, own, **options).total_bytes) <= most:
+            return own, used
+    return full, least
 
 
 def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, dropped: Counter[str]) -> Iterator[Workload]:
@@ -510,7 +540,7 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
             dropped["ZeRO 2 and 3 are not run with a pipeline"] += 2
         # A pipeline's trainers shard the optimizer by a switch, which takes less memory and no more time.
         one = replace(split, zero=int(split.d > 1))
-        yield from (replace(one, vpp=vpp) for vpp in (1, *CHUNKS) if split.p * vpp <= model.layers)
+        yield from (replace(one, vpp=vpp) for vpp in (1, *CHUNKS) if vpp <= most_chunks(model, split.p))
         return
     yield from (replace(split, zero=zero) for zero in range(4 if split.d > 1 else 1))
     # Hybrid sharding: within a node, replicas between nodes.
