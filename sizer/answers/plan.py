@@ -25,7 +25,7 @@ from shapes.memory import Memory, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.parallel import most_chunks, split_problems
+from shapes.operators.parallel import split_problems
 from shapes.operators.types import Operator
 from shapes.program import REQUESTS
 from shapes.step import Pricer
@@ -539,8 +539,9 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
         if split.d > 1:
             dropped["ZeRO 2 and 3 are not run with a pipeline"] += 2
         # A pipeline's trainers shard the optimizer by a switch, which takes less memory and no more time.
+        # Embedding and head may be chunks of their own (split_problems).
         one = replace(split, zero=int(split.d > 1))
-        yield from (replace(one, vpp=vpp) for vpp in (1, *CHUNKS) if vpp <= most_chunks(model, split.p))
+        yield from (replace(one, vpp=vpp) for vpp in (1, *CHUNKS) if split.p * vpp <= model.layers + 2)
         return
     yield from (replace(split, zero=zero) for zero in range(4 if split.d > 1 else 1))
     # Hybrid sharding: within a node, replicas between nodes.
