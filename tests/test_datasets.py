@@ -16,7 +16,7 @@ from click.testing import CliRunner
 
 from shapes.device import load_device
 from shapes.errors import InputError
-from shapes.measure.dataset import ROWS, SIDECAR, export_dataset, import_dataset, objection, read_datasets
+from shapes.measure.dataset import ROWS, SIDECAR, Exchanged, export_dataset, import_dataset, objection, read_datasets
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound
 from shapes.measure.record import Measurement, summary_fields
@@ -84,14 +84,18 @@ def rewritten(folder: Path, **changes: Any) -> None:
     path.write_text(json.dumps(sidecar))
 
 
+def imported(folder: Path, store: Store) -> list[Exchanged]:
+    return [import_dataset(one, store) for one in read_datasets(folder)]
+
+
 def test_what_is_exported_comes_back_as_it_was_but_for_what_is_private(tmp_path: Path) -> None:
     (written,) = export_dataset(ROWS_OF_ONE, tmp_path / "d")
     assert (written.added, Path(written.path).parent.name) == (48, "h100-sxm")
     with Store.open(tmp_path / "s.db") as store:
-        (answer,) = import_dataset(tmp_path / "d", store)
+        (answer,) = imported(tmp_path / "d", store)
         assert (answer.added, answer.there, answer.refused) == (48, 0, ())
         back = {one.uid: one for one in store.measurements()}
-        (again,) = import_dataset(tmp_path / "d", store)
+        (again,) = imported(tmp_path / "d", store)
         assert (again.added, again.there) == (0, 48)
     for one in ROWS_OF_ONE:
         found = back[one.uid]
@@ -180,7 +184,7 @@ def test_a_device_in_another_state_than_the_store_s_is_refused_whole(tmp_path: P
     export_dataset(slow, tmp_path / "d")
     with Store.open(tmp_path / "s.db") as store:
         store.add([at_half_the_peak(k) for k in range(8192, 8300)])
-        (answer,) = import_dataset(tmp_path / "d", store)
+        (answer,) = imported(tmp_path / "d", store)
     assert (answer.added, len(answer.refused)) == (0, 16)
     assert answer.refused[0][1] == "control shape off by +30% from what the store has of this device"
 
@@ -188,7 +192,7 @@ def test_a_device_in_another_state_than_the_store_s_is_refused_whole(tmp_path: P
 def test_a_device_without_a_data_sheet_is_said_to_be_held_against_no_peak(tmp_path: Path) -> None:
     export_dataset([row(product(8), 1e-9, replace(H100, device="Chip 9"))], tmp_path / "d")
     with Store.open(tmp_path / "s.db") as store:
-        (answer,) = import_dataset(tmp_path / "d", store)
+        (answer,) = imported(tmp_path / "d", store)
     assert answer.added == 1
     assert answer.notes == ("no data sheet of this device is known: rates were held against no peak",)
 

@@ -1,19 +1,16 @@
-"""What other programs timed becomes rows: every format, and what is no such file (reports/bench/others.py)."""
+"""What other programs timed becomes rows: every format, and what is no such file (shapes/measure/others.py)."""
 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from reports.bench.others import read_others
 from shapes.calibrate import stored_products
 from shapes.device import load_device
-from shapes.errors import InputError
+from shapes.measure.others import read_others
 from shapes.measure.store import Store
 from sizer.cli import main
 
@@ -97,30 +94,24 @@ WRITTEN = {
 @pytest.mark.parametrize("program", WRITTEN)
 def test_what_a_program_writes_becomes_rows_that_say_where_they_are_from(program: str, tmp_path: Path) -> None:
     text, (device, m, n, k, layout, dtype, microseconds) = WRITTEN[program]
-    path = tmp_path / "run.txt"
-    path.write_text(text)
     missing = {} if device != "h100-sxm" else {"device": device, "dtype": dtype}
-    (one,), refused = read_others(str(path), missing)
+    ((one,),) = (found.measurements for found in read_others(text, "runs/run.txt", missing))
     row = one.row()
-    assert refused == []
     assert [row[key] for key in ("device", "m", "n", "k", "layout", "dtype")] == [device, m, n, k, layout, dtype]
     assert one.seconds == pytest.approx(microseconds * 1e-6, rel=1e-3)
     assert (row["method"], row["message"]) == (program, f"{program}: run.txt")
     assert one.environment.source == f"imported:{device} {program}"
-    again, _ = read_others(str(path), missing)
-    assert again[0].uid == one.uid
+    assert read_others(text, "run.txt", missing)[0].measurements[0].uid == one.uid
 
 
 def test_rows_go_into_the_store_once_and_into_a_calibration_as_a_source_of_their_own(tmp_path: Path) -> None:
     paths = [tmp_path / f"{name}.txt" for name in ("torch-profiler", "mamf-finder")]
     for path in paths:
         path.write_text(WRITTEN[path.stem][0])
-    command = [sys.executable, "-m", "reports.bench.others", *map(str, paths)]
-    lines = subprocess.run(command, capture_output=True, text=True, check=True, cwd=Path(__file__).parents[1]).stdout
-    (tmp_path / "rows.jsonl").write_text(lines)
-    arguments = ["store", "--store", str(tmp_path / "s.db"), "import", str(tmp_path / "rows.jsonl")]
+    arguments = ["store", "--store", str(tmp_path / "s.db"), "import", *map(str, paths)]
     said = [CliRunner().invoke(main, arguments, catch_exceptions=False).output for _ in range(2)]
-    assert [text.rsplit(": ", 1)[1] for text in said] == ["2 added\n", "0 added\n"]
+    for text, outcome in zip(said, ("1 added, 0 there already", "0 added, 1 there already"), strict=True):
+        assert text == "".join(f"{path}: {outcome}, 0 refused\n" for path in paths)
     with Store.open(tmp_path / "s.db") as store:
         found = stored_products(store, load_device("h100-sxm"))
     assert {one.source for one in found} == {f"imported:{H100} {path.stem}" for path in paths}
@@ -129,7 +120,7 @@ def test_rows_go_into_the_store_once_and_into_a_calibration_as_a_source_of_their
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hello", "expected what one of these writes: torch-profiler"),
+        ("hello", "or a program's file (`sizer store import --help`)"),
         (WRITTEN["triton"][0], "a known --dtype and --device"),
         ('{"traceEvents": [{"cat": "kernel"}]}', "as torch-profiler writes them"),
         ('{"traceEvents": 7', "as torch-profiler writes them"),
@@ -139,20 +130,29 @@ def test_rows_go_into_the_store_once_and_into_a_calibration_as_a_source_of_their
         ("M,N,K,cuBLAS (TFLOPS)\n8,8,8,0\n", "as triton writes them"),
     ],
 )
-def test_what_is_no_such_file_is_one_line(text: str, said: str, tmp_path: Path) -> None:
-    path = tmp_path / "x.txt"
+def test_what_is_no_such_file_is_one_line_and_adds_nothing(text: str, said: str, tmp_path: Path) -> None:
+    good, path = tmp_path / "good.txt", tmp_path / "x.txt"
+    good.write_text(WRITTEN["torch-profiler"][0])
     path.write_text(text)
-    known = {} if "4096" in text else {"device": "h100-sxm", "dtype": "bf16"}
-    with pytest.raises(InputError, match=said) as caught:
-        read_others(str(path), known)
-    assert "\n" not in str(caught.value)
+    known = [] if "4096" in text else ["--device", "h100-sxm", "--dtype", "bf16"]
+    arguments = ["store", "--store", str(tmp_path / "s.db"), "import", str(good), str(path), *known]
+    result = CliRunner().invoke(main, arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+    assert result.output.startswith(f"sizer: {path}")
+    assert result.output.count("\n") == 1
+    assert not (tmp_path / "s.db").exists()
 
 
 def test_a_rate_above_the_peak_is_refused_and_a_file_named_as_a_device_is_no_device(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     path.write_text("M,N,K,cuBLAS (TFLOPS)\n4096,4096,4096,5000\n8192,4096,4096,500\n")
-    found, refused = read_others(str(path), {"device": "h100-sxm", "dtype": "bf16"})
-    assert [one.row()["m"] for one in found] == [8192]
-    assert refused[0].startswith("rate above the peak")
-    found, _ = read_others(str(path), {"device": "/etc/x.toml", "dtype": "bf16"})
-    assert found[0].environment.accelerator is None
+    arguments = ["store", "--store", str(tmp_path / "s.db"), "import", str(path), "--dtype", "bf16", "--device"]
+    result = CliRunner().invoke(main, [*arguments, "h100-sxm"])
+    assert result.exit_code == 1
+    assert "1 added, 0 there already, 1 refused\n  rate above the peak" in result.output
+    with Store.open(tmp_path / "s.db") as store:
+        assert [one.description["m"] for one in store.measurements()] == [8192]
+    other = CliRunner().invoke(main, [*arguments, "/etc/x.toml"])
+    assert other.exit_code == 0
+    assert "no data sheet of this device is known" in other.output

@@ -41,7 +41,7 @@ _SHARED = tuple(name for name in record.COLUMNS if name not in ("environment", "
 
 @frozen
 class Dataset:
-    """One device in one environment: what its sidecar says and its rows. ``path``: its folder."""
+    """One device in one environment: what its sidecar says and its rows. ``path``: its folder, or another's file."""
 
     path: Path
     environment: Environment
@@ -171,12 +171,8 @@ def _environment(sidecar: Named, where: str) -> Environment:
     return found
 
 
-def import_dataset(folder: Path, store: Store) -> tuple[Exchanged, ...]:
-    """Add to ``store`` the rows under ``folder`` that can be true and are not there; what becomes of each dataset."""
-    return tuple(_import(dataset, store) for dataset in read_datasets(folder))
-
-
-def _import(dataset: Dataset, store: Store) -> Exchanged:
+def import_dataset(dataset: Dataset, store: Store) -> Exchanged:
+    """Add to ``store`` the rows of ``dataset`` that can be true and are not there; what becomes of it."""
     device, rows = dataset.device, dataset.measurements
     notes = () if device is not None else ("no data sheet of this device is known: rates were held against no peak",)
     ours = [one for one in store.measurements() if one.environment.identity == dataset.environment.identity]

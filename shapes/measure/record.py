@@ -232,7 +232,10 @@ def read_export(lines: Iterable[str], where: str, of: Environment | None = None)
         with suppress(ValueError, RecursionError):
             row = json.loads(line)
         if not isinstance(row, dict):
-            raise InputError("expected a JSON object, as `sizer store export` writes", where=place)
+            raise InputError(
+                "expected JSON lines of `sizer store export`, or a program's file (`sizer store import --help`)",
+                where=place,
+            )
         if of is not None:
             row["environment"] = replace(of, uuid=row.get("card")).to_dict()
         yield checked_row(row, place)

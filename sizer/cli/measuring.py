@@ -34,6 +34,7 @@ from sizer.process import KEPT, working
 
 if TYPE_CHECKING:
     from shapes.measure import Executor, Progress, Settings
+    from shapes.measure.dataset import Dataset
     from shapes.measure.record import Measurement
     from shapes.measure.store import Store
     from shapes.measure.suite import Suite
@@ -280,37 +281,43 @@ def export(path: str | None, /, dataset: str | None, format_: str, output: str |
 
 @store.command("import")
 @click.argument("sources", nargs=-1, required=True, type=click.Path())
+@declared("store import")
 @click.pass_obj
-def import_(path: str | None, sources: Names) -> None:
+def import_(path: str | None, /, sources: Names, **asked: Any) -> None:
     """Add the measurements of exported JSON lines, of other stores and of folders of datasets; none is doubled.
 
-    What other programs timed (profiler traces, nvbench, hipblaslt-bench, triton, mamf-finder) becomes such lines by
-    `python reports/bench/others.py FILE`. A wrong file adds nothing. Rows of a dataset are held against what the
-    device can do first; exit code 1 where some are refused.
+    So are the products that torch's profiler (export_chrome_trace), nvbench, hipblaslt-bench, superbench's
+    cublaslt_gemm, triton's perf_report and mamf-finder timed, under their name. A wrong file adds nothing. Rows of
+    datasets and of other programs are held against what the device can do first; exit code 1 where some are refused.
     """
-    folders = [name for name in sources if Path(name).is_dir()]
+    refused = False
     with ExitStack() as opened:
-        found = [(name, list(_measured(name, opened))) for name in sources if name not in folders]
+        found = [(name, _measured(name, opened, asked)) for name in sources]
         store = opened.enter_context(_open(path, create=True, write=True))
-        for name, measurements in found:
-            say(f"{name}: {store.add(measurements)} added")
-        refused = [name for name in folders if _import_datasets(name, store)]
+        for name, read in found:
+            if isinstance(read, list):
+                say(f"{name}: {store.add(read)} added")
+            else:
+                refused |= _import_datasets(read, store)
     if refused:
         sys.exit(1)
 
 
-def _measured(name: str, opened: ExitStack) -> Iterable[Measurement]:
-    """The measurements of an export or of another store."""
+def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] | tuple[Dataset, ...]:
+    """The measurements of an export or of another store; datasets of a folder or of another program's file."""
     from shapes.errors import read_bounded, read_text
+    from shapes.measure.dataset import read_datasets
+    from shapes.measure.others import read_others
     from shapes.measure.record import MAX_IMPORT, packed_lines, read_export
 
+    if Path(name).is_dir():
+        return read_datasets(Path(name))
     if _is_store(name):
-        return opened.enter_context(_open(name)).measurements()
+        return list(opened.enter_context(_open(name)).measurements())
     if name.endswith(".gz"):
-        lines = packed_lines(read_bounded(name, MAX_IMPORT), name)
-    else:
-        lines = read_text(name, MAX_IMPORT).split("\n")
-    return read_export(lines, name)
+        return list(read_export(packed_lines(read_bounded(name, MAX_IMPORT), name), name))
+    text = read_text(name, MAX_IMPORT)
+    return read_others(text, name, asked) or list(read_export(text.split("\n"), name))
 
 
 def _is_store(name: str) -> bool:
@@ -319,18 +326,18 @@ def _is_store(name: str) -> bool:
     return False
 
 
-def _import_datasets(folder: str, store: Store) -> bool:
+def _import_datasets(datasets: Iterable[Dataset], store: Store) -> bool:
     """Whether rows were refused, which is said."""
     from shapes.measure.dataset import import_dataset
 
-    datasets = import_dataset(Path(folder), store)
-    for one in datasets:
+    exchanged = [import_dataset(one, store) for one in datasets]
+    for one in exchanged:
         say(f"{one.path}: {one.added} added, {one.there} there already, {len(one.refused)} refused")
         for note in one.notes:
             say(f"  {note}")
         for key, why in one.refused[:LISTED]:
             say(f"  {why} ({key})")
-    return any(one.refused for one in datasets)
+    return any(one.refused for one in exchanged)
 
 
 @store.command()

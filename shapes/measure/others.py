@@ -1,0 +1,125 @@
+"""Products that other programs timed, as rows of the store: data/others.toml says what each program writes.
+
+Of torch's profiler (export_chrome_trace), nvbench (CSV, JSON), hipblaslt-bench, superbench's cublaslt_gemm, triton's
+perf_report (CSV) and mamf-finder. The rows are nobody's own: their harness is 0, so that no command here takes one for
+a result of its own, and their method and message name the program and the file; `sizer calibrate` counts each program
+as a source.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from shapes.errors import InputError
+from shapes.frozen import Named, Values
+from shapes.measure.dataset import Dataset
+from shapes.measure.environment import Environment
+from shapes.measure.jobs import Job
+from shapes.measure.record import Measurement, checked_row, outcome, summary_fields
+from shapes.measure.suite import PHASES
+from shapes.operators.types import Gemm
+from shapes.toml_table import content
+
+KNOWN = content(Path(__file__).parents[1] / "data" / "others.toml")
+
+
+def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
+    """What another program timed, by device; nothing where ``text`` is no known program's.
+
+    ``asked``: "device" and "dtype" of what the file names none of. InputError where one is not known.
+    """
+    program = next((name for name, how in KNOWN["formats"].items() if re.search(how["claim"], text, re.M)), None)
+    if program is None:
+        return ()
+    how, times = KNOWN["formats"][program], defaultdict[str, defaultdict[Job, list[float]]](lambda: defaultdict(list))
+    said = {key: found[1] for key in ("device", "dtype") if (found := re.search(how.get(key, "$^"), text))}
+    said |= {key: value for key, value in asked.items() if value is not None}
+    try:
+        for row in READERS.get(program, _lines)(text, how):
+            named = {ours: row[its] for ours, its in how.get("columns", {}).items() if its in row}
+            own = {**said, **row, **named}
+            for work, seconds in _products(own, how):
+                times[own["device"]][Job(work)].append(seconds)
+    except (ArithmeticError, AttributeError, IndexError, LookupError, RecursionError, TypeError, ValueError) as error:
+        expected = f"expected sizes, times, a known --dtype and --device as {program} writes them"
+        raise InputError(f"{expected} ({error!r})", where=where) from None
+    found = []
+    for device, jobs in times.items():
+        environment = Environment(device, None, None, None, (("program", program),), harness=0)
+        rows = tuple(_row(environment, job, np.array(seconds), where) for job, seconds in jobs.items())
+        found.append(Dataset(Path(where), environment, rows))
+    return tuple(found)
+
+
+def _row(environment: Environment, job: Job, samples: np.ndarray, where: str) -> Measurement:
+    ((_, program),) = environment.versions
+    bare = outcome(job, environment, "ok", flops=job.work.flops, bytes=job.work.bytes, stop="samples", method=program)
+    own = hashlib.sha256(f"{environment.device}{job.key}".encode() + samples.tobytes()).hexdigest()
+    said = {"samples": samples.tolist(), "message": f"{program}: {Path(where).name}", "uid": own, "label": "imported"}
+    return checked_row({**bare.row(), **said, **summary_fields(samples)}, where)
+
+
+def _products(row: Named, how: Named) -> Iterator[tuple[Gemm, float]]:
+    """A row's product and its seconds, by each column of times."""
+    m, n, k = (int(float(row[key])) for key in "mnk")
+    batch = max(1, int(float(row.get("batch") or 1)))
+    own = "".join(row[one] for one in how.get("letters", ())).lower()
+    layout = own or row.get("layout", how.get("layout"))
+    dtype = KNOWN["dtypes"].get(row["dtype"].lower(), row["dtype"])
+    out = "bf16" if dtype == "fp8" else None
+    work = Gemm("", PHASES[layout], m, n, k, batch, dtype, layout, kind="bmm" if batch > 1 else "gemm", out_dtype=out)
+    for column, value in row.items():
+        if found := re.search(how["time"], column):
+            each = float(value) * KNOWN["units"][found[1]]
+            yield work, work.flops / each if "flops" in found[1] else each
+
+
+def _lines(text: str, how: Named) -> Iterator[Values]:
+    """The lines of a pattern by its groups, and those under a line that names their columns."""
+    header: list[str] = []
+    for line in re.split(r"[\r\n]+", text):  # progress is overwritten by carriage returns
+        fields = next(csv.reader([line.strip()]), [])
+        if found := re.match(how["row"], line):
+            columns: Values = found.groupdict()
+            header = columns.pop("header", "").lower().split(",")
+            yield from [columns] if columns else []
+        elif len(fields) == len(header) > 1:
+            yield dict(zip(header, fields, strict=True))
+
+
+def _trace(text: str, how: Named) -> Iterator[Values]:
+    """Products of a trace by their kernels' time; those without kernels or strides say nothing."""
+    events = json.loads(text)["traceEvents"]
+    kernels: Counter[object] = Counter()
+    for one in events:
+        if one.get("cat") == "kernel":
+            kernels[one["args"].get("External id")] += one["dur"]
+    for one in events:
+        said, first = one.get("args") or {}, how["operators"].get(one.get("name"))
+        took, strides = kernels[said.get("External id")], said.get("Input Strides")
+        if first is not None and took and strides:
+            (*lead, m, k), (*_, n) = said["Input Dims"][first : first + 2]
+            layout = "".join("n" if each[-1] == 1 else "t" for each in reversed(strides[first : first + 2]))
+            sizes = {"m": m, "n": n, "k": k, "batch": lead[0] if lead else 1}
+            yield {**sizes, "layout": layout, "dtype": said["Input type"][first], "us": took}
+
+
+def _nvbench(text: str, how: Named) -> Iterator[Values]:
+    known = json.loads(text)
+    names = {one["id"]: one["name"] for one in known["devices"]}
+    for state in (state for one in known["benchmarks"] for state in one["states"]):
+        row = {one["name"].lower(): one["value"] for one in state["axis_values"]}
+        for one in state["summaries"] or ():
+            if one["tag"] == "nv/cold/time/gpu/mean":
+                yield {**row, "sec": one["data"][0]["value"], "device": names[state["device"]]}
+
+
+READERS = {"torch-profiler": _trace, "nvbench-json": _nvbench}
