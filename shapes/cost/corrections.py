@@ -35,7 +35,7 @@ Which kernels, at which FLOP per clock and unit, is data by family of devices: s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -61,13 +61,8 @@ LEVELS = (1, 2, 4, 8, 16, 32)
 CLASSES = ("odd", "narrow", "vector", "free")
 _CLASS_OF = np.array([0, 0, 1, 1, 2, 3])
 
-#: layout -> which of m, n, k (0, 1, 2) is the leading dimension of A, B, C (table of shapes.operators.types).
-LEADING: dict[str, tuple[int, int, int]] = {
-    "tn": (2, 2, 1),
-    "nn": (2, 1, 1),
-    "nt": (0, 1, 1),
-    "tt": (0, 2, 1),
-}
+#: layout -> which of m, n, k (0, 1, 2) is the leading dimension of A, B, C.
+LEADING: Mapping[str, list[int]] = content(DATA / "operators.toml")["leading"]
 
 #: By how much a misaligned product is slower at the most where its arithmetic takes less than AT of moving its operands
 #: or of launching it (public sweeps show 1.0 to 1.5 times there), and how fast that bound rises beyond.

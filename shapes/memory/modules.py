@@ -36,8 +36,6 @@ Style = frozenset[str]
 #: Most bytes of an indexer's scores at once: engines score a long prompt's queries in turns
 #: (VLLM_SPARSE_INDEXER_MAX_LOGITS_MB of vLLM, 512).
 INDEX_SCORES_BYTES = 512 * 2**20
-#: Words of a style where no other of their kind is given: llama's norm and activation.
-_USUALLY = {"rms": ("gemma", "centred", "layer", "wide-layer"), "fused": ("gelu_new", "relu", "recomputed")}
 #: Families that were compared with MemTracker and whose totals are within 1% (tests/test_memory_tracker.py).
 CHECKED = frozenset(declared()["checked"]["families"])
 
@@ -48,7 +46,7 @@ def style_of(model_type: str, implementation: Implementation) -> Style:
     own = implementation == "megatron"
     table, name = ("implementations", implementation) if own else ("families", model_type)
     words = frozenset(declared()[table].get(name, "").split())
-    return words | {usual for usual, others in _USUALLY.items() if words.isdisjoint(others)}
+    return words | {usual for usual, others in declared()["usual"].items() if words.isdisjoint(others)}
 
 
 def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:

@@ -20,7 +20,7 @@ not fill a wait for the host. What hides an expert's dispatch in its own microba
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -31,7 +31,7 @@ from shapes.device import Device
 from shapes.frozen import Named, frozen
 from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
-from shapes.step.stack import ELEMENTWISE, EXPERTS, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
+from shapes.step.stack import ELEMENTWISE, EXPERTS, FACTS, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
 
 T = TypeVar("T")
 
@@ -90,22 +90,12 @@ class Work:
 
 #: Groups that talk within layers.
 WITHIN = ("tensor", "expert", OVERLAPPED, "context")
-#: A collective's group by the first word of its name. Adapters' gradients are summed over tensor-parallel ranks where
-#: all gradients are reduced: once a step.
-_GROUP_OF = {
-    "tensor_parallel": "tensor",
-    "moe": "expert",
-    "overlapped_moe": OVERLAPPED,
-    "context_parallel": "context",
-    "pipeline": "pipeline",
-    "data_parallel": "data",
-    "adapters": "data",
-}
 
 
 def group_of(operator: Collective) -> str:
     """What a collective serves: one of ``GROUPS``."""
-    return next((_GROUP_OF[word] for word in operator.name.split(".") if word in _GROUP_OF), "tensor")
+    groups: Mapping[str, str] = FACTS["groups"]
+    return next((groups[word] for word in operator.name.split(".") if word in groups), "tensor")
 
 
 def _part_of(group: str, operator: Collective) -> str | None:
@@ -315,11 +305,7 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
 
 
 #: Parts of a step that the device computes, by the classes of their operators.
-DEVICE_PARTS = {
-    "products": ("gemm", "grouped"),
-    "attention": ("attention", "bmm", "softmax"),
-    "elementwise": tuple(name for name in ELEMENTWISE if name != "softmax"),
-}
+DEVICE_PARTS = {**FACTS["parts"], "elementwise": [name for name in ELEMENTWISE if name != "softmax"]}
 
 
 def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from typing import get_args
 from shapes.cost.constants import TIERS
 from shapes.errors import AnyPath, InputError, refuse
 from shapes.frozen import Named, Names, Numbers, frozen
-from shapes.toml_table import Amount, Share, Table, load, names, shipped
+from shapes.toml_table import DATA, Amount, Share, Table, content, load, names, shipped
 from shapes.workload import LOSSES, AttentionKernel
 
 #: Whose runs a configuration is likely to become, where nobody says.
@@ -27,21 +27,8 @@ SPREAD_STACK = "megatron-core-te"
 
 #: What an operator's seconds are multiplied by: products, attention, and the groups of memory-bound operators.
 PRODUCTS = ("gemm", "bmm", "grouped", "attention")
-ELEMENTWISE = (
-    "norm",
-    "rotary",
-    "residual",
-    "activation",
-    "softmax",
-    "dropout",
-    "cross_entropy",
-    "embedding",
-    "moe",
-    "quantise",
-    "conv",
-    "scan",
-    "accumulate",
-)
+FACTS = content(DATA / "operators.toml")["step"]
+ELEMENTWISE = FACTS["elementwise"]
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
 #: Of those, what a mixture of experts runs in addition to its routing's products.
 EXPERTS = ("grouped", "moe")
