@@ -96,7 +96,7 @@ LOOPS = frozenset({"dbrx"})
 HEADLESS = frozenset({"glm4v_moe_text"})
 #: Read as another type is, whose class has towers (or is not in transformers), or is proven elsewhere.
 ALIKE = {"kimi_k2", "mimo", "phi4_multimodal", "phi4mm", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text"}
-ALIKE |= {"Dream", "PanguEmbedded", "grok", "llada", "minicpm", "sdar", "sdar_moe", "step3_text"}
+ALIKE |= {"Dream", "PanguEmbedded", "grok", "llada", "llada2_moe", "minicpm", "sdar", "sdar_moe", "step3_text"}
 ALIKE |= {"glm4v_text", "qwen3_vl_moe_text", "qwen2_5_omni_text", "qwen3_omni_moe_text"}
 
 
@@ -196,6 +196,7 @@ ROUNDED = [
     (GROK, 269.5),
     (STEP3, 316),
     (LING | {"model_type": "bailing_moe_linear", "layer_group_size": 5}, 16.4),
+    (LING | {"model_type": "llada2_moe"}, 16.26),
     (HUNYUAN, 80.39),
     ({"model_type": "phi4mm", "num_attention_heads": 24, "num_key_value_heads": 8, "tie_word_embeddings": True}, 3.8),
 ]

@@ -288,12 +288,18 @@ def test_the_table_of_defaults_is_what_transformers_says(family: str) -> None:
 @pytest.mark.parametrize("outer", [name for name, (_, _, part) in NESTED.items() if part == "text tower"])
 def test_a_vision_language_model_is_read_as_its_text_tower(outer: str) -> None:
     inner = NESTED[outer][1]
-    text = {"model_type": inner, **(MOE if inner in ("llama4_text", "step3_text") else SMALL), "num_local_experts": 8}
+    text = {
+        "model_type": inner,
+        **(MOE if inner in ("llama4_text", "step3_text", "deepseek_v2") else SMALL),
+        "num_local_experts": 8,
+    }
     text |= {"share_q_dim": 48} if inner == "step3_text" else {}
     nested = read_config({"model_type": outer, "text_config": text})
     alone = read_config(text)
     assert nested.model == replace(alone.model, part="text tower", tied=nested.model.tied)
     assert nested.keys["hidden"] == "text_config.hidden_size"
+    other = read_config({"model_type": outer, "llm_config": text, "vocab_size": text["vocab_size"]})
+    assert (other.model, other.unread) == (nested.model, nested.unread)
 
 
 @pytest.mark.parametrize("said", [True, False])

@@ -141,6 +141,8 @@ NAME = "huggingface"
 
 #: model_type -> how its fields become a ModelShape.
 BUILDERS = {**DECODERS, **HYBRIDS, **ENCODERS}
+#: Where wrappers hold their text tower.
+_TEXTS = ("text_config", "llm_config", "language_config")
 #: Types whose builders read ``architectures`` themselves.
 OWN_HEADS = ("bert", "roberta", "siglip_vision_model", "vit")
 
@@ -215,7 +217,10 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
         return outer, wrapper, None
     key, inner, part = nested
     # qwen2_vl used to keep the text tower's fields at the top level.
-    fields = outer.nested(key) if key in outer.config else outer
+    there = next((one for one in (key, *_TEXTS) if one in outer.config), "")
+    fields = outer.nested(there) if there else outer
+    if fields is not outer:  # some say the text tower's sizes twice
+        outer.ignore(*(key for key, value in fields.config.items() if outer.config.get(key) == value))
     named = fields.text("model_type") if fields is not outer else ""
     return fields, named if named in BUILDERS else inner if not named or named in NESTED else named, part
 
@@ -245,7 +250,7 @@ def _seen(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, N
 
 def _around(config: Config, model_type: str) -> tuple[str, str, str] | None:
     """Where an unknown type has a text tower that is known."""
-    for key in ("text_config", "llm_config", "language_config") if model_type not in BUILDERS else ():
+    for key in _TEXTS if model_type not in BUILDERS else ():
         inner = config.get(key)
         if isinstance(inner, Mapping) and inner.get("model_type") in BUILDERS:
             return key, inner["model_type"], "text tower"
