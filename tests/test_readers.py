@@ -299,7 +299,7 @@ def test_a_vision_language_model_is_read_as_its_text_tower(outer: str) -> None:
     assert nested.model == replace(alone.model, part="text tower", tied=nested.model.tied)
     assert nested.keys["hidden"] == "text_config.hidden_size"
     other = read_config({"model_type": outer, "llm_config": text, "vocab_size": text["vocab_size"]})
-    assert (other.model, other.unread) == (nested.model, nested.unread)
+    assert (other.model, len(other.unread)) == (nested.model, len(nested.unread))
 
 
 @pytest.mark.parametrize("said", [True, False])

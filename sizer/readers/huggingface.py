@@ -216,13 +216,19 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
     if not nested:
         return outer, wrapper, None
     key, inner, part = nested
-    # qwen2_vl used to keep the text tower's fields at the top level.
-    there = next((one for one in (key, *_TEXTS) if one in outer.config), "")
-    fields = outer.nested(there) if there else outer
-    if fields is not outer:  # some say the text tower's sizes twice
-        outer.ignore(*(key for key, value in fields.config.items() if outer.config.get(key) == value))
+    fields = _within(outer, key)
     named = fields.text("model_type") if fields is not outer else ""
     return fields, named if named in BUILDERS else inner if not named or named in NESTED else named, part
+
+
+def _within(outer: Fields, key: str) -> Fields:
+    """A wrapper's part under ``key``, or where others have their text tower; some say its sizes twice."""
+    there = next((one for one in (key, *_TEXTS) if one in outer.config), None)
+    if there is None:  # qwen2_vl used to keep them at the top level
+        return outer
+    fields = outer.nested(there)
+    outer.ignore(*(name for name, value in fields.config.items() if outer.config.get(name) == value))
+    return fields
 
 
 def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Names]:
