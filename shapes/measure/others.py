@@ -12,11 +12,14 @@ import csv
 import hashlib
 import json
 import re
-from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from shapes.errors import InputError
 from shapes.frozen import Named, Values
@@ -39,30 +42,36 @@ def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
     program = next((name for name, how in KNOWN["formats"].items() if re.search(how["claim"], text, re.M)), None)
     if program is None:
         return ()
-    how, times = KNOWN["formats"][program], defaultdict[str, defaultdict[Job, list[float]]](lambda: defaultdict(list))
-    said = {key: found[1] for key in ("device", "dtype") if (found := re.search(how.get(key, "$^"), text))}
-    said |= {key: value for key, value in asked.items() if value is not None}
     try:
-        for row in READERS.get(program, _lines)(text, how):
-            named = {ours: row[its] for ours, its in how.get("columns", {}).items() if its in row}
-            own = {**said, **row, **named}
-            for work, seconds in _products(own, how):
-                times[own["device"]][Job(work)].append(seconds)
+        times = _times(text, program, {key: value for key, value in asked.items() if value is not None})
     except (ArithmeticError, AttributeError, IndexError, LookupError, RecursionError, TypeError, ValueError) as error:
         expected = f"expected sizes, times, a known --dtype and --device as {program} writes them"
         raise InputError(f"{expected} ({error!r})", where=where) from None
-    found = []
-    for device, jobs in times.items():
-        environment = Environment(device, None, None, None, (("program", program),), harness=0)
-        rows = tuple(_row(environment, job, np.array(seconds), where) for job, seconds in jobs.items())
-        found.append(Dataset(Path(where), environment, rows))
-    return tuple(found)
+    return tuple(_dataset(device, program, products, where) for device, products in times.items())
 
 
-def _row(environment: Environment, job: Job, samples: np.ndarray, where: str) -> Measurement:
+def _times(text: str, program: str, asked: Named) -> Mapping[str, Mapping[Gemm, list[float]]]:
+    """Seconds by device and product."""
+    how, times = KNOWN["formats"][program], dict[str, dict[Gemm, list[float]]]()
+    said = {key: found[1] for key in ("device", "dtype") if (found := re.search(how.get(key, "$^"), text))}
+    for row in READERS.get(program, _lines)(text, how):
+        named = {ours: row[its] for ours, its in how.get("columns", {}).items() if its in row}
+        own = {**said, **asked, **row, **named}
+        for work, seconds in _products(own, how):
+            times.setdefault(own["device"], {}).setdefault(work, []).append(seconds)
+    return times
+
+
+def _dataset(device: str, program: str, products: Mapping[Gemm, list[float]], where: str) -> Dataset:
+    environment = Environment(device, None, None, None, (("program", program),), harness=0)
+    rows = (_row(environment, work, np.array(seconds), where) for work, seconds in products.items())
+    return Dataset(Path(where), environment, tuple(rows))
+
+
+def _row(environment: Environment, work: Gemm, samples: NDArray[np.float64], where: str) -> Measurement:
     ((_, program),) = environment.versions
-    bare = outcome(job, environment, "ok", flops=job.work.flops, bytes=job.work.bytes, stop="samples", method=program)
-    own = hashlib.sha256(f"{environment.device}{job.key}".encode() + samples.tobytes()).hexdigest()
+    bare = outcome(Job(work), environment, "ok", flops=work.flops, bytes=work.bytes, stop="samples", method=program)
+    own = hashlib.sha256(f"{environment.device}{bare.key}".encode() + samples.tobytes()).hexdigest()
     said = {"samples": samples.tolist(), "message": f"{program}: {Path(where).name}", "uid": own, "label": "imported"}
     return checked_row({**bare.row(), **said, **summary_fields(samples)}, where)
 
@@ -71,8 +80,8 @@ def _products(row: Named, how: Named) -> Iterator[tuple[Gemm, float]]:
     """A row's product and its seconds, by each column of times."""
     m, n, k = (int(float(row[key])) for key in "mnk")
     batch = max(1, int(float(row.get("batch") or 1)))
-    own = "".join(row[one] for one in how.get("letters", ())).lower()
-    layout = own or row.get("layout", how.get("layout"))
+    letters = "".join(row[one] for one in how.get("letters", ())).lower()
+    layout: Any = letters or row.get("layout", how.get("layout"))
     dtype = KNOWN["dtypes"].get(row["dtype"].lower(), row["dtype"])
     out = "bf16" if dtype == "fp8" else None
     work = Gemm("", PHASES[layout], m, n, k, batch, dtype, layout, kind="bmm" if batch > 1 else "gemm", out_dtype=out)
@@ -97,19 +106,17 @@ def _lines(text: str, how: Named) -> Iterator[Values]:
 
 def _trace(text: str, how: Named) -> Iterator[Values]:
     """Products of a trace by their kernels' time; those without kernels or strides say nothing."""
-    events = json.loads(text)["traceEvents"]
-    kernels: Counter[object] = Counter()
-    for one in events:
-        if one.get("cat") == "kernel":
-            kernels[one["args"].get("External id")] += one["dur"]
-    for one in events:
-        said, first = one.get("args") or {}, how["operators"].get(one.get("name"))
+    events, kernels = json.loads(text)["traceEvents"], Counter[object]()
+    for one in (one for one in events if one.get("cat") == "kernel"):
+        kernels[one["args"].get("External id")] += one["dur"]
+    for one in (one for one in events if one.get("name") in how["operators"]):
+        said, first = one.get("args") or {}, how["operators"][one["name"]]
         took, strides = kernels[said.get("External id")], said.get("Input Strides")
-        if first is not None and took and strides:
+        if took and strides:
             (*lead, m, k), (*_, n) = said["Input Dims"][first : first + 2]
-            layout = "".join("n" if each[-1] == 1 else "t" for each in reversed(strides[first : first + 2]))
-            sizes = {"m": m, "n": n, "k": k, "batch": lead[0] if lead else 1}
-            yield {**sizes, "layout": layout, "dtype": said["Input type"][first], "us": took}
+            second, other = ("n" if strides[first + place][-1] == 1 else "t" for place in (1, 0))
+            sizes = {"m": m, "n": n, "k": k, "batch": prod(lead)}
+            yield {**sizes, "layout": second + other, "dtype": said["Input type"][first], "us": took}
 
 
 def _nvbench(text: str, how: Named) -> Iterator[Values]:
