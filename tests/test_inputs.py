@@ -186,7 +186,8 @@ def test_check_counts_memory_with_the_optimizer_precision_and_kernels_that_it_is
     def gib(*more: str) -> float:
         answer = run(str(CONFIGS / "qwen2.5-7b.json"), *asked, *more)
         report = json.loads(answer.stdout)["reports"][0]
-        assert (answer.exit_code == 1) == bool(report["findings"])
+        # Within what such predictions have been off by it is no warning.
+        assert (answer.exit_code == 1) == any(one["severity"] != "info" for one in report["findings"])
         return float(report["findings"][0]["value"]) if report["findings"] else 0.0
 
     usual, eight_bit, bf16 = gib(), gib("--optimizer", "adamw-8bit"), gib("--precision", "bf16")

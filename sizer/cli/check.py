@@ -116,15 +116,14 @@ def _check_all(asked: Asked, found: _Found) -> None:
             if unread is not None:
                 raise unread
             _check_one(asked, config, found)
-        except NoModel as error:
-            found.passed_over += asked.models_only
-            found.refused |= not asked.models_only
-            if not (asked.quiet and asked.models_only):
-                passed = f"{error.where}: no model configuration, passed over"
-                say_line(passed if asked.models_only else str(option_error(error)))
         except InputError as error:
-            say_line(str(option_error(error)))
-            found.refused = True
+            passed = asked.models_only and isinstance(error, NoModel)
+            found.passed_over += passed
+            found.refused |= not passed
+            if not passed:
+                say_line(str(option_error(error)))
+            elif not asked.quiet:
+                say_line(f"{error.where}: no model configuration, passed over")
 
 
 def _check_one(asked: Asked, config: str, found: _Found) -> None:

@@ -15,7 +15,7 @@ from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -81,7 +81,7 @@ _CONTROL = re.compile(
     r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
-F = TypeVar("F", bound=Callable[..., Any])
+Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 
 COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
@@ -149,7 +149,7 @@ def _options() -> Values:
     return found
 
 
-def declared(table: str, /, **words: Iterable[str]) -> Callable[[F], F]:
+def declared(table: str, /, **words: Iterable[str]) -> Decorator:
     """The options of a table of options.json, in its order. ``words``: lists that help names.
 
     A row is click's keywords, but "names"; "kind": count, quantity, time (``numbers``), int, float, file or folder,
@@ -159,7 +159,7 @@ def declared(table: str, /, **words: Iterable[str]) -> Callable[[F], F]:
     return several(*(_declared(dict(row), listed) for row in _options()[table]))
 
 
-def _declared(said: Values, listed: dict[str, str]) -> Callable[[F], F]:
+def _declared(said: Values, listed: dict[str, str]) -> Decorator:
     kind, names, ends = said.pop("kind", ""), said.pop("names"), [said.pop(end, None) for end in ("least", "most")]
     if kind:
         said["type"] = _RANGES[kind](*ends) if any(end is not None for end in ends) else (_KINDS | _PATHS)[kind]
@@ -173,10 +173,10 @@ def _declared(said: Values, listed: dict[str, str]) -> Callable[[F], F]:
     )
 
 
-def several(*options: Callable[[F], F]) -> Callable[[F], F]:
+def several(*options: Decorator) -> Decorator:
     """Options that belong together, as one decorator."""
 
-    def decorate(function: F) -> F:
+    def decorate(function: Any) -> Any:
         for one in reversed(options):
             function = one(function)
         return function
@@ -346,7 +346,7 @@ def subcommand(
     return decorate
 
 
-def _part(part: str, command: str, words: dict[str, Iterable[str]]) -> Callable[[F], F]:
+def _part(part: str, command: str, words: dict[str, Iterable[str]]) -> Decorator:
     if "CONFIG" in part:
         return click.argument("config", type=config_name, required=part == "CONFIG", shell_complete=MODELS)
     if part == "workload":
@@ -381,7 +381,7 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
         return value
 
 
-def workload_option(field: str, **other: Any) -> Callable[[F], F]:
+def workload_option(field: str, **other: Any) -> Decorator:
     """The option of one field of ``Workload``; ``other`` replaces what its declaration says."""
     one, name = OPTIONS[field], option_of(field)
     said: Values = {"help": one.help, "group": one.group, "default": None}
@@ -460,7 +460,7 @@ def _meant(expected: str, key: str | None, value: object) -> str:
     return f"; did you mean {near[0]}?" if near and near[0] != str(value) else ""
 
 
-def output_options(command: str) -> Callable[[F], F]:
+def output_options(command: str) -> Decorator:
     """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
     names, (format_, output) = formats(command), _options()["output"]
     return several(_declared({**format_, "choices": names, "default": names[0]}, {}), _declared(dict(output), {}))
