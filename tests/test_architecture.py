@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
+from collections import Counter
 from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
 
 import grimp
 import pytest
@@ -54,3 +57,31 @@ def test_torch_is_named_nowhere_but_where_models_run(graph: grimp.ImportGraph, p
     assert importers
     elsewhere = {name for name in importers if ".".join(name.split(".")[:2]) not in MAY_LOAD_TORCH}
     assert elsewhere == set()
+
+
+ROOT = Path(__file__).parent.parent
+
+
+def bound_twice(source: str) -> list[str]:
+    """Names that the top level of a module binds more than once: the first value is lost to all who read it."""
+    found: Counter[str] = Counter()
+    for node in ast.parse(source).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            found[node.name] += 1
+        targets = (
+            node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
+        )
+        for target in targets:
+            parts = target.elts if isinstance(target, ast.Tuple) else [target]
+            found.update(part.id for part in parts if isinstance(part, ast.Name))
+    return [name for name, times in found.items() if times > 1]
+
+
+@pytest.mark.parametrize("package", ["sizer", "shapes"])
+def test_no_module_binds_a_name_twice(package: str) -> None:
+    files = sorted((ROOT / package).rglob("*.py"))
+    assert {str(path): twice for path in files if (twice := bound_twice(path.read_text(encoding="utf-8")))} == {}
+
+
+def test_a_name_bound_twice_would_be_found() -> None:
+    assert bound_twice("A, B = 1, 2\nA, C = 3, 4\ndef B(): ...\nD = 1") == ["A", "B"]

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from math import hypot
 from pathlib import Path
 
 import numpy as np
@@ -129,6 +130,17 @@ def test_a_dtype_that_the_device_lacks_names_the_operator_and_what_there_is() ->
 def test_what_is_no_operator_is_not_skipped() -> None:
     with pytest.raises((InputError, AttributeError)):
         predict_many([object()], "h100-sxm")  # type: ignore[list-item]  # that is the point
+
+
+@pytest.mark.parametrize(
+    ("device", "of", "more"), [("h800", "h100-sxm", 0.06), ("a10", "l40s", 0.15), ("gaudi3", "h100-sxm", 0.3)]
+)
+def test_borrowed_constants_add_what_predicting_one_fitted_device_by_another_was_off_by(
+    device: str, of: str, more: float
+) -> None:
+    product = Gemm("x", "forward", 5120, 5120, 5120)
+    errors = load_device(of).errors["bf16"]
+    assert predict(product, device).error == pytest.approx(hypot(errors["large"], more))
 
 
 def test_the_source_says_whose_constants_were_borrowed_and_the_error_widens_with_distance() -> None:

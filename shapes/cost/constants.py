@@ -577,7 +577,7 @@ def _tier(device: Device, origin: Origin, regime: str) -> str:
 #: Added (in quadrature) to a form's error: for constants of a device of the same architecture (H200 by H100: 5% to 14%
 #: off, GB200 by B200 10% to 13%, on the same tables), of any other, and for what nobody measured: a backward, or a
 #: recurrence by another's constants.
-SAME_ARCHITECTURE, OTHER, UNJUDGED = 0.15, 0.5, 0.6
+ALIKE, OTHER, UNJUDGED = 0.15, 0.5, 0.6
 FILES = ("sparse", "decode", "scans", "states", "experts")
 #: Ends the name of an origin's table for what nobody measured.
 _GUESSED = " by another's"
@@ -635,7 +635,7 @@ def published_error(origin: Origin) -> Expected:
     """What a price by ``origin`` may be off by."""
     form = origin.table.removesuffix(_GUESSED)
     own, guessed = _tables()[form][origin.device], form != origin.table
-    borrowed = 0.0 if origin.own_device else SAME_ARCHITECTURE if origin.same_architecture else OTHER
+    borrowed = 0.0 if origin.own_device else ALIKE if origin.same_architecture else OTHER
     more = hypot(borrowed, UNJUDGED if guessed else 0.0)
     tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
     return Expected(hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if guessed else tier)

@@ -343,7 +343,7 @@ class Stored:
 
 
 #: What is measured: jobs of priority 1 must run. On a processor they are smaller, and show that the harness works.
-SUITE, ON_A_CPU = Path(__file__).with_name("self-test.toml"), 1 / 16
+SUITE, TEST_ON_A_CPU = Path(__file__).with_name("self-test.toml"), 1 / 16
 #: A time further from its prediction than this, times or over, is no measurement of what it names.
 FACTOR = 2.5
 #: Timing's own error: a rate so much over a limit is not over it.
@@ -376,7 +376,7 @@ class SelfTest:
 def self_test(executor: Executor) -> SelfTest:
     """Measure a job of each kind on ``executor``'s device, anew, and judge what comes out."""
     environment, device = executor.environment, executor.environment.accelerator
-    suite = load_suite(SUITE, ON_A_CPU if environment.cpu else 1.0)
+    suite = load_suite(SUITE, TEST_ON_A_CPU if environment.cpu else 1.0)
     settings = Settings(**suite.settings, profiled=True)
     sweep = measure(suite.jobs, executor=executor, settings=settings, time_limit_s=LIMIT_S)
     checks = [_judged(job, sweep.results.get(job.key), device) for job in suite.jobs]
