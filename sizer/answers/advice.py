@@ -1,7 +1,5 @@
 """Small helpers for model-config code."""
 
-from __future__ import annotations
-
 from shapes.device import Device, load_device
 from shapes.dtypes import dtype_bytes, next_multiple
 from shapes.errors import positive_int

@@ -1,7 +1,5 @@
 """What engines do with a model's shapes on so many ranks in a format: load, pad, copy, fall back or refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, get_args
 

@@ -1,7 +1,5 @@
 """What `sizer memory` answers: the components, what fits, and what each saving buys."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, NamedTuple, Unpack
 

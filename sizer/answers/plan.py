@@ -5,8 +5,6 @@ simplest is recommended, the one with the fewest kinds of parallelism. Each way 
 requests a rank as its memory holds, and listed at the number that makes most tokens a second within the limits.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator

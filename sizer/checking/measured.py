@@ -1,7 +1,5 @@
 """Measuring: `check --measure`, and for search and bench the device at hand and what of a step can be timed alone."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal

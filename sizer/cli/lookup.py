@@ -1,7 +1,5 @@
 """`sizer devices`, `rules` and `explain`, which look something up, and the servers `lsp` and `mcp`."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from importlib.metadata import version
 

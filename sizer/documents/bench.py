@@ -1,7 +1,5 @@
 """Measurements: times over their predictions, a dry run's jobs, what the store holds and what a calibration found."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial

@@ -1,7 +1,5 @@
 """Charts as data: axes, layers of marks, points and lines that several commands draw; a pipeline's schedule drawn."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path

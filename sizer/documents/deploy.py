@@ -1,7 +1,5 @@
 """What engines do with a model: a verdict an engine, what it does otherwise than load it, and the source of each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from shapes.memory.engine import UTILIZATION

@@ -1,7 +1,5 @@
 """A diff: both versions of each configuration on every device, the findings added and fixed, the budgets broken."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from functools import partial
 

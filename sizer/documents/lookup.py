@@ -1,7 +1,5 @@
 """What is looked up: accelerators (all, or all that is known of those named, with its sources), rules, a page."""
 
-from __future__ import annotations
-
 from shapes.cost.constants import expected, gemm_constants
 from shapes.cost.explain import expected_errors
 from shapes.device import Device, list_devices, load_device

@@ -1,7 +1,5 @@
 """One device's memory: components at the fullest moment, the other moments, what fits, and what each saving buys."""
 
-from __future__ import annotations
-
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
 from sizer.documents import GIB, Document, Section, Table, columns, lines, notes, seconds_text, split_text

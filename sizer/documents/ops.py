@@ -1,7 +1,5 @@
 """The operators of a step: where the time goes, the roofline, every operator; and how the time of one comes about."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from shapes.cost import Cost, Term, attention_titles

@@ -1,7 +1,5 @@
 """A plan: the recommended split, the fastest ones, and why others are not listed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from shapes.frozen import plain

@@ -1,7 +1,5 @@
 """A search: the landscape of a dimension, or a front (parameters and time, training and serving), the candidates."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 

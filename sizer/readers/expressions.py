@@ -1,7 +1,5 @@
 """Expressions of tables (layouts.json): another reader's keys, and fields of a workload, of a file's keys."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection, Mapping
 from typing import Any

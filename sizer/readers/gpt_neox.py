@@ -1,7 +1,5 @@
 """GPT-NeoX YAML: dashes and underscores both occur, and a gated MLP is cut to two thirds, as transformer.py does."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

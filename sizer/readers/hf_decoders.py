@@ -1,7 +1,5 @@
 """Decoder families of transformers, each a table of families.toml, and what such a table cannot say as functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """BERT, RoBERTa, T5, BART, Whisper, ViT, SigLIP of transformers; towers before a text tower, as ``towers.json`` has."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod

@@ -4,8 +4,6 @@ Routers and the gates of shared experts are never quantised, the head only where
 compressed-tensors' defaults. The towers before a text tower keep 16 bits.
 """
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """Formats that state a model whose parts another reader knows, under their own names: each a table of layouts.json."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -3,8 +3,6 @@
 The parsers that read configurations keep no positions, so the text is scanned again, only when a format asks.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """nanoGPT: a Python file of assignments or a saved GPTConfig."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from sizer.readers import layouts

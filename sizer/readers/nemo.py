@@ -1,7 +1,5 @@
 """NeMo's YAML of a Megatron model (``model:`` and ``trainer:``): Megatron-Core's classes under names of its own."""
 
-from __future__ import annotations
-
 from sizer.readers.expressions import expressed, optimizer
 from sizer.readers.layouts import opened
 from sizer.readers.megatron import workload

@@ -1,7 +1,5 @@
 """Python files that configure: assignments, and functions that build a recipe. They are read and never run."""
 
-from __future__ import annotations
-
 import ast
 import warnings
 from pathlib import Path

@@ -3,8 +3,6 @@
 A name is ``organisation/name`` or the name alone, in any case. Nothing is downloaded.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Callable

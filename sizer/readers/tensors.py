@@ -3,8 +3,6 @@
 No weight is read. Formats: ggml-org/ggml docs/gguf.md; huggingface/safetensors README.
 """
 
-from __future__ import annotations
-
 import re
 import struct
 from collections import Counter

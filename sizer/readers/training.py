@@ -1,7 +1,5 @@
 """Trainers' settings (``--training FILE``): they give the workload and nothing of the architecture."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 

@@ -4,8 +4,6 @@ PyYAML's own constructors expand aliases without bound (a few lines become gigab
 and raise whatever a tag's conversion raises. Here an alias costs what it expands to, and tags are the core schema's.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import yaml

@@ -1,7 +1,5 @@
 """A badge: the JSON that shields.io's endpoint reads (https://shields.io/badges/endpoint-badge)."""
 
-from __future__ import annotations
-
 import json
 from typing import cast
 

@@ -1,7 +1,5 @@
 """CSV that a spreadsheet opens without running anything of it."""
 
-from __future__ import annotations
-
 import csv
 import io
 

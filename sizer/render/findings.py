@@ -1,7 +1,5 @@
 """What the formats of code review share: findings and broken budgets with their places, where rules are explained."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache

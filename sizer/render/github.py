@@ -1,7 +1,5 @@
 """GitHub's workflow commands: annotations on the key's line of a pull request."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from shapes.errors import printable

@@ -1,7 +1,5 @@
 """One self-contained page: texts escaped, charts as data, the plotting library inside it, nothing from a network."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from functools import lru_cache

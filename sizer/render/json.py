@@ -1,7 +1,5 @@
 """JSON of what a command answers, versioned; the schemas in this folder describe every command's."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

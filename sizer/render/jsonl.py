@@ -1,7 +1,5 @@
 """Measurements as JSON lines, with everything that is known of them: `sizer store import` reads these."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """JUnit's XML, as Ant's schema has it: a suite a configuration and device, a test case a rule."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree

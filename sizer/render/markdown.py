@@ -1,7 +1,5 @@
 """GitHub's Markdown, for a comment on a pull request: texts from files made safe, details folded away."""
 
-from __future__ import annotations
-
 import re
 from html import escape
 

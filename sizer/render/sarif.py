@@ -1,7 +1,5 @@
 """SARIF 2.1.0 (OASIS): findings as code-scanning services take them."""
 
-from __future__ import annotations
-
 import json
 from hashlib import sha256
 from pathlib import Path

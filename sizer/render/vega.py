@@ -3,8 +3,6 @@
 Colours of text and lines are the page's own (``currentColor``), so that one chart is read on light, dark and paper.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from functools import cache

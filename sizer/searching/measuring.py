@@ -1,7 +1,5 @@
 """Measured times of a space's candidates: what is timed of each, sampled as a strategy asks, kept in the store."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ Loss is judged in ratios alone: what a token costs in nats is a data set's. A fi
 baseline's is left out, which a note says; bounds around published practice are what is left then.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial

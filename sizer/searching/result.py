@@ -1,7 +1,5 @@
 """What a search answers: ranked candidates, a verdict in one sentence, and the best one under the file's own keys."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import field, replace
 

@@ -1,7 +1,5 @@
 """The search spaces. Adding one is a function of a ``Request`` and its place in ``SPACES``."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -23,8 +23,6 @@ whole or partial waves) together. A measurement errs in a third: where its buffe
 by up to a percent for as long as it stays prepared.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import field, replace
 from math import log, sqrt

@@ -4,8 +4,6 @@ Diagnostics are `sizer check`'s findings with the project's defaults, at their k
 editor. A file that is no model configuration gets none, nor does one that nobody but a trace could read.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial

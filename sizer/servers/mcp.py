@@ -4,8 +4,6 @@ tools.json says each tool's arguments; a tool is the library's function of its n
 mistake is one line, as everywhere. Nothing is written, and of files only configurations below one folder are read.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from dataclasses import replace

@@ -3,8 +3,6 @@
 those of megatron/training/arguments.py.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter

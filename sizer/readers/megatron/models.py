@@ -1,7 +1,5 @@
 """Megatron-Core's GPT, BERT, T5 and hybrid models from their arguments."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -5,8 +5,6 @@ their test can be told. No command is run.
 A test that cannot be told (a file's existence, an argument) counts as not holding, and is named.
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Iterator

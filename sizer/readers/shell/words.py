@@ -8,8 +8,6 @@ start) has error nodes in 75 of 2,984 scripts of public repositories, of which 2
 ``Scanner`` alone.
 """
 
-from __future__ import annotations
-
 import ast
 import operator
 import re
