@@ -123,31 +123,36 @@ def predict_many(operators: Iterable[Operator], device: str | Device) -> tuple[C
 
     InputError naming the operator: a dtype the device lacks, or a kind that has no cost. Nothing is skipped.
     """
-    target = load_device(device)
-
-    def priced(listed: Sequence[Operator], path: str) -> Sequence[Cost]:
-        return named_function(path)(listed, target)
-
-    return tuple(_by_group(list(operators), lambda operator: kind_of(operator).priced, priced))
+    return tuple(
+        _by_group(
+            list(operators),
+            load_device(device),
+            lambda one, _: kind_of(one).priced,
+            lambda listed, path, target: named_function(path)(listed, target),
+        )
+    )
 
 
 def _by_group(
-    operators: Sequence[Any], key: Callable[[Any], Any], price: Callable[[list[Any], Any], Iterable[Cost]]
+    operators: Sequence[Any],
+    device: Device,
+    key: Callable[[Any, Device], Any],
+    price: Callable[[list[Any], Any, Device], Iterable[Cost]],
 ) -> list[Cost]:
     """The costs of operators, in their order, those of one ``key`` priced together; errors name the operator."""
     groups: dict[Any, list[int]] = {}
     for index, operator in enumerate(operators):
-        groups.setdefault(_naming(operator, key), []).append(index)
+        groups.setdefault(_naming(key, operator, device), []).append(index)
     costs: dict[int, Cost] = {}
     for own, indices in groups.items():
-        costs.update(zip(indices, price([operators[index] for index in indices], own), strict=True))
+        costs.update(zip(indices, price([operators[index] for index in indices], own, device), strict=True))
     return [costs[index] for index in range(len(operators))]
 
 
-def _naming(operator: Operator, function: Callable[[Any], T]) -> T:
+def _naming(function: Callable[[Any, Device], T], operator: Operator, device: Device) -> T:
     """``function`` of the operator, which its InputError names."""
     try:
-        return function(operator)
+        return function(operator, device)
     except InputError as error:
         raise error.at(operator.name) from None
 
@@ -263,9 +268,7 @@ def _grouped(
 
 def product_costs(products: Sequence[Product], device: Device) -> list[Cost]:
     """Costs of matrix products."""
-    return _by_group(
-        products, lambda product: alike(product, device), lambda own, shared: _products(own, shared, device)
-    )
+    return _by_group(products, device, alike, _products)
 
 
 def _products(products: Sequence[Product], shared: Alike, device: Device) -> Iterator[Cost]:
@@ -375,9 +378,7 @@ def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
 
 def attention_costs(operators: Sequence[Attention], device: Device) -> list[Cost]:
     """Costs of fused attentions, or of what runs in their place."""
-    return _by_group(
-        operators, lambda one: alike_attention(one, device), lambda own, shared: _attention(own, shared, device)
-    )
+    return _by_group(operators, device, alike_attention, _attention)
 
 
 def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: Device) -> Iterator[Cost]:
@@ -432,18 +433,15 @@ def _attention_seconds(operator: Attention, device: Device) -> Any:
 
 def moved_costs(operators: Sequence[Operator], device: Device) -> list[Cost]:
     """Costs of what moves bytes above all: memory-bound operators, collectives, a decode step's attention."""
-    return _by_group(
-        operators,
-        lambda one: (kind_of(one).regime, origin_of(one, device)),
-        lambda own, shared: _moved(own, shared[0], shared[1], device),
-    )
+    return _by_group(operators, device, lambda one, on: (kind_of(one).regime, origin_of(one, on)), _moved)
 
 
-def _moved(operators: Sequence[Operator], regime: str, origin: Origin, device: Device) -> Iterator[Cost]:
+def _moved(operators: Sequence[Operator], shared: tuple[str, Origin], device: Device) -> Iterator[Cost]:
+    regime, origin = shared
     judged = kind_of(operators[0]).form
     off = published_error(origin) if judged else expected(device, origin, regime, origin.dtype)
     for operator in operators:
-        fixed, moving, *computing = _naming(operator, lambda one: moved_parts(one, device))
+        fixed, moving, *computing = _naming(moved_parts, operator, device)
         rest = float(moving + sum(computing))
         bound = "communication" if regime == "collective" else "compute" if sum(computing) > moving else "memory"
         bound = "overhead" if fixed > rest else bound

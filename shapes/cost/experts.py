@@ -13,12 +13,11 @@ columns and k.
 from __future__ import annotations
 
 from functools import reduce
-from typing import Any
 
 import numpy as np
 
 from shapes.cost.constants import read_seconds
-from shapes.cost.sparse import paid
+from shapes.cost.sparse import Parts, paid
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.frozen import Numbers
 from shapes.operators.types import RoutedGemm
@@ -38,7 +37,7 @@ def form_of(one: RoutedGemm) -> tuple[str, bool]:
     return f"experts_{kind}{suffix}", one.dtype in (kind, "fp16")
 
 
-def routed_parts(one: RoutedGemm, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
+def routed_parts(one: RoutedGemm, c: Numbers, units: int, l2_bytes: float) -> Parts:
     """Seconds of launch and latency, of moving, and of what arithmetic takes beyond it; sizes may be columns."""
     shares = np.diff(1 / (1 + np.divide.outer(ODDS, one.load)), axis=0)
     rows = [one.m / one.groups * PARTS * share for share in shares]

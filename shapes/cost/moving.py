@@ -123,15 +123,12 @@ def collective_parts(
 def moved_parts(operator: Operator, device: Device) -> tuple[Any, ...]:
     """Seconds of one run, by its parts; InputError: an element type that the device lacks."""
     known = kind_of(operator)
-    found: tuple[Any, ...]
+    parts = named_function(known.parts)
     if not known.form:
-        found = named_function(known.parts)(operator, device)
-    else:
-        device.peak(operator.dtype)
-        form, _ = named_function(known.form)(operator)
-        constants = published(form, device, operator.dtype)
-        found = named_function(known.parts)(operator, *constants, device.memory.l2_bytes)
-    return found
+        return parts(operator, device)
+    device.peak(operator.dtype)
+    form, _ = named_function(known.form)(operator)
+    return parts(operator, *published(form, device, operator.dtype), device.memory.l2_bytes)
 
 
 def origin_of(operator: Operator, device: Device) -> Origin:

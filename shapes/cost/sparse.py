@@ -39,13 +39,17 @@ class Sizes(NamedTuple):
     length: Any
 
 
+#: Seconds of the launch, of moving and of arithmetic.
+Parts = tuple[Any, Any, Any]
+
+
 def paid(blocks: Any, units: int) -> Any:
     """Waves that ``blocks`` take: half of what the last one leaves empty is paid."""
     waves = np.maximum(blocks / units, 1.0)
     return (waves + np.ceil(waves)) / 2
 
 
-def _scores(one: Sizes, c: Numbers, units: int) -> tuple[Any, Any, Any]:
+def _scores(one: Sizes, c: Numbers, units: int) -> Parts:
     """Blocks of 4 queries walk the keys (DeepGEMM's fp8_mqa_logits); a score of 4 bytes a pair is written."""
     block = 2 * 4 * one.heads * one.width * units / c["flops_per_s"]
     shared = np.clip(4 * one.sequences / one.queries, 1.0, 4.0)  # sequences of fewer queries share a block
@@ -53,14 +57,14 @@ def _scores(one: Sizes, c: Numbers, units: int) -> tuple[Any, Any, Any]:
     return c["launch_s"], 4 * one.queries * one.keys / c["bandwidth_bytes_per_s"], computing
 
 
-def _paged(one: Sizes, c: Numbers, units: int) -> tuple[Any, Any, Any]:
+def _paged(one: Sizes, c: Numbers, units: int) -> Parts:
     """A decode step's: each sequence's keys are read once, which many blocks share."""
     read = one.sequences * one.keys * (one.width + 4) / c["bandwidth_bytes_per_s"]
     computing = 2 * one.queries * one.keys * one.heads * one.width / c["flops_per_s"]
     return c["launch_s"] + one.sequences * c["sequence_s"], read, computing
 
 
-def _top_k(one: Sizes, c: Numbers, units: int) -> tuple[Any, Any, Any]:
+def _top_k(one: Sizes, c: Numbers, units: int) -> Parts:
     """A block a query passes over its scores; those with more keys than are chosen look for a threshold first."""
     many = np.clip((one.length - one.width) * one.sequences / one.queries, 0.0, 1.0)
     each = many * c["choice_s"] + one.keys * c["key_s"]
@@ -68,7 +72,7 @@ def _top_k(one: Sizes, c: Numbers, units: int) -> tuple[Any, Any, Any]:
     return c["launch_s"], 4 * one.queries * one.keys / c["bandwidth_bytes_per_s"], waves * each
 
 
-def _attention(one: Sizes, c: Numbers, units: int) -> tuple[Any, Any, Any]:
+def _attention(one: Sizes, c: Numbers, units: int) -> Parts:
     """A block for every query and 64 of its heads walks the keys it gathers (FlashMLA's sparse_fwd)."""
     block = 2 * 64 * one.width * units / c["flops_per_s"]
     computing = paid(one.queries * np.ceil(one.heads / 64), units) * (one.keys + c["prologue_keys"]) * block
@@ -76,7 +80,7 @@ def _attention(one: Sizes, c: Numbers, units: int) -> tuple[Any, Any, Any]:
 
 
 #: Seconds of the launch, of moving and of arithmetic of one run, by its sizes, constants and the device's units.
-FORMS: dict[str, Callable[[Sizes, Numbers, int], tuple[Any, Any, Any]]] = {
+FORMS: dict[str, Callable[[Sizes, Numbers, int], Parts]] = {
     "index_scores": _scores,
     "index_decode": _paged,
     "top_k": _top_k,

@@ -94,11 +94,11 @@ class Part:
             head=self.model.vocab > 0,
         )
         workload = replace(self.workload, phase="train", checkpointing="none", p=1, d=1, zero=0)
-        total = 0
-        for operator in operators(one_layer, workload):
-            if wanted in operator.name and self.direction in ("forward+backward", operator.phase):
-                total += operator.flops * operator.count
-        return total
+        return sum(
+            one.flops * one.count
+            for one in operators(one_layer, workload)
+            if wanted in one.name and self.direction in ("forward+backward", one.phase)
+        )
 
 
 #: What a job times.
