@@ -115,7 +115,7 @@ def read_config(
         reading = replace(reading, notes=(*notes, *reading.notes))
     if not asked.training:
         return reading
-    from sizer.readers.training import with_training
+    from sizer.readers.expressions import with_training
 
     return with_training(reading, asked.training)
 

@@ -13,11 +13,10 @@ from pathlib import Path
 from shapes.errors import InputError, refuse, shorten
 from shapes.model.resize import dimensions
 from shapes.program import install
-from sizer.readers.expressions import flat
+from sizer.readers.expressions import flat, with_settings_of
 from sizer.readers.loading import beside, load_text, parse_mapping
 from sizer.readers.reading import Config, Names, NoModel, Reading, at, stated, table
 from sizer.readers.shell import unknown_in
-from sizer.readers.training import with_settings_of
 
 
 def released(name: str) -> tuple[Config, str]:
