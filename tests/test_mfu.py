@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from click.testing import CliRunner
 
@@ -11,6 +13,7 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from sizer.answers.mfu import (
     FlopCount,
     counts,
+    mfu,
     operator_count,
     parameters_count,
     read_step_times,
@@ -154,3 +157,16 @@ def test_a_log_without_an_end_is_refused() -> None:
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2
     assert "64 MiB" in result.output
+
+
+def test_mfu_by_precision_counts_each_product_at_its_own_types_peak() -> None:
+    asked: dict[str, Any] = {"step_time": 4.0, "gpus": 8, "global_batch": 64, "device": "h100-sxm"}
+    wide, narrow = (mfu("meta-llama/Llama-3.1-8B", dtype=dtype, **asked) for dtype in ("bf16", "fp8"))
+    assert "operators, by precision" not in [row.count.method for row in wide.rows]
+    rows = {row.count.method: row for row in narrow.rows}
+    one, whole = rows["operators, by precision"], rows["operators"]
+    attention = 6 * 32 * 2 * 4096 * 64 * 4096 * 4096  # two products of each of three passes, over 32 layers
+    head = 6 * 4096 * 128256 * 64 * 4096  # recipes leave it in 16 bits
+    share = (attention + head) / whole.count.model_flops
+    assert one.mfu == pytest.approx(whole.mfu * (1 - share + 2 * share), rel=0.002)
+    assert whole.mfu == pytest.approx(wide.rows[0].mfu / 2, rel=0.001)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
@@ -113,6 +114,19 @@ def counts(
     if base is not None and (not base.train or base.finetune not in (None, "full")):
         return by_operators
     return (*by_operators, parameters_count(model.active_parameters, s, global_batch, checkpointing))
+
+
+def by_precision(count: FlopCount, model: ModelShape, workload: Workload, device: Device) -> FlopCount:
+    """``count`` with each product at the peak of the type that it runs in."""
+    flops: Any = Counter()
+    for one in operators(model, replace(workload, checkpointing="none")):
+        if one.dtype in device.peak_flops:
+            flops[one.dtype] += needed_flops([one])
+    shares = {dtype: needed / flops.total() for dtype, needed in flops.most_common() if needed}
+    times = device.peak(workload.dtype) * sum(share / device.peak(dtype) for dtype, share in shares.items())
+    said = ", ".join(f"{dtype} {share:.0%}" for dtype, share in shares.items() if share >= 0.005)
+    text = f"each product at its own type's peak ({said}), in FLOPs of {workload.dtype}"
+    return FlopCount("operators, by precision", text, count.model_flops * times, count.hardware_flops * times)
 
 
 @frozen
@@ -273,6 +287,8 @@ def mfu(
         subject = read_subject(config, config_format=config_format, stack=stack, **run)
         s = subject.workload.s
         found = counts(subject.whole(), s, global_batch, checkpointing, subject.workload)
+        if subject.workload.low_precision:
+            found += (by_precision(found[0], subject.whole(), subject.workload, target),)
         explanation = explain_step(subject, target, step_s) if explain else None
     elif params is None or explain:
         raise InputError("expected a configuration" + ("" if explain else " or --params"), key="CONFIG")

@@ -13,7 +13,7 @@ from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
 from sizer.searching.pricing import Progress
 from sizer.searching.result import SearchResult
-from sizer.searching.run import EXHAUSTIVE, Budgets, Query, find
+from sizer.searching.run import EXHAUSTIVE, Query, find
 from sizer.searching.space import (
     DEFAULT_B,
     DEFAULT_OBJECTIVE,
@@ -130,9 +130,10 @@ def search(
         )
     if quality is not None and objective == DEFAULT_OBJECTIVE:
         objective = "step-time"  # what parameters are worth is in the loss
-    budgets, order = Budgets(_decode(serving, start), training_budget), find_objective(objective)
+    decode, order = _decode(serving, start), find_objective(objective)
+    stacked = stack is not None
     asked_for = Query(
-        what, order, limits, target, measured, top, progress, budgets, stack is not None, quality, layouts
+        what, order, limits, target, measured, top, progress, decode, training_budget, stacked, quality, layouts
     )
     return find(start, asked_for)
 

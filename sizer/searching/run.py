@@ -185,10 +185,11 @@ class Query:
     """The ``top`` candidates are wanted of the space named ``what`` that ``objective`` likes best, for ``device``.
 
     The objective orders a large space's shortlist as well. ``measured``: who times candidates on the device,
-    predictions only ordering them. With ``budgets`` for serving each is priced in decoding too, and the answer has the
-    front of both. ``stacked``: the baseline's stack was asked for. ``quality``: tokens of training at which candidates
-    have the baseline's loss (None: loss is not looked at). ``layouts``: splits of a step over the same devices, of
-    which each candidate runs in its fastest (none: in the baseline's workload). ``progress(done, of, best)``.
+    predictions only ordering them. With ``serving``, a decode step, each is priced in it too, and the answer has the
+    front of both; ``training_budget``: the longest step, over the baseline's (None: any; 1.0: no longer than it is).
+    ``stacked``: the baseline's stack was asked for. ``quality``: tokens of training at which candidates have the
+    baseline's loss (None: loss is not looked at). ``layouts``: splits of a step over the same devices, of which each
+    candidate runs in its fastest (none: in the baseline's workload). ``progress(done, of, best)``.
     """
 
     what: str
@@ -198,10 +199,19 @@ class Query:
     measured: Measured | None
     top: int
     progress: Progress | None
-    budgets: Budgets
+    serving: Workload | None
+    training_budget: float | None
     stacked: bool
     quality: float | None = None
     layouts: Sequence[Workload] = ()
+
+    def __post_init__(self) -> None:
+        refuse(
+            self.training_budget is not None and not 0 < self.training_budget < 100,
+            "expected a share of the baseline's step (100%: no longer)",
+            "--limit training-budget",
+            self.training_budget,
+        )
 
 
 def find(baseline: Baseline, query: Query) -> SearchResult:
@@ -210,14 +220,14 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     positive_int(query.top, "--top")
     device_agrees(device, baseline.workload.dtype)
     space, stack = _space(baseline, query)
-    pricer, budgets = Pricer(device, stack=stack), query.budgets
+    pricer = Pricer(device, stack=stack)
     if query.quality is not None:
         space = at_equal_loss(space, pricer, query.quality, query.progress)
-    considered, budget = len(space.candidates), None if measured else budgets.training
-    space, chosen = shortlist(space, pricer, objective, query.progress, budgets.serving, budget)
+    considered, budget = len(space.candidates), None if measured else query.training_budget
+    space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget)
     chosen = [space.baseline, *chosen]
     times = _timed(space, chosen, query, pricer)
-    ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), budgets, device)
+    ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), query)
     listed = listing(space, ranked, pricer, query.top, baseline.stack)
     space = replace(space, workload=ranked[0].layout or space.workload)
     own, *best = _with_memory(space, (ranked[0], *listed.best))
@@ -240,9 +250,9 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         excluded=Counter(space.excluded) + left_out + Counter(listed.excluded),
         notes=(*space.notes, *times.notes),
         ranked=tuple(ranked),
-        serving=budgets.serving,
+        serving=query.serving,
         **_words(query.what, own, best, listed.fixes, nearest, launched),
-        **_fronts(query.what, space, ranked, budgets),
+        **_fronts(query, space, ranked),
     )
 
 
@@ -260,7 +270,7 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
 
     that runs none of it.
     """
-    limits, serving, stack = query.limits, query.budgets.serving, baseline.stack
+    limits, serving, stack = query.limits, query.serving, baseline.stack
     if query.quality is not None:
         step = query.device.alignment_elements(baseline.workload.dtype) * limits.shards(baseline.workload.t)
         limits = wide(limits, baseline.model, query.quality, step)
@@ -292,16 +302,16 @@ def _words(
     return {"verdict": verdict(what, own, best, fixes, nearest), "keep": keeps(best, fixes)}
 
 
-def _fronts(what: str, space: Space, ranked: Sequence[Ranked], budgets: Budgets) -> dict[str, Any]:
+def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> dict[str, Any]:
     """Those that no other beats: in training and decoding, or of whole models in time and parameters; at equal loss in
 
     loss, time and memory, and decoding where that is asked for.
     """
     if space.loss is not None:
         name, gains = "front", [_amounts(space, one) for one in ranked]
-    elif budgets.serving is not None:
+    elif query.serving is not None:
         name, gains = "front", [(1 / training_gain(one), 1 / decode_gain(one)) for one in ranked]
-    elif what == "model":
+    elif query.what == "model":
         name, gains = "pareto", [(1 / one.parameters, one.timing.seconds) for one in ranked]
     else:
         return {}
@@ -389,27 +399,6 @@ def _peak(space: Space, one: Ranked) -> int:
     return memory(rebuilt(space, one.change)[0], one.layout or space.workload).total_bytes
 
 
-@frozen
-class Budgets:
-    """``serving``: the decode step that is priced with each candidate's step (None: none). ``training``: the longest
-
-    step, over the baseline's (None: any; 1.0: no longer than it is).
-    """
-
-    serving: Workload | None = None
-    training: float | None = None
-
-    def __post_init__(self) -> None:
-        refuse(
-            self.training is not None and not 0 < self.training < 100,
-            "expected a share of the baseline's step (100%: no longer)",
-            "--limit training-budget",
-            self.training,
-        )
-        if self.serving is not None and not self.serving.decode:
-            raise InputError("expected a decode step", key="--serving", value=self.serving.phase)
-
-
 def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, serving: Workload) -> Space:
     """The space of candidates that split as they are to be served, whole steps timed, as serving runs whole models.
 
@@ -433,21 +422,19 @@ def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, 
     return replace(space, model=baseline.model, timed=None, measured_parts=None, notes=notes)
 
 
-def beside(
-    space: Space, ranked: Sequence[Ranked], budgets: Budgets, device: Device
-) -> tuple[list[Ranked], Counter[str]]:
+def beside(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple[list[Ranked], Counter[str]]:
     """``ranked`` (baseline first) within the training budget, each with its decode step; and how many were left out.
 
     Served ones are better by the geometric mean of both gains.
     """
     excluded, found = Counter[str](), list(ranked)
-    if budgets.training is not None:
-        most = budgets.training * found[0].timing.seconds
+    if query.training_budget is not None:
+        most = query.training_budget * found[0].timing.seconds
         found = [one for one in ranked if one is ranked[0] or one.timing.seconds <= most]
-        excluded[budget_limit(budgets.training)] = len(ranked) - len(found)
-    if budgets.serving is not None:
-        priced = _served(space, found, budgets.serving, Pricer(device))
-        excluded[f"the split that serves (tp {budgets.serving.t}, ep {budgets.serving.e})"] = len(found) - len(priced)
+        excluded[budget_limit(query.training_budget)] = len(ranked) - len(found)
+    if (serving := query.serving) is not None:
+        priced = _served(space, found, serving, Pricer(query.device))
+        excluded[f"the split that serves (tp {serving.t}, ep {serving.e})"] = len(found) - len(priced)
         found = priced
     if len(found) == 1 < len(ranked):
         raise nothing_left(space.what, excluded)
