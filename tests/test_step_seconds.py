@@ -11,7 +11,7 @@ import pytest
 from shapes.cost import Cost
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
-from shapes.model.stages import trained_shard
+from shapes.model.stages import counted, trained_tensors
 from shapes.operators import operators
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 from shapes.step import Pricer, Step, StepCost, mean_error, schedule_of, step_cost
@@ -350,7 +350,7 @@ def test_what_copies_of_gradients_and_weights_move(asked: dict[str, Any], each: 
     one = model(2)
     workload = Workload(b=1, s=128, d=8, **asked)
     found = [op for op in operators(one, workload) if isinstance(op, Elementwise) and op.what == "accumulate"]
-    n = trained_shard(one, workload).total
+    n = counted(trained_tensors(one, workload)).total
     assert [(op.bytes_read, op.bytes_written) for op in found] == ([] if each is None else [(each[0] * n, each[1] * n)])
     # A step pays them in every microbatch, unless its products or gathers do without them.
     seconds = {

@@ -18,6 +18,7 @@ from shapes.model import (
     ModelShape,
     ParameterTensor,
     Stack,
+    Tensors,
     default_precision,
     optimizer_state_bytes,
     parameter_count,
@@ -208,7 +209,7 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     yield Component("communication", *communication(replace(step, workload=replace(workload, d=1)), n))
 
 
-def weight_bytes(tensors: tuple[ParameterTensor, ...], dtype: str) -> int:
+def weight_bytes(tensors: Tensors, dtype: str) -> int:
     """Bytes of weights stored in ``dtype``; embeddings, head and vectors stay in 16 bits where it is narrower."""
     narrow = STORED.get(dtype) or BYTES[dtype]
     sizes = {True: narrow, False: max(2, narrow)}

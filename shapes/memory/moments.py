@@ -25,6 +25,7 @@ from shapes.model import (
     MoeShape,
     ParameterTensor,
     Precision,
+    Tensors,
     block_tensors,
     optimizer_state_bytes,
     parameter_count,
@@ -99,6 +100,11 @@ class _Layer:
     unneeded: int
 
 
+#: A stage's kinds of layers, and its runs of equal layers in order: (which kind, so many).
+Layers = Sequence[_Layer]
+Runs = Sequence[tuple[int, int]]
+
+
 @frozen
 class Recipe:
     """How a step is run, beyond its workload: the options of ``shapes.memory.memory``.
@@ -131,7 +137,7 @@ class Step:
         return stage_kinds(self.model, self.workload.p, self.stage)
 
     @property
-    def tensors(self) -> tuple[ParameterTensor, ...]:
+    def tensors(self) -> Tensors:
         return parameter_tensors(self.model, self.workload, self.stage)
 
     @property
@@ -235,8 +241,8 @@ def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment
 
 def _of_layers(
     step: Step,
-    kinds: Sequence[_Layer],
-    runs: Sequence[tuple[int, int]],
+    kinds: Layers,
+    runs: Runs,
     saved: int,
     made: ShardParameters,
     gradients: Gradients,
@@ -257,7 +263,7 @@ def _of_layers(
 
 
 def _alive(
-    step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]], below: int, gradients: Gradients
+    step: Step, kinds: Layers, runs: Runs, below: int, gradients: Gradients
 ) -> Iterator[tuple[bool, int, int, ShardParameters]]:
     """Of each run's layers, from the last: (whether backward, which kind, bytes alive, the layers' new gradients)."""
     none, tied_head, outlive = ShardParameters(), _tied_head(step), _outlive(step, kinds, runs)
@@ -276,7 +282,7 @@ def _alive(
         grown += new.times(count)
 
 
-def _outlive(step: Step, kinds: Sequence[_Layer], runs: Sequence[tuple[int, int]]) -> list[int]:
+def _outlive(step: Step, kinds: Layers, runs: Runs) -> list[int]:
     """Bytes of the masks that are gone when the backward is at each run: the last layer to read one has run."""
     masks, read, gone = _masks(step), set[int | None](), []
     for place, _ in runs:
@@ -534,12 +540,12 @@ def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gr
     return f"{there.total:,} x {gradients.bytes} bytes{text} ({gradients.why})"
 
 
-def _states(step: Step, tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor]) -> list[Component]:
+def _states(step: Step, tensors: Tensors, trained: Tensors) -> list[Component]:
     """Weights, master weights where there are some, and last the optimizer's states: of all ``tensors``."""
     recipe = step.recipe
     n, found = parameter_count(tensors), []
     for name, zero in (("weights", 3), ("master_weights", 1), ("optimizer_states", 1)):
-        split = ([tensor for tensor in tensors if tensor.expert is expert] for expert in (False, True))
+        split = (tuple(one for one in tensors if one.expert is expert) for expert in (False, True))
         sizes = [_state_bytes(name, own, step) for own in split]
         if not sum(sizes) and name == "master_weights":
             continue
@@ -550,9 +556,7 @@ def _states(step: Step, tensors: Sequence[ParameterTensor], trained: Sequence[Pa
     return found
 
 
-def _tuned_states(
-    step: Step, tensors: Sequence[ParameterTensor], trained: Sequence[ParameterTensor]
-) -> list[Component]:
+def _tuned_states(step: Step, tensors: Tensors, trained: Tensors) -> list[Component]:
     """The frozen base and what trains with it; as ``_states``, the optimizer's states last.
 
     bitsandbytes quantises the layers' matrices that are nn.Linear, which transformers 5's packed experts are not;
@@ -600,7 +604,7 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     yield Component("dummy_wgrads", total * workload.activation_bytes, text)
 
 
-def _state_bytes(name: str, tensors: Sequence[ParameterTensor], step: Step) -> int:
+def _state_bytes(name: str, tensors: Tensors, step: Step) -> int:
     """Bytes of one component of ``tensors``, ZeRO not applied."""
     n, recipe, precision = parameter_count(tensors), step.recipe, step.recipe.precision
     if name == "master_weights":

@@ -94,6 +94,11 @@ class ParameterTensor:
         return len(self.shape) > 1
 
 
+#: Tensors one by one, and all of a device's.
+EachTensor = Iterator[ParameterTensor]
+Tensors = tuple[ParameterTensor, ...]
+
+
 def parameter_count(tensors: Iterable[ParameterTensor]) -> int:
     """Parameters of all copies of ``tensors``."""
     return sum(tensor.copies * prod(tensor.shape) for tensor in tensors)
@@ -101,7 +106,7 @@ def parameter_count(tensors: Iterable[ParameterTensor]) -> int:
 
 def linear_tensors(
     linear: Linear, t: int = 1, copies: int = 1, role: Role = "other", *, expert: bool = False
-) -> Iterator[ParameterTensor]:
+) -> EachTensor:
     """A linear layer's matrix [out, in] and bias on one of ``t`` ranks."""
     own = linear.on_shard(t)
     yield ParameterTensor(own.name, (own.out_features, own.in_features), copies, role, expert, own.weights)
@@ -109,7 +114,7 @@ def linear_tensors(
         yield ParameterTensor(f"{own.name}.bias", (own.out_features,), copies, role, expert)
 
 
-def named_vectors(extra: Vectors, copies: int = 1, role: Role = "other") -> Iterator[ParameterTensor]:
+def named_vectors(extra: Vectors, copies: int = 1, role: Role = "other") -> EachTensor:
     """Vectors given as (name, elements)."""
     return (ParameterTensor(name, (number,), copies, role) for name, number in extra)
 
@@ -124,9 +129,7 @@ def _vectors(block: Block, t: int) -> Iterator[Vectors]:
         yield block.streams.vectors(len(block.parts))
 
 
-def block_tensors(
-    block: Block, hidden: int, t: int = 1, e: int = 1, *, active: bool = False
-) -> Iterator[ParameterTensor]:
+def block_tensors(block: Block, hidden: int, t: int = 1, e: int = 1, *, active: bool = False) -> EachTensor:
     """All of ``block.count`` layers' tensors on one of ``t`` x ``e`` ranks; ``active``: of its experts only top_k."""
     layers, mlp = block.count, block.mlp
     for linear in block.linears(hidden):
@@ -145,7 +148,7 @@ def block_tensors(
         yield ParameterTensor("altup.scale", (hidden,), layers, "block")
 
 
-def stack_front(stack: Stack, t: int = 1) -> Iterator[ParameterTensor]:
+def stack_front(stack: Stack, t: int = 1) -> EachTensor:
     """Parameters before a stack's first layer: patch embeddings, learned positions, the embedding's norm."""
     for linear in stack.front:
         yield from linear_tensors(linear, t)
@@ -156,7 +159,7 @@ def stack_front(stack: Stack, t: int = 1) -> Iterator[ParameterTensor]:
     yield from named_vectors(stack.extra)
 
 
-def stack_end(stack: Stack) -> Iterator[ParameterTensor]:
+def stack_end(stack: Stack) -> EachTensor:
     """What collapses the streams after a stack's last layer, and the norm there."""
     if stack.streams:
         yield from linear_tensors(stack.streams.head(stack.hidden))
@@ -243,7 +246,7 @@ class ModelShape:
         inner = self.head_inputs or self.embedding_dim or self.hidden
         return Linear("lm_head", self.vocab, inner, self.head_bias, "column", weights=self.head_weights)
 
-    def front_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
+    def front_tensors(self, t: int = 1) -> EachTensor:
         """Parameters of the first pipeline stage before its stacks' fronts and layers, on one of ``t`` ranks."""
         yield from self.embedding_tensors(t)
         for linear in self.entry_linears:
@@ -271,13 +274,13 @@ class ModelShape:
             return self.after_embedding
         return (*self.after_embedding, Linear("layer_input.entry", self.layer_channels, self.hidden))
 
-    def embedding_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
+    def embedding_tensors(self, t: int = 1) -> EachTensor:
         """The token embedding, of which each of ``t`` ranks holds a share of the vocabulary."""
         if self.vocab:
             shape = (-(-self.vocab // t), self.embedding_dim or self.hidden)
             yield ParameterTensor("embedding", shape, self.embedding_tables, "embedding")
 
-    def end_tensors(self, t: int = 1) -> Iterator[ParameterTensor]:
+    def end_tensors(self, t: int = 1) -> EachTensor:
         """Parameters of the last stage after its stacks' ends, on one of ``t`` ranks; tied heads have no matrix."""
         for linear in self.before_head:
             yield from linear_tensors(linear, t)
@@ -286,7 +289,7 @@ class ModelShape:
             found = linear_tensors(self.head_linear, t, self.heads, role="head")
             yield from (tensor for tensor in found if not (self.tied and tensor.is_matrix))
 
-    def tensors(self, *, active: bool = False) -> Iterator[ParameterTensor]:
+    def tensors(self, *, active: bool = False) -> EachTensor:
         """Every parameter tensor of the whole model, tied ones once; ``active``: those that one token meets."""
         yield from self.front_tensors()
         for stack in self.stacks:

@@ -6,7 +6,7 @@ are added to frozen matrices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
 from typing import Literal
@@ -14,8 +14,10 @@ from typing import Literal
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen, replace
 from shapes.model import (
+    EachTensor,
     ModelShape,
     ParameterTensor,
+    Tensors,
     block_tensors,
     linear_tensors,
     parameter_count,
@@ -94,7 +96,7 @@ def stage_runs(
     return tuple(places), tuple(runs)
 
 
-def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> tuple[ParameterTensor, ...]:
+def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> Tensors:
     """Every parameter of a stage on one tensor- and expert-parallel rank (ZeRO not applied).
 
     A tied embedding is counted once, or on both ends of a pipeline, where each needs its copy.
@@ -103,7 +105,7 @@ def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "las
 
 
 @lru_cache(maxsize=256)
-def _tensors(model: ModelShape, t: int, e: int, p: int, stage: Stage) -> tuple[ParameterTensor, ...]:
+def _tensors(model: ModelShape, t: int, e: int, p: int, stage: Stage) -> Tensors:
     first, last = stage == "first" or p == 1, stage == "last" or p == 1
     found: list[ParameterTensor] = []
     for stack, blocks in stage_kinds(model, p, stage):
@@ -245,7 +247,7 @@ def check_finetune(model: ModelShape, workload: Workload) -> None:
         )
 
 
-def trained_block(block: Block, hidden: int, workload: Workload) -> Iterator[ParameterTensor]:
+def trained_block(block: Block, hidden: int, workload: Workload) -> EachTensor:
     """Trained parameters of ``block.count`` layers on one tensor- and expert-parallel rank."""
     if layers_train(workload):
         yield from block_tensors(block, hidden, workload.t, workload.e)
@@ -255,7 +257,7 @@ def trained_block(block: Block, hidden: int, workload: Workload) -> Iterator[Par
             yield from linear_tensors(adapter, workload.t, block.count, "block")
 
 
-def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> tuple[ParameterTensor, ...]:
+def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> Tensors:
     """Every parameter of a stage on one rank that has a gradient (ZeRO not applied)."""
     if layers_train(workload):
         return parameter_tensors(model, workload, stage)
@@ -264,7 +266,7 @@ def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last"
     return (*chain.from_iterable(found), *trained_ends(model, workload, stage))
 
 
-def trained_ends(model: ModelShape, workload: Workload, stage: Stage = "last") -> tuple[ParameterTensor, ...]:
+def trained_ends(model: ModelShape, workload: Workload, stage: Stage = "last") -> Tensors:
     """Trained parameters behind the layers."""
     if stage == "first" and workload.p > 1:
         return ()
@@ -273,11 +275,6 @@ def trained_ends(model: ModelShape, workload: Workload, stage: Stage = "last") -
     if workload.finetune != "frozen-base" or model.head_linear is None:
         return ()
     return tuple(linear_tensors(model.head_linear, workload.t, role="head"))
-
-
-def trained_shard(model: ModelShape, workload: Workload, stage: Stage = "last") -> ShardParameters:
-    """As ``shard_parameters``, of what trains."""
-    return counted(trained_tensors(model, workload, stage))
 
 
 def trained_parameters(model: ModelShape, workload: Workload) -> int:

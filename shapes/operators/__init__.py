@@ -43,13 +43,13 @@ from shapes.model.stages import (
     adapters,
     base_of,
     check_finetune,
+    counted,
     has_adapters,
     is_quantised,
     layers_train,
     parameter_tensors,
     shard_parameters,
     stage_kinds,
-    trained_shard,
     trained_tensors,
 )
 from shapes.operators.cores import (
@@ -283,7 +283,7 @@ def _all(model: ModelShape, workload: Workload) -> Listed:
     yield from model_elementwise(model, workload, s)
     yield from end_collectives(model, workload, s)
     if workload.train:
-        held = trained_shard(model, workload)
+        held = counted(trained_tensors(model, workload))
         layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
         yield from parameter_copies(held, workload)
         yield optimizer_update(held, workload, _states_each(model, workload))
