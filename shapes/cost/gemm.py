@@ -77,6 +77,11 @@ class Limits:
     bandwidth_bytes_per_s: float
     cache_bytes: float
 
+    @classmethod
+    def of(cls, device: Device, dtype: str) -> Limits:
+        memory = device.memory
+        return cls(device.peak(dtype), memory.bandwidth_bytes_per_s, memory.last_level_cache_bytes)
+
 
 def least_seconds(dims: Array, size: Values, out: float, limits: Limits) -> Array:
     """Seconds that products (m, n, k and batch: rows of ``dims``) take at the least; grows with every dimension."""
@@ -217,8 +222,7 @@ class ProductKernels:
         constants, _ = gemm_constants(device, dtype, recipe)
         if grouped or weights is not None:
             constants = replace(constants, cells=None)
-        alignment, memory = alignment_constants(device, dtype), device.memory
-        limits = Limits(device.peak(dtype), memory.bandwidth_bytes_per_s, memory.last_level_cache_bytes)
+        alignment, limits = alignment_constants(device, dtype), Limits.of(device, dtype)
         return cls(BYTES[dtype], out, layout, constants, alignment, limits, weights)
 
     def read_bytes(self, m: Array, n: Array) -> Values:
