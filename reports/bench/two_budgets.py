@@ -20,7 +20,7 @@ from sizer.answers.diff import DeviceDiff, diff
 from sizer.documents import Charts, seconds_text
 from sizer.readers import Source
 from sizer.render import document_of
-from sizer.render.vega import assets, spec
+from sizer.render.vega import ASSETS, spec
 from sizer.searching import search
 from sizer.searching.result import label
 from sizer.searching.space import Limits
@@ -106,7 +106,7 @@ def main() -> None:
     found = search(CONFIG, what="model", limits=limits, e=32, d=32, serving=SERVING, training_budget=1.0, stack=stack)
     (section,) = document_of("search", found).seen("html")
     (chart,) = (one for part in section.parts if isinstance(part, Charts) for one in part.make())
-    drawn = {**spec(chart), "width": 620, "background": "white", "config": assets()["config"]}
+    drawn = {**spec(chart), "width": 620, "background": "white", "config": ASSETS["config"]}
     PLOT.write_bytes(vl_convert.vegalite_to_png(json.dumps(drawn), scale=2))
     front = [
         [

@@ -136,17 +136,21 @@ MODELS = completing("sizer.readers.released:model_names")
 DEVICES = completing("shapes.device:list_devices")
 RULES = completing("sizer.rules:rule_names")
 
-_KINDS: Values = {"count": COUNT, "quantity": QUANTITY, "time": DURATION, "int": int, "float": float}
+_KINDS: Values = {
+    "count": COUNT,
+    "quantity": QUANTITY,
+    "time": DURATION,
+    "int": int,
+    "float": float,
+    "file": click.Path(dir_okay=False),
+    "folder": click.Path(file_okay=False),
+}
 _RANGES: dict[str, Callable[..., Any]] = {"int": click.IntRange, "float": partial(click.FloatRange, min_open=True)}
-_PATHS: Values = {"file": click.Path(dir_okay=False), "folder": click.Path(file_okay=False)}
 
 
-@cache
-def _options() -> Values:
-    """Tables of options. "brief": those of a command that ``--help`` lists, ``--help-all`` lists all; "headings": the
-    groups of both, in their order."""
-    found: Values = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
-    return found
+#: Tables of options. "brief": those of a command that ``--help`` lists, ``--help-all`` lists all; "headings": the
+#: groups of both, in their order.
+_OPTIONS: Values = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
 
 
 def declared(table: str, /, **words: Iterable[str]) -> Decorator:
@@ -156,13 +160,13 @@ def declared(table: str, /, **words: Iterable[str]) -> Decorator:
     with "least" (of floats excluded) and "most"; "choices", or where they are; "completes": where names are.
     """
     listed = {name: ", ".join(known) for name, known in words.items()}
-    return several(*(_declared(dict(row), listed) for row in _options()[table]))
+    return several(*(_declared(dict(row), listed) for row in _OPTIONS[table]))
 
 
 def _declared(said: Values, listed: dict[str, str]) -> Decorator:
     kind, names, ends = said.pop("kind", ""), said.pop("names"), [said.pop(end, None) for end in ("least", "most")]
     if kind:
-        said["type"] = _RANGES[kind](*ends) if any(end is not None for end in ends) else (_KINDS | _PATHS)[kind]
+        said["type"] = _RANGES[kind](*ends) if any(end is not None for end in ends) else _KINDS[kind]
     if "choices" in said:
         known = said.pop("choices")
         said["type"] = Known(_held(known) if isinstance(known, str) else known)
@@ -226,7 +230,7 @@ def _no_such_option(name: str, path: str, own: Iterable[str], instead: Values) -
     if found := meant.get(_squeezed(name)):
         return f"{name} {found}"
     near = [f"; did you mean {one}?" for one in get_close_matches(name, own, 1, 0.75)]
-    further = "-all" * (path.rpartition(" ")[2] in _options()["brief"])
+    further = "-all" * (path.rpartition(" ")[2] in _OPTIONS["brief"])
     return f"No such option {name}{''.join(near)} ({path} --help{further})"
 
 
@@ -235,7 +239,7 @@ class Command(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         found = super().get_params(ctx)
-        return [*found, _HELP_ALL] if ctx.info_name in _options()["brief"] else found
+        return [*found, _HELP_ALL] if ctx.info_name in _OPTIONS["brief"] else found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {word for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
@@ -259,14 +263,14 @@ class Command(click.Command):
         return word
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        brief = () if ctx.meta.get("sizer.help_all") else _options()["brief"].get(ctx.info_name, ())
+        brief = () if ctx.meta.get("sizer.help_all") else _OPTIONS["brief"].get(ctx.info_name, ())
         of = {*brief, "--help", "--help-all"}
         shown = [
             one
             for one in self.get_params(ctx)
             if isinstance(one, click.Option) and not (brief and of.isdisjoint(one.opts))
         ]
-        for title in _options()["headings"]:
+        for title in _OPTIONS["headings"]:
             listed = [one.get_help_record(ctx) for one in shown if getattr(one, "group", "Output") == title]
             if records := list(filter(None, listed)):
                 with formatter.section(title):
@@ -462,7 +466,7 @@ def _meant(expected: str, key: str | None, value: object) -> str:
 
 def output_options(command: str) -> Decorator:
     """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
-    names, (format_, output) = formats(command), _options()["output"]
+    names, (format_, output) = formats(command), _OPTIONS["output"]
     return several(_declared({**format_, "choices": names, "default": names[0]}, {}), _declared(dict(output), {}))
 
 

@@ -23,7 +23,7 @@ from sizer.documents import (
 from sizer.documents.charts import Chart
 from sizer.documents.check import severity_cell
 from sizer.render.findings import rule_url
-from sizer.render.vega import HEIGHT, WIDTH, asset, assets, spec
+from sizer.render.vega import ASSETS, HEIGHT, WIDTH, asset, spec
 
 #: What the page may load: nothing but what is in it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
@@ -35,7 +35,7 @@ def render(document: Document, page: object) -> str:
     charts: list[Chart] = []
     body = "".join(_body(document, charts))
     # In a script's text only the end of the tag and a comment's begin mean something to HTML.
-    specs = {"config": assets()["config"], "charts": [spec(chart) for chart in charts]}
+    specs = {"config": ASSETS["config"], "charts": [spec(chart) for chart in charts]}
     data = json.dumps(specs, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     library = _library() if charts else ""
     return (
@@ -97,7 +97,7 @@ def _picture(chart: Chart) -> str:
         from vl_convert import vegalite_to_svg
     except ImportError:
         return ""
-    return _figure(vegalite_to_svg({**spec(chart), "width": WIDTH, "config": assets()["config"]}), chart)
+    return _figure(vegalite_to_svg({**spec(chart), "width": WIDTH, "config": ASSETS["config"]}), chart)
 
 
 def _part(part: Part, sortable: bool = True) -> str:

@@ -5,7 +5,6 @@ Colours of text and lines are the page's own (``currentColor``), so that one cha
 
 import json
 from collections.abc import Mapping
-from functools import cache
 from importlib import resources
 from itertools import cycle
 
@@ -16,26 +15,20 @@ from sizer.documents.charts import Axis, Chart, Layer
 HEIGHT, WIDTH = 380, 640
 
 
-@cache
-def assets() -> Values:
-    """How charts look everywhere (``config``), and a row's key -> Vega-Lite's channels of it (``channels``).
-
-    ``shapes``: those of points whose chart names none.
-    """
-    found: Values = json.loads(asset("vega.json"))
-    return found
-
-
 def asset(name: str) -> str:
     """The text of a file that pages are made with."""
     return resources.files("sizer.render").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+#: How charts look everywhere (``config``), a row's key -> Vega-Lite's channels of it, shapes of points.
+ASSETS: Values = json.loads(asset("vega.json"))
 
 
 def spec(chart: Chart) -> Values:
     """``chart`` as Vega-Lite's specification, as wide as its container."""
     groups, kinds = (_seen(chart, key) for key in ("group", "kind"))
     colours = {name: colour for name, colour in chart.colours.items() if name in groups}
-    named = chart.shapes or dict(zip(kinds, cycle(assets()["shapes"]), strict=False))
+    named = chart.shapes or dict(zip(kinds, cycle(ASSETS["shapes"]), strict=False))
     shapes = {name: shape for name, shape in named.items() if name in (kinds or groups)}
     return {
         "width": "container",
@@ -54,7 +47,7 @@ def _seen(chart: Chart, key: str) -> list[str]:
 def _layer(layer: Layer, chart: Chart, colours: Mapping[str, str], shapes: Mapping[str, str]) -> Values:
     keys = {key for row in layer.rows for key in row}
     encoding: Values = {"x": _position("x", chart.x), "y": _position("y", chart.y)}
-    for key, found in assets()["channels"].items():
+    for key, found in ASSETS["channels"].items():
         encoding |= found if key in keys else {}
     if "group" in keys:
         encoding["color"] = _scale("group", colours, chart.legend)
