@@ -26,8 +26,8 @@ from sizer.readers.reading import Unread, sentences
 
 if TYPE_CHECKING:
     from shapes.model import Unproven
-    from shapes.trace import Traced
     from shapes.trace.prove import Proof
+    from shapes.trace.result import Traced
 
 #: Element types that torch.autocast runs the products of a module in fp32 in.
 AUTOCAST = ("bf16", "fp16")

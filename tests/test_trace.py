@@ -14,7 +14,8 @@ import pytest
 
 from shapes.errors import InputError
 from shapes.operators.types import Attention, Gemm, GroupedGemm
-from shapes.trace import Traced, trace, trace_config
+from shapes.trace import trace, trace_config
+from shapes.trace.result import Traced
 from tests.oracles import traced_otherwise
 
 torch = pytest.importorskip("torch")

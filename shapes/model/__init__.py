@@ -330,9 +330,7 @@ class ModelShape:
 
     def all_blocks(self) -> Iterator[tuple[Stack, Block]]:
         """Every kind of block of every stack."""
-        for stack in self.stacks:
-            for block in stack.kinds:
-                yield stack, block
+        return ((stack, block) for stack in self.stacks for block in stack.kinds)
 
 
 @frozen

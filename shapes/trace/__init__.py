@@ -6,11 +6,10 @@ This package's modules import torch; this file does not, so that ``import shapes
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shapes.errors import InputError, one_of, positive_int
-from shapes.frozen import Named, Values
+from shapes.frozen import Named
 from shapes.program import install
 from shapes.trace.result import Traced
 from shapes.workload import RunPhase
@@ -21,15 +20,7 @@ if TYPE_CHECKING:
     from shapes.trace.config import Built
     from shapes.trace.prove import Proof
 
-__all__ = [
-    "MissingExtra",
-    "Traced",
-    "longest_sequence",
-    "recognise_config",
-    "recognise_module",
-    "trace",
-    "trace_config",
-]
+T = TypeVar("T")
 
 
 class MissingExtra(InputError):  # noqa: N818 # named for what it is, as the error it extends
@@ -69,7 +60,7 @@ def recognise_module(module: nn.Module, args: tuple[Any, ...], kwargs: Named) ->
 
 
 def trace_config(
-    config: Named | str | Path | Any,
+    config: Any,
     *,
     b: int = 1,
     s: int = 128,
@@ -95,29 +86,29 @@ def trace_config(
     dtype_bytes(dtype)
     one_of(attention, CHOICES, "attention")
 
-    asked: Values = {"b": b, "s": s, "train": phase == "train", "decoder_s": decoder_s}
-    found: Traced = _with_class(config, lambda built: built.trace(**asked), attention=attention, dtype=dtype)
-    return found
+    def traced(built: Built) -> Traced:
+        return built.trace(b=b, s=s, train=phase == "train", decoder_s=decoder_s)
+
+    return _with_class(config, traced, attention=attention, dtype=dtype)
 
 
-def recognise_config(config: Named | str | Path | Any) -> Proof:
+def recognise_config(config: Any) -> Proof:
     """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
 
     _require("torch", "transformers")
     from shapes.trace.prove import prove_built
 
-    found: Proof = _with_class(config, prove_built, attention="auto", dtype="bf16")
-    return found
+    return _with_class(config, prove_built, attention="auto", dtype="bf16")
 
 
-def _with_class(config: Any, once: Callable[[Built], Any], **options: Any) -> Any:
+def _with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
     _require("torch", "transformers")
     from shapes.trace.config import with_class
 
     return with_class(config, once, **options)
 
 
-def longest_sequence(config: Named | str | Path | Any) -> int | None:
+def longest_sequence(config: Any) -> int | None:
     """The longest sequence that a transformers configuration names, class defaults included; None: it does not."""
     _require("transformers")
     from shapes.trace.config import load_config
