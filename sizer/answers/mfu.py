@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import cache, partial
+from functools import partial
 from operator import mul
 from pathlib import Path
 from statistics import median
@@ -243,15 +243,16 @@ def read_step_times(text: str, where: str = "<log>") -> StepTimes:
     return StepTimes(seconds, len(found) - len(seconds))
 
 
-@cache
-def _patterns() -> list[tuple[re.Pattern[str], float]]:
-    listed = content(Path(__file__).with_name("step_times.toml"))["patterns"]
-    return [(re.compile(pattern.replace("N", _NUMBER)), unit) for pattern, unit in listed]
+#: What a line with a step's time looks like, and what its number is multiplied by to be seconds.
+_PATTERNS = [
+    (re.compile(pattern.replace("N", _NUMBER)), unit)
+    for pattern, unit in content(Path(__file__).with_name("step_times.toml"))["patterns"]
+]
 
 
 def _step_time(line: str) -> float | None:
     words = " ".join(line[:_LONGEST_LINE].split())
-    matches = ((pattern.search(words), unit) for pattern, unit in _patterns())
+    matches = ((pattern.search(words), unit) for pattern, unit in _PATTERNS)
     value = next((float(match[1]) * unit for match, unit in matches if match), 0.0)
     return value if 0 < value < math.inf else None
 

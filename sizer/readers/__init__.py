@@ -28,6 +28,7 @@ from sizer.readers.loading import (
     parse_toml,
 )
 from sizer.readers.reading import (
+    FORMATS,
     Config,
     NoModel,
     Reading,
@@ -40,7 +41,6 @@ from sizer.readers.reading import (
     named_plainly,
     names_of,
     recipe_of,
-    table,
     unread,
 )
 
@@ -107,9 +107,7 @@ def read_config(
     else:
         held, named, notes = _held(asked, config_format)
         # An object whose fields are llama's own names, and say no type.
-        if not isinstance(config, str | Path | Mapping) and not lacking(
-            table("formats")["object"]["claim"], names_of(held)
-        ):
+        if not isinstance(config, str | Path | Mapping) and not lacking(FORMATS["object"]["claim"], names_of(held)):
             config_format = config_format or "object"
         reading = _read_mapping(held, where or named, config_format, asked.settings)
         reading = replace(reading, notes=(*notes, *reading.notes))
@@ -195,7 +193,7 @@ def _added() -> Named:
 
 def _claims() -> dict[str, Named]:
     """Each format -> what claims a file for it; those of other distributions come last."""
-    own = table("formats")
+    own = FORMATS
     return {name: own[name]["claim"] for name in READERS} | {name: one.CLAIM for name, one in _added().items()}
 
 
@@ -250,7 +248,7 @@ def _format_of(config: Config, where: str) -> str | Config:
     if claimed:
         said = f"has the keys of {' and of '.join(claimed)}: choose one with --config-format"
         raise NoModel(said, where=where)
-    for keys, other in table("formats")["elsewhere"]:
+    for keys, other in FORMATS["elsewhere"]:
         if config.keys() >= {*keys}:
             raise NoModel(other, where=where, key=keys[-1], value=config[keys[-1]])
     if row := named_plainly(config):

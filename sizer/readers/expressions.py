@@ -11,13 +11,13 @@ from typing import Any
 
 from shapes.errors import InputError, positive_int
 from sizer.readers.loading import load_text, parse_mapping
-from sizer.readers.reading import Config, Fields, Names, Reading, Values, at, stated, table, unread
+from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
 
 #: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
 _CALLS = {"__builtins__": {}, "int": int, "max": max, "min": min}
 #: Optimizers as files call them (lower case, without underscores and a suffix that says only which kernel runs) -> our
 #: name. Those whose states are not known are not here: their key is named as not read.
-OPTIMIZER_NAMES: Mapping[str, str] = table("formats")["optimizers"]
+OPTIMIZER_NAMES: Mapping[str, str] = FORMATS["optimizers"]
 
 _ABSENT = object()
 

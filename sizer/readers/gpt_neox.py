@@ -6,11 +6,11 @@ from dataclasses import replace
 from shapes.errors import shorten
 from shapes.model.resize import dimensions
 from sizer.readers import layouts
-from sizer.readers.reading import Config, Fields, Names, Reading, Unread, Values, table, vocabulary
+from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Unread, Values, vocabulary
 
 NAME = "gpt_neox"
 
-_TABLE = table("formats")[NAME]
+_TABLE = FORMATS[NAME]
 #: Kinds of attention in which a query sees all keys before it, and how many layers have them.
 DENSE = {"global", "flash", "all"}
 

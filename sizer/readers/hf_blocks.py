@@ -23,9 +23,10 @@ from shapes.model import (
     run_lengths,
 )
 from shapes.model.layers import each_layer
-from sizer.readers.reading import Fields, Names, Values, table
+from sizer.readers.reading import FORMATS, Fields, Names, Values
 
-NAMES = table("formats")["huggingface"]["dimensions"]
+_TABLE = FORMATS["huggingface"]
+NAMES = _TABLE["dimensions"]
 HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]
 EXPERTS, TOP_K = NAMES["experts"], NAMES["top_k"]
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_context_length")
@@ -339,7 +340,6 @@ def family(attention: AttentionPart, mlp: MlpPart, *, ignored: Names = (), **tra
     return build
 
 
-_TABLE = table("formats")["huggingface"]
 DRAFTS = ("Eagle3", "Eagle")
 
 

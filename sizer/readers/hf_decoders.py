@@ -42,7 +42,7 @@ from sizer.readers.hf_blocks import (
     sliding_where,
     told,
 )
-from sizer.readers.reading import Fields, Values, table
+from sizer.readers.reading import FORMATS, Fields, Values
 
 
 def qwen_windows(fields: Fields) -> Window:
@@ -441,7 +441,7 @@ def streams(fields: Fields) -> Streams:
 
 
 #: Names of layers -> what they are.
-_KINDS: dict[str, str] = table("formats")["huggingface"]["layer_kinds"]
+_KINDS: dict[str, str] = FORMATS["huggingface"]["layer_kinds"]
 #: Groups of heads that share keys and queries, as files call them.
 _GROUPS = (*NAMES["linear_key_heads"], *NAMES["state_groups"])
 

@@ -23,7 +23,7 @@ from sizer.readers.hf_blocks import (
     positions,
     stack,
 )
-from sizer.readers.reading import Config, Fields, Names, Values, table
+from sizer.readers.reading import FORMATS, Config, Fields, Names, Values, table
 
 _TIED = flag("tie_word_embeddings", True)
 
@@ -59,7 +59,7 @@ def bert(fields: Fields) -> ModelShape:
         bias = (("mlp.down_proj.bias", hidden),)
         layers = replace(layers, blocks=tuple(replace(block, extra=bias) for block in layers.blocks))
     architecture = architecture_of(fields)
-    kind = next(one for one in table("formats")["huggingface"]["bert_heads"] if architecture.endswith(one))
+    kind = next(one for one in FORMATS["huggingface"]["bert_heads"] if architecture.endswith(one))
     before = head_matrices(fields, "bert_heads", kind, hidden)
     has_head = any(one.name == "head_transform" for one in before)
     return model_of(
@@ -164,7 +164,7 @@ def siglip(fields: Fields) -> ModelShape:
     if not fields.flag("vision_use_head", default=True):
         return tower
     sizes = {"hidden": hidden, "both": 2 * hidden, "width": width}
-    rows = table("formats")["huggingface"]["siglip_head"]
+    rows = FORMATS["huggingface"]["siglip_head"]
     head = tuple(Linear(name, sizes[out], sizes[into], True, rows=tokens) for name, out, into, tokens in rows)
     pooling = AttentionShape(heads, heads, hidden // heads, causal=False, cross=True)
     extra = (("head.probe", hidden), ("head.norm", 2 * hidden))

@@ -31,7 +31,7 @@ from sizer.readers.hf_blocks import (
     with_head,
 )
 from sizer.readers.loading import BESIDE
-from sizer.readers.reading import Config, Fields, Names, Reading, UnknownModelType, Values, reading, table
+from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, Values, reading, table
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -146,7 +146,7 @@ _TEXTS = ("text_config", "llm_config", "language_config")
 #: Types whose builders read ``architectures`` themselves.
 OWN_HEADS = ("bert", "roberta", "siglip_vision_model", "vit")
 
-_TABLE = table("formats")[NAME]
+_TABLE = FORMATS[NAME]
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
 NESTED: dict[str, tuple[str, str, str]] = _TABLE["nested"]
 #: Types whose absent keys another type's class fills in.

@@ -3,11 +3,11 @@
 from dataclasses import replace
 
 from sizer.readers import layouts
-from sizer.readers.reading import Config, Fields, Names, Reading, Values, table
+from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values
 
 NAME = "nanogpt"
 
-_TABLE = table("formats")[NAME]
+_TABLE = FORMATS[NAME]
 
 
 def _defaults(config: Config) -> tuple[Values, Names]:

@@ -4,11 +4,11 @@ from sizer.readers.expressions import expressed, optimizer
 from sizer.readers.layouts import opened
 from sizer.readers.megatron import workload
 from sizer.readers.megatron.models import build
-from sizer.readers.reading import Config, Fields, Reading, Values, reading, table
+from sizer.readers.reading import FORMATS, Config, Fields, Reading, Values, reading
 
 NAME = "nemo"
 
-_TABLE = table("formats")[NAME]
+_TABLE = FORMATS[NAME]
 
 
 def read(config: Config, where: str) -> Reading:

@@ -42,6 +42,10 @@ def table(name: str) -> Any:
     return json.loads((Path(__file__).parent / f"{name}.json").read_text("utf-8"))
 
 
+#: What each format calls the dimensions, what claims a file for it, what it takes absent keys to be.
+FORMATS = table("formats")
+
+
 def stated(**values: Any) -> Values:
     """The fields of a workload that a file gives: those with a value."""
     return {key: value for key, value in values.items() if value}
@@ -364,13 +368,13 @@ def at(config: Config, key: str) -> Any:
 def recipe_of(config: Config) -> Config | None:
     """The row of the recipes that ``config`` is one of: a trainer's or a server's settings that name a model."""
     names = names_of(config)
-    rows: Iterable[Config] = table("formats")["recipes"].values()
+    rows: Iterable[Config] = FORMATS["recipes"].values()
     return next((row for row in rows if not lacking(row["claim"], names)), None)
 
 
 def named_plainly(config: Config) -> Config | None:
     """A recipe of the model alone that a file names in a usual key: none of a tokenizer, a teacher or the like."""
-    words = table("formats")["names"]
+    words = FORMATS["names"]
     named = sorted(names_of(config)[0], key=lambda key: ("model" not in key, key))
     return next(
         (

@@ -15,7 +15,7 @@ from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import flat, with_settings_of
 from sizer.readers.loading import beside, load_text, parse_mapping
-from sizer.readers.reading import Config, Names, NoModel, Reading, at, stated, table
+from sizer.readers.reading import FORMATS, Config, Names, NoModel, Reading, at, stated, table
 from sizer.readers.shell import unknown_in
 
 
@@ -24,7 +24,7 @@ def released(name: str) -> tuple[Config, str]:
     models, sources, known = table("released")["models"], table("released")["sources"], _known()
     asked = _plain(name)
     organisation, _, last = asked.rpartition("/")
-    mirrored = organisation in table("formats")["names"]["mirrors"]
+    mirrored = organisation in FORMATS["names"]["mirrors"]
     found = known.get(asked) or known.get(last if mirrored else asked)
     if found is not None:
         return models[found]["config"], f"{found}, from the table ({sources[models[found]['source']]})"
@@ -51,7 +51,7 @@ def _known() -> dict[str, str]:
 
 
 def _without_variant(name: str) -> str:
-    return re.sub(table("formats")["names"]["variants"], "", name)
+    return re.sub(FORMATS["names"]["variants"], "", name)
 
 
 def download(name: str) -> None:
@@ -132,7 +132,7 @@ def read_recipe(
 
 def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: str) -> None:
     """InputError for a recipe that states a size of its own where it names the model: an override, or another model."""
-    held, own = dimensions(reading.model), table("formats")["names"]["sizes"]
+    held, own = dimensions(reading.model), FORMATS["names"]["sizes"]
     section = key.rpartition(".")[0].replace(".", "__")
     for place, value in flat(config).items():
         size = held.get(own.get(place.rpartition("__")[2])) if place.startswith(section) else None

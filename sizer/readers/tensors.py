@@ -14,7 +14,7 @@ from typing import Any
 
 from shapes.errors import InputError, read_bounded, refuse
 from sizer.readers.loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
-from sizer.readers.reading import Config, Reading, Values, at, fits, table
+from sizer.readers.reading import FORMATS, Config, Reading, Values, at, fits
 
 #: Of a GGUF file: Gemma's, whose tokenizer has 262,000 words, is 16 MiB.
 MAX_HEADER = 2**25
@@ -23,7 +23,7 @@ MAX_LISTED = MAX_SHARDS = 1024
 #: GGUF's types of numbers, as struct calls them; 8 is a text, 9 a list.
 _NUMBERS, _TEXT, _LIST = "BbHhIif?  Qqd", 8, 9
 
-_TABLE = table("formats")["gguf"]
+_TABLE = FORMATS["gguf"]
 _LAYER = re.compile(r"\.(\d+)\.")
 
 #: A tensor: its type, and its rows and columns.

@@ -17,6 +17,7 @@ from sizer.readers.expressions import check_allowed
 from sizer.readers.loading import Tree
 from sizer.readers.megatron.models import build
 from sizer.readers.reading import (
+    FORMATS,
     Config,
     Fields,
     Names,
@@ -35,7 +36,7 @@ from sizer.readers.shell import Script, follow, unknown_in
 SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables", "_tested", "_further")
 
 NAME = "megatron"
-_TABLE = table("formats")[NAME]
+_TABLE = FORMATS[NAME]
 _STATES_MODEL = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
 )

@@ -18,7 +18,7 @@ from shapes.model import (
     run_lengths,
 )
 from sizer.readers.hf_decoders import recurrence
-from sizer.readers.reading import MAX_LAYERS, Fields, Names, Values, table, vocabulary
+from sizer.readers.reading import FORMATS, MAX_LAYERS, Fields, Names, Values, table, vocabulary
 from sizer.readers.shell.words import evaluated
 
 #: A model, and what a person should know of how it was read.
@@ -36,7 +36,7 @@ _STRANGE = {"D": "sparse attention"}
 
 def build(fields: Fields) -> Noted:
     """The model of the arguments, and what a person should know of how it was read."""
-    known = table("formats")["megatron"]
+    known = FORMATS["megatron"]
     fields.defaults = known["defaults"]
     fields, notes = _with_language_model(fields)
     for key, what in known["refused"].items():
