@@ -722,3 +722,9 @@ def test_copied_key_value_heads_are_said_to_hold_the_cache_as_often() -> None:
     report = sizer.check(str(CONFIGS / "llama-3.1-8b.json"), phase="decode", t=16, b=8, s=4096)
     (finding,) = [one for one in report.findings if one.code == "SZ115"]
     assert "the cache held 2 times" in finding.message
+
+
+@pytest.mark.parametrize("spread", [{}, {"gpus": 64, "e": 64, "zero": 1}])
+def test_an_experts_tokens_are_known_where_its_ranks_were_said(spread: dict[str, int]) -> None:
+    report = sizer.check("deepseek-ai/DeepSeek-V3", b=1, s=4096, **spread)
+    assert [one.code for one in report.findings if one.code == "SZ118" and one.severity == "warning"] == []

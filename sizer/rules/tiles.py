@@ -192,7 +192,8 @@ def memory_bound_gemm(context: Context) -> Answer:
     Bad: 256 tokens through 4096 x 4096 on H100: 228 FLOPs a byte.
     Good: 16,384 tokens: 1,820 FLOPs a byte.
 
-    Suggestion: more tokens a microbatch, where that brings the product past the ridge point; for eager attention's
+    Suggestion: more tokens a microbatch, where that brings the product past the ridge point (of experts where the
+    layout says how many ranks' tokens they have); for eager attention's
     scores and values, which are as narrow in any batch, the fused kernel.
     """
     workload = context.workload
@@ -205,13 +206,15 @@ def memory_bound_gemm(context: Context) -> Answer:
         f"memory-bound products take {spent / step_s:.0%} of the step; the largest is {worst.name} "
         f"{worst.phase} at {worst.flops / worst.bytes:.0f} FLOPs a byte"
     )
-    if isinstance(worst, Gemm) and worst.kind == "bmm" and workload.attention == "eager":
+    if worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
         return [Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))]
     most = _in_long_batches(worst)
     if most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
         return [Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")]
-    return [Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b))]
+    # A rank's expert has the tokens of all ranks that the experts are spread over: unsaid, they are not known.
+    known = any((isinstance(worst, Gemm), context.sets_any("gpus", "d", "e")))
+    return [Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) if known else ())]
 
 
 def _in_long_batches(operator: Operator) -> float:

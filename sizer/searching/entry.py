@@ -130,12 +130,23 @@ def search(
         )
     if quality is not None and objective == DEFAULT_OBJECTIVE:
         objective = "step-time"  # what parameters are worth is in the loss
-    decode, order = _decode(serving, start), find_objective(objective)
-    stacked = stack is not None
-    asked_for = Query(
-        what, order, limits, target, measured, top, progress, decode, training_budget, stacked, quality, layouts
+    return find(
+        start,
+        Query(
+            what,
+            find_objective(objective),
+            limits,
+            target,
+            measured,
+            top,
+            progress,
+            _decode(serving, start),
+            training_budget,
+            stack is not None,
+            quality,
+            layouts,
+        ),
     )
-    return find(start, asked_for)
 
 
 def _asked_workload(asked: Named, tokens: int | None) -> Values:
