@@ -13,18 +13,20 @@ import numpy as np
 
 from shapes.columns import spread
 from shapes.cost.constants import (
+    GROUPED,
+    IN_CELL,
+    LARGE,
+    MISALIGNED_AS,
     Expected,
     Origin,
     expected,
     gemm_constants,
-    gemm_regimes,
-    grouped_regime,
     least_certain,
     published_error,
     relative,
     weight_only,
 )
-from shapes.cost.corrections import OPERANDS, Array, Integers, operand_classes
+from shapes.cost.corrections import CLASSES, OPERANDS, Array, Integers, operand_classes
 from shapes.cost.fused_attention import (
     QUERIES,
     AttentionBatch,
@@ -318,8 +320,15 @@ def _regimes(sizes: Integers, shared: Alike, by: ProductKernels) -> list[str]:
     m, n, k, batch = sizes
     of_a, of_b, _ = operand_classes(m, n, k, (by.size, by.size, by.out), by.layout)
     hit = np.empty(0, np.intp) if by.cells is None else by.cells.hit(m, n, k, batch)
-    regimes = gemm_regimes(np.minimum(np.minimum(m, n), k), np.minimum(of_a, of_b), by.alignment, hit)
-    return [grouped_regime(regime) for regime in regimes] if shared.grouped else regimes
+    names = np.where(np.min(sizes[:3], axis=0) >= LARGE, "large", "small").astype(object)
+    names[hit] += IN_CELL
+    if shared.grouped:
+        names[:] = GROUPED
+    for index, name in enumerate(CLASSES):
+        if by.alignment.served[index]:
+            # Of a grouped product, what its groups would be in, each by itself, comes on top.
+            names[np.minimum(of_a, of_b) == index] = f"{GROUPED}, " * shared.grouped + MISALIGNED_AS + name
+    return names.tolist()
 
 
 #: Seconds of misalignment by operand of a product that has none.

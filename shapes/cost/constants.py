@@ -26,8 +26,6 @@ from shapes.cost.corrections import (
     AlignmentConstants,
     Cells,
     Correction,
-    Indices,
-    Integers,
     family_table,
 )
 from shapes.device import Device, list_devices, load_device
@@ -492,24 +490,6 @@ class Expected:
     error: float
     p95: float
     tier: str
-
-
-def gemm_regimes(least: Integers, worse: Integers, c: AlignmentConstants, hit: Indices) -> list[str]:
-    """Names of the regimes that products belong to: by their ``least`` dimension and the class of A and B's worse.
-
-    ``hit``: the products that a cell speaks of (shapes.cost.corrections).
-    """
-    names = np.where(least >= LARGE, "large", "small").astype(object)
-    names[hit] += IN_CELL
-    for index, name in enumerate(CLASSES):
-        if c.served[index]:
-            names[worse == index] = MISALIGNED_AS + name
-    return names.tolist()
-
-
-def grouped_regime(regime: str) -> str:
-    """The regime of a grouped product whose groups, each by itself, would be in ``regime``."""
-    return f"{GROUPED}, {regime}" if regime.startswith(MISALIGNED_AS) else GROUPED
 
 
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:

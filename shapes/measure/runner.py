@@ -132,17 +132,13 @@ class _Book:
             self._store.save_unfinished(event.samples, self._environment)
 
     def progress(self, total: int, elapsed_s: float, limit_s: float | None) -> Progress:
+        """The seconds left: as long a job as the new ones took, and no longer than the limit; None: nobody can tell."""
         done = len(self.found)
-        left_s = _left_s(done - self.reused, total - done, elapsed_s, limit_s)
-        return Progress(done, total, left_s, self.best)
-
-
-def _left_s(new: int, left: int, elapsed_s: float, time_limit_s: float | None) -> float | None:
-    """Seconds to go: as long a job as the ``new`` ones took, and no longer than the limit; None: nobody can tell."""
-    ends = [elapsed_s / new * left] if new else []
-    if time_limit_s is not None:
-        ends.append(time_limit_s - elapsed_s)
-    return max(0.0, min(ends)) if ends else None
+        new = done - self.reused
+        ends = [elapsed_s / new * (total - done)] if new else []
+        if limit_s is not None:
+            ends.append(limit_s - elapsed_s)
+        return Progress(done, total, max(0.0, min(ends)) if ends else None, self.best)
 
 
 def ordered(jobs: list[Job], seed: int) -> list[Job]:

@@ -335,7 +335,7 @@ def _main_dtype(graph: Graph) -> str:
 
 
 def _stands_for(path: str, cut: Cut | None, *, all_of_kind: bool = False) -> int:
-    """How many layers of the whole what ``path`` is in stands for."""
+    """How many layers of the whole what ``path`` is in counts for."""
     prefix = f"{cut.container}." if cut is not None else ""
     if cut is None or not path.startswith(prefix):
         return 1

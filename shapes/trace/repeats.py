@@ -112,7 +112,7 @@ class Cut:
 
     @property
     def stands_for(self) -> dict[str, int]:
-        """Path of each layer that is kept -> how many of the whole it stands for: the last of its kind for the rest."""
+        """Path of each layer that is kept -> how many of the whole it counts for: the last of its kind for the rest."""
         kept, whole = Counter(self.kinds[: self.kept]), Counter(self.kinds)
         last = {kind: at for at, kind in enumerate(self.kinds[: self.kept])}
         weights = {at: 1 + whole[kind] - kept[kind] for kind, at in last.items()}

@@ -23,7 +23,7 @@ from sizer.readers.reading import Config, Include, NoModel, Values, at
 
 
 class DuplicateKey(InputError):  # noqa: N818
-    """A key that stands twice in one object: a parser would take the last in silence."""
+    """A key that is given twice in one object: a parser would take the last in silence."""
 
 
 #: Configurations are a few KiB; anything larger is the wrong file.

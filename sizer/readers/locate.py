@@ -30,7 +30,7 @@ class Place:
 
 @frozen
 class Entry:
-    """A key as it stands, dotted where nested, with the span of its name and of its value (None: no single one)."""
+    """A key as it is written, dotted where nested, with the span of its name and of its value (None: no single one)."""
 
     key: str
     name: Span
