@@ -6,6 +6,7 @@ import csv
 import gzip
 import io
 import json
+import math
 import re
 import zlib
 from collections import defaultdict
@@ -92,8 +93,11 @@ class Requests:
     """What is served: ``concurrency`` requests of ``input_tokens`` and ``output_tokens``, over ``replicas``.
 
     ``most``: requests that a replica's memory holds at once (None: any number). ``streamed``: tokens are sent as they
-    come. ``apart``: other devices run the prompts. ``at_random``: requests come when they like, and a prompt waits for
-    others as in a queue of random arrivals and even service; else each comes as another ends, and they come together.
+    come. ``apart``: other devices run the prompts. How a client asks: ``at_random``: when it likes, and a prompt waits for
+    others as in a queue of random arrivals and even service; ``waves``: requests of the whole run a request in
+    flight, of which the first come at once; ``lockstep``: outputs are of one length, so that those that began one
+    after another end so, and each finds the prompts of those before it; ``held``: steps that the engine waits for more
+    prompts; ``cached``: share of the prompts' tokens that it has in its cache.
     """
 
     concurrency: Any
@@ -104,6 +108,10 @@ class Requests:
     streamed: bool = True
     apart: bool = False
     at_random: bool = False
+    waves: Any = math.inf
+    lockstep: bool = False
+    held: Any = 0
+    cached: Any = 0.0
 
 
 @dataclass(frozen=True)
@@ -120,19 +128,23 @@ def answered(stack: ServingStack, load: Load, asked: Requests) -> Answered:
     """``asked`` in a steady state, what the memory does not hold waiting for its first token."""
     if not asked.streamed:
         stack = replace(stack, request_s=stack.batch_request_s, **dict.fromkeys(SERVER, 0.0))
-    if asked.at_random:
+    if asked.lockstep or asked.at_random:
         stack = replace(stack, waiting=0.0)
     each = np.maximum(1.0, np.ceil(asked.concurrency / asked.replicas))
     running = each if asked.most is None else np.minimum(each, np.maximum(1, asked.most))
-    found = served(
-        stack, load, running, asked.input_tokens, asked.output_tokens, concurrency=asked.concurrency, apart=asked.apart
-    )
-    first = found.first_s + (each / running - 1) * asked.output_tokens * found.token_s
+    prompt, output, others = asked.input_tokens * (1 - asked.cached), asked.output_tokens, running - 1
+    found = served(stack, load, running, prompt, output, concurrency=asked.concurrency, apart=asked.apart)
+    first = found.first_s + (each / running - 1) * output * found.token_s
+    first, token = first + asked.held * found.step_s + others / 2 / asked.waves * found.prompt_s, found.token_s
     if asked.at_random:
-        busy = np.minimum(found.tokens_per_s / asked.output_tokens * found.prompt_s, MOST_BUSY)
+        busy = np.minimum(found.tokens_per_s / output * found.prompt_s, MOST_BUSY)
         # Half the step that runs, and the one that the prompt joins.
         first = first + found.prompt_s * busy / (1 - busy) / 2 + 1.5 * found.step_s
-    return Answered(first, found.token_s, asked.replicas * found.tokens_per_s, running)
+    if asked.lockstep:
+        # An engine that overlaps its steps with its host sees a new request when that many more have begun.
+        before = np.minimum(others, stack.first_steps) * load.prompt_adds_s(stack, prompt, running)
+        first, token = first + before, token - before / output
+    return Answered(first, token, asked.replicas * found.tokens_per_s, running)
 
 
 @dataclass(frozen=True)
@@ -252,8 +264,8 @@ def _load(model: ModelShape, workload: Workload, device: Device, inputs: int, ou
 
 
 @lru_cache(maxsize=1 << 14)
-def _most(model: ModelShape, workload: Workload, device: Device) -> int:
-    found = most_requests(model, workload, device, UTILIZATION)
+def _most(model: ModelShape, workload: Workload, device: Device, share: float) -> int:
+    found = most_requests(model, workload, device, share)
     return MOST_RUN if found is None else min(MOST_RUN, found)
 
 
@@ -322,9 +334,13 @@ def _row(line: Mapping[str, str]) -> Row:
     stack = load_serving_stack(name, device.architecture)
     context = asked.input_tokens + round(stack.reserved * asked.output_tokens)
     step = replace(workload, phase="decode", b=-(-given // d) or 1, p=p, d=spread, e=spread, context=context)
+    share = UTILIZATION
+    if given and name == "tensorrt-llm":
+        # Its share is one of what the weights leave (free_gpu_memory_fraction).
+        share += (1 - share) * min(1.0, _held(model, replace(step, b=1, context=1)) / device.memory.bytes)
     # What fits need not be searched for.
-    limit = UTILIZATION * device.memory.bytes
-    most = given if given and _held(model, step) <= limit else _most(model, replace(step, b=1), device) // p
+    fits = given and _held(model, step) <= share * device.memory.bytes
+    most = given if fits else _most(model, replace(step, b=1), device, share) // p
     if offline and not most:
         raise InputError("expected a model that fits: its weights and one request take more than the memory")
     total = OFFLINE.get((inputs, outputs)) if offline else None
@@ -335,6 +351,7 @@ def _row(line: Mapping[str, str]) -> Row:
         streamed=source not in ALONE,
         apart="disaggregated" in notes,
         at_random=line["phase"].endswith("server"),
+        **_client(line, name, given),
     )
     return Row(
         id=line["id"],
@@ -352,6 +369,31 @@ def _row(line: Mapping[str, str]) -> Row:
         trusted=line["trust"] == "high" and line["speculative"] in ("", "none"),
         group=f"{source} {line['model']} {device.name}",
     )
+
+
+def _client(line: Mapping[str, str], stack: str, given: int) -> dict[str, Any]:
+    """How the requests of aiconfigurator's samples came: the fields of Requests that say so.
+
+    Lengths of 1024 and 8192 alone are InferenceMAX's (SemiAnalysisAI/InferenceX): benchmark_serving.py with 10 requests
+    for each in flight, all there at once. TensorRT-LLM waited there for more prompts at 1024 and 1024: 20 steps of Llama
+    70B on fewer than 8 devices (benchmarks/70b_fp8_*_trt_slurm.sh at 9596d23d), 40 of DeepSeek-R1 in fp8 on B200 from
+    64 requests (dsr1_fp8_b200_trt.sh at ec7bafaa). The others ran aiperf, whose outputs are all of one length: means
+    over 20 requests for each in flight, at most 2,000, of TensorRT-LLM 1.0 (their decimals count them), else over 10
+    (aiconfigurator's eval/benchmarks/genai_perf_runner.py). vLLM 0.12 answered Llama 8B at up to twice the peak of its
+    device: of the client's 100 different prompts, those that came again were cached.
+    """
+    if line["source"] != "aic-silicon":
+        return {}
+    lengths, held = (line["input_tokens"], line["output_tokens"]), 0
+    if set(lengths) <= {"1024", "8192"}:
+        if stack == "tensorrt-llm" and lengths == ("1024", "1024"):
+            r1 = "DeepSeek-R1" in line["model"] and line["gpu"] == "b200" and line["dtype_weights"] == "fp8" and given >= 64
+            held = 40 * r1 + 20 * ("Llama-3.1-70B" in line["model"] and line["t"] != "8")
+        return {"waves": 10, "held": held}
+    if stack == "vllm":
+        again = 1 - 100 / (12 * given) if "Llama-3.1-8B" in line["model"] and line["engine_version"] == "0.12.0" else 0.0
+        return {"waves": 10, "cached": max(0.0, again)}
+    return {"waves": min(20, 2000 / given) if line["engine_version"] == "1.0.0rc3" else 10, "lockstep": True}
 
 
 def _cache(line: Mapping[str, str], stack: str) -> Any:

@@ -42,9 +42,12 @@ STEP: dict[str, float] = {
     "request_s": 26e-6, "batch_request_s": 13e-6, "exchange_s": 0.39e-6,
 }  # fmt: skip
 FIRST: dict[str, float] = {
-    "first_steps": 5.0, "token_s": 6e-6, "waiting": 0.08, "arrival_s": 0.2e-3, "first_s": 1e-3,
-    "first_s@tensorrt-llm": 11e-3, "first_s@tensorrt-llm@hopper": 68e-3,
+    "first_steps": 1.5, "first_steps@tensorrt-llm": 2.3, "token_s": 6e-6, "waiting": 0.5, "arrival_s": 0.2e-3,
+    "first_s": 1e-3, "first_s@vllm": 8e-3, "first_s@vllm@hopper": 5e-3, "first_s@tensorrt-llm": 11e-3,
+    "first_s@tensorrt-llm@hopper": 50e-3,
 }  # fmt: skip
+#: Of requests in lockstep the steps between them pass twice: before a first token, and not between later ones.
+LOCKSTEP = "first_steps@tensorrt-llm"
 TITLES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
 #: Engines without rows of their own to fit on, with what is known of them otherwise: transformers launches every kernel
 #: (10 us each, of stacks/transformers-eager.toml), three where engines have one, and reads out no graph.
@@ -80,7 +83,8 @@ def stacked(rows: Sequence[Row]) -> list[Many]:
     groups: dict[tuple[Any, ...], list[int]] = defaultdict(list)
     for place, row in enumerate(rows):
         architecture = row.device.architecture if row.device.architecture in ARCHITECTURES else ""
-        key = (row.engine, architecture, row.metric, row.asked.streamed, row.asked.apart, row.total is None)
+        key = (row.engine, architecture, row.metric, row.asked.streamed, row.asked.apart)
+        key = (*key, row.asked.at_random, row.asked.lockstep, row.total is None)
         groups[key].append(place)
     found = []
     for key, places in groups.items():
@@ -91,7 +95,7 @@ def stacked(rows: Sequence[Row]) -> list[Many]:
         }
         asked = {
             name: np.array([float(getattr(row.asked, name)) for row in own])
-            for name in ("concurrency", "input_tokens", "output_tokens", "replicas", "most")
+            for name in ("concurrency", "input_tokens", "output_tokens", "replicas", "most", "waves", "held", "cached")
         }
         requests = replace(own[0].asked, **asked)
         total = None if own[0].total is None else np.array([float(row.total or 0) for row in own])
@@ -132,9 +136,11 @@ def priced(many: Sequence[Many], constants: dict[str, float], rows: int) -> np.n
 
 
 def fit(rows: Sequence[Row]) -> dict[str, float]:
-    """What a step and a prompt take, then what a first token takes more."""
+    """What a step and a prompt take, then what a first token takes more: fitted together, sources that neither is of
+    are priced worse.
+    """
     constants = STEP | FIRST
-    for keys, metrics in ((list(STEP), METRICS[1:]), (list(FIRST), METRICS[:1])):
+    for keys, metrics in (([*STEP, LOCKSTEP], METRICS[1:]), (list(FIRST), METRICS[:1])):
         own = [row for row in rows if row.metric in metrics]
         many, first = stacked(own), np.log([constants[key] for key in keys])
         weights = np.array([WEIGHTS.get(row.metric, 1.0) for row in own])

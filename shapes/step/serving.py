@@ -7,7 +7,7 @@ Between steps it runs the prompts of requests that come in, each as a step that 
     step   = products(running) + attention running + launches + all-reduces(running) + host running
     prompt = products(running + input) - products(running) + attention, passes and all-reduces of the input
     token  = step / tokens accepted a step + (running - 1) prompt / output
-    first  = fixed + steps + input + prompt (1 + waiting (running - 1)) + arrivals
+    first  = fixed + steps + input + prompt (1 + waiting busy) + arrivals
 
 ``products``: sum over products of max(factor x bytes / bandwidth, factor x FLOPs / peak), experts' FLOPs those of their
 tokens and of what they leave empty of a tile. ``passes``: what kernels between products (norms, activations, the
@@ -51,7 +51,7 @@ class ServingStack:
     empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of
     a run whose tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of
     experts; of a first token at all (``first_s``), a token of its prompt and a request in flight. ``first_steps``:
-    decode steps before it. ``waiting``: prompts waited for, a request in flight. ``reserved``: share of its output that
+    decode steps before it. ``waiting``: prompts waited for where others' take all the time. ``reserved``: share of its output that
     a request holds memory for. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" -> metric ->
     measured over predicted, lower and upper, in ``coverage`` of cases.
     """
@@ -261,8 +261,11 @@ def served(
     """
     step = load.step_s(stack, running, 1 + drafted) * (1 + drafted / load.layers)
     added = load.prompt_adds_s(stack, prompt, running) * (not apart)
-    token = step / sum(acceptance**drawn for drawn in range(drafted + 1)) + (running - 1) * added / output
+    accepted = sum(acceptance**drawn for drawn in range(drafted + 1))
+    token = step / accepted + (running - 1) * added / output
     alone = load.launches_s(stack) + load.prompt_adds_s(stack, prompt)
     server = stack.first_s + stack.first_steps * step + stack.token_s * prompt + stack.arrival_s * concurrency
-    first = server + alone * (1 + stack.waiting * (running - 1))
+    # What a request that comes at random finds: others' prompts take this share of the time.
+    busy = 1 - step / accepted / token
+    first = server + alone * (1 + stack.waiting * busy)
     return Served(first, token, running * output / (output * token + added), step, alone)
