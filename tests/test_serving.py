@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import math
 import subprocess
 import sys
 from dataclasses import replace
@@ -36,7 +37,7 @@ LLAMA = {
     "vocab_size": 128256,
 }
 sys.path.insert(0, str(Path(__file__).parents[1] / "reports" / "bench"))
-from serving_rows import NEEDED, Answered, Requests, answered, read_rows  # noqa: E402
+from serving_rows import NEEDED, Answered, Requests, _client, answered, read_rows  # noqa: E402
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "bench" / "serving.py"
 ROW = {
@@ -104,6 +105,55 @@ def test_what_the_memory_does_not_hold_waits_for_its_first_token_alone() -> None
     assert waits.running == 16
     assert waits.token_s < held.token_s
     assert waits.first_s > held.first_s + 2 * 200 * waits.token_s
+
+
+def test_a_first_wave_queues_and_a_mean_holds_its_share_of_it() -> None:
+    steady, short, long = (_served(Requests(64, 1000, 200, waves=waves)) for waves in (math.inf, 10, 20))
+    prompt_s = served(*_priced(Requests(64, 1000, 200)), 64, 1000, 200).prompt_s
+    assert short.first_s - steady.first_s == pytest.approx(63 / 2 * prompt_s / 10)
+    assert long.first_s - steady.first_s == pytest.approx(63 / 2 * prompt_s / 20)
+    assert short.token_s == long.token_s == steady.token_s
+
+
+def test_requests_in_lockstep_wait_for_those_before_them_and_meet_fewer_later() -> None:
+    asked = Requests(64, 1000, 200)
+    stack, load = _priced(asked)
+    alone, plain, lockstep = (
+        _served(one) for one in (Requests(1, 1000, 200, lockstep=True), asked, replace(asked, lockstep=True))
+    )
+    met_s = stack.first_steps * load.prompt_adds_s(stack, 1000, 64)
+    assert plain.token_s - lockstep.token_s == pytest.approx(met_s / 200)
+    assert lockstep.first_s > plain.first_s
+    assert alone.first_s == pytest.approx(_served(Requests(1, 1000, 200)).first_s)
+
+
+def test_prompts_held_back_wait_their_steps_and_cached_ones_run_the_rest() -> None:
+    plain, held, cached = (_served(Requests(64, 4000, 200, **how)) for how in ({}, {"held": 20}, {"cached": 0.9}))
+    step_s = served(*_priced(Requests(64, 4000, 200)), 64, 4000, 200).step_s
+    assert held.first_s - plain.first_s == pytest.approx(20 * step_s)
+    assert cached.first_s < plain.first_s / 2
+    assert step_s < cached.token_s < plain.token_s
+
+
+@pytest.mark.parametrize(
+    ("engine", "model", "t", "lengths", "version", "found"),
+    [
+        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 4, (1024, 1024), "", {"waves": 10, "held": 20}),
+        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 8, (1024, 1024), "", {"waves": 10, "held": 0}),
+        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 4, (1024, 8192), "", {"waves": 10, "held": 0}),
+        ("vllm", "meta-llama/Llama-3.1-70B", 4, (1024, 1024), "", {"waves": 10, "held": 0}),
+        ("tensorrt-llm", "Qwen/Qwen3-32B", 1, (1024, 128), "1.0.0rc3", {"waves": 15.625, "lockstep": True}),
+        ("sglang", "Qwen/Qwen3-32B", 1, (1000, 100), "0.5.6", {"waves": 10, "lockstep": True}),
+        ("vllm", "nvidia/Llama-3.1-8B-Instruct-FP8", 1, (1000, 100), "0.12.0", {"waves": 10, "cached": 1 - 100 / 1536}),
+    ],
+)
+def test_a_row_says_how_its_client_asked(
+    engine: str, model: str, t: int, lengths: tuple[int, int], version: str, found: dict[str, Any]
+) -> None:
+    line = {"source": "aic-silicon", "model": model, "t": str(t), "gpu": "b200", "dtype_weights": "fp8"}
+    line |= {"input_tokens": str(lengths[0]), "output_tokens": str(lengths[1]), "engine_version": version}
+    assert _client(line, engine, 128) == found
+    assert _client(line | {"source": "trtllm-docs"}, engine, 128) == {}
 
 
 def test_requests_all_pass_through_a_steady_state() -> None:

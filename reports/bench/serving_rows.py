@@ -93,8 +93,8 @@ class Requests:
     """What is served: ``concurrency`` requests of ``input_tokens`` and ``output_tokens``, over ``replicas``.
 
     ``most``: requests that a replica's memory holds at once (None: any number). ``streamed``: tokens are sent as they
-    come. ``apart``: other devices run the prompts. How a client asks: ``at_random``: when it likes, and a prompt waits for
-    others as in a queue of random arrivals and even service; ``waves``: requests of the whole run a request in
+    come. ``apart``: other devices run the prompts. How a client asks: ``at_random``: when it likes, and a prompt waits
+    as in a queue of random arrivals and even service; ``waves``: requests of the whole run a request in
     flight, of which the first come at once; ``lockstep``: outputs are of one length, so that those that began one
     after another end so, and each finds the prompts of those before it; ``held``: steps that the engine waits for more
     prompts; ``cached``: share of the prompts' tokens that it has in its cache.
@@ -375,23 +375,31 @@ def _client(line: Mapping[str, str], stack: str, given: int) -> dict[str, Any]:
     """How the requests of aiconfigurator's samples came: the fields of Requests that say so.
 
     Lengths of 1024 and 8192 alone are InferenceMAX's (SemiAnalysisAI/InferenceX): benchmark_serving.py with 10 requests
-    for each in flight, all there at once. TensorRT-LLM waited there for more prompts at 1024 and 1024: 20 steps of Llama
-    70B on fewer than 8 devices (benchmarks/70b_fp8_*_trt_slurm.sh at 9596d23d), 40 of DeepSeek-R1 in fp8 on B200 from
-    64 requests (dsr1_fp8_b200_trt.sh at ec7bafaa). The others ran aiperf, whose outputs are all of one length: means
-    over 20 requests for each in flight, at most 2,000, of TensorRT-LLM 1.0 (their decimals count them), else over 10
-    (aiconfigurator's eval/benchmarks/genai_perf_runner.py). vLLM 0.12 answered Llama 8B at up to twice the peak of its
-    device: of the client's 100 different prompts, those that came again were cached.
+    for each in flight, all there at once. TensorRT-LLM waited there for more prompts at 1024 and 1024: 20 steps of
+    Llama 70B on fewer than 8 devices (benchmarks/70b_fp8_*_trt_slurm.sh at 9596d23d), 40 of DeepSeek-R1 in fp8 on B200
+    from 64 requests (dsr1_fp8_b200_trt.sh at ec7bafaa). The others ran aiperf, whose outputs are all of one length:
+    means over 20 requests for each in flight, at most 2,000, of TensorRT-LLM 1.0 (their decimals count them), else over
+    10 (aiconfigurator's eval/benchmarks/genai_perf_runner.py). vLLM 0.12 answered Llama 8B at up to twice the peak of
+    its device: genai-perf sends few different prompts again and again, which the engine had cached. Nobody states how
+    many; 100 (genai-perf's default, as remembered) was taken in view of those rows.
     """
     if line["source"] != "aic-silicon":
         return {}
     lengths, held = (line["input_tokens"], line["output_tokens"]), 0
     if set(lengths) <= {"1024", "8192"}:
         if stack == "tensorrt-llm" and lengths == ("1024", "1024"):
-            r1 = "DeepSeek-R1" in line["model"] and line["gpu"] == "b200" and line["dtype_weights"] == "fp8" and given >= 64
+            r1 = (
+                "DeepSeek-R1" in line["model"]
+                and line["gpu"] == "b200"
+                and line["dtype_weights"] == "fp8"
+                and given >= 64
+            )
             held = 40 * r1 + 20 * ("Llama-3.1-70B" in line["model"] and line["t"] != "8")
         return {"waves": 10, "held": held}
     if stack == "vllm":
-        again = 1 - 100 / (12 * given) if "Llama-3.1-8B" in line["model"] and line["engine_version"] == "0.12.0" else 0.0
+        again = (
+            1 - 100 / (12 * given) if "Llama-3.1-8B" in line["model"] and line["engine_version"] == "0.12.0" else 0.0
+        )
         return {"waves": 10, "cached": max(0.0, again)}
     return {"waves": min(20, 2000 / given) if line["engine_version"] == "1.0.0rc3" else 10, "lockstep": True}
 

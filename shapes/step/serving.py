@@ -51,9 +51,9 @@ class ServingStack:
     empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of
     a run whose tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of
     experts; of a first token at all (``first_s``), a token of its prompt and a request in flight. ``first_steps``:
-    decode steps before it. ``waiting``: prompts waited for where others' take all the time. ``reserved``: share of its output that
-    a request holds memory for. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" -> metric ->
-    measured over predicted, lower and upper, in ``coverage`` of cases.
+    decode steps before it. ``waiting``: prompts waited for where others' take all the time. ``reserved``: share of its
+    output that a request holds memory for. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" ->
+    metric -> measured over predicted, lower and upper, in ``coverage`` of cases.
     """
 
     name: str
