@@ -65,18 +65,15 @@ class LazyGroup(click.Group):
         try:
             with line():
                 return super().invoke(ctx)
-        except click.UsageError as error:
-            # One line, as for every other mistake: click's own message is four.
+        except Exception as error:
             from sizer.cli.options import say_line, usage_text
 
-            say_line(usage_text(error))
-        except Exception as error:
-            said = error if isinstance(error, InputError) else blamed(error)
-            if said is None:
+            if isinstance(error, click.UsageError):  # one line, as for every other mistake: click's own message is four
+                say_line(usage_text(error))
+            elif said := error if isinstance(error, InputError) else blamed(error):
+                say_line(str(said))
+            else:
                 raise
-            from sizer.cli.options import say_line
-
-            say_line(str(said))
         ctx.exit(2)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from shapes.errors import InputError
 from sizer.readers.reading import Config, Values, recipe_of
-from sizer.readers.shell.words import ARITHMETIC
+from sizer.readers.shell.words import OPERATORS
 
 #: Functions that are followed in one file, each of which may call others.
 MAX_CALLS = 1000
@@ -91,7 +91,7 @@ class _Code:
                 one, other = self._value(node.left, names), self._value(node.right, names)
                 if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
                     return None
-                return one / other if isinstance(node.op, ast.Div) else ARITHMETIC[type(node.op)](one, other)
+                return one / other if isinstance(node.op, ast.Div) else OPERATORS[type(node.op)](one, other)
             return ast.literal_eval(node)
         except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
             return None

@@ -382,16 +382,13 @@ class Variables:
         return int(value[0] if value else "")
 
 
-ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
+#: What an operator of an expression does with its two sides.
+OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
     ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b,
     ast.Mod: operator.mod,
-}
-
-
-COMPARED: dict[type[ast.cmpop], Callable[[Any, Any], Any]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -421,14 +418,14 @@ def _evaluated(node: ast.expr, items: int, integer: Callable[[str], int]) -> Any
         value = integer(node.id)
     elif isinstance(node, ast.List) and items and all(isinstance(one, int) for one in inner):
         value = inner
-    elif isinstance(node, ast.BinOp) and type(node.op) in ARITHMETIC:
+    elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
         one, other = inner
         repeated = isinstance(one, list) and isinstance(other, int)
         if len(one) * other > items if repeated else type(one) is not type(other):
             raise ValueError
-        value = ARITHMETIC[type(node.op)](one, other)
+        value = OPERATORS[type(node.op)](one, other)
     elif isinstance(node, ast.Compare) and len(inner) == 2:
-        value = int(COMPARED[type(node.ops[0])](*inner))
+        value = int(OPERATORS[type(node.ops[0])](*inner))
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
         value = -inner[0]
     else:
