@@ -75,7 +75,7 @@ def test_no_candidate_beats_the_front_in_both() -> None:
 
 @pytest.mark.slow
 def test_the_shortlist_keeps_what_decodes_best_of_a_large_space(monkeypatch: pytest.MonkeyPatch) -> None:
-    words: dict[str, Any] = {"what": "model", "limits": Limits(0.02), "serving": {"b": 64, "context": 8192}}
+    words: dict[str, Any] = {"what": "model", "limits": Limits(0.02, tp_ready=1), "serving": {"b": 64, "context": 8192}}
     short = search({"model_type": "gpt2", "n_embd": 2560, "n_head": 32, "n_layer": 32}, **words)
     assert short.considered > len(short.ranked)
     monkeypatch.setattr("sizer.searching.pricing.SHOWN", 10_000)
