@@ -306,3 +306,20 @@ def test_adapters_and_heads_of_several_codebooks_are_counted() -> None:
     assert (found.heads, found.embedding_tables) == (4, 4)
     heads = [one for one in operators(found, Workload(b=1, s=32)) if one.name == "lm_head"]
     assert {one.count for one in heads} == {4}
+
+
+def test_of_texts_paired_with_images_both_towers_are_there() -> None:
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2}
+    vision = {**sizes, "image_size": 64, "patch_size": 16, "projection_dim": 16}
+    text = {**sizes, "vocab_size": 64, "max_position_embeddings": 77, "projection_dim": 16}
+    given = {"model_type": "clip", "text_config": text, "vision_config": vision, "projection_dim": 16}
+    config = transformers.CONFIG_MAPPING["clip"](**{key: given[key] for key in given if key != "model_type"})
+    with torch.device("meta"):
+        built = transformers.CLIPModel(config)
+    for named in ({}, {"architectures": ["CLIPModel"]}):
+        report = check({**config.to_dict(), **named}, device="h100-sxm")
+        assert report.model.parameters == sum(one.numel() for one in built.parameters())
+        assert {one.module for one in report.model.unproven} == {
+            "vision_model.embeddings.patch_embedding",
+            "visual_projection",
+        }

@@ -217,8 +217,10 @@ def model_class(settings: Any, where: str) -> type[Any]:
         found = getattr(transformers, name, None) if isinstance(name, str) else None
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
-    translating = getattr(settings, "is_encoder_decoder", False)
-    for auto in sorted(NAMES["classes"]["auto"], key=lambda name: translating and "Seq2Seq" not in name):
+    translating, pairs = getattr(settings, "is_encoder_decoder", False), hasattr(settings, "logit_scale_init_value")
+    # Of what pairs texts with images a classifier is a part.
+    autos = [name for name in NAMES["classes"]["auto"] if not pairs or name == "AutoModel"]
+    for auto in sorted(autos, key=lambda name: translating and "Seq2Seq" not in name):
         mapping = getattr(transformers, auto)._model_mapping
         if type(settings) in mapping:
             held: Any = mapping[type(settings)]

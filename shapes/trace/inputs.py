@@ -49,6 +49,8 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
     inputs = {"input_ids": _tokens(b * getattr(model, "num_codebooks", 1), s)}
     if "attention_mask" in accepted:
         inputs["attention_mask"] = torch.ones((b, s), dtype=torch.long, device="meta")
+    if hasattr(settings, "logit_scale_init_value"):  # as CLIP, which compares texts with images
+        inputs["pixel_values"] = torch.empty((b, *_image(settings)), dtype=model.dtype, device="meta")
     return inputs
 
 
