@@ -316,8 +316,8 @@ def test_of_texts_paired_with_images_both_towers_are_there() -> None:
     config = transformers.CONFIG_MAPPING["clip"](**{key: given[key] for key in given if key != "model_type"})
     with torch.device("meta"):
         built = transformers.CLIPModel(config)
-    for named in ({}, {"architectures": ["CLIPModel"]}):
-        report = check({**config.to_dict(), **named}, device="h100-sxm")
+    for said in ({}, {"architectures": ["CLIPModel"]}):
+        report = check({**config.to_dict(), **said}, device="h100-sxm")
         assert report.model.parameters == sum(one.numel() for one in built.parameters())
         assert {one.module for one in report.model.unproven} == {
             "vision_model.embeddings.patch_embedding",

@@ -50,7 +50,9 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
     if "attention_mask" in accepted:
         inputs["attention_mask"] = torch.ones((b, s), dtype=torch.long, device="meta")
     if hasattr(settings, "logit_scale_init_value"):  # as CLIP, which compares texts with images
-        inputs["pixel_values"] = torch.empty((b, *_image(settings)), dtype=model.dtype, device="meta")
+        inputs["pixel_values"] = torch.empty(
+            (b, *_image(settings)), dtype=next(model.parameters()).dtype, device="meta"
+        )
     return inputs
 
 
