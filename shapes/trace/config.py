@@ -217,16 +217,21 @@ def model_class(settings: Any, where: str) -> type[Any]:
         found = getattr(transformers, name, None) if isinstance(name, str) else None
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
-    translating, pairs = getattr(settings, "is_encoder_decoder", False), hasattr(settings, "logit_scale_init_value")
-    # Of what pairs texts with images a classifier is a part.
-    autos = [name for name in NAMES["classes"]["auto"] if not pairs or name == "AutoModel"]
-    for auto in sorted(autos, key=lambda name: translating and "Seq2Seq" not in name):
+    for auto in _autos(settings):
         mapping = getattr(transformers, auto)._model_mapping
         if type(settings) in mapping:
             held: Any = mapping[type(settings)]
             first: type[Any] = held[0] if isinstance(held, (tuple, list)) else held
             return first
     raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
+
+
+def _autos(settings: Any) -> list[str]:
+    """transformers' classes of classes, in the order in which one is looked for."""
+    if hasattr(settings, "logit_scale_init_value"):  # of what compares texts with images a classifier is a part
+        return ["AutoModel"]
+    translating = getattr(settings, "is_encoder_decoder", False)
+    return sorted(NAMES["classes"]["auto"], key=lambda name: translating and "Seq2Seq" not in name)
 
 
 def build(

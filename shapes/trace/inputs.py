@@ -31,6 +31,9 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
         inputs["decoder_input_ids"] = _tokens(b, decoder_s or s)
     if "use_cache" in accepted:
         inputs["use_cache"] = False
+    if hasattr(settings, "logit_scale_init_value"):  # as CLIP, which compares texts with images
+        dtype = next(model.parameters()).dtype
+        inputs["pixel_values"] = torch.empty((b, *_image(settings)), dtype=dtype, device="meta")
     return inputs
 
 
@@ -49,10 +52,6 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
     inputs = {"input_ids": _tokens(b * getattr(model, "num_codebooks", 1), s)}
     if "attention_mask" in accepted:
         inputs["attention_mask"] = torch.ones((b, s), dtype=torch.long, device="meta")
-    if hasattr(settings, "logit_scale_init_value"):  # as CLIP, which compares texts with images
-        inputs["pixel_values"] = torch.empty(
-            (b, *_image(settings)), dtype=next(model.parameters()).dtype, device="meta"
-        )
     return inputs
 
 
