@@ -97,7 +97,7 @@ class _Code:
             return None
 
     def _call(self, node: ast.Call, names: Values) -> Any:
-        """A call's keywords, its first text as ``name``, over what it is of: ``from_pretrained("a/b").config(c=1)``."""
+        """Keywords, the first text as ``name``, over those of the call before: ``from_pretrained("a").config(c=1)``."""
         said = ast.unparse(node.func)
         given = {one.arg or "": value for one in node.keywords if (value := self._value(one.value, names)) is not None}
         if said in self.functions:
