@@ -20,8 +20,7 @@ import sizer
 from shapes.device import load_device
 from shapes.model import Unproven
 from sizer.answers.operator_table import ops_of_subject
-from sizer.checking import check_subject
-from sizer.checking.checks import step_time
+from sizer.checking.checks import check_subject, step_time
 from sizer.checking.findings import Checked
 from sizer.cli import main
 from sizer.render import render

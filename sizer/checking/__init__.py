@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from shapes.workload import WorkloadKeywords
     from sizer.checking.findings import Report
 
-__all__ = ["check", "check_subject"]
-
 
 def check(
     config: object,

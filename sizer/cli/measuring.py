@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from shapes.errors import InputError, refuse
+from shapes.errors import InputError, read_bounded, read_text, refuse
 from shapes.frozen import Named, Names, Values
 from shapes.program import install
 from sizer.cli.options import (
@@ -75,15 +75,13 @@ def bench(asked: Asked) -> None:
     `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products. Results go to the store at once: the same command
     again goes on where this one was stopped.
     """
+    from sizer.answers.bench import SUSTAINED, every_suite
+
     everything = asked.config == "all"
     if everything:
-        from sizer.answers.bench import every_suite
-
         asked.suites, asked.config = every_suite(), None
         asked.time_limit = asked.time_limit or 60 * asked.minutes
     _refuse(asked)
-    from sizer.answers.bench import SUSTAINED
-
     settings: Values = {**SUSTAINED} if asked.sustained else {}
     settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
     if asked.dry_run:
@@ -305,7 +303,6 @@ def import_(path: str | None, /, sources: Names, **asked: Any) -> None:
 
 def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] | tuple[Dataset, ...]:
     """The measurements of an export or of another store; datasets of a folder or of another program's file."""
-    from shapes.errors import read_bounded, read_text
     from shapes.measure.dataset import read_datasets
     from shapes.measure.others import read_others
     from shapes.measure.record import MAX_IMPORT, packed_lines, read_export

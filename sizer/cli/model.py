@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shapes.engines import ALIASES, FORMATS, USES, list_engines
-from shapes.errors import refuse
+from shapes.errors import read_bounded, refuse
 from shapes.workload import option_of
 from sizer.cli.options import (
     Asked,
@@ -122,7 +122,6 @@ def _demand(asked: Asked, *words: str) -> None:
 
 def _times(said: str) -> float | StepTimes:
     """Seconds as they were given, or those that a log holds."""
-    from shapes.errors import read_bounded
     from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
 
     if (found := seconds(said)) is not None:

@@ -13,7 +13,6 @@ from shapes.model import ModelShape
 from shapes.recipes import RECIPES
 from shapes.workload import modules
 from sizer.readers import expressions
-from sizer.readers.expressions import check_allowed
 from sizer.readers.loading import Tree
 from sizer.readers.megatron.models import build
 from sizer.readers.reading import (
@@ -312,7 +311,7 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     held |= {"_layers": model.layers // held.get("pipeline_model_parallel_size", 1), "_stacks": len(model.stacks)}
     held |= {"_p2p": fields.flag("overlap_p2p_comm"), "_experts": model.moe is not None}
     held["_fp8"] = bool(fields.raw("fp8_format", "fp8", default=None))
-    check_allowed(row["allowed"], row, held, fields)
+    expressions.check_allowed(row["allowed"], row, held, fields)
     found, _ = expressions.workload(row, held, fields)
     if held["_fp8"]:
         recipe = fields.text("fp8_recipe")
