@@ -100,7 +100,7 @@ def test_a_key_that_the_file_lacks_is_said_as_an_option() -> None:
     ("changed", "reason"),
     [
         ({"vocab_size": 50257, "n_layer": 12}, "released checkpoint"),
-        ({"n_head": 11, "n_embd": 770, "n_inner": 3080, "vocab_size": 50304}, "padding"),
+        ({"n_head": 11, "n_embd": 770, "n_inner": 3080, "vocab_size": 50304}, "more than pad"),
         ({"vocab_size": 65, "n_embd": 64, "n_head": 1, "n_positions": 64}, "parameters by"),
     ],
 )

@@ -101,6 +101,8 @@ SAID: list[tuple[str, str]] = [
     ("calibrate --seed 3", "--seed is now 0 always"),
     ("store list --store a.db", "sizer store --store FILE list"),
     # Options, values and commands of other programs (Megatron-LM, transformers, vLLM, axolotl, Lightning, DeepSpeed).
+    (f"check {G} --baseline nope.json", "nope.json: cannot be read: No such file"),
+    (f"check {G} --baseline {L}", "as --write-baseline makes it"),
     (f"check --model {G}", "use the CONFIG argument"),
     ("check --model-name-or-path Qwen/Qwen3-8B", "use the CONFIG argument"),
     (f"check {G} --fp8", "use --dtype fp8"),

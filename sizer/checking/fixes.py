@@ -182,7 +182,7 @@ def _unsafe(subject: Subject, change: Change, wanted: Subject, path: str) -> str
     reasons = {
         "a released checkpoint has these dimensions": dims and _released(subject, path),
         "the tokenizer needs its tokens": "vocab" in dims and smaller,
-        "it is no padding of the vocabulary or a width": smaller or not dims.keys() <= set(PADDED),
+        "it does more than pad a vocabulary or width": smaller or not dims.keys() <= set(PADDED),
         f"it changes the parameters by {grown:.1%}": grown > SAME_SIZE,
         f"{' and '.join(trained)} changes what is trained": trained,
     }

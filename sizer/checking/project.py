@@ -283,8 +283,9 @@ class Accepted:
 
 def load_accepted(file: str) -> Accepted:
     """A baseline written by ``write_accepted``; InputError for anything else."""
+    data = read_bounded(Path(file), MOST_ACCEPTED)
     try:
-        content = json.loads(read_bounded(Path(file), MOST_ACCEPTED).decode("utf-8"))
+        content = json.loads(data)
         entries = [tuple(one[key] for key in _KEYS) for one in content["findings"]]
         severities: dict[Any, Severity] = {tuple(entry[:-1]): entry[-1] for entry in entries}
         known = content["version"] == VERSION and {*severities.values()} <= {*SEVERITIES}
