@@ -131,23 +131,6 @@ BASES: dict[str, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.5 + 1 
 BASES |= {f"{name}-16": BASES[name] for name in ("int8", "nf4")} | {"release": 2.0}
 
 
-def check_choices(method: str | None, base: str | None, targets: str | None, *, train: bool) -> None:
-    """InputError for a method, base or combination that there is not."""
-    if method is base is targets is None:
-        return
-    adapted, adapters = method in ("lora", "qlora"), "expected it with --finetune lora or qlora"
-    narrow = "expected nf4 or int8 with qlora, or either with -16 (lora has a bf16 base)"
-    for refused, key, value, expected in (
-        (method not in (None, *METHODS), "finetune", method, f"expected one of {', '.join(METHODS)}"),
-        (method is not None and not train, "finetune", method, "expected no fine-tuning with a phase of inference"),
-        (base not in (None, *BASES), "base", base, f"expected one of {', '.join(BASES)}"),
-        (base is not None and not adapted, "base", base, adapters),
-        (method == "qlora" and base == "bf16", "base", base, narrow),
-        (targets is not None and not adapted, "lora_targets", targets, adapters),
-    ):
-        refuse(refused, expected, key, value)
-
-
 class Option(NamedTuple):
     """How people say a field of ``Workload``: on the command line, as a keyword, in a file.
 
@@ -247,7 +230,7 @@ class Workload(AsJson):
             elif one.choices:
                 one_of(value, one.choices, key)
         saving(self.checkpointing)
-        check_choices(self.finetune, self.base, self.lora_targets, train=self.train)
+        self._check_tuning()
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
         loads = isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS
@@ -256,6 +239,23 @@ class Workload(AsJson):
         self._demand(overlaps, "no_overlap", f"expected none, or some of {', '.join(NOT_OVERLAPPED)}")
         self._demand(self.images is None or self.image_sizes is not None, "images", "expected count x height x width")
         self._check_serving()
+
+    def _check_tuning(self) -> None:
+        """InputError for a method, base or combination that there is not."""
+        method, base, targets = self.finetune, self.base, self.lora_targets
+        if method is base is targets is None:
+            return
+        adapted, adapters = method in ("lora", "qlora"), "expected it with --finetune lora or qlora"
+        narrow = "expected nf4 or int8 with qlora, or either with -16 (lora has a bf16 base)"
+        for holds, key, expected in (
+            (method in (None, *METHODS), "finetune", f"expected one of {', '.join(METHODS)}"),
+            (method is None or self.train, "finetune", "expected no fine-tuning with a phase of inference"),
+            (base in (None, *BASES), "base", f"expected one of {', '.join(BASES)}"),
+            (base is None or adapted, "base", adapters),
+            (method != "qlora" or base != "bf16", "base", narrow),
+            (targets is None or adapted, "lora_targets", adapters),
+        ):
+            self._demand(holds, key, expected)
 
     def _check_serving(self) -> None:
         drafts = type(self.speculative) is int and self.speculative >= 0

@@ -72,20 +72,15 @@ def verify(kernel: Kernel) -> float:
     return error
 
 
-def warm_up(batch: Callable[[], Array], now: Callable[[], float], *, least_s: float, most_s: float) -> int:
-    """Run batches until two successive medians agree within STEADY and ``least_s`` is over, or until ``most_s``.
-
-    Returns how many batches ran (at least two).
-    """
+def warm_up(batch: Callable[[], Array], now: Callable[[], float], *, least_s: float, most_s: float) -> None:
+    """Run batches until two successive medians agree within STEADY and ``least_s`` is over, or until ``most_s``."""
     start = now()
     before = float(np.median(batch()))
-    batches = 1
     while True:
         after = float(np.median(batch()))
-        batches += 1
         spent = now() - start
         if spent >= most_s or (spent >= least_s and abs(after - before) <= STEADY * after):
-            return batches
+            return
         before = after
 
 
