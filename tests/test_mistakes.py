@@ -170,6 +170,13 @@ SAID: list[tuple[str, str]] = [
     ("diff --git HEAD", "not a git repository"),
     ("explain SZ101 SZ102", "one rule"),
     ("devices h100-smx", "nearest: h100-sxm"),
+    (f"check {G} --config-format hf", "did you mean huggingface?"),
+    (f"check {G} --stack deepspeed", "pytorch-ddp, with --zero"),
+    (f"memory {L} --phase decode --weights q4_k_m", "did you mean int4?"),
+    (f"memory {G} --loss liger", "did you mean fused?"),
+    (f"check {G} --precision 16", "did you mean mixed-16?"),
+    (f"check {G} --optimizer adamw_bnb_8bit", "did you mean adamw-8bit?"),
+    (f"check {G} --workload foo=1", "expected one of attention, b (microbatch)"),
     ("store ls", "Did you mean 'list'?"),
     ("bench -m 1024", "-n: expected a size"),
 ]
