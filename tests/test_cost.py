@@ -504,6 +504,15 @@ def test_collectives_over_pcie_5_are_those_of_the_devices_own_table(
     assert (cost.tier, cost.source) == ("fitted", "predicted:rtx-pro-6000-server")
 
 
+@pytest.mark.parametrize("name", ["rtx-pro-6000", "rtx-5090"])
+def test_collectives_over_pcie_5_are_those_measured_on_the_same_architecture(name: str) -> None:
+    """L40S's eight ranks reach a twentieth of PCIe 4; RTX PRO 6000 Server's more than a third of PCIe 5 (NCCL 2.29)."""
+    device, server = load_device(name), load_device("rtx-pro-6000-server")
+    long = Collective("tensor_parallel.all_reduce", "forward", "all_reduce", 1 << 27, 4)
+    assert predict(long, device).seconds == pytest.approx(predict(long, server).seconds, rel=0.01)
+    assert gemm_constants(device, "bf16")[1].device == "l40s"
+
+
 def test_a_groups_latency_grows_with_its_ranks_beyond_those_measured() -> None:
     constants = collective_constants(load_device("h100-sxm"), "all_gather")
     latencies = [constants.among(ranks)[0] for ranks in (2, 3, 4, 8, 16, 72)]

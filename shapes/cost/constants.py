@@ -167,7 +167,7 @@ def relative(device: Device, table: str = "bf16") -> Device:
     if table in device.cost:
         return device
     known = list_devices()
-    fitted = [load_device(name) for name in FITTED if name in known]
+    fitted = [load_device(name) for name in (*FITTED, *CARRY.linked) if name in known]
 
     def those(key: str, value: str | None) -> list[Device]:
         alike = [other for other in fitted if getattr(other, key) == value]
