@@ -11,7 +11,7 @@ DTYPES: tuple[str, ...] = get_args(Dtype)
 
 #: Bytes an element takes in memory. tf32 is fp32 in memory: only the multiplier is narrower. Scales of blocks are left
 #: out; nvfp4's half byte counts as a whole one here, in products that arithmetic bounds.
-BYTES: dict[str, int] = {
+BYTES = {
     "fp64": 8,
     "fp32": 4,
     "tf32": 4,

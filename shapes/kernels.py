@@ -53,15 +53,16 @@ class Takes:
 
     def run(self, kernel: str, d_qk: int, d_v: int) -> Run | str:
         """How ``kernel`` runs these head dimensions, or why it does not take them."""
-        if (d_qk, d_v) in self.pairs:
-            return Run(kernel, d_qk, d_v, None, (), self.built, self.source, self.verified)
-        aligned = next_multiple(max(d_qk, d_v), self.multiple)
-        copied = aligned if d_qk % self.multiple or d_v % self.multiple else None
-        if reason := self._refusal(aligned, copied):
-            return reason
-        bucket = next((built for built in self.built if built >= aligned), aligned)
-        # Without a list of what it is built for, each dimension is computed as it is.
-        qk, v = (bucket, bucket) if self.built else (next_multiple(one, self.multiple) for one in (d_qk, d_v))
+        qk, v, copied = d_qk, d_v, None
+        if (d_qk, d_v) not in self.pairs:
+            aligned = next_multiple(max(d_qk, d_v), self.multiple)
+            copied = aligned if d_qk % self.multiple or d_v % self.multiple else None
+            if reason := self._refusal(aligned, copied):
+                return reason
+            # Without a list of what it is built for, each dimension is computed as it is.
+            qk, v = (next_multiple(one, self.multiple) for one in (d_qk, d_v))
+            if self.built:
+                qk = v = next((built for built in self.built if built >= aligned), aligned)
         return Run(kernel, qk, v, copied, (), self.built, self.source, self.verified)
 
     def _refusal(self, aligned: int, copied: int | None) -> str:

@@ -127,7 +127,7 @@ METHODS = ("full", "lora", "qlora", "frozen-base")
 #: and LLaMA-Factory have it; else it is in fp32, and with it the hidden states: peft's prepare_model_for_kbit_training.
 #: fp8: as Transformer Engine keeps a matrix and multiplies it. release: each matrix as a quantised release has it, the
 #: rest in 16 bits.
-BASES: dict[str, float] = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
+BASES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
 BASES |= {f"{name}-16": BASES[name] for name in ("int8", "nf4")} | {"release": 2.0}
 
 
@@ -472,7 +472,7 @@ def _options() -> Mapping[str, Option]:
 OPTIONS = _options()
 WORKLOAD_FIELDS = tuple(one.name for one in fields(Workload))
 #: A field -> what people call it, as reports and options do; the others go by their own names.
-WORDS: dict[str, str] = {key: one.word for key, one in OPTIONS.items() if one.word is not None}
+WORDS = {key: one.word for key, one in OPTIONS.items() if one.word is not None}
 _LETTERS = {word: letter for letter, word in WORDS.items()}
 
 

@@ -11,7 +11,6 @@ GLM-5's decode steps are off by 3% (SGLang); vLLM's take longer on the host, Ten
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -80,7 +79,7 @@ def _attention(one: Sizes, c: Numbers, units: int) -> Parts:
 
 
 #: Seconds of the launch, of moving and of arithmetic of one run, by its sizes, constants and the device's units.
-FORMS: dict[str, Callable[[Sizes, Numbers, int], Parts]] = {
+FORMS = {
     "index_scores": _scores,
     "index_decode": _paged,
     "top_k": _top_k,

@@ -59,11 +59,11 @@ _FACTS = content(DATA / "operators.toml")
 RUNS: Mapping[str, Sequence[tuple[Phase, CollectiveName]]] = _FACTS["collectives"]
 #: Tensors that a memory-bound kernel reads and writes: forward, then backward.
 Passes = tuple[int, int, int, int]
-ONCE: Passes = (1, 1, 1, 1)
-NORM: Passes = (1, 1, 2, 1)
-GATED: Passes = (2, 1, 3, 2)
+ONCE = (1, 1, 1, 1)
+NORM = (1, 1, 2, 1)
+GATED = (2, 1, 3, 2)
 #: A dropout's mask is written, and read again.
-DROPOUT: Passes = (1, 2, 2, 1)
+DROPOUT = (1, 2, 2, 1)
 
 
 @frozen

@@ -6,7 +6,7 @@ compressed-tensors' defaults. The towers before a text tower keep 16 bits.
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any
@@ -309,7 +309,7 @@ def _shared(weights: Fields) -> tuple[str, tuple[int, int]]:
     return strategy, (rows, size if size and "group" in strategy else columns)
 
 
-METHODS: dict[str, Callable[[Fields], Found]] = {
+METHODS = {
     "auto-round": _by_groups,
     "awq": _by_groups,
     "bitsandbytes": _bitsandbytes,

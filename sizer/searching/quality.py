@@ -22,7 +22,7 @@ from sizer.searching.pricing import Progress, estimates
 from sizer.searching.space import EQUAL, Candidates, Limits, Space
 from sizer.searching.spaces import counts
 
-FITS: Mapping[str, Any] = content(Path(__file__).with_name("quality.toml"))
+FITS = content(Path(__file__).with_name("quality.toml"))
 #: Shapes within this factor of the baseline's are published practice; candidates are made as far as the other, so that
 #: what a bound costs is known.
 PRACTICE, MADE = 2.0, 3.0
