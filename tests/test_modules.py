@@ -17,6 +17,7 @@ from sizer.subject import read_subject
 torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 # after the skip
 from torch.nn import functional  # noqa: E402
+from torch.nn.attention import flex_attention as flexible  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 IDS = torch.zeros(2, 64, dtype=torch.long)
@@ -107,6 +108,50 @@ def test_a_mask_that_a_module_makes_is_what_it_lets_through(mask: Any) -> None:
     attention = subject.whole().attention
     assert attention is not None
     assert (attention.causal, getattr(attention, "window", None)) == (True, None)
+
+
+def causal(_b: Any, _h: Any, q: Any, k: Any) -> Any:
+    return q >= k
+
+
+def sliding(_b: Any, _h: Any, q: Any, k: Any) -> Any:
+    return (q >= k) & (q - k < 16)
+
+
+def block_mask(seen: Callable[..., Any], s: int) -> Any:
+    return flexible.create_block_mask(seen, None, None, s, s, device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("how", "form"),
+    [
+        (lambda s: {"block_mask": block_mask(causal, s)}, (True, None)),
+        (lambda s: {"block_mask": block_mask(sliding, s), "scale": 0.1, "enable_gqa": True}, (True, 16)),
+        (lambda _: {"score_mod": lambda one, _b, _h, q, k: torch.where(q >= k, one, -float("inf"))}, (True, None)),
+        (
+            lambda s: {"score_mod": lambda one, _b, _h, q, k: one - (q - k), "block_mask": block_mask(causal, s)},
+            (True, None),
+        ),
+        (lambda _: {}, (False, None)),
+    ],
+    ids=["mask", "window", "scores", "both", "none"],
+)
+def test_flex_attention_sees_what_its_mask_and_its_scores_let_through(how: Any, form: tuple[bool, int | None]) -> None:
+    class Flexible(Attend):
+        def forward(self, x: Any) -> Any:
+            b, s, h = x.shape
+            q, k, v = (y.view(b, s, 6, -1).transpose(1, 2) for y in self.c_attn(x).split(h, dim=2))
+            out, _ = flexible.flex_attention(q, k, v, return_lse=True, **how(s))
+            return self.c_proj(out.transpose(1, 2).reshape(b, s, h))
+
+    module, code = Nano(), flexible.flex_attention.__code__
+    for block in module.h:
+        block.attn = Flexible(None)
+    subject = read_subject(module, example_inputs=IDS, dtype="bf16")
+    attention = subject.whole().attention
+    assert attention is not None
+    assert (attention.causal, getattr(attention, "window", None)) == form
+    assert flexible.flex_attention.__code__ is code
 
 
 def test_a_mask_of_unknown_form_is_not_proven() -> None:
