@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
 from shapes.frozen import Named, Values, frozen
@@ -44,10 +44,7 @@ class MemoryBound:
     phase: Literal["forward", "dgrad"] = "forward"
     dtype: str = "bf16"
     kind: Literal["memory_bound"] = "memory_bound"
-
-    @property
-    def flops(self) -> int:
-        return 0
+    flops: ClassVar[int] = 0
 
     @property
     def bytes(self) -> int:

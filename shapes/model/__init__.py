@@ -105,13 +105,13 @@ def parameter_count(tensors: Iterable[ParameterTensor]) -> int:
 
 
 def linear_tensors(
-    linear: Linear, t: int = 1, copies: int = 1, role: Role = "other", *, expert: bool = False
+    linears: Linears, t: int = 1, copies: int = 1, role: Role = "other", *, expert: bool = False
 ) -> EachTensor:
-    """A linear layer's matrix [out, in] and bias on one of ``t`` ranks."""
-    own = linear.on_shard(t)
-    yield ParameterTensor(own.name, (own.out_features, own.in_features), copies, role, expert, own.weights)
-    if own.bias:
-        yield ParameterTensor(f"{own.name}.bias", (own.out_features,), copies, role, expert)
+    """Linear layers' matrices [out, in] and biases on one of ``t`` ranks."""
+    for own in (linear.on_shard(t) for linear in linears):
+        yield ParameterTensor(own.name, (own.out_features, own.in_features), copies, role, expert, own.weights)
+        if own.bias:
+            yield ParameterTensor(f"{own.name}.bias", (own.out_features,), copies, role, expert)
 
 
 def named_vectors(extra: Vectors, copies: int = 1, role: Role = "other") -> EachTensor:
@@ -132,12 +132,10 @@ def _vectors(block: Block, t: int) -> Iterator[Vectors]:
 def block_tensors(block: Block, hidden: int, t: int = 1, e: int = 1, *, active: bool = False) -> EachTensor:
     """All of ``block.count`` layers' tensors on one of ``t`` x ``e`` ranks; ``active``: of its experts only top_k."""
     layers, mlp = block.count, block.mlp
-    for linear in block.linears(hidden):
-        yield from linear_tensors(linear, t, layers, "block")
+    yield from linear_tensors(block.linears(hidden), t, layers, "block")
     if isinstance(mlp, MoeShape):
         experts = mlp.top_k if active else mlp.experts // e
-        for linear in block.expert_linears(hidden):
-            yield from linear_tensors(linear, t, layers * experts, "block", expert=True)
+        yield from linear_tensors(block.expert_linears(hidden), t, layers * experts, "block", expert=True)
         if mlp.router_parameters:
             yield ParameterTensor("moe.router.other", (mlp.router_parameters,), layers, "block")
     for vectors in _vectors(block, t):
@@ -150,8 +148,7 @@ def block_tensors(block: Block, hidden: int, t: int = 1, e: int = 1, *, active: 
 
 def stack_front(stack: Stack, t: int = 1) -> EachTensor:
     """Parameters before a stack's first layer: patch embeddings, learned positions, the embedding's norm."""
-    for linear in stack.front:
-        yield from linear_tensors(linear, t)
+    yield from linear_tensors(stack.front, t)
     if stack.positions:
         yield ParameterTensor("positions", (stack.positions, stack.hidden), 1, "embedding")
     if stack.embedding_norm:
@@ -162,7 +159,7 @@ def stack_front(stack: Stack, t: int = 1) -> EachTensor:
 def stack_end(stack: Stack) -> EachTensor:
     """What collapses the streams after a stack's last layer, and the norm there."""
     if stack.streams:
-        yield from linear_tensors(stack.streams.head(stack.hidden))
+        yield from linear_tensors((stack.streams.head(stack.hidden),))
         yield ParameterTensor("streams.head.scale", (stack.streams.number + 1,), 1, "other")
     if stack.final_norm:
         yield ParameterTensor("final_norm", (stack.hidden,), stack.final_norm, "other")
@@ -249,14 +246,12 @@ class ModelShape:
     def front_tensors(self, t: int = 1) -> EachTensor:
         """Parameters of the first pipeline stage before its stacks' fronts and layers, on one of ``t`` ranks."""
         yield from self.embedding_tensors(t)
-        for linear in self.entry_linears:
-            yield from linear_tensors(linear, t)
+        yield from linear_tensors(self.entry_linears, t)
         for tower in self.towers:
             yield from stack_front(tower.stack)
             for block in tower.stack.kinds:
                 yield from block_tensors(block, tower.stack.hidden)
-            for linear in tower.behind:
-                yield from linear_tensors(linear)
+            yield from linear_tensors(tower.behind)
         if self.layer_channels:
             yield ParameterTensor("layer_embedding", (-(-self.layer_vocab // t), self.layer_channels), 1, "embedding")
             yield ParameterTensor("layer_input.norm", (self.layer_channels // self.main.layers,), 1, "other")
@@ -282,11 +277,10 @@ class ModelShape:
 
     def end_tensors(self, t: int = 1) -> EachTensor:
         """Parameters of the last stage after its stacks' ends, on one of ``t`` ranks; tied heads have no matrix."""
-        for linear in self.before_head:
-            yield from linear_tensors(linear, t)
+        yield from linear_tensors(self.before_head, t)
         yield from named_vectors(self.extra)
         if self.head_linear is not None:
-            found = linear_tensors(self.head_linear, t, self.heads, role="head")
+            found = linear_tensors((self.head_linear,), t, self.heads, role="head")
             yield from (tensor for tensor in found if not (self.tied and tensor.is_matrix))
 
     def tensors(self, *, active: bool = False) -> EachTensor:

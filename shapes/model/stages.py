@@ -253,8 +253,7 @@ def trained_block(block: Block, hidden: int, workload: Workload) -> EachTensor:
         yield from block_tensors(block, hidden, workload.t, workload.e)
         return
     for linear in block.linears(hidden):
-        for adapter in adapters(linear, workload):
-            yield from linear_tensors(adapter, workload.t, block.count, "block")
+        yield from linear_tensors(adapters(linear, workload), workload.t, block.count, "block")
 
 
 def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> Tensors:
@@ -274,7 +273,7 @@ def trained_ends(model: ModelShape, workload: Workload, stage: Stage = "last") -
         return tuple(model.end_tensors(workload.t))
     if workload.finetune != "frozen-base" or model.head_linear is None:
         return ()
-    return tuple(linear_tensors(model.head_linear, workload.t, role="head"))
+    return tuple(linear_tensors((model.head_linear,), workload.t, role="head"))
 
 
 def trained_parameters(model: ModelShape, workload: Workload) -> int:
