@@ -8,7 +8,7 @@ projections feed a core and which vector scales whose output are facts of edges,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -72,6 +72,20 @@ class Node:
     @property
     def bit(self) -> int:
         return 1 << self.number
+
+    @property
+    def run(self) -> Attention:
+        """An attention core as an operator."""
+        assert self.core is not None
+        return self.core
+
+    def reads_any(self, others: Sequence[Node]) -> bool:
+        return any(self.reads & one.bit for one in others)
+
+
+def newest(reads: int) -> int:
+    """The last product of a set; 0 of an empty one."""
+    return max(reads.bit_length() - 1, 0)
 
 
 @dataclass(slots=True)

@@ -33,28 +33,16 @@ from shapes.model import (
     Stack,
     run_lengths,
 )
-from shapes.operators.types import Attention
 from shapes.toml_table import DATA, content
-from shapes.trace.graph import INPUTS, TRIGONOMETRY, Graph, Index, Node, Scaled
+from shapes.trace.graph import INPUTS, TRIGONOMETRY, Graph, Index, Node, Scaled, newest
 from shapes.trace.repeats import repeated_children
+from shapes.trace.result import Recognised
 
 #: Learned vectors of recurrences, which go by these names in every implementation.
 _STATE_VECTORS = re.compile(r"(^|\.)(A_log|A|D|dt_bias)$")
 
 #: How implementations group the parts of a delta net's input.
 _IN_PROJECTIONS = [tuple(map(tuple, groups)) for groups in content(DATA / "recurrences.toml")["inputs"]["grouped"]]
-
-
-@frozen
-class Recognised:
-    """``model``: what was understood (None: not even the layers were). ``left_over``: what was not, path -> why.
-
-    ``held``: modules with parameters that did not run (towers for images, cross attention).
-    """
-
-    model: ModelShape | None
-    left_over: Mapping[str, str]
-    held: Names = ()
 
 
 class Misfit(Exception):  # noqa: N818 # named for what it is
@@ -198,7 +186,7 @@ class _Layer:
         core = cores[0]
         fused, one = query is key is value, key is value is not query
         self.need(fused or query is not key, "queries and keys of one product")
-        run = _run_of(core)
+        run = core.run
         heads, wide = run.heads, run.head_dim
         v_wide = out.k // heads
         kv_heads = (query.n // wide - heads) // 2 if fused else key.n // wide
@@ -261,7 +249,7 @@ class _Layer:
         (up,) = sources[2]
         down = next(node for node in sources[1] if node is not up)
         query = self.one(sources[0], "products of queries")
-        run = _run_of(core)
+        run = core.run
         heads, wide = run.heads, run.head_dim
         rope, v_wide = down.n - up.k, out.k // heads
         expected = (heads * (wide - rope + v_wide), heads * wide)
@@ -354,7 +342,7 @@ class _Layer:
         grouped = self.open("grouped")
         if not grouped:
             return None
-        down = self.one([node for node in grouped if _reads_one_of(node, grouped)], "grouped products out")
+        down = self.one([node for node in grouped if node.reads_any(grouped)], "grouped products out")
         first = [node for node in grouped if node is not down]
         width, experts, rows = down.k, down.batch, first[0].m
         sizes = [node.n for node in first]
@@ -409,7 +397,7 @@ class _Layer:
         if not written:
             return False
         after = [node for node in products if node.number > written[0].number and not node.bit & self.elsewhere]
-        return any(node not in written and not _reads_one_of(node, self.nodes) for node in after)
+        return any(node not in written and not node.reads_any(self.nodes) for node in after)
 
     def _reads_core(self, node: Node) -> bool:
         return any(one.kind in ("attention", "depthwise") for one in self.graph.of(node.reads))
@@ -577,7 +565,7 @@ class Recogniser:
         into = [node for node in outside.open("gemm") if node.number < found[0].first]
         before = [node for node in outside.open("gemm") if node.number > main.last]
         outside.claim(*into, *before)
-        norms = [one.parameter for one in self._vectors(outside) if _newest(one.reads) > main.last]
+        norms = [one.parameter for one in self._vectors(outside) if newest(one.reads) > main.last]
         outside.vectors.update(norms)
         self.claimed |= outside.vectors
         for node in outside.open("gemm", "grouped", "conv", "depthwise", "attention"):
@@ -639,7 +627,7 @@ class Recogniser:
             found = [
                 one.parameter
                 for one in self._vectors(outside)
-                if least <= _newest(one.reads) <= most and wide in (None, self.graph.size(one.parameter))
+                if least <= newest(one.reads) <= most and wide in (None, self.graph.size(one.parameter))
             ]
             outside.vectors.update(found)
             return found
@@ -695,7 +683,7 @@ class Recogniser:
         widths: Counter[int] = Counter()
         for layer in layers:
             products = [node for node in layer.nodes if node.kind == "gemm"]
-            widths.update(node.k for node in products if not _reads_one_of(node, layer.nodes))
+            widths.update(node.k for node in products if not node.reads_any(layer.nodes))
         if not widths:
             raise Misfit("no product reads the residual stream")
         return widths.most_common(1)[0][0]
@@ -705,22 +693,8 @@ def _some(**elements: int) -> tuple[tuple[str, int], ...]:
     return tuple((name, number) for name, number in elements.items() if number)
 
 
-def _newest(reads: int) -> int:
-    """The last product of a set; 0 of an empty one."""
-    return max(reads.bit_length() - 1, 0)
-
-
-def _run_of(core: Node) -> Attention:
-    assert core.core is not None
-    return core.core
-
-
 def _attribute(module: nn.Module, name: str) -> int:
     value = getattr(module, name, None)
     if isinstance(value, int) and value > 0:
         return value
     raise Misfit(f"{type(module).__name__} says nothing of {name}")
-
-
-def _reads_one_of(node: Node, others: Sequence[Node]) -> bool:
-    return any(node.reads & one.bit for one in others)
