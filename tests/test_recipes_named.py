@@ -141,3 +141,56 @@ def test_an_old_scripts_method_of_recomputation_recomputes(tmp_path: Path) -> No
 def test_llm_foundrys_own_model_is_no_name_of_another(tmp_path: Path) -> None:
     text = "dataset: {}\nscheduler: {}\nmodel: {name: mpt_causal_lm, d_model: 64, n_heads: 4, n_layers: 2, %s}\n"
     assert read(tmp_path, text % "expansion_ratio: 4, max_seq_len: 64, vocab_size: 128").format == "llm_foundry"
+
+
+CONTAINER = """apiVersion: apps/v1
+kind: Deployment
+spec:
+  template:
+    spec:
+      containers:
+        - image: {image}
+          env: [{{name: TP, value: "4"}}]
+          {command}
+"""
+ARGS = f'"--model", {QWEN}, --tensor-parallel-size, $(TP), --port, "8000"'
+
+
+@pytest.mark.parametrize(
+    ("text", "t"),
+    [
+        (CONTAINER.format(image="vllm/vllm-openai", command=f"args: [{ARGS}]"), 4),
+        ("apiVersion: v1\nkind: Service\n---\n" + CONTAINER.format(image="x", command=f"command: [srv, {ARGS}]"), 4),
+        (CONTAINER.format(image="vllm", command=f"args: [{QWEN}, -tp, '2', --max-model-len, '9']"), 1),
+        (CONTAINER.format(image="x", command=f'command: [sh, -c, "set -e\\nvllm serve {QWEN} --port 1 --tp 2"]'), 2),
+        (f"kind: Model\napiVersion: kubeai.org/v1\nspec: {{url: 'hf://{QWEN}', args: [--tensor-parallel-size=2]}}", 2),
+        (f"servingEngineSpec: {{modelSpec: [{{modelURL: {QWEN}, vllmConfig: {{tensorParallelSize: 2}}}}]}}", 2),
+        (f"services: {{vllm: {{image: vllm/vllm-openai, command: --model {QWEN} --port 8000}}}}", 1),
+    ],
+)
+def test_a_manifest_is_read_as_the_server_that_its_containers_run(text: str, t: int, tmp_path: Path) -> None:
+    reading = read(tmp_path, text)
+    assert reading.model.layers == 28
+    assert (reading.workload["phase"], reading.workload.get("t", 1)) == ("decode", t)
+
+
+def test_of_several_served_models_the_first_is_read_and_that_is_said(tmp_path: Path) -> None:
+    text = f"servingEngineSpec: {{modelSpec: [{{modelURL: {QWEN}}}, {{modelURL: facebook/opt-125m}}]}}"
+    reading = read(tmp_path, text)
+    assert reading.model.layers == 28
+    assert any("several models" in note and "opt-125m" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("apiVersion: v1\nkind: Service\n", "known formats"),
+        ("apiVersion: v1\n---\na: 1\n", "one document"),
+        ("{{ if .Values.x }}\na: 1\n", "template"),
+        (CONTAINER.format(image="x", command="args: [--port, '80']"), "states a model"),
+        ("apiVersion: v1\nspec: {url: https://example.org/a/b}\n", "known formats"),
+    ],
+)
+def test_a_manifest_without_a_model_is_refused_in_a_line(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, text)

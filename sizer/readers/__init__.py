@@ -67,6 +67,8 @@ LAYOUTS = (
 )
 READERS = MODULES + LAYOUTS
 
+#: Keys of files that say which containers run.
+_MANIFEST = {"apiVersion", "services", "servingEngineSpec"}
 #: What models are called: at most an organisation and a name.
 _NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
 
@@ -184,6 +186,11 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
             script: Config = megatron.parse_script(text, where, asked.settings, tree)
             return script
     found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
+    if not found.keys().isdisjoint(_MANIFEST):
+        from sizer.readers.manifests import script as commands
+
+        if said := commands(found):
+            return dict(_reader("megatron").parse_script(said, where, asked.settings, tree))
     return {**found, "_bases": tree.names} if tree.names else found
 
 

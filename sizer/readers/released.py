@@ -123,7 +123,12 @@ def read_recipe(
     settings = {one: value for one, value in given if value not in (None, "auto") and unknown_in(str(value)) is None}
     degrees = {ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := at(config, theirs)) is int}
     listed = ", ".join((key, *row["names"], *row.get("degrees", ())))
-    notes = (f"of the recipe's keys {listed} are read, and no others", *notes, *reading.notes)
+    notes = (
+        f"of the recipe's keys {listed} are read, and no others",
+        *notes,
+        *config.get("_notes", ()),
+        *reading.notes,
+    )
     notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
     workload = {**reading.workload, **degrees, **stated(phase=row.get("phase"))}
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload)

@@ -21,19 +21,19 @@ MAX_VALUES = 100_000
 #: Characters of a number: PyYAML reads 1:1:1… in base 60, in time that grows with the square.
 MAX_DIGITS = 100
 
+_TEMPLATE = ", not a template: render it first"
 _TAG = "tag:yaml.org,2002:"
 
 
 def parse_yaml(text: str, where: str, depth: int) -> object:
-    """The value of a file of one document, nested at most ``depth`` deep. InputError for anything else."""
+    """The value of a file's document, nested at most ``depth`` deep; of Kubernetes' several a List. InputError."""
     refuse(len(text) > MAX_BYTES, f"expected YAML of at most {MAX_BYTES // 2**10} KiB", where=where)
     loader = _Loader(text)
     try:
-        node = loader.get_single_node()
-        return None if node is None else _Builder(loader, where, depth).value(node)
+        return _documents(loader, _Builder(loader, where, depth), where)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        said = "expected one document" if "single document" in str(error.context) else "expected JSON or YAML"
+        said = f"expected JSON or YAML{_TEMPLATE * ('{{' in text)}"
         raise InputError(f"{said}: {error.problem}{line}", where=where) from None
     except yaml.YAMLError:
         raise InputError("expected JSON or YAML", where=where) from None
@@ -41,6 +41,19 @@ def parse_yaml(text: str, where: str, depth: int) -> object:
         raise InputError(f"expected at most {depth} levels of nesting", where=where) from None
     finally:
         loader.dispose()
+
+
+def _documents(loader: Any, builder: _Builder, where: str) -> Any:
+    found = []
+    while loader.check_node():
+        node = loader.get_node()
+        if (value := builder.value(node)) is not None:
+            found.append((value, node.start_mark.line))
+    if len(found) < 2:
+        return found[0][0] if found else None
+    if all(isinstance(one, dict) and "apiVersion" in one for one, _ in found):
+        return {"apiVersion": "v1", "kind": "List", "items": [one for one, _ in found]}
+    raise InputError(f"expected one document: but found another document, line {found[1][1]}", where=where)
 
 
 class _Loader(Composer, _LOADER):  # type: ignore[misc]
@@ -75,7 +88,7 @@ class _Builder:
         merged: Values = {}
         for name, one in node.value:
             if not isinstance(name, yaml.ScalarNode):
-                raise self._error(name, "expected text as a key")
+                raise self._error(name, f"expected text as a key{_TEMPLATE}")
             key, value = self.value(name), self.value(one, level + 1)
             if key == "<<":
                 for source in value if isinstance(value, list) else [value]:
