@@ -1,7 +1,5 @@
 """Kubernetes manifests, Helm values and Compose files: the commands that their containers run, as one script."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Mapping

@@ -43,19 +43,6 @@ def parse_yaml(text: str, where: str, depth: int) -> object:
         loader.dispose()
 
 
-def _documents(loader: Any, builder: _Builder, where: str) -> Any:
-    found = []
-    while loader.check_node():
-        node = loader.get_node()
-        if (value := builder.value(node)) is not None:
-            found.append((value, node.start_mark.line))
-    if len(found) < 2:
-        return found[0][0] if found else None
-    if all(isinstance(one, dict) and "apiVersion" in one for one, _ in found):
-        return {"apiVersion": "v1", "kind": "List", "items": [one for one, _ in found]}
-    raise InputError(f"expected one document: but found another document, line {found[1][1]}", where=where)
-
-
 class _Loader(Composer, _LOADER):  # type: ignore[misc]
     """Composes in Python, whose recursion ends: libyaml's overflows the stack of the process."""
 
@@ -117,3 +104,16 @@ class _Builder:
 
     def _error(self, node: Any, expected: str) -> InputError:
         return InputError(f"{expected} (line {node.start_mark.line + 1})", where=self._where)
+
+
+def _documents(loader: Any, builder: _Builder, where: str) -> Any:
+    found = []
+    while loader.check_node():
+        node = loader.get_node()
+        if (value := builder.value(node)) is not None:
+            found.append((value, node.start_mark.line))
+    if len(found) < 2:
+        return found[0][0] if found else None
+    if all(isinstance(one, dict) and "apiVersion" in one for one, _ in found):
+        return {"apiVersion": "v1", "kind": "List", "items": [one for one, _ in found]}
+    raise InputError(f"expected one document: but found another document, line {found[1][1]}", where=where)

@@ -166,10 +166,10 @@ def _naming(script: Script) -> Values | None:
             found.setdefault("model", words[words.index("serve") + 1])
         if (row := recipe_of(found)) is not None:
             named.append(("phase" in row, found))
-    found = min(named, key=itemgetter(0), default=(False, None))[1]  # a server may be a teacher's
+    first = min(named, key=itemgetter(0), default=(False, None))[1]  # a server may be a teacher's
     models = list(dict.fromkeys(str(one["model"]) for _, one in named if one and "model" in one))
     more = ("several models are named, of which this is the first: " + ", ".join(models[:8]),) * (len(models) > 1)
-    return found and {**found, "_notes": more}
+    return first and {**first, "_notes": more}
 
 
 def _model_options(words: list[str]) -> Values:
