@@ -186,11 +186,8 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
             script: Config = megatron.parse_script(text, where, asked.settings, tree)
             return script
     found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
-    if not found.keys().isdisjoint(_MANIFEST):
-        from sizer.readers.manifests import script as commands
-
-        if said := commands(found):
-            return dict(_reader("megatron").parse_script(said, where, asked.settings, tree))
+    if _MANIFEST & found.keys() and (said := import_module("sizer.readers.manifests").script(found)):
+        return dict(_reader("megatron").parse_script(said, where, asked.settings, tree))
     return {**found, "_bases": tree.names} if tree.names else found
 
 

@@ -36,8 +36,11 @@ def released(name: str) -> tuple[Config, str]:
         if _without_variant(own) == bare and (mirrored or organisation in ("", owner)):
             said = f"sizes are {one}'s, which {name} is a variant of by its name ({sources[row['source']]})"
             return row["config"], said
+    from difflib import get_close_matches  # only an unknown name pays for it
+
+    near = ", ".join(get_close_matches(asked, known, n=3, cutoff=0.6))
     raise InputError(
-        f"no such file, and no model of this name is known here{_nearest(name, {*known})}; --download asks "
+        f"no such file, and no model of this name is known here{near and f': nearest are {near}'}; --download asks "
         "the hub for its config.json",
         where=name,
     )
@@ -71,13 +74,6 @@ def download(name: str) -> None:
 def model_names() -> list[str]:
     """The models that the bundled table names."""
     return list(table("released")["models"])
-
-
-def _nearest(name: str, known: set[str]) -> str:
-    from difflib import get_close_matches  # only an unknown name pays for it
-
-    near = get_close_matches(_plain(name), known, n=3, cutoff=0.6)
-    return f": nearest are {', '.join(near)}" if near else ""
 
 
 def _plain(name: str) -> str:

@@ -21,7 +21,6 @@ MAX_VALUES = 100_000
 #: Characters of a number: PyYAML reads 1:1:1… in base 60, in time that grows with the square.
 MAX_DIGITS = 100
 
-_TEMPLATE = ", not a template: render it first"
 _TAG = "tag:yaml.org,2002:"
 
 
@@ -33,8 +32,7 @@ def parse_yaml(text: str, where: str, depth: int) -> object:
         return _documents(loader, _Builder(loader, where, depth), where)
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        said = f"expected JSON or YAML{_TEMPLATE * ('{{' in text)}"
-        raise InputError(f"{said}: {error.problem}{line}", where=where) from None
+        raise InputError(f"expected JSON or YAML: {error.problem}{line}", where=where) from None
     except yaml.YAMLError:
         raise InputError("expected JSON or YAML", where=where) from None
     except RecursionError:
@@ -75,7 +73,7 @@ class _Builder:
         merged: Values = {}
         for name, one in node.value:
             if not isinstance(name, yaml.ScalarNode):
-                raise self._error(name, f"expected text as a key{_TEMPLATE}")
+                raise self._error(name, "expected text as a key")
             key, value = self.value(name), self.value(one, level + 1)
             if key == "<<":
                 for source in value if isinstance(value, list) else [value]:
@@ -107,13 +105,11 @@ class _Builder:
 
 
 def _documents(loader: Any, builder: _Builder, where: str) -> Any:
-    found = []
+    found = list[Any]()
     while loader.check_node():
-        node = loader.get_node()
-        if (value := builder.value(node)) is not None:
-            found.append((value, node.start_mark.line))
+        found += filter(None, [builder.value(loader.get_node())])
     if len(found) < 2:
-        return found[0][0] if found else None
-    if all(isinstance(one, dict) and "apiVersion" in one for one, _ in found):
-        return {"apiVersion": "v1", "kind": "List", "items": [one for one, _ in found]}
-    raise InputError(f"expected one document: but found another document, line {found[1][1]}", where=where)
+        return found[0] if found else None
+    several = all(isinstance(one, dict) and "apiVersion" in one for one in found)
+    refuse(not several, "expected one document: but found another document", where=where)
+    return {"apiVersion": found}

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any
 
-from shapes.errors import InputError, refuse
+from shapes.errors import InputError, refuse, shorten
 from shapes.model import ModelShape
 from shapes.recipes import RECIPES
 from shapes.workload import modules
@@ -32,6 +32,7 @@ from sizer.readers.reading import (
 from sizer.readers.shell import Script, follow, unknown_in
 
 #: What parse_script adds to a script's arguments for the reader: not arguments themselves.
+_SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
 SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables", "_tested", "_further")
 
 NAME = "megatron"
@@ -127,10 +128,8 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
     """The words of the command that states a model, else of the variables that do."""
     stated = [words for command in script.commands if _states_model(words := _split(command))]
     if stated:
-        first = [list(words) for words in stated]
-        same = all(_model_options(words) == _model_options(first[0]) for words in first)
-        notes = [] if same else [f"{len(first)} commands state a model: the first is read"]
-        return first[0], notes
+        models = {str([parse_options(words).get(key) for key in _SIZES]) for words in stated}
+        return stated[0], [f"{len(stated)} commands state a model: the first is read"] * (len(models) > 1)
     held = {
         name: _split([value] if isinstance(value, str) else value) for name, value in script.variables.values.items()
     }
@@ -147,7 +146,7 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
 def _naming(script: Script) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
-    named: list[tuple[bool, Values | None]] = []
+    named: list[tuple[bool, Values]] = []
     for command in (*script.commands, held):
         words = _split(command)
         found: Values = {}
@@ -167,14 +166,9 @@ def _naming(script: Script) -> Values | None:
         if (row := recipe_of(found)) is not None:
             named.append(("phase" in row, found))
     first = min(named, key=itemgetter(0), default=(False, None))[1]  # a server may be a teacher's
-    models = list(dict.fromkeys(str(one["model"]) for _, one in named if one and "model" in one))
-    more = ("several models are named, of which this is the first: " + ", ".join(models[:8]),) * (len(models) > 1)
-    return first and {**first, "_notes": more}
-
-
-def _model_options(words: list[str]) -> Values:
-    options = parse_options(words)
-    return {key: options.get(key) for key in ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")}
+    models = dict.fromkeys(str(one["model"]) for _, one in named if "model" in one)
+    more = f"several models are named, of which this is the first: {shorten(', '.join(models))}"
+    return first and {**first, "_notes": (more,) * (len(models) > 1)}
 
 
 def _states_model(words: Iterable[str]) -> bool:
