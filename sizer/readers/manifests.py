@@ -7,20 +7,19 @@ from typing import Any
 
 from sizer.readers.reading import Config
 
-#: Keys that name the model that a server is to load.
-_MODEL = ("url", "modelURL", "storageUri")
 _WORDS = ("command", "args", "vllmConfig", "extraArgs")
+#: What a server is to load.
 _NAME = re.compile(r"(?:hf://)?[\w.-]+/[\w.-]+")
 
 
 def script(config: Config) -> str:
     """The commands of containers and of models to serve, a line each."""
-    return "\n".join(filter(None, _commands(config)))
+    return "\n".join(_commands(config)).strip()
 
 
 def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        named = filter(_NAME.fullmatch, (str(value.get(key)) for key in _MODEL))
+        named = filter(_NAME.fullmatch, (str(value.get(key)) for key in ("url", "modelURL")))
         words = [f"vllm serve {one} --port 8000" for one in named]
         yield " ".join(words + [one for key in _WORDS for one in _words(value.get(key))])
         value = list(value.values())
