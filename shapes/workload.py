@@ -50,7 +50,7 @@ class Saving:
     layers: int | None = None
     name: str = "none"
 
-    @lru_cache(maxsize=2**14)  # noqa: B019 - of a few policies, asked for each operator of each of a plan's candidates
+    @cache  # noqa: B019 - of a few policies, asked for each operator of each of a plan's candidates
     def modules_of(self, name: str, *, mixture: bool) -> list[str]:
         """Of the modules that run again those that an operator is in, by its name; ``mixture``: its layer has one."""
         known = ((one, modules()[one]) for one in self.again)

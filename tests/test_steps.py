@@ -266,7 +266,7 @@ def test_a_1f1b_bubble_is_the_other_stages_microbatch_and_interleaving_divides_i
     bubbles = [cost.parts["pipeline bubble"] for cost in costs]
     assert bubbles[0] == pytest.approx(bubbles[1])
     assert bubbles[2] == pytest.approx(bubbles[1] / 4)
-    stage, whole = Pricer(H100).works(LLAMA, workload)
+    stage, whole = work(*_priced(workload)), Pricer(H100).whole(LLAMA, workload)
     assert whole.layers.runs[next(iter(whole.layers.runs))] == 4 * stage.layers.runs[next(iter(stage.layers.runs))]
 
 

@@ -15,11 +15,13 @@ from math import inf
 from pathlib import Path
 from typing import Any
 
+from shapes.cost import predict_many
 from shapes.device import Device, load_device, networked
 from shapes.errors import InputError, read_text
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.step import Pricer, StepCost
+from shapes.step.seconds import Work, slowest_stage, work
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import ALTERNATE, AttentionKernel, Workload
 from sizer.readers import read_config
@@ -350,3 +352,12 @@ def price_step(
     cost = Pricer(device, stack=stack, stack_tier=tier).step(operators(model, workload), workload, model).cost
     assert cost is not None, "of training"
     return cost
+
+
+def works(model: ModelShape, workload: Workload, device: Device) -> tuple[Work, Work]:
+    """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
+    listed = operators(model, workload)
+    stage = work(listed, predict_many(listed, device))
+    if workload.p == 1:
+        return stage, stage
+    return slowest_stage(stage, model, workload.p), Pricer(device).whole(model, workload)

@@ -23,12 +23,12 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import least_squares
-from step_rows import Row, read_rows
+from step_rows import Row, read_rows, works
 from steps_priors import FITTED
 
 from shapes.calibrate import replaced
 from shapes.device import Device
-from shapes.step import Pricer, schedule_of
+from shapes.step import schedule_of
 from shapes.step.seconds import Region, Schedule, Work, step_parts
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack, stack_from_mapping
 from shapes.toml_table import shipped
@@ -102,7 +102,7 @@ class Batch:
 def batches(rows: Sequence[Row]) -> list[Batch]:
     """The rows' work as arrays, by device."""
     found = []
-    done = [Pricer(row.device).works(row.model, row.workload) for row in rows]
+    done = [works(row.model, row.workload, row.device) for row in rows]
     keys = [(row.device.name, _release(row)) for row in rows]
     for key in dict.fromkeys(keys):
         order = np.array([i for i, own in enumerate(keys) if own == key])
@@ -287,7 +287,7 @@ def unknown(rows: Sequence[Row]) -> None:
     residuals: dict[str, list[float]] = {}
     others: dict[str, set[str]] = {}
     for row in rows:
-        stage, whole = Pricer(row.device).works(row.model, row.workload)
+        stage, whole = works(row.model, row.workload, row.device)
         schedule = schedule_of(row.workload, row.accumulation)
         seconds = sum(step_parts(stage, whole, schedule, row.nearest_other, row.device).values())
         residuals.setdefault(row.stack.name, []).append(float(np.log(seconds / row.step_s)))

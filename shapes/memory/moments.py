@@ -664,17 +664,10 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
         bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
         yield bucket, "ZeRO's reduce and gather buckets"
     if workload.zero == 3:
-        yield from _gathered(step, n)
-
-
-def _gathered(step: Step, n: int) -> Iterator[tuple[int, str]]:
-    """What ZeRO 3 gathers at a time: two layers, or under a pipeline the whole stage."""
-    workload = step.workload
-    number, text = n, "the stage's gathered weights"
-    if workload.regathers:
-        text = "two gathered layers (this one and the next)"
-        number = 2 * max(
+        layer = max(
             parameter_count(block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e))
             for stack, block in step.model.all_blocks()
         )
-    yield number * workload.sent_bytes(workload.gathers), text
+        gathered = (2 * layer, "two gathered layers (this one and the next)"), (n, "the stage's gathered weights")
+        number, text = gathered[workload.p > 1]
+        yield number * workload.sent_bytes(workload.gathers), text

@@ -210,12 +210,8 @@ class Pricer:
         )
         return Step(listed, costs, cost, workload.accumulation)
 
-    def works(self, model: ModelShape, workload: Workload) -> tuple[Work, Work]:
-        """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
-        listed = operators(model, workload)
-        return self._works(work(listed, self._costs(listed)), workload, model)
-
     def _works(self, stage: Work, workload: Workload, model: ModelShape | None) -> tuple[Work, Work]:
+        """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
         if workload.p == 1 or model is None:
             return stage, stage
         return slowest_stage(stage, model, workload.p), self.whole(model, workload)

@@ -220,9 +220,8 @@ def default_stack(config_format: str | None, spread: bool = False, compiled: boo
     # One file where one will do: `check` reads a Hugging Face configuration in a blink.
     if config_format is None or config_format in usual.formats:
         return usual
-    listed = (one for one in map(load_stack, list_stacks()) if one.compiles == compiled)
-    found = next((one for one in listed if config_format in one.formats), usual)
-    return usual if found.name == DEFAULT_STACK else found
+    listed = (one for one in map(load_stack, list_stacks()) if one.compiles == compiled and one.name != DEFAULT_STACK)
+    return next((one for one in listed if config_format in one.formats), usual)
 
 
 def stack_from_mapping(data: Named, where: str) -> SoftwareStack:

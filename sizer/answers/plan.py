@@ -19,7 +19,7 @@ import numpy as np
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import Named, Names, Values, frozen, replace, shown
-from shapes.memory import Memory, divisors, memory
+from shapes.memory import divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.operators import operators
@@ -40,8 +40,6 @@ LARGEST_MICROBATCH, MOST_TOKENS = 64, 2**15
 TALL_TOKENS = 4096
 #: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.
 LEAST_TOKENS = 2048
-#: Components of memory that are the smaller the more devices there are.
-STATES = ("weights", "master_weights", "optimizer_states")
 #: How full a device may be for a layout to be recommended: what the caching allocator's fragmentation takes is unknown.
 FULL = 0.95
 #: Tokens drafted a step: beyond it none is accepted.
@@ -334,16 +332,9 @@ def plan_config(
     return replace(answer, top=top)
 
 
-def _asked(
-    found: Values,
-    engine: str | None,
-    ttft: float | None,
-    tpot: float | None,
-    utilization: float | None,
-    drafted: int | None,
-    acceptance: float | None,
-) -> Served:
+def _asked(found: Values, *serving: Any) -> Served:
     """What is served, its lengths taken out of the workload's fields that were ``found``."""
+    engine, ttft, tpot, utilization, drafted, acceptance = serving
     prompt = positive_int(found.pop("s", PROMPT), "s", maximum=2**31)
     context = positive_int(found.pop("context", 2 * prompt), "context", maximum=2**31)
     refuse(context <= prompt, f"expected more than the prompt's {prompt} tokens", "context", context)
@@ -377,7 +368,12 @@ def plan(
     dropped: Counter[str] = Counter()
     pricer = Pricer(device, stack=load_stack(stack))
     needed = operator_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
-    _enough(memory(model, replace(base, phase="train", b=1, d=gpus, zero=3), **options), gpus, device)
+    spread = memory(model, replace(base, phase="train", b=1, d=gpus, zero=3), **options).components
+    kept = ("weights", "master_weights", "optimizer_states")
+    states = gpus * sum(spread.get(name, 0) for name in kept)  # the less, the more devices there are
+    least, taken = -(-states // device.memory.bytes), f"{states / 2**30:,.0f} GiB"
+    expected = f"expected at least {least} devices: weights and optimizer states alone take {taken}"
+    refuse(least > gpus, expected, "gpus", gpus)
     fits = _fitting(model, device, gpus, global_batch, base, options, dropped)
     fitting = sorted(fits, key=lambda one: _ORDER(one[0]))
     listed = lru_cache(maxsize=1)(partial(operators, model))
@@ -406,14 +402,6 @@ def plan(
         tokens=tokens,
         price=price,
     )
-
-
-def _enough(spread: Memory, gpus: int, device: Device) -> None:
-    """InputError where what a step updates is more than all devices hold, spread as evenly as can be."""
-    states = gpus * sum(spread.components.get(name, 0) for name in STATES)
-    least, taken = -(-states // device.memory.bytes), f"{states / 2**30:,.0f} GiB"
-    expected = f"expected at least {least} devices: weights and optimizer states alone take {taken}"
-    refuse(least > gpus, expected, "gpus", gpus)
 
 
 def _none(gpus: int, dropped: Counter[str]) -> InputError:
@@ -452,19 +440,16 @@ def _policies(model: ModelShape, base: Workload, options: Values) -> Names:
         return ("selective",)  # fused attention saves next to nothing that its core makes again
     if model.moe is None or options.get("implementation") != "megatron":
         return ()
-    names = {one.name for one in operators(model, base)}
-    has = [one for one in CHEAP if any(saving(one).modules_of(name, mixture=True) for name in names)]
-    narrower = [[*has, "fp8_act_input"]] * (base.low_precision is not None)
-    return tuple(map(",".join, (has, *narrower)))
+    listed = operators(model, base)
+    has = [one for one in CHEAP if any(saving(one).modules_of(each.name, mixture=True) for each in listed)]
+    return tuple(map(",".join, [has, [*has, "fp8_act_input"]][: 1 + bool(base.low_precision)]))
 
 
 def _microbatches(
     model: ModelShape, split: Workload, limit: int, some: Names, options: Values, dropped: Counter[str]
 ) -> Iterator[tuple[Workload, int]]:
     """Of each microbatch the least recomputation that leaves room, and less that fills the device."""
-    share, room = (split.global_batch or 1) // split.d, FULL * limit
-    tall = False
-    never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
+    share, room, tall = (split.global_batch or 1) // split.d, FULL * limit, False
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
         workload, enough = replace(split, b=b), b * split.s // split.cp >= TALL_TOKENS
         if split.vpp > 1 and workload.accumulation % split.p:
@@ -482,7 +467,8 @@ def _microbatches(
             return
         least = memory(model, full, **options).total_bytes
         if least > limit:
-            dropped[never if b == 1 else "a larger microbatch does not fit"] += 1
+            never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
+            dropped["a larger microbatch does not fit" if b > 1 else never] += 1
             if options.get("implementation") == "megatron":
                 return  # others' gradients may go where one microbatch is all
             continue
@@ -495,7 +481,7 @@ def _microbatches(
                 tall = enough
                 break
         else:
-            bounds = [most for most in (limit, room) if most < whole]
+            bounds = min(limit, whole - 1), room
             yield from dict.fromkeys(_of_layers(model, full, (least, whole), most, options) for most in bounds)
 
 
@@ -505,12 +491,10 @@ def _of_layers(
     """All of some layers run again, as few as ``most`` bytes allow; ``sizes``: of all of them and of none."""
     layers, (least, whole) = -(-model.layers // full.p), sizes
     step = max(1, layers // 8)
-    kept = int(layers * (most - least) / max(1, whole - least)) // step * step
-    for fewer in range(kept, max(0, kept - 2 * step), -step):  # bytes all but fall with their number
-        own = replace(full, checkpointing=f"full:{layers - fewer}")
-        if (used := memory(model, own, **options).total_bytes) <= most:
-            return own, used
-    return full, least
+    kept = max(0, int(layers * (most - least) / max(1, whole - least)) // step * step)
+    fewer = replace(full, checkpointing=f"full:{layers - kept}")
+    used = memory(model, fewer, **options).total_bytes  # all but falls with their number
+    return (fewer, used) if kept and used <= most else (full, least)
 
 
 def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, dropped: Counter[str]) -> Iterator[Workload]:

@@ -227,8 +227,7 @@ def experts(
         if always["scalars"]:
             said["router_parameters"] = fields.integer(*EXPERTS)
         number = said.pop("experts", None) or fields.integer(*EXPERTS)
-        groups = fields.count("n_group") or 1
-        said["groups"] = groups, min(groups, fields.count("topk_group") or 1)
+        said["groups"] = tuple(fields.count(one) or 1 for one in ("n_group", "topk_group"))
         moe = MoeShape(number, said.pop("top_k", None) or fields.top_k(number, *TOP_K), **said)
         return lambda layer: moe if has[layer] or other is None else other(layer)
 
