@@ -73,7 +73,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granite_swa": SMALL | {"sliding_window": 16},
     "granitemoe_swa": MOE | {"shared_intermediate_size": 64, "sliding_window": 16},
     "granitemoeshared": MOE | {"shared_intermediate_size": 64},
-    "hunyuan_v1_moe": MOE | {"moe_topk": [2, 2, 2, 2]},
+    "hunyuan_v1_moe": MOE | {"moe_topk": [2, 2, 2, 2], "moe_intermediate_size": [160] * 4},
     "hy_v3": MOE,
     "laguna": MOE | MIXED | {"num_attention_heads_per_layer": [6, 4, 4, 6], "shared_expert_intermediate_size": 32},
     "mellum": MOE | MIXED,
@@ -362,3 +362,8 @@ def test_layers_embeddings_lie_in_the_first_stage_and_borrowed_keys_in_no_cache(
     # Of 10 layers 6 keep keys and values: 5 of a window of 16 tokens, one of all 512.
     held = memory(model, Workload(phase="decode", s=512, b=1))
     assert held.components["kv_cache"] == 2 * 2 * (5 * 16 * 32 + 512 * 64)
+
+
+def test_widths_that_a_class_and_a_release_read_under_different_keys_are_one() -> None:
+    with pytest.raises(InputError, match=r"moe_intermediate_size = \[48, .*: expected intermediate_size = 3072"):
+        read_config(HUNYUAN | {"moe_intermediate_size": [48] * 32})

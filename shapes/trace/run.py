@@ -134,7 +134,7 @@ def _flexible(
     """The code of torch's flex_attention (whose defaults stay): what is masked, by rows and columns of numbers."""
     zero = torch.zeros((), dtype=torch.long, device=query.device)
     rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1)
-    columns = torch.arange(key.shape[-2], device=query.device).unsqueeze(0)
+    columns = torch.arange(key.shape[-2], device=query.device)
     mask = None if block_mask is None else block_mask.mask_mod(zero, zero, rows, columns)
     if score_mod is not None:
         scores = score_mod(torch.zeros_like(rows + columns, dtype=query.dtype), zero, zero, rows, columns)

@@ -153,6 +153,14 @@ def floored_head_dim(fields: Fields) -> int:
     return fields.optional("head_dim") or max(1, hidden_size(fields) // all_heads(fields))
 
 
+def one_width(fields: Fields) -> int:
+    """Of hunyuan's experts: its class reads the one key, its release's own code the other."""
+    width = fields.integer("intermediate_size")
+    wrong = fields.integer("moe_intermediate_size", default=width) != width
+    fields.refuse(wrong, f"expected intermediate_size = {width}", "moe_intermediate_size")
+    return width
+
+
 def value_steps(fields: Fields) -> tuple[Linear, ...]:
     """A number for each key/value head, of all heads' values, that its attention mask is made of."""
     fields.refuse(fields.flag("is_moe"), "expected false: cross-domain experts have no formula here", "is_moe")
