@@ -132,8 +132,8 @@ def _flexible(
     **_more: Any,
 ) -> Any:
     """The code of torch's flex_attention (whose defaults stay): what is masked, by rows and columns of numbers."""
-    zero = torch.zeros((), dtype=torch.long, device=query.device)
     rows = torch.arange(query.shape[-2], device=query.device).unsqueeze(-1)
+    zero = rows.new_zeros(())
     columns = torch.arange(key.shape[-2], device=query.device)
     mask = None if block_mask is None else block_mask.mask_mod(zero, zero, rows, columns)
     if score_mod is not None:
