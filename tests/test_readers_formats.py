@@ -206,7 +206,9 @@ def test_a_layout_counts_what_the_release_has(file: str) -> None:
             {"dim": 64, "n_layers": 2, "n_heads": 2, "vocab_size": 8, "norm_eps": 1, "q_lora_rank": 4},
             "latent attention",
         ),
-        ({"model": {"model_config": {"is_mamba_config": True}}}, "expected one of is_llama_config"),
+        ({"model": {"model_config": {"is_llama_config": False}}}, "expected one of is_llama_config"),
+        # MindFormers' section of this name is no nanotron's.
+        ({"model": {"model_config": {"type": "LlamaConfig", "num_layers": 2}}}, "known formats"),
     ],
 )
 def test_a_layout_refuses_what_it_has_no_formula_for_under_the_files_names(config: dict[str, Any], said: str) -> None:
