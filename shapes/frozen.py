@@ -23,26 +23,26 @@ def frozen(cls: type[T]) -> type[T]:
     """A dataclass of slots that cannot be changed: ``fields``, ``replace``, ``match``, ``pickle`` take it as such.
 
     Methods that ``cls`` has of its own stay. A class that inherits from a frozen one is to be ``frozen`` as well.
-    Fields are positional, or a TypeError says so.
+    Fields are positional, shown, and hashed where compared, or a TypeError says so.
     """
     made = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
     listed = fields(made)  # type: ignore[arg-type] # it is one
     for one in listed:
-        if one.kw_only or not one.init:
-            raise TypeError(f"{cls.__qualname__}.{one.name}: a frozen class has positional fields alone")
-    shown = [one.name for one in listed if one.repr]
+        if (one.kw_only, one.init, one.repr, one.hash) != (False, True, True, None):
+            raise TypeError(
+                f"{cls.__qualname__}.{one.name}: a frozen class has positional fields alone, shown, hashed if compared"
+            )
     compared = _values([one.name for one in listed if one.compare])
-    hashed = _values([one.name for one in listed if (one.compare if one.hash is None else one.hash)])
 
     def __repr__(self: object) -> str:  # noqa: N807
-        inner = ", ".join(f"{name}={getattr(self, name)!r}" for name in shown)
+        inner = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in listed)
         return f"{type(self).__qualname__}({inner})"
 
     def __eq__(self: object, other: object) -> bool:  # noqa: N807
         return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
 
     def __hash__(self: object) -> int:  # noqa: N807
-        return hash(hashed(self))
+        return hash(compared(self))
 
     methods: tuple[Callable[..., Any], ...] = (__repr__, __eq__, __hash__, *_SHARED, _init(made, listed))
     for method in methods:
@@ -97,16 +97,12 @@ def _delattr(self: object, name: str) -> NoReturn:
     raise FrozenInstanceError(f"cannot delete field {name!r}")
 
 
-def _getstate(self: Any) -> list[Any]:
-    return [getattr(self, one.name) for one in fields(self)]
+def _setstate(self: object, state: tuple[None, Values]) -> None:
+    for name, value in state[1].items():
+        object.__setattr__(self, name, value)
 
 
-def _setstate(self: Any, state: list[Any]) -> None:
-    for one, value in zip(fields(self), state, strict=True):
-        object.__setattr__(self, one.name, value)
-
-
-_SHARED = (_setattr, _delattr, _getstate, _setstate)
+_SHARED = (_setattr, _delattr, _setstate)
 for _method in _SHARED:
     _method.__name__ = f"__{_method.__name__[1:]}__"
 

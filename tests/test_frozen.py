@@ -21,8 +21,8 @@ class Base:
 
     a: int
     b: tuple[int, ...] = ()
-    c: dict[str, int] = field(default_factory=dict, hash=False)
-    seen: list[int] = field(default_factory=list, compare=False, repr=False)
+    c: dict[str, int] = field(default_factory=dict, compare=False)
+    seen: list[int] = field(default_factory=list, compare=False)
 
     def __post_init__(self) -> None:
         self.seen.append(self.a)
@@ -131,7 +131,8 @@ def test_methods_of_its_own_stay() -> None:
 
 
 def test_other_fields_than_positional_ones_are_refused() -> None:
-    for wrong in (field(default=1, kw_only=True), field(default=1, init=False)):
+    for named in ({"kw_only": True}, {"init": False}, {"repr": False}, {"hash": True}):
+        wrong = field(default=1, **named)  # type: ignore[call-overload]
         with pytest.raises(TypeError, match=r"X\.a: a frozen class has positional fields alone"):
             frozen(type("X", (), {"__annotations__": {"a": "int"}, "a": wrong}))
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -156,7 +158,73 @@ def test_a_log_without_an_end_is_refused() -> None:
     command = ["mfu", "tests/data/configs/gpt2.json", "--step-time", "/dev/zero", "--gpus", "8", "--global-batch", "64"]
     result = CliRunner().invoke(main, command)
     assert result.exit_code == 2
-    assert "64 MiB" in result.output
+    assert "256 MiB" in result.output
+
+
+def trace(kernels: list[tuple[float, float, str]], steps: int = 2) -> str:
+    """A Chrome trace of steps of 100 us each, in microseconds: from, how long, name."""
+    marks = [(100.0 * one, 100.0, f"ProfilerStep#{one + 3}", "user_annotation") for one in range(steps)]
+    ran = [(ts + 100 * one, dur, name, "kernel") for one in range(steps or 1) for ts, dur, name in kernels]
+    keys = ("ts", "dur", "name", "cat")
+    events = [{"ph": "X", **dict(zip(keys, one, strict=True))} for one in (*marks, *ran)]
+    return json.dumps({"schemaVersion": 1, "traceEvents": [{"ph": "M", "name": "process_name"}, *events]})
+
+
+KERNELS = [
+    (0.0, 40.0, "nvjet_tst_128x256_64x6_2x1_v_bz_TNT"),
+    (40.0, 20.0, "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits>"),
+    (60.0, 10.0, "triton_red_fused__to_copy_add_mean_mul"),
+    (50.0, 30.0, "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"),  # 10 us behind the others
+    (85.0, 5.0, "void at::native::multi_tensor_apply_kernel<FusedAdamMathFunctor>"),
+]
+
+
+def test_a_profilers_trace_has_a_steps_kernels_by_part() -> None:
+    times = read_step_times(trace(KERNELS))
+    assert times.seconds == pytest.approx((100e-6, 100e-6))
+    assert times.kernels == pytest.approx(
+        {
+            "products": 40e-6,
+            "attention": 20e-6,
+            "elementwise": 10e-6,
+            "communication": 10e-6,  # the 20 us beneath attention and elementwise show nowhere
+            "optimizer": 5e-6,
+            "idle": 15e-6,
+        }
+    )
+
+
+def test_a_trace_is_compared_with_the_predicted_parts(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(trace([(1e4 * ts, 1e4 * dur, name) for ts, dur, name in KERNELS], 1), encoding="utf-8")
+    file.write_text(file.read_text().replace('"dur": 100.0', '"dur": 1e6'), encoding="utf-8")
+    layout = ("--gpus", "8", "--global-batch", "8", "-s", "8192", "-b", "1", "--zero", "3", "--dp", "8")
+    said = CliRunner().invoke(
+        main, ["mfu", "tests/data/configs/llama-3.1-8b.json", *layout, "--explain", "--profile", str(file)]
+    )
+    assert said.exit_code == 0, said.output
+    rows = {
+        line.split()[0]: line.split()[1:] for line in said.output.partition("trace's kernels")[2].splitlines() if line
+    }
+    assert rows["products"][:2] == ["400", "ms"]
+    assert set(rows) >= {"products", "attention", "elementwise", "optimizer", "communication", "idle"}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"traceEvents": 3}',
+        '{"traceEvents": [3]}',
+        '{"traceEvents": [{"ph": "X", "name": "a"}]}',
+        '{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": "0", "dur": 1}]}',
+        '{"traceEvents": [',
+        trace([]),  # of the processor alone
+        trace(KERNELS, steps=0),
+    ],
+)
+def test_what_is_no_trace_of_steps_is_refused(text: str) -> None:
+    with pytest.raises(InputError, match=r"log>: expected (a trace of torch.profiler|kernels and steps)"):
+        read_step_times(text)
 
 
 def test_mfu_by_precision_counts_each_product_at_its_own_types_peak() -> None:

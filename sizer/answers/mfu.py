@@ -6,6 +6,7 @@ MFU counts the FLOPs a forward and backward need, HFU those that were run, recom
 
 from __future__ import annotations
 
+import json
 import math
 import re
 from collections import Counter
@@ -209,10 +210,14 @@ def positive_amounts(**amounts: float | None) -> None:
 
 @frozen
 class StepTimes:
-    """Step times read from a log, in seconds. ``unread``: lines that hold none."""
+    """Step times read from a log, in seconds. ``unread``: lines that hold none. ``kernels``: a step's by part, where a
+
+    profiler's trace was read.
+    """
 
     seconds: tuple[float, ...]
     unread: int
+    kernels: Mapping[str, float] | None = None
 
     JSON = shown("steps", hidden=("seconds",))
 
@@ -228,15 +233,17 @@ class StepTimes:
 #: Not from within a number: a search would try each digit of a long one as its start.
 _NUMBER = r"(?<![0-9.])([0-9]+(?:\.[0-9]*)?(?:[eE][-+]?[0-9]+)?)"
 #: A log's largest size, and the characters of a line that are looked at.
-MAX_LOG_BYTES = 64 * 2**20
+MAX_LOG_BYTES = 256 * 2**20
 _LONGEST_LINE = 10_000
 
 
 def read_step_times(text: str, where: str = "<log>") -> StepTimes:
     """Step times of a log: Megatron's lines, ``step time 1.23``, ``1.23 s/it``, JSON lines, or bare seconds.
 
-    Raises InputError where no line holds one.
+    Or of torch.profiler's trace. Raises InputError where no line holds one.
     """
+    if '"traceEvents"' in text:
+        return _read_trace(text, where)
     found = [_step_time(line) for line in text.splitlines() if line.strip()]
     seconds = tuple(one for one in found if one is not None)
     refuse(not seconds, "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it` or JSON", where=where)
@@ -248,6 +255,52 @@ _PATTERNS = [
     (re.compile(pattern.replace("N", _NUMBER)), unit)
     for pattern, unit in content(Path(__file__).with_name("step_times.toml"))["patterns"]
 ]
+#: Expressions for a kernel's name by the part of a step that it is of: the first that is found in it decides.
+_PARTS: Mapping[str, str] = content(Path(__file__).with_name("kernels.toml"))["parts"]
+
+
+#: From and to, in microseconds, and the part of a step that a kernel is of.
+Span = tuple[float, float, str]
+
+
+def _read_trace(text: str, where: str) -> StepTimes:
+    """Steps that ``profiler.step()`` marked in one rank's Chrome trace, and a step's kernels by part.
+
+    "communication": while nothing else runs; "idle": while no kernel does.
+    """
+    try:
+        spans = sorted(_spans(json.loads(text)["traceEvents"]))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        raise InputError("expected a trace of torch.profiler", where=where) from None
+    steps = [(start, stop) for start, stop, part in spans if not part]
+    ran = [one for one in spans if one[2]]
+    refuse(not (ran and steps), "expected kernels and steps: ProfilerActivity.CUDA, profiler.step()", where=where)
+    found, busy = dict.fromkeys(_PARTS, 0.0), _covered(ran)
+    for start, stop, part in ran:
+        found[part] += stop - start
+    found["communication"] = busy - _covered(one for one in ran if one[2] != "communication")
+    found["idle"] = max(0.0, steps[-1][1] - steps[0][0] - busy)
+    times = tuple((stop - start) / 1e6 for start, stop in steps)
+    return StepTimes(times, 0, {part: time / 1e6 / len(times) for part, time in found.items()})
+
+
+def _covered(spans: Iterable[Span]) -> float:
+    """Microseconds in which one of ``spans``, in order, runs."""
+    covered = end = 0.0
+    for start, stop, _ in spans:
+        covered += max(0.0, stop - max(start, end))
+        end = max(end, stop)
+    return covered
+
+
+def _spans(events: Any) -> Iterator[Span]:
+    """A trace's steps (of no part) and kernels."""
+    for one in (one for one in events if one["ph"] == "X"):
+        start, name = float(one["ts"]), one["name"]
+        if one["cat"].startswith(("kernel", "gpu_mem")):
+            yield start, start + one["dur"], next(part for part, known in _PARTS.items() if re.search(known, name))
+        elif one["cat"] == "user_annotation" and name.startswith("ProfilerStep#"):
+            yield start, start + one["dur"], ""
 
 
 def _step_time(line: str) -> float | None:

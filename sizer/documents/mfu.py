@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from sizer.answers.mfu import Explanation, MfuAnswer
+from sizer.answers.mfu import Explanation, MfuAnswer, StepTimes
 from sizer.documents import (
     Document,
     Part,
@@ -32,7 +32,7 @@ def document(answer: MfuAnswer) -> Document:
 
 
 def _parts(answer: MfuAnswer) -> Iterator[Part]:
-    mamf, times = answer.device.mamf_flops.get(answer.dtype), answer.log
+    mamf, times = answer.achievable_flops, answer.log
     yield Text(f"MFU {', '.join(f'{row.mfu:.1%} ({row.count.method})' for row in answer.rows)}", "head")
     yield Text(
         f"{answer.seconds:.4g} s a step, {answer.gpus} x {answer.device.title}, "
@@ -41,10 +41,10 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
     if all(row.mfu < UNLIKELY for row in answer.rows):
         yield Text(f"under {UNLIKELY:.0%}: is the time in milliseconds? --step-time {answer.seconds:g}ms", "warning")
     achievable = f"{mamf / 1e12:.1f}" if mamf else "not known"
-    yield Text(f"{answer.dtype} peak {answer.device.peak(answer.dtype) / 1e12:.1f} TFLOPS, achievable {achievable}")
-    if times is not None:
+    yield Text(f"{answer.dtype} peak {answer.peak_flops / 1e12:.1f} TFLOPS, achievable {achievable}")
+    if times:
         yield Text(
-            f"log: {len(times.seconds)} steps, median {times.median_s:.4g} s, fastest "
+            f"log: {times.steps} steps, median {times.median_s:.4g} s, fastest "
             f"{min(times.seconds):.4g}; {times.unread} lines without a time"
         )
     yield Table("", columns("mfu"), answer.rows)
@@ -52,10 +52,10 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
     if any(row.mfu > 1 for row in answer.rows):
         yield Text("above 100%: the masked half of the attention square is counted, which a causal kernel does not run")
     if answer.explanation is not None:
-        yield from _explained(answer.explanation)
+        yield from _explained(answer.explanation, times)
 
 
-def _explained(found: Explanation) -> Iterator[Part]:
+def _explained(found: Explanation, times: StepTimes | None) -> Iterator[Part]:
     predicted, measured_s = found.predicted, found.measured_s
     difference = measured_s - predicted.seconds
     parts = [*sorted(predicted.parts.items(), key=lambda part: -part[1]), ("measured beyond these", difference)]
@@ -67,6 +67,13 @@ def _explained(found: Explanation) -> Iterator[Part]:
         f"{plural(found.accumulation, 'microbatch')} a device"
     )
     yield Table("", share, parts)
+    if times and times.kernels:
+        known = dict.fromkeys(times.kernels, 0.0)  # what is of no kernel is waiting
+        for part, time in predicted.parts.items():
+            sent = part.endswith(("parallelism", "sends"))
+            known[part if part in known else "communication" if sent else "idle"] += time
+        compared = [(part, time, known[part]) for part, time in times.kernels.items()]
+        yield Table("The trace's kernels (communication: while nothing else runs)", columns("mfu profile"), compared)
     yield Text(
         "the measurement lies in the interval: nothing needs explaining; what could still differ:"
         if found.expected
