@@ -42,31 +42,10 @@ TRACE = {
         {"ph": "M", "name": "process_name"},
     ],
 }
-NVBENCH = {
-    "devices": [{"id": 0, "name": H100}],
-    "benchmarks": [
-        {
-            "states": [
-                {
-                    "device": 0,
-                    "axis_values": [
-                        {"name": name, "type": "int64", "value": value}
-                        for name, value in (("m", "8192"), ("n", "4096"), ("k", "2048"), ("dtype", "half"))
-                    ],
-                    "summaries": [
-                        {"tag": "nv/cold/time/gpu/mean", "data": [{"name": "value", "value": "2.1e-4"}]},
-                        {"tag": "nv/cold/sample_size", "data": [{"name": "value", "value": "9"}]},
-                    ],
-                }
-            ]
-        }
-    ],
-}
 #: What a program writes -> (device, m, n, k, layout, type, microseconds).
 WRITTEN = {
     "torch-profiler": (json.dumps(TRACE), (H100, 8192, 4096, 4096, "tn", "bf16", 415)),
-    "nvbench-json": (json.dumps(NVBENCH), (H100, 8192, 4096, 2048, "tn", "fp16", 210)),
-    "nvbench-csv": (
+    "nvbench": (
         "Benchmark,Device,Device Name,m,n,k,dtype,Skipped,Samples,CPU Time (sec),Noise (%),GPU Time (sec),Noise (%)\n"
         f"gemm,0,{H100},8192,4096,4096,bf16,No,100,0.0005,1,0.00042,0.5\n",
         (H100, 8192, 4096, 4096, "tn", "bf16", 420),

@@ -226,6 +226,16 @@ def test_a_section_called_model_is_no_name() -> None:
         read_text("{model: {kind: x}, torch_dtype: bf16}", where="a.yaml")
 
 
+def test_a_degree_that_only_running_would_tell_is_said_and_not_taken_for_one() -> None:
+    script = "TP=$1\nvllm serve Qwen/Qwen3-8B --tensor-parallel-size {} --port 80"
+    found = read_config(Source("run.sh", text=script.format("$TP")))
+    assert [(one.key, one.value) for one in found.unread] == [("tensor_parallel_size", "$1")]
+    assert "t" not in found.workload
+    for known in ("4", "${SIZE:-4}"):
+        settled = read_config(Source("run.sh", text=script.format(known)))
+        assert (settled.unread, settled.workload["t"]) == ((), 4)
+
+
 def test_a_server_decodes_a_release_in_its_own_formats() -> None:
     subject = read_subject(Source("run.sh", text="vllm serve deepseek-ai/DeepSeek-V3 --tp 8 --port 80"))
     assert subject.workload.decode

@@ -1,6 +1,6 @@
 """Products that other programs timed, as rows of the store: data/others.toml says what each program writes.
 
-Of torch's profiler (export_chrome_trace), nvbench (CSV, JSON), hipblaslt-bench, superbench's cublaslt_gemm, triton's
+Of torch's profiler (export_chrome_trace), nvbench (CSV), hipblaslt-bench, superbench's cublaslt_gemm, triton's
 perf_report (CSV) and mamf-finder. The rows are nobody's own: their harness is 0, so that no command here takes one for
 a result of its own, and their method and message name the program and the file; `sizer calibrate` counts each program
 as a source.
@@ -54,7 +54,7 @@ def _times(text: str, program: str, asked: Named) -> Mapping[str, Mapping[Gemm, 
     """Seconds by device and product."""
     how, times = KNOWN["formats"][program], dict[str, dict[Gemm, list[float]]]()
     said = {key: found[1] for key in ("device", "dtype") if (found := re.search(how.get(key, "$^"), text))}
-    for row in READERS.get(program, _lines)(text, how):
+    for row in (_trace if "operators" in how else _lines)(text, how):
         named = {ours: row[its] for ours, its in how.get("columns", {}).items() if its in row}
         own = {**said, **asked, **row, **named}
         for work, seconds in _products(own, how):
@@ -117,16 +117,3 @@ def _trace(text: str, how: Named) -> Iterator[Values]:
             second, other = ("n" if strides[first + place][-1] == 1 else "t" for place in (1, 0))
             sizes = {"m": m, "n": n, "k": k, "batch": prod(lead)}
             yield {**sizes, "layout": second + other, "dtype": said["Input type"][first], "us": took}
-
-
-def _nvbench(text: str, how: Named) -> Iterator[Values]:
-    known = json.loads(text)
-    names = {one["id"]: one["name"] for one in known["devices"]}
-    for state in (state for one in known["benchmarks"] for state in one["states"]):
-        row = {one["name"].lower(): one["value"] for one in state["axis_values"]}
-        for one in state["summaries"] or ():
-            if one["tag"] == "nv/cold/time/gpu/mean":
-                yield {**row, "sec": one["data"][0]["value"], "device": names[state["device"]]}
-
-
-READERS = {"torch-profiler": _trace, "nvbench-json": _nvbench}

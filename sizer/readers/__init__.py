@@ -72,18 +72,6 @@ _MANIFEST = {"apiVersion", "services", "servingEngineSpec"}
 #: What models are called: at most an organisation and a name.
 _NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
 
-__all__ = [
-    "READERS",
-    "NoModel",
-    "Reading",
-    "Source",
-    "UnknownModelType",
-    "is_name",
-    "load_mapping",
-    "read_config",
-    "read_text",
-]
-
 
 def read_config(
     source: object,

@@ -248,6 +248,10 @@ def vocabulary(
     return padded, (f"no vocab_size: {size:,} tokens of {name} are taken, padded to {padded:,}",)
 
 
+#: What a key changes whose value only running a script would tell.
+LACKS = "the layout or the model, and the file does not hold its value"
+
+
 @frozen
 class Unread:
     """A key that was not read. ``changes``: what it changes; None for a key that nobody knows, which may be a typing

@@ -15,7 +15,7 @@ from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import flat, with_settings_of
 from sizer.readers.loading import beside, load_text, parse_mapping
-from sizer.readers.reading import FORMATS, Config, Names, NoModel, Reading, at, stated, table
+from sizer.readers.reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Unread, at, stated, table
 from sizer.readers.shell import unknown_in
 
 
@@ -127,7 +127,9 @@ def read_recipe(
     )
     notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
     workload = {**reading.workload, **degrees, **stated(phase=row.get("phase"))}
-    reading = replace(reading, source=where, keys={}, notes=notes, workload=workload)
+    held = ((one, unknown_in(str(at(config, one)))) for one in (*row["names"], *row.get("degrees", ())))
+    unread = (*reading.unread, *(Unread(one, what, changes=LACKS) for one, what in held if what))
+    reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread)
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if row["names"] else reading
 
 

@@ -8,8 +8,6 @@ from shapes.toml_table import nearest
 from sizer.rules import dimensions, heads, splits, tiles, tokens
 from sizer.rules.base import DECLARED, Rule
 
-__all__ = ["MERGED", "RULES", "TOPICS", "Rule", "find_rule"]
-
 TOPICS = (dimensions, heads, tokens, splits, tiles)
 added("sizer.rules")  # their modules declare rules as these do
 

@@ -17,6 +17,7 @@ from sizer.readers.loading import Tree
 from sizer.readers.megatron.models import build
 from sizer.readers.reading import (
     FORMATS,
+    LACKS,
     Config,
     Fields,
     Names,
@@ -280,13 +281,12 @@ def read(config: Config, where: str) -> Reading:
             said = f"its value is {unknown[error.key]}, which the file does not hold; {tested}--set {error.key}=N"
             raise InputError(said, where=where, key=error.key) from None
         raise
-    lacks = "the layout or the model, and the file does not hold its value"
     left = [
-        Unread(key, value, changes=lacks)
+        Unread(key, value, changes=LACKS)
         for key, value in unknown.items()
         if key in fields.asked and key not in fields.flags and not is_harmless(key, NAME)
     ]
-    left += [Unread(f"${name}", "further options", changes=lacks) for name in config.get("_further", ())]
+    left += [Unread(f"${name}", "further options", changes=LACKS) for name in config.get("_further", ())]
     return reading(
         fields,
         NAME,

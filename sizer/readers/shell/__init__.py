@@ -14,8 +14,6 @@ from fnmatch import fnmatchcase
 from shapes.errors import InputError
 from sizer.readers.shell.words import Part, Scanner, Token, Variables, Word, unknown_in
 
-__all__ = ["Script", "follow", "unknown_in"]
-
 #: Words gone through, those of loops' turns and of branches not taken too: a launch script has some thousands.
 MAX_STEPS = 200_000
 MAX_CALLS = 10
