@@ -174,6 +174,7 @@ has used a part, and their error on layouts {LEFT_OUT} is given. MLPerf's submis
 fitted, but the form knows CUDA graphs, adapters and networks because of them. *Interval*: the usual edges over the
 prediction, which should hold 85 to 95%. Runs that their source calls not tuned for speed are listed and in no mean.
 Some of the cards' tuned recipes are those of other runs of megatron-bridge, which a fit has used.
+FSDP 2's contention is FSDP 1's fitted figure, taken over after torchtitan's and torchao's rows had been seen.
 
 ## {NEVER.capitalize()}
 
