@@ -95,7 +95,7 @@ def test_every_operator_kind_says_who_lowers_prices_explains_and_measures_it() -
         assert one.work_class in (None, "", *CLASSES), f"{named}: work_class is none of CLASSES in shapes/step/stack.py"
         for path in filter(None, (one.lowered, one.priced, one.explained, one.measured)):
             module, _, name = path.partition(":")
-            assert hasattr(import_module(module), name), f"{named}: write {name} in {module.replace('.', '/')}.py"
+            assert hasattr(import_module(module), name), f"{named}: write {name} in {module}"
         plan = PLANS.get(one.type)
         path = plan and f"{plan.__module__}:{plan.__name__}"
         assert path == one.measured, f"{named}: measured is not its plan in shapes/measure/kernels/__init__.py"

@@ -180,8 +180,8 @@ def _operator_further(name: str) -> Iterator[str]:
     for one in import_module("shapes.operators.types").KINDS:
         for path in filter(None, (one.lowered, one.priced, one.explained, one.measured, one.parts, one.form)):
             module, _, function = path.partition(":")
-            if (one.type, one.kind) == wanted and not hasattr(import_module(module), function):
-                yield f"write {function} in {module.replace('.', '/')}.py"
+            if (one.type, one.kind) == wanted and not hasattr(found := import_module(module), function):
+                yield f"write {function} in {Path(found.__file__ or module).relative_to(ROOT).as_posix()}"
 
 
 KINDS: Mapping[str, Kind] = {
