@@ -92,7 +92,7 @@ def test_operators_are_folded_sorted_and_cut() -> None:
     config = str(CONFIGS / "gpt2.json")
 
     def listed(*more: str) -> list[list[str]]:
-        lines = run("ops", config, *more).stdout.split("operators of a microbatch:\n")[1].split("\n\n")[0].splitlines()
+        lines = run("ops", config, *more).stdout.split("share of their sum:\n")[1].split("\n\n")[0].splitlines()
         return [line.split() for line in lines[2:]]
 
     rows, names = (

@@ -135,6 +135,17 @@ def test_fields_of_the_workload_are_edited_where_the_file_has_them_else_said_as_
     assert "no edit of this file says it; say --microbatch" in answer.stderr
 
 
+def test_options_said_for_a_change_are_ones_that_check_takes(tmp_path: Path) -> None:
+    path = tmp_path / "run.sh"
+    script = MEGATRON.replace("pretrain_gpt.py", "--nproc_per_node 8 --nnodes 4 pretrain_gpt.py")
+    further = "--sequence-parallel --use-distributed-optimizer --pipeline-model-parallel-size 2"
+    path.write_text(script.replace("--bf16", f"--bf16 {further}").replace("11000", "11008").replace("50211", "50304"))
+    answer = CliRunner().invoke(main, ["check", "--diff", "--fix-only", "SZ106", str(path)])
+    said = answer.stderr.partition("SZ106 tp 1, sequence_parallel 0: no edit of this file says it; say ")[2].split()
+    assert said[:2] == ["--tp", "1"]
+    assert CliRunner().invoke(main, ["check", str(path), *said]).exit_code in (0, 1)
+
+
 def test_a_file_that_changed_underneath_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(GPT2))

@@ -194,3 +194,27 @@ def test_a_step_s_multiply_accumulates_are_said_with_its_flops() -> None:
     table = sizer.ops(str(CONFIGS / "gpt2.json"), b=4)
     assert table.step is not None
     assert f"{table.step.flops:.3g} FLOPs ({table.step.flops / 2:.3g} MACs)" in str(table)
+
+
+@pytest.mark.parametrize(
+    "stack", ["transformers-eager", "pytorch-fsdp2-eager", "transformers-compile", "megatron-core-te"]
+)
+def test_the_step_with_each_saving_is_the_one_that_check_prices(stack: str) -> None:
+    layout: dict[str, Any] = {"b": 1, "s": 4096, "tp": 2, "dp": 8, "zero": 2, "stack": stack}
+    found = sizer.memory(LLAMA, **layout)
+    step = sizer.check(LLAMA, **layout).step
+    assert step is not None
+    assert found.times[0] == pytest.approx(step.seconds)
+    for saving in found.savings:
+        changed = sizer.check(LLAMA, **layout | saving.change).step
+        assert changed is not None
+        assert saving.step_seconds == pytest.approx(changed.seconds), saving.name
+
+
+def test_a_plan_says_all_that_check_needs_to_price_its_layout_the_same() -> None:
+    first = run("plan", "Llama-3.3-70B", "--gpus", "64", "--global-batch", "128", "-s", "8192").stdout.splitlines()[0]
+    assert " tp 4, " in first
+    assert "sequence parallel, " in first
+    layout = ("check", LLAMA, "--tp", "4", "--dp", "2", "-b", "1", "-s", "8192")
+    assert "sequence parallel, " in run(*layout, "--sequence-parallel").stdout
+    assert "sequence parallel, " not in run(*layout).stdout

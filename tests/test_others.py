@@ -100,7 +100,7 @@ def test_rows_go_into_the_store_once_and_into_a_calibration_as_a_source_of_their
     ("text", "said"),
     [
         ("hello", "or a program's file (`sizer store import --help`)"),
-        (WRITTEN["triton"][0], "a known --dtype and --device"),
+        (WRITTEN["triton"][0], "a known --dtype and --device as triton writes them ('dtype')"),
         ('{"traceEvents": [{"cat": "kernel"}]}', "as torch-profiler writes them"),
         ('{"traceEvents": 7', "as torch-profiler writes them"),
         ("M,N,K,cuBLAS (ms)\nnan,1,1,1\n", "as triton writes them"),

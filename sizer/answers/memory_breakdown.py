@@ -17,7 +17,7 @@ from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords, check_batch
 from sizer.printing import Printable
-from sizer.subject import read_subject
+from sizer.subject import Subject, read_subject, run_on
 
 
 class Engine(NamedTuple):
@@ -103,20 +103,20 @@ def memory_breakdown(
     device: Device,
     path: str = "<model>",
     memory_utilization: float | None = None,
-    stack: SoftwareStack | None = None,
+    run: Subject | None = None,
     **options: Any,
 ) -> MemoryBreakdown:
     """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``.
 
-    ``stack``: what prices a training step with each saving (None: none is).
+    ``run``: the input as its stack runs it on ``device``: prices a training step with each saving (None: none is).
     """
     asked = (model, workload, device.memory.bytes)
     saved = savings(*asked, **options)
     times: tuple[float, ...] = ()
-    if stack is not None and saved and workload.dtype in device.peak_flops:
-        pricer = Pricer(device, stack=stack)
-        changed = [replace(workload, **one.change) for one in saved]
-        times = tuple(pricer.step(operators(model, one), one, model).seconds for one in (workload, *changed))
+    if run and saved and workload.dtype in device.peak_flops:
+        pricer = Pricer(device, stack=run.stack)
+        changed = [run.workload, *(replace(run.workload, **one.change) for one in saved)]
+        times = tuple(pricer.step(operators(model, one), one, model).seconds for one in changed)
         saved = tuple(replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:], strict=True))
     return MemoryBreakdown(
         path=path,
@@ -160,10 +160,12 @@ def memory(
     options: Values = {"loss": loss, "implementation": subject.implementation, "weight_dtype": weight_dtype}
     check_batch(settled)
     refuse(
-        weight_dtype and settled.phase == "train",
+        weight_dtype and settled.train,
         "expected the phase infer or decode with it",
         "weight_dtype",
         weight_dtype,
     )
-    chosen = load_device(device) if isinstance(device, str) else device
-    return memory_breakdown(model, settled, chosen, subject.where, memory_utilization, subject.stack, **options)
+    chosen = load_device(device)
+    return memory_breakdown(
+        model, settled, chosen, subject.where, memory_utilization, run_on(subject, chosen), **options
+    )

@@ -278,10 +278,10 @@ def _next(
 
 def _options(suggestion: PricedSuggestion, subject: Subject) -> str:
     """What says a change on the command line."""
-    words = {subject.name_of(name): option_of(name) for name in WORKLOAD_FIELDS}
-    return " ".join(
-        f"{words[key]} {value}" if key in words else f"--set {key}={value}" for key, value in suggestion.change.items()
-    )
+    words = {subject.name_of(name): f"{option_of(name)} " for name in WORKLOAD_FIELDS}
+    said = " ".join(f"{words.get(key, f'--set {key}=')}{value}" for key, value in suggestion.change.items())
+    # The one switch among what rules change: they turn it off where tp 1 is enough.
+    return said.replace("--sequence-parallel 0", "--no-sequence-parallel")
 
 
 def _better(after: Report, before: Report, levels: Sequence[Severity]) -> bool:

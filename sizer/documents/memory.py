@@ -27,13 +27,12 @@ def document(answer: MemoryBreakdown) -> Document:
 
 def _head(answer: MemoryBreakdown) -> list[str]:
     memory, w = answer.memory, answer.workload
-    length = f"s {w.s}" + (f", context {w.context}" if w.decode else "")
-    replicas = f"replicas {w.replicas}, " if w.replicas > 1 else ""
+    length = f"s {w.s}" + f", context {w.context}" * w.decode
+    replicas = f"replicas {w.replicas}, " * (w.replicas > 1)
     lines = [
         f"{answer.path}: {answer.model_type}, {answer.parameters:,} parameters ({memory.parameters:,} on one device)",
         f"{w.phase}: b {w.b}, {length}, {w.dtype}, {w.attention} attention, {split_text(w)}{replicas}"
-        + f"checkpointing {w.checkpointing}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, "
-        * (w.phase == "train")
+        + f"checkpointing {w.checkpointing}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, " * w.train
         + f"{memory.implementation} kernels",
     ]
     if w.finetune is not None:

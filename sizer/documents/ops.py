@@ -120,7 +120,12 @@ def _operator(row: Values, longest: float, edge: float) -> Values:
 
 def operators(table: OperatorTable) -> Table:
     """A line an operator, its phases side by side; FLOPs are those that the attention's mask leaves."""
-    return Table("operators of a microbatch", columns("ops", rate=_rate), table.folded, table.top)
+    return Table(
+        "operators of a microbatch (once a step: of a step), share of their sum",
+        columns("ops", rate=_rate),
+        table.folded,
+        table.top,
+    )
 
 
 def _rate(row: Values) -> float | None:

@@ -92,7 +92,7 @@ def best_text(candidate: Candidate) -> str:
 def layout_text(candidate: Candidate) -> str:
     """A split in a line: what is not 1, ZeRO, the microbatch and checkpointing."""
     w = candidate.workload
-    checkpointing = "" if w.checkpointing == "none" else f", {w.checkpointing} checkpointing"
+    checkpointing = f", {w.checkpointing} checkpointing" * (w.checkpointing != "none")
     return f"{split_text(w)}ZeRO {_zero(candidate)}, b {w.b}{checkpointing}"
 
 

@@ -320,7 +320,7 @@ def fits_in_memory(context: Context) -> Answer:
         fused = memory(model, workload, device=device, implementation="megatron").total_bytes
         if fused <= device.memory.bytes:
             message = f"memory: {has} with transformers' modules; it fits with fused kernels, {fused / GIB:.1f} GiB"
-            return NotApplicable(f"{message}, which what splits so runs (--implementation megatron)", note=True)
+            return NotApplicable(f"{message}, as Megatron-Core runs this split (--implementation megatron)", note=True)
     # Of changes to the same fields the first that fits: the smallest degree or stage.
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
