@@ -162,6 +162,11 @@ def test_a_recipe_that_names_a_model_is_that_model_with_its_own_workload(
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("deepseek-ai/DeepSeek-V3-0324", "deepseek-ai/DeepSeek-V3"),
         ("google/gemma-3-27b-pt", "google/gemma-3-27b-it"),
+        ("PrimeIntellect/Qwen3-0.6B-Reverse-Text-SFT", "Qwen/Qwen3-0.6B"),
+        (
+            "nv-community/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16",
+            "nvidia/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16",
+        ),
     ],
 )
 def test_a_variant_and_a_mirror_have_the_releases_sizes(name: str, of: str) -> None:
@@ -303,7 +308,60 @@ def test_a_whole_float_is_an_integer_and_a_marked_utf_16_file_is_read(tmp_path: 
         ("THUDM/chatglm3-6b", 6_243_584_000),
         ("unsloth/Qwen3-4B-Instruct-2507-GGUF", 4_022_468_096),
         ("PrimeIntellect/Qwen3-0.6B", 596_049_920),
+        ("baichuan-inc/Baichuan-13B-Chat", 13_264_901_120),
+        ("deepseek-ai/deepseek-moe-16b-base", 16_375_728_128),
+        ("deepseek-ai/DeepSeek-V2.5", 235_741_434_880),
+        ("deepseek-ai/DeepSeek-V2-Lite-Chat", 15_706_484_224),
+        # 228,689,764,864 with a bias for each expert of 62 layers.
+        ("MiniMaxAI/MiniMax-M2.1", 228_689_764_864 - 62 * 256),
+        # The base of GLM-4.5-Air without its layer of the next token but one; a bias for each expert of 45 layers.
+        ("PrimeIntellect/INTELLECT-3", 106_852_251_264 - 45 * 128),
+        ("zai-org/GLM-4.7", 358_337_791_296 - 5_539_962_272 - 89 * 160),
     ],
 )
 def test_a_release_has_its_published_parameters(name: str, parameters: int) -> None:
     assert read_config(name).model.parameters == parameters
+
+
+def test_the_layer_that_glm_is_published_with_and_not_read_is_one_more_layer_with_copies_of_the_head() -> None:
+    """358,337,791,296 are published of GLM-4.5; 4.6 is published without the copies of embedding and head."""
+    model = read_config("zai-org/GLM-4.5").model
+    experts = 161 * 3 * 5120 * 1536 + 160 * 5120 + 160
+    attention = 5120 * 128 * (96 + 8 + 8 + 96) + 128 * (96 + 8 + 8) + 2 * 128
+    layer = experts + attention + 2 * 5120 + 2 * 5120 * 5120 + 3 * 5120
+    copies = 2 * 151_552 * 5120
+    assert model.parameters + 89 * 160 + layer + copies == 358_337_791_296
+    assert model.parameters + 89 * 160 + layer == 356_785_898_816
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "bits"),
+    [
+        ("neuralmagic/Meta-Llama-3.1-8B-Instruct-FP8", "meta-llama/Llama-3.1-8B-Instruct", 8),
+        ("RedHatAI/DeepSeek-R1-Distill-Llama-70B-FP8-dynamic", "deepseek-ai/DeepSeek-R1-Distill-Llama-70B", 8),
+        ("TheBloke/Llama-2-7B-GPTQ", "meta-llama/Llama-2-7b-hf", 4),
+        ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct", 4),
+    ],
+)
+def test_a_quantised_release_has_the_sizes_of_its_base_and_fewer_bits(name: str, of: str, bits: int) -> None:
+    model, base = read_config(name).model, read_config(of).model
+    assert (model.parameters, model.layers) == (base.parameters, base.layers)
+    assert [one.bits for one in model.formats] == [bits]
+    assert not base.formats
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["neuralmagic/Qwen3-8B-FP8", "unsloth/Qwen3-8B-bnb-4bit", "TheBloke/Mistral-7B-v0.1-AWQ", "RedHatAI/phi-4-FP8"],
+)
+def test_a_quantised_release_that_nobody_listed_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"no model of this name.*--download"):
+        read_config(name)
+
+
+def test_what_a_name_says_of_weights_is_never_taken_in_silence() -> None:
+    assert not read_config("deepseek-ai/DeepSeek-V3-0324-BF16").model.formats
+    assert not read_config("PrimeIntellect/MiniMax-M2.5-bf16").model.formats
+    assert read_config("deepseek-ai/DeepSeek-V3.1").model == read_config("deepseek-ai/DeepSeek-V3").model
+    notes = read_config("unsloth/Qwen3-4B-Instruct-2507-GGUF").notes
+    assert any("sizes and bits are Qwen/Qwen3-4B" in note for note in notes)

@@ -26,7 +26,7 @@ def released(name: str) -> tuple[Config, str]:
     organisation, _, last = asked.rpartition("/")
     mirrored = organisation in FORMATS["names"]["mirrors"]
     found = known.get(asked) or known.get(last if mirrored else asked)
-    if found is not None:
+    if found:
         return models[found]["config"], f"{found}, from the table ({sources[models[found]['source']]})"
     if (cached := _cached(name)) is not None:
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
@@ -34,7 +34,7 @@ def released(name: str) -> tuple[Config, str]:
     for one, row in models.items():
         owner, _, own = _plain(one).rpartition("/")
         if _without_variant(own) == bare and (mirrored or organisation in ("", owner)):
-            said = f"sizes are {one}'s, which {name} is a variant of by its name ({sources[row['source']]})"
+            said = f"sizes and bits are {one}'s, which {name} is a variant of by its name ({sources[row['source']]})"
             return row["config"], said
     from difflib import get_close_matches  # only an unknown name pays for it
 
