@@ -218,3 +218,8 @@ def test_a_plan_says_all_that_check_needs_to_price_its_layout_the_same() -> None
     layout = ("check", LLAMA, "--tp", "4", "--dp", "2", "-b", "1", "-s", "8192")
     assert "sequence parallel, " in run(*layout, "--sequence-parallel").stdout
     assert "sequence parallel, " not in run(*layout).stdout
+
+
+def test_a_shard_that_exchanges_is_not_called_one_device() -> None:
+    formulas = answer("memory", LLAMA, "--phase", "decode", "--tp", "8", "-b", "8", "--context", "8192")["formulas"]
+    assert formulas["communication"] == "no buffers for exchanges"

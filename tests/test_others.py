@@ -135,3 +135,11 @@ def test_a_rate_above_the_peak_is_refused_and_a_file_named_as_a_device_is_no_dev
     other = CliRunner().invoke(main, [*arguments, "/etc/x.toml"])
     assert other.exit_code == 0
     assert "no data sheet of this device is known" in other.output
+
+
+@pytest.mark.parametrize("word", ["list", "export", "import", "prune"])
+def test_a_store_named_behind_the_word_is_said_where_it_belongs(word: str) -> None:
+    answer = CliRunner().invoke(main, ["store", word, "--store", "rows.db"])
+    assert answer.exit_code == 2
+    assert "--store is said before the word: sizer store --store " in answer.stderr
+    assert word in answer.stderr

@@ -44,7 +44,7 @@ def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
         return ()
     try:
         times = _times(text, program, {key: value for key, value in asked.items() if value is not None})
-    except (ArithmeticError, AttributeError, IndexError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         expected = f"expected sizes, times, a known --dtype and --device as {program} writes them"
         raise InputError(f"{expected} ({error})", where=where) from None
     return tuple(_dataset(device, program, products, where) for device, products in times.items())

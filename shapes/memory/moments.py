@@ -647,7 +647,7 @@ def _logits_formula(step: Step, peak: Moment) -> str:
 def communication(step: Step, n: int) -> tuple[int, str]:
     """Bytes of the buffers that devices exchange through, ``n`` parameters on each, and which they are."""
     parts = tuple(_exchanged(step, n))
-    return sum(size for size, _ in parts), "; ".join(text for _, text in parts) or "one device"
+    return sum(size for size, _ in parts), "; ".join(text for _, text in parts) or "no buffers for exchanges"
 
 
 def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
