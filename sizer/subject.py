@@ -183,7 +183,7 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
             *_assumed(reading, runs),
             *_instead(problems, runs),
         ),
-        given=frozenset((*reading.workload, *workload, *(["stack"] if stack is not None else []))),
+        given=frozenset((*reading.workload, *workload, *["stack"] * (stack is not None))),
         asked=settled if problems else None,
         stack=load_stack(stack) if stack is not None else default_stack(reading.format, runs.spread, runs.compiled),
     )
@@ -265,7 +265,7 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
         return ()
     wanted = ", ".join(f"{WORDS.get(key, key)} {value}" for key, value in asked.items())
     taken = ", ".join(f"{WORDS.get(key, key)} {getattr(runs, key)}" for key in asked)
-    return (f"the model does not divide over {wanted}: times are those of {taken}",)
+    return (f"no split of this model over these ranks: {wanted}; times are those of {taken}",)
 
 
 def _assumed(reading: Reading, workload: Workload) -> list[str]:

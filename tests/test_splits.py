@@ -211,3 +211,8 @@ def test_one_spelling_at_a_time_and_unknown_names_are_said() -> None:
         sizer.check(str(LLAMA), t=2, tp=2)
     with pytest.raises(InputError, match=r"tensor_parallel = 2: expected one of .*t \(tp\)"):
         sizer.check(str(LLAMA), tensor_parallel=2)
+
+
+def test_experts_over_more_than_the_data_parallel_ranks_are_not_called_the_models_fault() -> None:
+    report = sizer.check("Qwen3-235B-A22B", gpus=64, tp=4, pp=4, ep=8, b=1, s=4096)
+    assert "no split of this model over these ranks: ep 8; times are those of ep 1" in report.model.notes

@@ -315,7 +315,9 @@ def test_inference_pays_nothing_that_surrounds_an_update() -> None:
 
 def test_eager_attention_does_not_share_a_sequence_and_check_gives_the_times_of_one_rank() -> None:
     report = check(CONFIGS / "llama-3.1-8b.json", cp=2, attention="eager")
-    assert any("does not divide over cp 2: times are those of cp 1" in note for note in report.model.notes)
+    assert any(
+        "no split of this model over these ranks: cp 2; times are those of cp 1" in note for note in report.model.notes
+    )
     with pytest.raises(InputError, match=r"cp = 2: expected 1"):
         operators(LLAMA, Workload(cp=2, attention="eager"))
 
