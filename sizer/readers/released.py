@@ -28,7 +28,7 @@ def released(name: str) -> tuple[Config, str]:
     found = known.get(asked) or known.get(last if mirrored else asked)
     if found:
         return models[found]["config"], f"{found}, from the table ({sources[models[found]['source']]})"
-    if (cached := _cached(name)) is not None:
+    if cached := _cached(name):
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
     bare = _without_variant(last)
     for one, row in models.items():
