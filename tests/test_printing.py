@@ -172,3 +172,11 @@ def test_what_is_nearly_a_command_or_a_rule_is_named() -> None:
 
 def test_the_version_has_a_short_option() -> None:
     assert run("-V") == run("--version")
+
+
+def test_a_check_says_the_zero_stage_and_the_recomputation_that_it_priced() -> None:
+    said = str(sizer.check(GPT2, d=8, zero=3, checkpointing="full"))
+    assert "dp 8, ZeRO 3, checkpointing full, stack" in said
+    plain = str(sizer.check(GPT2))
+    assert "ZeRO" not in plain.splitlines()[1]
+    assert "checkpointing" not in plain.splitlines()[1]

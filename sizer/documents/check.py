@@ -168,6 +168,8 @@ def _conditions(report: Report, device: str) -> str:
         f"s {workload.s}",
         f"context {workload.context}, {workload.cache_dtype} KV cache" * workload.decode,
         split_text(workload).removesuffix(", "),
+        f"ZeRO {workload.zero}" * bool(workload.zero),
+        f"checkpointing {workload.checkpointing}" * (workload.checkpointing != "none"),
         f"no overlap of {' and '.join(workload.exposed)}" * bool(workload.exposed),
         f"{workload.attention} attention{kernels}" * (workload.attention != "auto"),
         f"{workload.implementation} kernels" * bool(workload.implementation),
