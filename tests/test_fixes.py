@@ -142,7 +142,7 @@ def test_options_said_for_a_change_are_ones_that_check_takes(tmp_path: Path) -> 
     path.write_text(script.replace("--bf16", f"--bf16 {further}").replace("11000", "11008").replace("50211", "50304"))
     answer = CliRunner().invoke(main, ["check", "--diff", "--fix-only", "SZ106", str(path)])
     said = answer.stderr.partition("SZ106 tp 1, sequence_parallel 0: no edit of this file says it; say ")[2].split()
-    assert said[:2] == ["--tp", "1"]
+    assert said[:3] == ["--tp", "1", "--no-sequence-parallel"]
     assert CliRunner().invoke(main, ["check", str(path), *said]).exit_code in (0, 1)
 
 

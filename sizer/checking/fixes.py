@@ -16,7 +16,7 @@ from pathlib import Path
 from shapes.errors import InputError, read_bounded, refuse, write_whole
 from shapes.frozen import Names, frozen
 from shapes.model.resize import DIMENSIONS
-from shapes.workload import WORKLOAD_FIELDS, option_of
+from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of
 from sizer.checking.checks import Request, Settled, report_of
 from sizer.checking.findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, Severity
 from sizer.checking.grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
@@ -278,10 +278,16 @@ def _next(
 
 def _options(suggestion: PricedSuggestion, subject: Subject) -> str:
     """What says a change on the command line."""
-    words = {subject.name_of(name): f"{option_of(name)} " for name in WORKLOAD_FIELDS}
-    said = " ".join(f"{words.get(key, f'--set {key}=')}{value}" for key, value in suggestion.change.items())
-    # The one switch among what rules change: they turn it off where tp 1 is enough.
-    return said.replace("--sequence-parallel 0", "--no-sequence-parallel")
+    fields, change = {subject.name_of(name): name for name in WORKLOAD_FIELDS}, suggestion.change.items()
+    return " ".join(_option(fields[key], one) if key in fields else f"--set {key}={one}" for key, one in change)
+
+
+def _option(field: str, value: int | str) -> str:
+    """``--tp 4``; of a switch ``--sequence-parallel``, or ``--no-sequence-parallel``."""
+    option = option_of(field)
+    if OPTIONS[field].kind is bool:
+        return option if value else option.replace("--", "--no-")
+    return f"{option} {value}"
 
 
 def _better(after: Report, before: Report, levels: Sequence[Severity]) -> bool:
