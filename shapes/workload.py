@@ -171,8 +171,8 @@ class Workload(AsJson):
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it is tuned;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
     ``checkpointing`` (of shapes.workload): what layers run again instead of saving it.
-    ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None: of the
-    framework whose file it is) decide memory, and the first two the bytes that the update moves.
+    ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None:
+    ``saved_by``) decide memory, and the first two the bytes that the update moves.
 
     A decode step: b requests in flight, each with ``context`` keys in its cache (those of the step's own tokens among
     them; None: what ``s`` was) and ``speculative`` drafted tokens to verify with its next one; ``s`` is then
@@ -366,6 +366,15 @@ class Workload(AsJson):
     def spread(self) -> bool:
         """Whether training runs on several devices, as far as the degrees say."""
         return self.train and self.t * self.p * self.d * self.e * self.cp > 1
+
+    @property
+    def saved_by(self) -> Implementation:
+        """Whose kernels save activations: those named; else, of training that t, p or cp split, Megatron-Core's fused
+
+        ones (transformers' modules run no such split), of the rest transformers' modules.
+        """
+        split = self.train and self.t * self.p * self.cp > 1
+        return self.implementation or ("megatron" if split else "huggingface")
 
     @property
     def regathers(self) -> bool:

@@ -103,13 +103,21 @@ class Subject:
         return self.model
 
     @property
-    def implementation(self) -> Implementation:
-        """Whose kernels save activations, unless said otherwise: the named stack's, or of the file's framework."""
+    def implementation(self) -> Implementation | None:
+        """Whose kernels save activations, as said, as the stack named has them, or of the file's framework; None: by
+
+        the split (``Workload.saved_by``).
+        """
         if self.workload.implementation is not None:
             return self.workload.implementation
         megatron = self.reading is not None and self.reading.format in MEGATRON_FORMATS
         named = "stack" in self.given and self.stack.framework == "megatron"
-        return "megatron" if megatron or named else "huggingface"
+        return "megatron" if megatron or named else None
+
+    @property
+    def saved_by(self) -> Implementation:
+        """Whose kernels save activations, of the split that was asked for."""
+        return self.implementation or (self.asked or self.workload).saved_by
 
     def name_of(self, key: str) -> str:
         """A dimension or workload field as the person's file or the command line names it."""

@@ -136,11 +136,12 @@ def test_a_default_microbatch_is_not_held_against_the_global_batch() -> None:
     assert [one.severity for one in said.findings if one.code == "SZ120"] == ["error"]
 
 
-def test_a_split_that_fits_with_fused_kernels_is_information() -> None:
+def test_a_split_that_fits_with_fused_kernels_is_no_finding() -> None:
     layout: dict[str, Any] = {"t": 4, "p": 4, "cp": 2, "vpp": 5, "gpus": 64, "b": 1, "s": 8192, "global_batch": 128}
     report = sizer.check("meta-llama/Meta-Llama-3.1-70B", zero=1, sequence_parallel=True, **layout)
     assert not [one for one in report.findings if one.code == "SZ121"]
-    assert any("fits with fused kernels" in note for note in report.model.notes)
+    modules = sizer.check("meta-llama/Meta-Llama-3.1-70B", zero=1, implementation="huggingface", **layout)
+    assert [one.severity for one in modules.findings if one.code == "SZ121"] == ["error"]
 
 
 def test_a_smaller_t_hands_its_devices_to_data_parallelism() -> None:

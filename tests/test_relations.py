@@ -66,6 +66,11 @@ SIZES = {
 }
 
 
+#: Degrees over which the models divide, with 16 layers.
+DEGREES = {"t": st.sampled_from((1, 2, 4)), "p": st.sampled_from((1, 2, 4)), "cp": st.sampled_from((1, 2))}
+OPTIMIZERS = (None, "sgd", "muon", "adamw-8bit")
+
+
 def step(config: dict[str, Any], **asked: Any) -> float:
     found = sizer.check(config, **asked).step
     assert found is not None
@@ -101,6 +106,43 @@ def test_check_prices_what_plan_lists(config: dict[str, Any], s: int, device: st
         report = sizer.check(config, device=device, gpus=8, global_batch=16, **asked)
         assert report.step is not None
         assert report.step.seconds == pytest.approx(candidate.seconds), asked
+
+
+#: Fields of a layout that a plan decides.
+FOUND = ("b", "s", "t", "p", "d", "e", "zero", "replicas", "cp", "vpp", "checkpointing", "sequence_parallel")
+
+
+@relation(
+    draws=5, config=models(), s=SIZES["s"], device=st.sampled_from(DEVICES), optimizer=st.sampled_from(OPTIMIZERS)
+)
+def test_check_memory_and_plan_count_the_same_bytes(
+    config: dict[str, Any], s: int, device: str, optimizer: str | None
+) -> None:
+    asked: dict[str, Any] = {"device": device, "gpus": 8, "global_batch": 16, "optimizer": optimizer}
+    found = sizer.plan(config, s=s, **asked)
+    kinds = {(one.workload.t, one.workload.p, one.workload.cp): one for one in found.candidates}
+    for candidate in kinds.values():
+        layout = {name: getattr(candidate.workload, name) for name in FOUND}
+        counted = sizer.memory(config, **asked, **layout)
+        assert counted.memory.total_bytes == candidate.memory_bytes, layout
+        report = sizer.check(config, **asked, **layout)
+        assert report.implementation == counted.memory.implementation, layout
+        assert report.step is not None
+        assert report.step.seconds == pytest.approx(candidate.seconds), layout
+        assert not [one for one in report.findings if one.code == "SZ121"], layout
+
+
+@relation(draws=8, config=models(), **SIZES, **DEGREES)
+def test_check_finds_too_large_what_memory_does(
+    config: dict[str, Any], b: int, s: int, device: str, **degrees: int
+) -> None:
+    config = {**config, "num_hidden_layers": 16, "hidden_size": 8192, "intermediate_size": 28672}
+    config |= {"num_attention_heads": 64, "num_key_value_heads": 8}
+    asked: dict[str, Any] = {"b": b, "s": 16 * s, "device": device, "d": 2, **degrees}
+    counted = sizer.memory(config, **asked).memory
+    report = sizer.check(config, **asked)
+    sizes = [one.value for one in report.findings if one.code == "SZ121"]
+    assert sizes == ([] if counted.fits else [round(counted.total_bytes / 2**30, 2)])
 
 
 @relation(config=models(), **SIZES)

@@ -109,8 +109,9 @@ def memory(
 
     ``optimizer``, ``precision`` and ``implementation``: names of ``OPTIMIZERS``, of ``PRECISIONS``, and what saves
     activations, transformers' eager modules or Megatron's fused kernels; None: the workload's, else adamw, by its
-    dtype, transformers. ``microbatches`` a step (None: by the global batch, else one, or enough to fill the pipeline):
-    with more than one, gradients stay allocated between them. ``weight_dtype``: of inference weights.
+    dtype, by its split (``Workload.saved_by``). ``microbatches`` a step (None: by the global batch, else one, or enough
+    to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``: of inference
+    weights.
     ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are counted, as
     torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the
     CPU. ``loss``: of ``LOSSES`` (None: the implementation's). InputError: an unknown name, a split not allowed.
@@ -121,7 +122,7 @@ def memory(
     on, low = None if device is None else load_device(device), workload.low_precision
     if loss is not None:
         one_of(loss, LOSSES, "loss")
-    saved_by, bits = implementation or workload.implementation or "huggingface", precision_named(kept_in)
+    saved_by, bits = implementation or workload.saved_by, precision_named(kept_in)
     if workload.reduces and saved_by == "megatron":  # its gradients are reduced where they are added up
         bits = replace(bits, gradients=dtype_bytes(workload.reduces))
     named = optimizer or workload.optimizer or "adamw"

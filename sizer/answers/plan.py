@@ -29,7 +29,7 @@ from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, default_stack, load_stack
-from shapes.workload import Workload, WorkloadKeywords, saving, workload_fields
+from shapes.workload import Implementation, Workload, WorkloadKeywords, saving, workload_fields
 from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable
 from sizer.subject import read_subject, run_on
@@ -125,6 +125,7 @@ class Dropped:
 class Plan(Printable):
     """Candidates from the fastest, of which reports show ``top``; ``dropped`` counts the others by reason.
 
+    ``implementation``: whose kernels save activations, where that does not go by the split (``Workload.saved_by``).
     ``ratio_error``: two candidates whose times differ by less are alike. ``power_w``: one device's. ``tokens`` and
     ``price`` (a device hour): what a whole training is asked for, if it is.
     """
@@ -140,7 +141,7 @@ class Plan(Printable):
     assumptions: Names
     source: str
     top: int = 8
-    implementation: str = "huggingface"
+    implementation: Implementation | None = None
     stack: str = ""
     ratio_error: float = 0.0
     power_w: float = 0.0
@@ -312,7 +313,6 @@ def plan_config(
         return plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top)
     found.setdefault("dtype", "bf16")
     global_batch = positive_int(found.pop("global_batch", None), "global_batch", maximum=2**31)
-    memory = {name: found.pop(name, None) for name in ("optimizer", "precision", "implementation")}
     # Without a stack named memory is counted as `memory` and `check` count it for the same file.
     subject = read_subject(config, config_format=config_format, stack=stack, **found)
     form = subject.reading.format if subject.reading is not None else None
@@ -321,13 +321,12 @@ def plan_config(
         target,
         gpus=gpus,
         global_batch=global_batch,
-        base=subject.workload,
+        base=replace(subject.workload, implementation=subject.implementation),
         stack=default_stack(form, gpus > 1, subject.workload.compiled) if stack is None else stack,
         tokens=tokens,
         price=price,
         progress=progress,
         loss=None if stack is None else load_stack(stack).loss,
-        **memory | {"implementation": memory["implementation"] or subject.implementation},
     )
     return replace(answer, top=top)
 
@@ -365,6 +364,7 @@ def plan(
     and the global batch exists at all.
     """
     positive_amounts(tokens=tokens, price=price)
+    base = replace(base, implementation=options.pop("implementation", base.implementation))
     dropped: Counter[str] = Counter()
     pricer = Pricer(device, stack=load_stack(stack))
     needed = operator_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
@@ -395,7 +395,7 @@ def plan(
         tuple(Dropped(*one) for one in dropped.most_common()),
         ASSUMPTIONS,
         f"predicted:{device.name}",
-        implementation=options.get("implementation") or base.implementation or "huggingface",
+        implementation=base.implementation,
         stack=load_stack(stack).name,
         ratio_error=found[0][1],
         power_w=device.power_w,
@@ -425,20 +425,21 @@ def _fitting(
 ) -> Iterator[tuple[Workload, int]]:
     """What fits, with its bytes."""
     base = replace(base, phase="train", sequence_parallel=False, global_batch=global_batch, gpus=gpus)
-    some = _policies(model, base, options)
+    policies = lru_cache(partial(_policies, model, base))
     for split in _going(_splits(model, device, gpus, base, dropped)):
         if global_batch % split.d:
             dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
             continue
         for one in _schedules(model, split, device.link.domain_devices, dropped):
+            some = policies(one.saved_by)
             yield from _microbatches(model, one, device.memory.bytes, some, options, dropped)
 
 
-def _policies(model: ModelShape, base: Workload, options: Values) -> Names:
+def _policies(model: ModelShape, base: Workload, implementation: Implementation) -> Names:
     """What may run again but all or nothing: by modules in Megatron-Core's mixtures, whose norms are kernels apart."""
     if base.attention == "eager":
         return ("selective",)  # fused attention saves next to nothing that its core makes again
-    if model.moe is None or options.get("implementation") != "megatron":
+    if model.moe is None or implementation != "megatron":
         return ()
     listed = operators(model, base)
     has = [one for one in CHEAP if any(saving(one).modules_of(each.name, mixture=True) for each in listed)]
@@ -469,7 +470,7 @@ def _microbatches(
         if least > limit:
             never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
             dropped["a larger microbatch does not fit" if b > 1 else never] += 1
-            if options.get("implementation") == "megatron":
+            if split.saved_by == "megatron":
                 return  # others' gradients may go where one microbatch is all
             continue
         for policy in some:

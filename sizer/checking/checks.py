@@ -99,7 +99,7 @@ def _report(proposals: Proposals, step: StepTime | None, findings: list[PricedFi
         findings=tuple(findings),
         not_applicable=tuple(rule.code for rule, answer in proposals.answers if isinstance(answer, NotApplicable)),
         suppressed=tuple(rule.code for rule, answer in proposals.answers if answer is None),
-        implementation=subject.implementation,
+        implementation=subject.saved_by,
         attention=attention_titles(subject.operators, device),
         stack=stack,
     )

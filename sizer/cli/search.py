@@ -1,7 +1,6 @@
 """`sizer search`."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from shapes.errors import InputError, refuse
@@ -114,7 +113,7 @@ def _planned(asked: Asked, reading: Any) -> Values:
     kinds: dict[tuple[int | str, ...], Any] = {}
     for run in (one.workload for one in found.candidates):
         kinds.setdefault((run.t, run.p, run.e, run.cp, run.b, run.checkpointing), run)
-    layouts = [replace(run, implementation=found.implementation) for run in list(kinds.values())[:MOST_LAYOUTS]]
+    layouts = list(kinds.values())[:MOST_LAYOUTS]
     kept = {name: value for name, value in asked.workload.items() if name not in SPREAD}
     return {**kept, "layouts": layouts, "stack": found.stack}
 

@@ -30,9 +30,10 @@ def document(answer: Plan) -> Document:
         f"recommended {layout_text(best)}, step {seconds_text(best.seconds)} ({range_text(best.low_s, best.high_s)}), "
         f"memory {best.memory_bytes / GIB:.1f} GiB, MFU {'-' if best.mfu is None else percent_text(best.mfu)}"
     )
+    kernels = " or ".join(sorted({one.workload.saved_by for one in answer.candidates}, reverse=True))
     head = (
         f"{answer.gpus} x {answer.device}, global batch {answer.global_batch} x {w.s} tokens, {w.dtype}, "
-        f"{w.attention} attention, {answer.implementation} kernels, stack {answer.stack}"
+        f"{w.attention} attention, {kernels} kernels, stack {answer.stack}"
     )
     fit = (
         f"{len(answer.candidates)} splits fit; predicted, not measured; layouts within {answer.ratio_error:.0%} are "

@@ -103,7 +103,7 @@ class Context:
     dimensions: Sizes = field(default_factory=dict)
     given: frozenset[str] | None = None
     priced_dtype: str | None = None
-    implementation: Implementation = "huggingface"
+    implementation: Implementation | None = None
     step: StepCost | None = None
     stack: str = ""
     unknown: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)

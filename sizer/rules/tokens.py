@@ -294,9 +294,9 @@ def fits_in_memory(context: Context) -> Answer:
     data-parallel ranks, of a training run; any degree of a serving one). Elsewhere a note says what a single device
     would need, since how a model is spread is not the configuration's affair. A degree alone (`--tp 16`) is a part of a
     layout: the note says which, and what is missing. Of a model that is not understood whole (SZ132) the parameters
-    alone are counted. A layout of tensor, pipeline or context parallelism that fits with fused kernels is a note too:
-    what runs such layouts has them, transformers' modules have not. Up to 8% over what a device has may fit, and is no
-    error: predicted peaks have been off by as much (reports/memory-peaks.md).
+    alone are counted. Activations of a layout of tensor, pipeline or context parallelism are those of fused kernels,
+    unless said otherwise: what runs such layouts has them, transformers' modules have not. Up to 8% over what a device
+    has may fit, and is no error: predicted peaks have been off by as much (reports/memory-peaks.md).
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
@@ -316,11 +316,6 @@ def fits_in_memory(context: Context) -> Answer:
         finds = "`sizer plan` finds a split" if workload.train else "`sizer memory --phase decode --tp N` counts one"
         message = f"memory: {has} as it is split here, {most}; {_unsaid(context)} ({said}); {finds}"
         return NotApplicable(message, note=True)
-    if context.implementation == "huggingface" and workload.train and workload.t * workload.p * workload.cp > 1:
-        fused = memory(model, workload, device=device, implementation="megatron").total_bytes
-        if fused <= device.memory.bytes:
-            message = f"memory: {has} with transformers' modules; it fits with fused kernels, {fused / GIB:.1f} GiB"
-            return NotApplicable(f"{message}, as Megatron-Core runs this split (--implementation megatron)", note=True)
     # Of changes to the same fields the first that fits: the smallest degree or stage.
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
