@@ -97,9 +97,10 @@ class Names:
         return names.get(calling, next(iter(names.values())))
 
 
-#: Attributes that number a layer and those that only matter to a random generator do not make it another kind.
+#: Attributes that number a layer and those that only matter to a random generator do not make it another kind, nor do
+#: floats: they scale values (DiffLlama's lambda grows with depth); a size that one sets shows in a parameter's shape.
 _NUMBERING = ("idx", "index", "layer_id", "layer_number", "layer_num", "block_id", "drop")
-_PLAIN = (bool, int, float, str, type(None), torch.dtype)
+_PLAIN = (bool, int, str, type(None), torch.dtype)
 
 
 @frozen
