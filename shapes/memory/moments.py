@@ -606,11 +606,12 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
 
 def _state_bytes(name: str, tensors: Tensors, step: Step) -> int:
     """Bytes of one component of ``tensors``, ZeRO not applied."""
-    n, recipe, precision = parameter_count(tensors), step.recipe, step.recipe.precision
-    if name == "master_weights":
-        return precision.master * n
+    recipe, precision = step.recipe, step.recipe.precision
     if name == "optimizer_states":
         return optimizer_state_bytes(tensors, recipe.optimizer, precision)
+    n = parameter_count(tensors)
+    if name == "master_weights":
+        return precision.master * n
     matrices = parameter_count(tensor for tensor in tensors if tensor.is_matrix and tensor.role == "block")
     # fp8_model_init: what is no matrix of a layer stays in 16 bits.
     whole = precision.weights * n if precision.weights else 2 * (n - matrices)

@@ -493,9 +493,11 @@ def _of_layers(
     layers, (least, whole) = -(-model.layers // full.p), sizes
     step = max(1, layers // 8)
     kept = max(0, int(layers * (most - least) / max(1, whole - least)) // step * step)
+    if not kept:
+        return full, least
     fewer = replace(full, checkpointing=f"full:{layers - kept}")
     used = memory(model, fewer, **options).total_bytes  # all but falls with their number
-    return (fewer, used) if kept and used <= most else (full, least)
+    return (fewer, used) if used <= most else (full, least)
 
 
 def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, dropped: Counter[str]) -> Iterator[Workload]:
