@@ -11,7 +11,6 @@ when the reader of its output has gone (SIGPIPE).
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import sys
 import time
@@ -72,7 +71,7 @@ def _say(number: int) -> None:
 
 def clearing(terminal: bool) -> str:
     """What takes a line of progress off a terminal that understands it; nothing elsewhere, where none is drawn."""
-    return "\r\x1b[K" if terminal and os.environ.get("TERM") != "dumb" else ""
+    return "\r\x1b[K\x1b[?25h" if terminal and os.environ.get("TERM") != "dumb" else ""
 
 
 @contextmanager
@@ -129,9 +128,10 @@ KEPT = "what was measured is stored, the same command goes on"
 
 
 class _Line:
-    """What the line says, who draws it, and whether it is no longer wanted."""
+    """What the line says, what is done of how much, who draws it, and whether it is no longer wanted."""
 
-    said = ""
+    said, done = "", 0
+    of: int | None = None
     drawing = Thread()
     over = Event()
 
@@ -139,7 +139,7 @@ class _Line:
 @contextmanager
 def line() -> Iterator[None]:
     """While a command runs, the terminal on standard error has a line; elsewhere nothing is drawn."""
-    _Line.said, _Line.drawing = "working", Thread(target=_draw, args=(time.monotonic(),), daemon=True)
+    _Line.said, _Line.of, _Line.drawing = "working", None, Thread(target=_draw, daemon=True)
     _Line.over.clear()
     if clearing(os.isatty(2)):
         _Line.drawing.start()
@@ -151,18 +151,30 @@ def line() -> Iterator[None]:
 
 def end_line() -> None:
     """The answer is there: the line goes."""
+    _Line.over.set()
     if _Line.drawing.is_alive():
-        _Line.over.set()
         _Line.drawing.join()
-        os.write(2, clearing(terminal=True).encode())
 
 
-def _draw(start: float) -> None:
-    wait_s = PATIENCE_S
-    while not _Line.over.wait(wait_s):
-        wait_s, gone_s = TICK_S, time.monotonic() - start
-        said = f"{'|/-'[int(gone_s / TICK_S) % 3]} {_Line.said}, {gone_s:.0f} s"
-        os.write(2, f"\r{said[: shutil.get_terminal_size().columns - 1]}\x1b[K".encode())
+def _draw() -> None:
+    if _Line.over.wait(PATIENCE_S):
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, SpinnerColumn, TimeElapsedColumn
+
+    on = Console(stderr=True)
+    with Progress(
+        *(SpinnerColumn("line"), TimeElapsedColumn(), BarColumn(5), "{task.description}"),
+        console=on,
+        auto_refresh=False,
+        transient=True,
+        redirect_stdout=False,
+        redirect_stderr=False,
+    ) as bar:
+        task = bar.add_task("", total=None)
+        while not _Line.over.wait(TICK_S):
+            said = _Line.said[: on.width - 16]
+            bar.update(task, description=said, completed=_Line.done, total=_Line.of, refresh=True)
 
 
 @contextmanager
@@ -178,6 +190,7 @@ def working(what: str, how: str, limit_s: float | None = None) -> Iterator[Calla
         if done and left_s is None:
             left_s = min(gone_s / done * (of - done), (limit_s or inf) - gone_s)
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
+        _Line.done, _Line.of = done, of
         _Line.said = f"{what}: {done:,} of {of:,}{left}{best and f'; best so far: {best}'}"
 
     with in_order(lambda: f", {_Line.said}; {how if _Line.said != what else 'nothing is known yet'}"):

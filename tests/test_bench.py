@@ -185,7 +185,7 @@ def test_everything_is_measured_in_its_time_and_every_suite_has_its_file(bench, 
 def test_without_click_the_program_measures_everything_and_knows_no_other_command(tmp_path: Path, monkeypatch) -> None:
     """In a process in which nothing but torch, numpy and the standard library can be imported."""
     bare = tmp_path / "sitecustomize.py"
-    named = ("click", "yaml", "scipy", "tabulate", "platformdirs", "pytest", "hypothesis")
+    named = ("click", "yaml", "scipy", "tabulate", "rich", "platformdirs", "pytest", "hypothesis")
     bare.write_text(f"import sys\nsys.modules.update(dict.fromkeys({named!r}))\n")
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
     made = [sys.executable, "-m", "sizer"]

@@ -296,9 +296,10 @@ def test_counts_by_severity_have_its_colour() -> None:
     answer = Checked((sizer.check(GPT2, tp=5),))
     counts = {level: number for level, number in answer.tally().items() if number}
     assert len(counts) > 1
-    shown = str(render("check", "text", answer, Page(style=lambda text, style: f"<{style}>{text}" if style else text)))
+    shown = str(render("check", "text", answer, Page(200, terminal=True, coloured=True)))
     for level, number in counts.items():
-        assert f"<{level}>{number} {level}" in shown
+        colour = {"error": 31, "warning": 33, "info": 36}[level]
+        assert f"\x1b[{colour}m{number} {level}" in shown
 
 
 def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "transformers", "scipy", "pyarrow", "matplotlib", "jsonschema")
+HEAVY = ("torch", "transformers", "scipy", "pyarrow", "matplotlib", "jsonschema", "rich")
 
 
 def loaded_by(code: str) -> set[str]:

@@ -353,7 +353,7 @@ def test_a_refusal_keeps_to_the_width_of_a_terminal(
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("COLUMNS", "60")
     say_line("--phase = 'train': expected decode with engine, ttft or drafted, train with --global-batch")
-    lines = capsys.readouterr().err.replace("\r\x1b[K", "").splitlines()
+    lines = capsys.readouterr().err.replace("\r\x1b[K\x1b[?25h", "").splitlines()
     assert len(lines) == 2
     assert all(len(line) <= 60 for line in lines)
     assert "--global-batch" in lines[1]

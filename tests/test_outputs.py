@@ -237,7 +237,7 @@ def _rows(store: Path) -> int:
 
 @pytest.mark.slow
 def test_the_program_imports_nothing_from_the_working_directory(tmp_path: Path) -> None:
-    others = ("yaml", "click", "numpy", "scipy", "tabulate", "torch", "shapes", "sitecustomize", "platformdirs")
+    others = ("yaml", "click", "numpy", "scipy", "tabulate", "rich", "torch", "shapes", "sitecustomize", "platformdirs")
     for name in (*sys.stdlib_module_names, *others):
         (tmp_path / f"{name}.py").write_text("open('imported', 'a').write(__name__); raise SystemExit(3)")
     for options in (["-P"], []):

@@ -5,18 +5,25 @@ Words are compared without figures, which change with every fit: look at them, t
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import os
+import pty
 import re
+import struct
+import sys
 import tempfile
+import termios
 from pathlib import Path
+from threading import Thread
 
 import pytest
-from click.testing import CliRunner
 from measure_fakes import FakeExecutor
+from rich.cells import cell_len
 
 import shapes.calibrate
 from shapes.calibrate import Calibration
-from sizer.cli import main, measuring, options
-from sizer.render import Page
+from sizer.cli import main, measuring
 
 DATA = Path(__file__).parent / "data"
 CONFIGS = Path("tests/data/configs")
@@ -56,7 +63,6 @@ FITTED = Calibration("h100-sxm", {}, {"bf16": {"large": 0.04, "skinny": 0.1}, "h
 
 
 def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setattr(options, "_page", lambda _: Page(width, terminal=True))
     monkeypatch.setattr(measuring, "chosen_executor", lambda *_: FakeExecutor(lambda one: 1e-3))
     monkeypatch.setattr(shapes.calibrate, "stored_products", lambda *_: [FITTED])
     monkeypatch.setattr(shapes.calibrate, "calibrate", lambda *_, **__: FITTED)
@@ -65,18 +71,44 @@ def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
         store = str(Path(folder) / "store.db")
         calls = [COMMANDS["bench-products"]] if command in ("store-list", "calibrate") else []
         for call in (*calls, COMMANDS[command]):
-            said = [store if word == "STORE" else word for word in call]
-            result = CliRunner().invoke(main, said, catch_exceptions=False)
-            assert result.exit_code in (0, 1), result.output
-    return str(result.stdout)
+            text = on_a_terminal(width, [store if word == "STORE" else word for word in call], monkeypatch)
+    assert ("\x1b[" in text) == (command != "check-fix")  # a patch is plain
+    return re.sub(r"\x1b\[[\d;]*m", "", text)
+
+
+def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+    """What a command of this process writes to a pseudo-terminal so wide."""
+    leader, follower = pty.openpty()
+    fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    read = bytearray()
+
+    def reads() -> None:
+        with contextlib.suppress(OSError):  # how Linux says that the other side is closed
+            while more := os.read(leader, 1 << 16):
+                read.extend(more)
+
+    reader = Thread(target=reads)
+    reader.start()
+    with open(follower, "w", encoding="utf-8") as terminal, monkeypatch.context() as patched:
+        for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
+            patched.delenv(name, raising=False)
+        patched.setenv("TERM", "xterm-256color")
+        patched.setattr(sys, "stdout", terminal)
+        patched.setattr(sys, "__stdout__", terminal)
+        with pytest.raises(SystemExit) as end:
+            main(said)
+        assert end.value.code in (0, 1, None)
+    reader.join()
+    os.close(leader)
+    return read.decode().replace("\r\n", "\n")
 
 
 def snapshot(command: str, text: str) -> str:
     """What is compared of a command's ``text``: its words, of those of LISTS without the rows of tables."""
     if command in LISTS:
-        text = re.sub(r"^(-{2,}[- ]*\n)(?:(?!left out).+\n)*", r"\1", text, flags=re.MULTILINE)
+        text = re.sub(r"^(─+\n)(?:(?!left out).+\n)*", r"\1", text, flags=re.MULTILINE)
     if command in HEADS_ALONE:
-        text = "\n\n".join(re.findall(r"^.+(?=\n-{2,}[- ]*$)", text, flags=re.MULTILINE))
+        text = "\n\n".join(re.findall(r"^.+(?=\n─+$)", text, flags=re.MULTILINE))
     return words(text)
 
 
@@ -85,7 +117,7 @@ def words(text: str) -> str:
     text = re.sub(r"\d[\d,.]*(e[+-]\d+)?", "#", text)
     text = re.sub(r" (us|ms|s|M|B|G|KiB|MiB|GiB)\b", " UNIT", text)
     paragraphs = (" ".join(one.split()) for one in re.split(r"\n\n+", text))
-    return "\n".join(re.sub(r"-{2,}", "--", one) for one in paragraphs) + "\n"
+    return "\n".join(re.sub(r"─+", "─", one) for one in paragraphs) + "\n"
 
 
 def snapshots(command: str) -> dict[int, str]:
@@ -101,7 +133,7 @@ def test_a_command_keeps_to_the_width_and_to_its_words(
     command: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = shown(command, width, monkeypatch)
-    assert [line for line in text.splitlines() if len(line) > width] == []
+    assert [line for line in text.splitlines() if cell_len(line) > width] == []
     assert not re.search(r"\bNone\b|\bnan\b|<.* object at", text)
     assert snapshot(command, text) == snapshots(command)[width]
 

@@ -25,7 +25,7 @@ from shapes.frozen import Names, Values
 from shapes.toml_table import content, nearest
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
-from sizer.render import Page, formats, plain, render
+from sizer.render import Page, formats, render
 
 if TYPE_CHECKING:
     _Type = click.ParamType[Any]
@@ -76,14 +76,12 @@ QUANTITY = Number("number", lambda text: _scaled(text, _DECIMAL), "a number (suc
 DURATION = Number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")
 
 
-#: All but the line feed, the tab and the colours of ``_coloured``: what could forge or hide a line on a terminal.
+#: All but the line feed, the tab and colours: what could forge or hide a line on a terminal.
 _CONTROL = re.compile(
     r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
 Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
-
-COLOURS = {"error": "red", "warning": "yellow", "info": "cyan"}
 
 
 @cache
@@ -524,11 +522,10 @@ def _with_newline(text: str) -> str:
 
 
 def _page(output: str | None) -> Page:
-    """As wide as the terminal, coloured as ``_colours`` says."""
-    terminal = output is None and sys.stdout is not None and sys.stdout.isatty()
-    coloured = output is None and sys.stdout is not None and _colours()
+    """As wide as the terminal; where colours are forced, a pipe is one."""
+    shown = output is None and sys.stdout is not None
     width = min(shutil.get_terminal_size((100, 24)).columns, 200)
-    return Page(width, _coloured if coloured else plain, terminal)
+    return Page(width, shown and (sys.stdout.isatty() or _colours()), shown and _colours())
 
 
 def _colours() -> bool:
@@ -536,11 +533,6 @@ def _colours() -> bool:
     if os.environ.get("NO_COLOR") or os.environ.get("FORCE_COLOR"):
         return not os.environ.get("NO_COLOR")
     return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-
-
-def _coloured(text: str, kind: str) -> str:
-    plain = kind not in COLOURS and kind != "head"  # else click would end every word with a reset
-    return text if plain else click.style(text, fg=COLOURS.get(kind), bold=kind == "head" or None)
 
 
 def say_line(line: str) -> None:

@@ -21,25 +21,17 @@ from sizer.printing import Printable
 if TYPE_CHECKING:
     from sizer.documents import Document
 
-#: Styles a piece of text for what it is ("error", "warning", "info", "head").
-Style = Callable[[str, str], str]
-
-
-def plain(text: str, style: str) -> str:
-    """No colour."""
-    return text
-
 
 @frozen
 class Page:
-    """``width`` in columns; ``style`` is ``plain`` wherever there is no terminal.
+    """``width`` in columns; ``coloured`` is of terminals.
 
     ``terminal``: somebody looks at it as it comes, so that findings are shown with the lines of the file.
     """
 
     width: int = 100
-    style: Style = plain
     terminal: bool = False
+    coloured: bool = False
 
 
 #: A command, or a command and the option or subcommand that asks for another view -> function of sizer.documents, and

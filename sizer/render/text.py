@@ -1,11 +1,12 @@
-"""Text: as wide as the terminal, coloured only on one, findings with the lines of the file there."""
+"""Text: by rich on a terminal, in its width, with the lines of the file that findings are about; elsewhere plain."""
 
 from __future__ import annotations
 
-import re
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from itertools import chain
+from typing import TYPE_CHECKING
 
 from shapes.errors import printable
 from sizer.checking.findings import PricedFinding
@@ -23,10 +24,13 @@ from sizer.documents import (
 )
 from sizer.render import Page
 
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
 #: A column of texts is folded no narrower.
 NARROW = 10
-#: Columns of a file's line that are shown; what matters of a longer one is around the key.
-LONGEST = 100
+#: What rich makes of a text's styles.
+STYLES = {"error": "red", "warning": "yellow", "info": "cyan", "head": "bold"}
 
 
 def render(document: Document, page: Page) -> str:
@@ -39,20 +43,17 @@ def render(document: Document, page: Page) -> str:
     return "\n".join(kept).rstrip("\n") + "\n"
 
 
-def _page(part: Text, page: Page) -> list[str]:
-    fitting = (part._replace(text=line, style="") for line in str(part).split("\n"))
-    return [*chain.from_iterable(_flowed(line, page) for line in fitting)]
-
-
 def _part(part: Part, page: Page) -> list[str]:
     """Tables and findings stand apart, texts follow each other."""
     match part:
+        case Text(style="page") if page.terminal:
+            from rich.markdown import Markdown
+
+            return _drawn(Markdown(str(part)), page)
         case Text(style="page"):
-            return (_page(part, page) if page.terminal else []) or [str(part)]
+            return [str(part)]
         case Text():
-            if part.indent:
-                return _wrapped(printable(str(part)), page, part.indent, part.indent + 2)
-            return _flowed(part, page)
+            return _flowed(part, page, " " * part.indent, part.indent + 2)
         case Table():
             return _table(part, page)
         case Findings():
@@ -60,70 +61,103 @@ def _part(part: Part, page: Page) -> list[str]:
     return []  # charts, and figures that the first line says
 
 
-def _wrapped(text: str, page: Page, indent: int, hang: int, first: str = "") -> list[str]:
-    head = first or " " * indent
-    return textwrap.wrap(text, max(page.width, 40), initial_indent=head, subsequent_indent=" " * hang)
+@cache
+def _console(page: Page) -> Console:
+    from rich.console import Console
+    from rich.theme import Theme
+
+    colours = "auto" if page.coloured else None
+    return Console(
+        width=max(page.width, 20),
+        theme=Theme(STYLES),
+        force_terminal=True,
+        color_system=colours,  # type: ignore[arg-type]  # its names are literals
+        legacy_windows=False,
+        highlight=False,
+        markup=False,
+        emoji=False,
+    )
 
 
-def _flowed(part: Text, page: Page) -> list[str]:
-    """A text's pieces, each in its style, on as many lines as a terminal needs; elsewhere on one."""
-    lines, used, hang = [""], 0, 2
-    for said, _, style in part.pieces:
-        text = printable(said)
-        whole = not page.terminal or used + len(text) <= page.width
-        for word in [text] if whole else re.findall(rf"\s*\S{{1,{page.width - hang}}}|\s+$", text):
-            if page.terminal and used + len(word) > page.width:
-                lines.append(" " * hang + page.style(word.lstrip(), style))
-                used = hang + len(word.lstrip())
-            else:
-                lines[-1] += page.style(word, style)
-                used += len(word)
-    return lines
+def _drawn(what: RenderableType, page: Page) -> list[str]:
+    """The lines that rich makes of it."""
+    console = _console(page)
+    with console.capture() as held:
+        console.print(what)
+    return [line.rstrip() for line in held.get().split("\n")[:-1]]
+
+
+def _flowed(part: Text, page: Page, head: str = "", hang: int = 2) -> list[str]:
+    """A text's pieces, each in its style, after ``head``: on as many lines as a terminal needs, the later indented.
+
+    Elsewhere what has no head is one line.
+    """
+    if not page.terminal:
+        said = head + printable(str(part))
+        return textwrap.wrap(said, page.width, subsequent_indent=" " * hang) if head else [said]
+    from rich.text import Text as Said
+
+    whole = Said.assemble(head, *((printable(one.shown), one.style) for one in part.pieces))
+    lines = whole.wrap(_console(page), max(page.width - hang, NARROW))
+    return _drawn(Said("\n" + " " * hang).join(lines), page)
 
 
 def _table(table: Table, page: Page) -> list[str]:
     columns, rows = table.seen("text")
     if not rows:
         return []
-    lines, left_out = _aligned(columns, rows), []
-    while page.terminal and max(map(len, lines)) > page.width and len(columns) > 1:
-        # The largest priority goes first; then texts are folded, and where that is not enough the last column goes.
-        lines = [] if any(one.drop for one in columns) else _aligned(columns, rows, page.width)
-        if not lines or max(map(len, lines)) > page.width:
-            at = max(range(len(columns)), key=lambda place: (columns[place].drop, place))
-            left_out.append(columns.pop(at).name)
-            rows = [row[:at] + row[at + 1 :] for row in rows]
-            lines = _aligned(columns, rows)
-    caption = [f"{table.caption}:"] if table.caption else []
-    said = [f"left out, the terminal is too narrow: {', '.join(reversed(left_out))}"] if left_out else []
-    above, below = ([line for one in texts for line in _flowed(Text(one), page)] for texts in (caption, said))
-    return ["", *above, *lines, *below, *filter(None, [table.left]), ""]
+    left_out = _narrowed(columns, rows, page.width) if page.terminal else []
+    said, numbers = _said(columns, rows), numeric(rows)
+    lines = _drawn(_grid(said, numbers), page) if page.terminal else tabulated("simple", said, numbers)
+    caption = table.caption and f"{table.caption}:"
+    missing = f"{'left out, the terminal is too narrow: ' * bool(left_out)}{', '.join(left_out)}"
+    above, below = (_flowed(Text(text), page) for text in (caption, missing))
+    return ["", *above, *lines, *filter(None, [table.left, *below]), ""]
 
 
-def _aligned(columns: list[Column], rows: list[list[Cell]], width: int | None = None) -> list[str]:
-    """The table's lines; within a ``width`` its texts are folded, the widest first: none where that is not enough."""
+def _said(columns: list[Column], rows: list[list[Cell]]) -> list[list[str]]:
+    return [[printable(one.name) for one in columns], *([printable(cell.shown) for cell in row] for row in rows)]
+
+
+def _narrowed(columns: list[Column], rows: list[list[Cell]], width: int) -> list[str]:
+    """Take out what does not fit: the largest priority first; texts are folded then, and the last column goes."""
+    from rich.cells import cell_len
+
+    left_out: list[str] = []
+    while len(columns) > 1:
+        sizes = (max(map(cell_len, said)) for said in zip(*_said(columns, rows), strict=True))
+        whole = any(one.drop for one in columns)
+        least = (
+            size if whole or number else min(size, NARROW) for size, number in zip(sizes, numeric(rows), strict=True)
+        )
+        if sum(least) + 2 * len(columns) - 2 <= width:
+            break
+        at = max(range(len(columns)), key=lambda place: (columns[place].drop, place))
+        left_out.insert(0, columns.pop(at).name)
+        for row in rows:
+            del row[at]
+    return left_out
+
+
+def _grid(said: list[list[str]], numbers: list[bool]) -> RenderableType:
+    from rich import box
+    from rich.table import Table as Grid
+
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for head, number in zip(said[0], numbers, strict=True):
+        grid.add_column(head, justify="right" if number else "left", no_wrap=number, overflow="fold")
+    for row in said[1:]:
+        grid.add_row(*row)
+    return grid
+
+
+def tabulated(form: str, said: list[list[str]], numbers: list[bool]) -> list[str]:
+    """A table, its heads first, in a form of tabulate's: where no terminal is."""
     import tabulate  # a check lists no table
 
     tabulate.MIN_PADDING = 0  # heads would be two wider than they are
-    shown = [[printable(cell.shown) for cell in row] for row in rows]
-    heads, numbers, folded = [printable(one.name) for one in columns], numeric(rows), None
-    if width is not None:
-        widths = [max(map(len, column)) for column in zip(heads, *shown, strict=True)]
-        while sum(widths) + 2 * (len(widths) - 1) > width:
-            most, at = max((0 if numbers[at] else size, at) for at, size in enumerate(widths))
-            if most <= NARROW:
-                return []
-            widths[at] -= 1
-        folded = [None if number else size for size, number in zip(widths, numbers, strict=True)]
-    align = ["right" if one else "left" for one in numbers]
-    return tabulate.tabulate(
-        shown,
-        heads,
-        disable_numparse=True,
-        colalign=align,
-        maxcolwidths=folded,
-        maxheadercolwidths=folded,  # type: ignore[arg-type]  # its stubs forbid None
-    ).splitlines()
+    align = ["right" if number else "left" for number in numbers]
+    return tabulate.tabulate(said, "firstrow", form, disable_numparse=True, colalign=align).splitlines()
 
 
 def _finding(finding: PricedFinding, part: Findings, page: Page) -> Iterator[str]:
@@ -133,9 +167,9 @@ def _finding(finding: PricedFinding, part: Findings, page: Page) -> Iterator[str
     yield from _flowed(Text([said, Cell(price)]), page)
     if page.terminal and part.path is not None:
         yield from _excerpt(finding, part.path, page)
-    yield from _wrapped(finding.message, page, 2, 2)
+    yield from _flowed(Text(finding.message), page, "  ")
     for suggestion in finding.suggestions:
-        yield from _wrapped(suggestion_text(suggestion, part.step_s), page, 2, 5, "  -> ")
+        yield from _flowed(Text(suggestion_text(suggestion, part.step_s)), page, "  -> ", 5)
 
 
 def _cost(finding: PricedFinding, step_s: float | None) -> str:
@@ -150,23 +184,17 @@ def _cost(finding: PricedFinding, step_s: float | None) -> str:
 
 def _excerpt(finding: PricedFinding, path: str, page: Page) -> list[str]:
     """The place, and the file's line with the key marked in it; nothing where no key of the file is to blame."""
+    from rich.text import Text as Said
+
     from sizer.documents.check import place_of, text_of
 
     text = text_of(path)
     place = place_of(finding, path, text)
     if text is None or place is None:
         return []
-    line = text.split("\n")[place.line - 1]
-    longest = min(LONGEST, page.width - 10)
-    start = max(0, place.column - 1 - longest // 2)
-    end = start + longest
-    before, key = (
-        printable(part.rstrip("\r").replace("\t", "  "))
-        for part in (line[start : place.column - 1], line[place.column - 1 : end])
-    )
-    marked = page.style(key.rstrip(" ,"), finding.severity)
-    where = f"{printable(path)}:{place.line}:{place.column}"
-    return [
-        *_flowed(Text(f"  {where}"), page),
-        f"  {place.line:>5} | {before if start == 0 else '…' + before}{marked}",
-    ]
+    line, at = text.split("\n")[place.line - 1], place.column - 1
+    start = at - page.width // 2 if at > page.width // 2 else 0  # what matters of a long line is around the key
+    before, key = (printable(part.strip("\r").replace("\t", "  ")) for part in (line[start:at], line[at:]))
+    marked = (key.rstrip(" ,"), finding.severity)
+    shown = Said.assemble(f"  {place.line:>5} | {'…' * bool(start)}{before}", marked, no_wrap=True, overflow="ellipsis")
+    return [*_flowed(Text(f"  {printable(path)}:{place.line}:{place.column}"), page), *_drawn(shown, page)]
