@@ -52,8 +52,6 @@ _HOMES = {
     "search": "sizer.searching",
     "swiglu_width": "sizer.searching",
 }
-#: Rooms whose functions answer what a command does.
-_ANSWERING = ("sizer.answers", "sizer.checking", "sizer.searching")
 
 __all__ = [
     "InputError",
@@ -82,8 +80,6 @@ def __getattr__(name: str) -> object:
 
         module, _, attribute = _HOMES[name].partition(":")
         found = getattr(import_module(module), attribute or name)
-        if _HOMES[name].startswith(_ANSWERING):
-            import_module("sizer.render")  # how answers print and are written
         globals()[name] = found
         return found
     if name == "__version__":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from importlib import import_module
 from io import StringIO
 from typing import Any, ClassVar
 
@@ -12,37 +12,31 @@ from shapes.frozen import AsJson
 class Printable(AsJson):
     """An answer of a command: ``str`` is that command's text, a notebook shows it, ``to_json`` is its document.
 
-    Answers know nothing of formats: ``sizer.render`` says how they are shown, which the front doors load with them.
+    Answers know nothing of formats: ``sizer.render``, found by its name when one is asked for, says how they are shown.
     """
 
     __slots__ = ()
     COMMAND: ClassVar[str]
-    _render: ClassVar[Callable[..., str] | None] = None
-    _fragment: ClassVar[Callable[..., str] | None] = None
-
-    @staticmethod
-    def show_by(render: Callable[..., str], fragment: Callable[..., str]) -> None:
-        """``render(command, format, answer)``, and ``fragment(command, answer)``: HTML inside another page."""
-        Printable._render, Printable._fragment = render, fragment
 
     def _answer(self) -> object:
         """What the command's document is of; the answer itself unless it is a part of one."""
         return self
 
+    def _shown(self, format_: str) -> str:
+        return str(import_module("sizer.render").render(self.COMMAND, format_, self._answer())).rstrip("\n")
+
     def __str__(self) -> str:
-        render = Printable._render
-        return str(render(self.COMMAND, "text", self._answer())).rstrip("\n") if render is not None else repr(self)
+        return self._shown("text")
 
     def to_frame(self) -> Any:
         """The rows of its command's CSV as a pandas DataFrame (needs pandas)."""
         from pandas import read_csv
 
-        return read_csv(StringIO(Printable._render(self.COMMAND, "csv", self._answer())))  # type: ignore[misc]
+        return read_csv(StringIO(self._shown("csv")))
 
-    def _repr_html_(self) -> str | None:
+    def _repr_html_(self) -> str:
         """The page of its command without scripts, as notebooks show it; charts as pictures (extra ``html``)."""
-        fragment = Printable._fragment
-        return fragment(self.COMMAND, self._answer()) if fragment is not None else None
+        return str(import_module("sizer.render").fragment(self.COMMAND, self._answer()))
 
     @property
     def ok(self) -> bool:
@@ -51,7 +45,4 @@ class Printable(AsJson):
 
     def to_json(self) -> str:
         """The command's ``--format json``, with its schema's version."""
-        render = Printable._render
-        if render is None:
-            raise RuntimeError("import sizer.render first: it says how answers are written")
-        return str(render(self.COMMAND, "json", self._answer())).rstrip("\n")
+        return self._shown("json")

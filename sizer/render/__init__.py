@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any
 from shapes.errors import one_of
 from shapes.frozen import Names, frozen
 from shapes.program import added
-from sizer.printing import Printable
 
 if TYPE_CHECKING:
     from sizer.documents import Document
@@ -65,6 +64,3 @@ def render(command: str, format_: str | None, answer: object, page: Page | None 
 def fragment(command: str, answer: object) -> str:
     """``answer`` as HTML inside somebody else's page."""
     return str(import_module("sizer.render.html").fragment(document_of(command, answer)))
-
-
-Printable.show_by(render, fragment)
