@@ -52,6 +52,20 @@ class Cuda:
         class CUDAGraph:
             seconds = 0.0
 
+            def capture_begin(self) -> None:
+                assert cuda.stream_now is not cuda.default_stream, (
+                    "CUDA graphs must be captured on a non-default stream"
+                )
+                assert cuda.sync_debug == "error"
+                cuda.capturing, self.begun_s = cuda.stream_now, cuda.clock_s
+
+            def capture_end(self) -> None:
+                assert cuda.stream_now is cuda.capturing, "Capture must end on the same stream it began on"
+                cuda.capturing = None
+                self.seconds, cuda.clock_s = cuda.clock_s - self.begun_s, self.begun_s
+                if not cuda.capturable:
+                    raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
             def replay(self) -> None:
                 cuda.replays += 1
                 cuda.clock_s += self.seconds
@@ -61,6 +75,9 @@ class Cuda:
                 assert isinstance(other, Stream)
 
         self.Event, self.CUDAGraph, self.Stream = Event, CUDAGraph, Stream
+        self.default_stream = self.stream_now = Stream()
+        self.capturing: Any = None
+        self.sync_debug = "default"
 
     def lose(self, why: str = "CUDA error: an illegal memory access was encountered") -> None:
         self.lost = why
@@ -70,19 +87,19 @@ class Cuda:
         if self.lost:
             raise RuntimeError(self.lost)
 
-    @contextlib.contextmanager
-    def graph(self, graph: Any) -> Iterator[None]:
-        if not self.capturable:
-            raise RuntimeError("operation not permitted when stream is capturing")
-        before = self.clock_s
-        yield
-        graph.seconds, self.clock_s = self.clock_s - before, before
+    def set_sync_debug_mode(self, mode: str) -> None:
+        self.sync_debug = mode
 
-    def stream(self, stream: Any) -> Any:
-        return contextlib.nullcontext()
+    @contextlib.contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.stream_now = self.stream_now, stream
+        try:
+            yield
+        finally:
+            self.stream_now = before
 
     def current_stream(self) -> Any:
-        return self.Stream()
+        return self.stream_now
 
     def _sleep(self, cycles: int) -> None:
         self.slept += cycles
@@ -122,46 +139,41 @@ class Cuda:
 
 
 class Nvml:
-    """The module ``pynvml``: ``throttle``, the reasons of the readings to come, 0 when they are used up.
+    """NVML's library as ctypes gives it: ``throttle``, the reasons of the readings to come, 0 when they are used up.
 
-    A reading that fails (``missing``, by NVML's name) is what a virtual card gives.
+    A function that is ``missing`` says "not supported", as of a virtual card.
     """
-
-    class NVMLError(Exception):
-        pass
-
-    NVML_CLOCK_SM, NVML_CLOCK_MEM, NVML_TEMPERATURE_GPU = 1, 2, 0
 
     def __init__(self) -> None:
         self.throttle: list[int] = []
         self.missing: set[str] = set()
         self.readings = 0
 
-    def nvmlDeviceGetHandleByUUID(self, name: str) -> str:  # noqa: N802  # NVML's own names
-        if name != "GPU-shim":
-            raise self.NVMLError("not found")
+    def _say(self, value: int, out: Any) -> int:
+        out._obj.value = value
+        return 0
+
+    def nvmlDeviceGetHandleByUUID(self, name: bytes, card: Any) -> int:  # noqa: N802  # NVML's own names
+        if name != b"GPU-shim":
+            return 6  # NVML_ERROR_NOT_FOUND
         self.readings += 1
         self.reasons = self.throttle.pop(0) if self.throttle else 0
-        return name
+        return self._say(1, card)
 
-    def nvmlDeviceGetCurrentClocksEventReasons(self, card: str) -> int:  # noqa: N802
-        return self.reasons
+    def nvmlDeviceGetCurrentClocksEventReasons(self, card: Any, out: Any) -> int:  # noqa: N802
+        return self._say(self.reasons, out)
 
-    nvmlDeviceGetCurrentClocksThrottleReasons = nvmlDeviceGetCurrentClocksEventReasons  # noqa: N815
+    def nvmlDeviceGetClockInfo(self, card: Any, which: int, out: Any) -> int:  # noqa: N802
+        return self._say({1: 1980, 2: 2619}[which], out)
 
-    def nvmlDeviceGetClockInfo(self, card: str, which: int) -> int:  # noqa: N802
-        return {1: 1980, 2: 2619}[which]
+    def nvmlDeviceGetPowerUsage(self, card: Any, out: Any) -> int:  # noqa: N802
+        return 3 if "power" in self.missing else self._say(650_000, out)
 
-    def nvmlDeviceGetPowerUsage(self, card: str) -> int:  # noqa: N802
-        if "power" in self.missing:
-            raise self.NVMLError("not supported")
-        return 650_000
+    def nvmlDeviceGetEnforcedPowerLimit(self, card: Any, out: Any) -> int:  # noqa: N802
+        return self._say(700_000, out)
 
-    def nvmlDeviceGetEnforcedPowerLimit(self, card: str) -> int:  # noqa: N802
-        return 700_000
-
-    def nvmlDeviceGetTemperature(self, card: str, sensor: int) -> int:  # noqa: N802
-        return 61
+    def nvmlDeviceGetTemperature(self, card: Any, sensor: int, out: Any) -> int:  # noqa: N802
+        return self._say({0: 61}[sensor], out)
 
 
 class _Clock(TorchDispatchMode):
@@ -208,8 +220,9 @@ def installed(fault: Callable[[Any, tuple[Any, ...]], None] | None = None, name:
         held.enter_context(patch.object(torch.cuda, "is_available", lambda: True))
         held.enter_context(patch.object(torch.cuda, "get_device_capability", cuda.get_device_capability))
         held.enter_context(patch.object(torch.version, "cuda", "12.8"))
-        made = torch.Generator
-        held.enter_context(patch.object(torch, "Generator", lambda **_: made()))
+        # What bitsandbytes looks for as it is imported.
+        held.enter_context(patch.object(torch._C, "_cuda_getCurrentRawStream", lambda index: 0, create=True))
+        held.enter_context(patch.object(torch, "Generator", _Generator))
         held.enter_context(patch.object(timer, "GRAPH_S", 2e-4))  # what a graph holds is run once
         held.enter_context(patch.object(environment, "_nvml", lambda: cuda.nvml))
         held.enter_context(patch.object(in_process, "COOL_S", 0.0))
@@ -223,6 +236,11 @@ def installed(fault: Callable[[Any, tuple[Any, ...]], None] | None = None, name:
         torch.set_num_threads(1)  # threads wait for each other where the machine is busy
         held.enter_context(_Clock(cuda))
         yield cuda
+
+
+class _Generator(torch.Generator):
+    def __new__(cls, device: Any = None) -> Any:
+        return super().__new__(cls)
 
 
 def _real(options: dict[str, Any]) -> Any:

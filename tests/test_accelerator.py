@@ -5,9 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,10 +19,12 @@ import pytest
 torch = pytest.importorskip("torch")
 
 import cuda_shim  # noqa: E402  # needs torch
+from torch.autograd import DeviceType  # noqa: E402
+from torch.autograd.profiler_util import EventList, FunctionEvent  # noqa: E402
 from torch.utils._device import _device_constructors  # noqa: E402
 
 from shapes.errors import InputError  # noqa: E402
-from shapes.measure import InProcess, Settings  # noqa: E402
+from shapes.measure import InProcess, Settings, environment  # noqa: E402
 from shapes.measure.backend import AcceleratorBackend, open_backend  # noqa: E402
 from shapes.measure.environment import clocks  # noqa: E402
 from shapes.measure.executor import Executor  # noqa: E402
@@ -66,12 +71,17 @@ def test_a_short_kernel_is_replayed_from_a_graph_behind_a_wait_and_a_part_has_a_
         assert cuda.slept > 0
         cuda.capturable = False
         assert session.prepare(product(), FAST).handle.stopwatch.per_sample == 1
+        assert (cuda.stream_now, cuda.sync_debug) == (cuda.default_stream, "default")
         peak = session.prepare(Job(swiglu(16, 16, 32)), FAST).handle.stopwatch.peak_bytes()
         assert peak is not None
         assert peak > 0
 
 
 def test_the_kernels_time_of_torchs_profiler_is_in_rows_where_it_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    def event(name: str, took_us: float, device: Any, **more: Any) -> Any:
+        kinds = {"device_type": device, "use_device": "cuda", "stack": [], **more}
+        return FunctionEvent(id=0, name=name, thread=0, start_us=0.0, end_us=took_us, **kinds)
+
     with cuda_shim.installed() as cuda:
 
         @contextlib.contextmanager
@@ -79,9 +89,17 @@ def test_the_kernels_time_of_torchs_profiler_is_in_rows_where_it_is_asked_for(mo
             before = cuda.clock_s
             seen = SimpleNamespace()
             yield seen
-            # Two kernels, a tenth of their time gaps between them.
-            each = SimpleNamespace(self_device_time_total=0.45e6 * (cuda.clock_s - before))
-            seen.key_averages = lambda: [each, each]
+            took = 0.45e6 * (cuda.clock_s - before)
+            # As torch has them: the host's operator holds its two kernels' times once more, and a compiled graph's
+            # named range spans them. A tenth of the time is gaps between.
+            operator = event("aten::mm", 0.0, DeviceType.CPU)
+            kernels = [event(name, took, DeviceType.CUDA) for name in ("first", "second")]
+            for one in kernels:
+                operator.append_kernel(one.name, 0, took)
+            named = event("## Call CompiledFxGraph", 2 * took, DeviceType.CUDA, is_user_annotation=True)
+            events = EventList([operator, *kernels, named], use_device="cuda")
+            events._build_tree()
+            seen.key_averages = events.key_averages
 
         monkeypatch.setattr(torch.profiler, "profile", profile)
         settings = replace(FAST, load="sustained", profiled=True)
@@ -95,6 +113,24 @@ def test_the_kernels_time_of_torchs_profiler_is_in_rows_where_it_is_asked_for(mo
         assert first.method.startswith("graphs of ")
         assert first.method.endswith("calls, normal inputs (int8: uniform)")
         assert first.row()["load"] == "sustained"
+
+
+def test_a_kernel_that_waits_for_the_host_is_not_captured() -> None:
+    with cuda_shim.installed() as cuda:
+
+        def wait() -> None:
+            assert cuda.capturing is None  # it would break the capture, and torch's allocator with it
+            if cuda.sync_debug == "error":
+                raise RuntimeError("called a synchronizing CUDA operation")
+
+        assert AcceleratorBackend("cuda:0").capture([wait]) is None
+        assert (cuda.stream_now, cuda.sync_debug) == (cuda.default_stream, "default")
+
+
+def test_an_old_torch_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(torch, "accelerator")
+    with pytest.raises(InputError, match=r"expected torch 2\.6 or later"):
+        open_backend()
 
 
 def test_inputs_that_fit_the_cache_are_timed_with_a_flush_before_each_call() -> None:
@@ -188,3 +224,25 @@ def test_a_card_that_nvml_does_not_know_has_no_clocks() -> None:
         assert clocks(replace(found, uuid="another")) == {}
         assert clocks(found)["sm_mhz"] == 1980
         assert cuda.nvml.readings == 1
+
+
+@pytest.mark.parametrize(("code", "there"), [(0, True), (9, False), (None, False)])
+def test_nvml_is_the_drivers_own_library(monkeypatch: pytest.MonkeyPatch, code: int | None, there: bool) -> None:
+    def load(name: str) -> Any:
+        if code is None:
+            raise OSError(f"{name}: cannot open shared object file")
+        return SimpleNamespace(nvmlInit_v2=lambda: code)
+
+    monkeypatch.setattr(environment.ctypes, "CDLL", load)
+    assert (environment._nvml.__wrapped__() is not None) is there
+
+
+@pytest.mark.slow  # every file's tests are collected, the shim in place
+def test_the_tests_of_a_gpu_pass_on_the_shim() -> None:
+    folder = Path(__file__).parent
+    asked = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "-p", "no:cacheprovider", str(folder)]
+    ran = subprocess.run(
+        asked, check=False, env={**os.environ, "SIZER_SHIM": "1"}, cwd=folder.parent, capture_output=True, text=True
+    )
+    assert ran.returncode == 0, ran.stdout[-2000:]
+    assert " skipped" not in ran.stdout.splitlines()[-1]

@@ -10,6 +10,7 @@ import contextlib
 import os
 import re
 import time
+import warnings
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -39,13 +40,14 @@ UNKNOWN_CACHE_BYTES = 128 * 2**20
 def open_backend(device: str | None = None) -> Backend:
     """The backend of ``device`` ("cpu", "cuda", "cuda:1" …; None: the accelerator at hand, else the CPU).
 
-    InputError without torch, or where torch does not see the device.
+    InputError without torch, with one before 2.6, or where torch does not see the device.
     """
     try:
         import torch
-    except ImportError:
-        raise InputError(f"expected torch to be installed: {install('torch')}", key="measuring") from None
-    accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+
+        accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    except (ImportError, AttributeError):
+        raise InputError(f"expected torch 2.6 or later to be installed: {install('torch')}", key="measuring") from None
     try:
         wanted = torch.device(device or accelerator or "cpu")
     except (RuntimeError, ValueError):
@@ -128,6 +130,8 @@ class AcceleratorBackend(Backend):
         self.device = device
         self._module: Any = torch.get_device_module(device)
         self._module.set_device(device)
+        # One for all captures: libraries keep a workspace for each stream.
+        self._side = self._module.Stream()
         self._queueing_s: dict[str, float] = {}
         self.cache_bytes = self._read_cache_bytes()
 
@@ -182,23 +186,33 @@ class AcceleratorBackend(Backend):
         return buffer.zero_
 
     def capture(self, calls: Sequence[Call]) -> Call | None:
-        """One replay that runs all ``calls`` back to back, or None where the device or a kernel cannot be captured."""
+        """One replay that runs all ``calls`` back to back, or None where the device or a kernel cannot be captured.
+
+        Not by ``torch.cuda.graph``: of a failed capture that leaves its stream the current one, and collects garbage.
+        """
         graph_type = getattr(self._module, "CUDAGraph", None)
         if graph_type is None:
             return None
-        graph = graph_type()
+        graph, here = graph_type(), self._module.current_stream()
+        self.release()  # a capture cannot
+        self._side.wait_stream(here)
         try:
-            stream = self._module.Stream()
-            stream.wait_stream(self._module.current_stream())
-            with self._module.stream(stream):  # libraries make their workspaces outside the capture
+            with self._module.stream(self._side), warnings.catch_warnings(action="ignore"):
+                # Libraries make their workspaces; what waits for the host is found before it breaks a capture.
+                self._module.set_sync_debug_mode("error")
                 calls[0]()
-            self._module.current_stream().wait_stream(stream)
-            with self._module.graph(graph):
-                for call in calls:
-                    call()
+                graph.capture_begin()
+                try:
+                    for call in calls:
+                        call()
+                finally:
+                    graph.capture_end()
+            here.wait_stream(self._side)
         except RuntimeError:
             self.synchronize()
             return None
+        finally:
+            self._module.set_sync_debug_mode("default")
         replay: Call = graph.replay
         return replay
 
@@ -213,13 +227,19 @@ class AcceleratorBackend(Backend):
 
     def kernel_s(self, calls: Sequence[Call]) -> float | None:
         """Seconds of one call's kernels, by the device's own records (CUPTI), without the gaps between them."""
+        from torch._C._autograd import DeviceType
         from torch.profiler import profile
 
         with profile() as seen:
             for call in calls[:PROFILED]:
                 call()
             self.synchronize()
-        microseconds = sum(one.self_device_time_total for one in seen.key_averages())
+        # An operator of the host holds its kernels' times once more, a named range of the device those of its own.
+        microseconds = sum(
+            one.self_device_time_total
+            for one in seen.key_averages()
+            if one.device_type != DeviceType.CPU and not getattr(one, "is_user_annotation", False)
+        )
         return float(microseconds) * 1e-6 / len(calls[:PROFILED]) or None
 
     def release(self) -> None:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import os
 import platform
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, field
 from functools import lru_cache
 from importlib import metadata
@@ -19,6 +20,7 @@ from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import Named, Values, frozen
 from shapes.measure.backend import Backend
+from shapes.toml_table import DATA, content
 
 #: Raise when a change makes new figures differ from old ones of the same work: old results are then not reused.
 HARNESS_VERSION = 1
@@ -26,14 +28,8 @@ HARNESS_VERSION = 1
 #: How a device is loaded while it is timed, where nothing else is asked for.
 BURST = "burst"
 
-#: NVML's clock-event bits that slow a device below what its power limit alone does (nvml.h).
-_THROTTLES = {
-    0x8: "hardware slowdown",
-    0x20: "software thermal slowdown",
-    0x40: "hardware thermal slowdown",
-    0x80: "hardware power brake",
-}
-_POWER_CAP = 0x4
+#: What is read of NVML, and how.
+_NVML = content(DATA / "timing.toml")["nvml"]
 
 
 @frozen
@@ -154,14 +150,12 @@ def cpu_name() -> str:
 
 @lru_cache(maxsize=1)
 def _nvml() -> Any:
-    """The pynvml module, started, or None (not installed, or no NVIDIA driver)."""
+    """NVIDIA's management library, started, or None. It comes with the driver: no package is needed."""
     try:
-        import pynvml
-
-        pynvml.nvmlInit()
-    except Exception:  # NVML's errors share no stable base across versions; without it the fields stay empty
+        library = ctypes.CDLL("nvml.dll" if os.name == "nt" else "libnvidia-ml.so.1")
+        return None if library.nvmlInit_v2() else library
+    except (OSError, AttributeError):
         return None
-    return pynvml
 
 
 def kernel_module_driver(path: str = "/proc/driver/nvidia/version") -> str | None:
@@ -175,38 +169,31 @@ def kernel_module_driver(path: str = "/proc/driver/nvidia/version") -> str | Non
     return found.group() if found else None
 
 
+def _readings(nvml: Any, uuid: str) -> Values:
+    """What NVML tells of a card: a virtual or partitioned one, or an older driver's, not everything."""
+    card = ctypes.c_void_p()
+    # torch writes the uuid without NVML's "GPU-" in front.
+    name = uuid if uuid.startswith("MIG-") else f"GPU-{uuid}"
+    if nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(card)):
+        return {}
+    found: Values = {}
+    for key, function, *which in _NVML["readings"]:
+        value = ctypes.c_uint64()  # 32 bits of it, but for the reasons
+        if not getattr(nvml, function, lambda *_: 1)(card, *which, ctypes.byref(value)):
+            found[key] = round(value.value / 1000, 1) if key.startswith("power") else value.value
+    return found
+
+
 def clocks(environment: Environment) -> Values:
     """SM and memory clock (MHz), power, its limit (W), temperature (C), throttle reasons now; empty without NVML.
 
     ``power_capped``: 1 where the power limit alone holds the clock down, which is normal work and no throttling.
     """
     nvml = _nvml()
-    if nvml is None or not environment.uuid:
-        return {}
-    # Newer bindings call it event reasons, older ones throttle reasons.
-    reasons = getattr(nvml, "nvmlDeviceGetCurrentClocksEventReasons", nvml.nvmlDeviceGetCurrentClocksThrottleReasons)
-    reads: dict[str, Callable[[Any], Any]] = {
-        "sm_mhz": lambda card: int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_SM)),
-        "memory_mhz": lambda card: int(nvml.nvmlDeviceGetClockInfo(card, nvml.NVML_CLOCK_MEM)),
-        "power_w": lambda card: round(nvml.nvmlDeviceGetPowerUsage(card) / 1000, 1),
-        "power_limit_w": lambda card: round(nvml.nvmlDeviceGetEnforcedPowerLimit(card) / 1000, 1),
-        "temperature_c": lambda card: int(nvml.nvmlDeviceGetTemperature(card, nvml.NVML_TEMPERATURE_GPU)),
-        "throttle": lambda card: int(reasons(card)),
-    }
-    found: Values = {}
-    # torch writes the uuid without NVML's "GPU-" in front.
-    uuid = environment.uuid
-    name = uuid if uuid.startswith("MIG-") else f"GPU-{uuid}"
-    try:
-        handle = nvml.nvmlDeviceGetHandleByUUID(name)
-    except nvml.NVMLError:
-        return found
-    for name, read in reads.items():
-        with contextlib.suppress(nvml.NVMLError):  # a virtual or partitioned card tells some of them only
-            found[name] = read(handle)
+    found = _readings(nvml, environment.uuid) if nvml is not None and environment.uuid else {}
     if (bits := found.get("throttle")) is not None:
-        named = [name for bit, name in _THROTTLES.items() if bits & bit]
-        found |= {"throttle": named, "power_capped": int(bool(bits & _POWER_CAP))}
+        named = [name for name, bit in _NVML["throttles"].items() if bits & bit]
+        found |= {"throttle": named, "power_capped": int(bool(bits & _NVML["power_cap"]))}
     return found
 
 

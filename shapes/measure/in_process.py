@@ -47,7 +47,7 @@ def control_of(*, cpu: bool) -> Job:
 
 @dataclass(slots=True)
 class _Kernel:
-    """What times a prepared job: ``batch`` samples in a round; device and wall seconds so far; ``throttled`` batches.
+    """What times a prepared job: ``batch`` samples in a round; device seconds so far; ``throttled`` batches.
 
     ``clocks``: what the device said with each batch that was kept.
     """
@@ -56,7 +56,6 @@ class _Kernel:
     settings: Settings
     batch: int
     busy_s: float = 0.0
-    wall_s: float = 0.0
     next_look: int = 0
     throttled: int = 0
     clocks: list[Values] = field(default_factory=list)
@@ -89,7 +88,6 @@ class InProcess:
         """Build, check and warm up ``job``'s kernel. NotMeasured where it cannot run here."""
         from shapes.measure.kernels import build
 
-        start = self.backend.now()
         settings = settings or self.settings
         try:
             kernel = build(job, self.backend, settings.seed)
@@ -102,12 +100,10 @@ class InProcess:
         self._checked.add(kernel.name)
         per_sample_s = max(watch.estimate_s * watch.per_sample, 1e-9)
         batch = max(1, min(50, round(settings.batch_s / per_sample_s)))
-        handle = _Kernel(watch, settings, batch, wall_s=self.backend.now() - start)
-        return Prepared(job, handle, held_bytes=kernel.set_bytes * len(kernel.calls))
+        return Prepared(job, _Kernel(watch, settings, batch), held_bytes=kernel.set_bytes * len(kernel.calls))
 
     def sample(self, prepared: Prepared, count: int) -> Array:
         """``count`` more times of one call, seconds; kept in ``prepared.samples`` too. NotMeasured where it fails."""
-        start = self.backend.now()
         kernel: _Kernel = prepared.handle
         while True:
             try:
@@ -122,7 +118,6 @@ class InProcess:
             time.sleep(COOL_S)
         kernel.clocks.append(seen)
         prepared.samples = np.concatenate((prepared.samples, taken))
-        kernel.wall_s += self.backend.now() - start
         return taken
 
     def release(self, prepared: Prepared) -> None:
@@ -247,7 +242,6 @@ class InProcess:
             control_s=float(np.median(prepared.controls)) if len(prepared.controls) else None,
             peak_bytes=peak,
             clocks=typical([{**seen, "throttled": kernel.throttled} for seen in kernel.clocks if seen]),
-            wall_s=kernel.wall_s,
             **summary_fields(prepared.samples, kernel.settings.confidence),
         )
         self.release(prepared)

@@ -103,7 +103,6 @@ class Measurement:
     correlation: float = _column(NUMBER, default=1.0)
     peak_bytes: int | None = _column(COUNT, default=None)
     clocks: Named = _column(OBJECT, default_factory=dict)
-    wall_s: float = _column(NUMBER, default=0.0)
     label: str = _column(TEXT, default="")
     message: str = _column(TEXT, default="")
     created: float = _column(MOMENT, default=0.0)

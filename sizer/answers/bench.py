@@ -19,6 +19,7 @@ from shapes.errors import InputError, make_folder, one_of, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen
 from shapes.measure import InProcess
 from shapes.measure.backend import driver_here
+from shapes.measure.dataset import objection
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor, Settings
 from shapes.measure.jobs import Job, MemoryBound, Part
@@ -346,8 +347,6 @@ class Stored:
 SUITE, TEST_ON_A_CPU = Path(__file__).with_name("self-test.toml"), 1 / 16
 #: A time further from its prediction than this, times or over, is no measurement of what it names.
 FACTOR = 2.5
-#: Timing's own error: a rate so much over a limit is not over it.
-ROOM = 1.02
 #: Seconds after which no check is begun.
 LIMIT_S = 60.0
 
@@ -385,7 +384,7 @@ def self_test(executor: Executor) -> SelfTest:
     checks.append(Check("control shape", steady, f"spread {drift.spread:.1%}, change {drift.change:+.1%}"))
     clocks = next((one.clocks for one in sweep.results.values() if one.clocks), {})
     named = ", ".join(f"{key} {value}" for key, value in clocks.items())
-    checks.append(Check("clocks", True if clocks else None, named or "not read: no NVML (pip install nvidia-ml-py)"))
+    checks.append(Check("clocks", True if clocks else None, named or "not read: no NVML here"))
     return SelfTest(environment.source.removeprefix("measured:"), tuple(checks))
 
 
@@ -402,12 +401,9 @@ def _judged(job: Job, one: Measurement | None, device: Device | None) -> Check:
         said += f", {one.seconds / one.kernel_s - 1:+.1%} to the profiler's kernels"
     if device is None:
         return Check(name, True, said)
-    moves, dtype = isinstance(job.work, MemoryBound), str(one.description["dtype"])
-    done, limit = (
-        (one.bytes, device.memory.bandwidth_bytes_per_s) if moves else (one.flops, device.peak_flops.get(dtype))
-    )
-    if limit is not None and done / one.seconds > limit * ROOM:
-        return Check(name, False, f"{said}, above the {'bandwidth' if moves else 'peak'} of {limit:.4g}")
+    why = objection(one, device, None)
+    if why is not None:
+        return Check(name, False, f"{said}: {why}")
     ratio = 1.0
     with suppress(InputError):  # a dtype that the device's file has no figures for
         if not isinstance(job.work, Part | MemoryBound) and not job.kernel:

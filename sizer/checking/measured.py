@@ -11,7 +11,7 @@ from shapes.errors import InputError, refuse
 from shapes.frozen import Names, frozen
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor
-from shapes.measure.jobs import Job, MemoryBound
+from shapes.measure.jobs import ATTENTION, Job, MemoryBound
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
@@ -136,10 +136,6 @@ def measured_costs(
     return MeasuredCosts(known, executor.environment.source, notes)
 
 
-#: A workload's attention -> the kernel of torch's that is it; "" leaves the choice to torch. Others are refused.
-_TORCHS = {"auto": "", "sdpa": "", "fused_sdpa": "", "fa2": "flash", "eager": "math"}
-
-
 def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], Names]:
     """(each operator's job, a line for every operator that cannot be timed alone and why)."""
     jobs: dict[Operator, Job] = {}
@@ -156,7 +152,7 @@ def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], Names]:
             else:
                 jobs[operator] = Job(bound, label=operator.name)
         else:
-            kernel = _TORCHS.get(operator.kernel, operator.kernel) if isinstance(operator, Attention) else ""
+            kernel = ATTENTION["names"].get(operator.kernel, operator.kernel) if isinstance(operator, Attention) else ""
             jobs[operator] = Job(operator, kernel, label=operator.name)
     return jobs, tuple(dict.fromkeys(notes))
 

@@ -109,11 +109,15 @@ def named_core(attention: str, *, causal: bool, window: int | None = None) -> tu
     def run(q: Any, k: Any, v: Any) -> Any:
         return F.scaled_dot_product_attention(q, k, v, is_causal=causal, enable_gqa=q.shape[1] != k.shape[1])
 
+    if not kernel:
+        return run, kernel
+    backend = getattr(SDPBackend, ATTENTION["sdpa"][kernel])
+
     def chosen(*tensors: Any) -> Any:
-        with sdpa_kernel(getattr(SDPBackend, ATTENTION["sdpa"][kernel])):
+        with sdpa_kernel(backend):
             return run(*tensors)
 
-    return chosen if kernel else run, kernel
+    return chosen, kernel
 
 
 def ran(kernel: str, function: Callable[[], object]) -> None:

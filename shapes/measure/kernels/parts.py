@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -64,7 +64,7 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
         module = module_of(subject, kernel).to(torch_dtype(dtype))
     if workload.dtype == "fp8":
         quantised(module, workload.recipe or DEFAULT["fp8"])
-    run = torch.compile(module, dynamic=False) if subject.compiled else module
+    run = _compiled(module) if subject.compiled else module
     shape = (workload.b, workload.s, subject.model.hidden)
     weights = list(module.parameters())
     moved = sum(parameter.numel() for parameter in weights) + 2 * workload.tokens * subject.model.hidden
@@ -102,6 +102,15 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
         check_each=True,
         most_sets=MOST_SETS,
     )
+
+
+def _compiled(module: Any) -> Any:
+    import torch._dynamo.config as dynamo
+
+    # All modules here are of one class: after eight shapes the rest would run uncompiled, with a warning alone.
+    dynamo.recompile_limit = dynamo.accumulated_recompile_limit = 10**6
+    dynamo.fail_on_recompile_limit_hit = True
+    return torch.compile(module, dynamic=False)
 
 
 def _check(module: Any, run: Any, x: Any, gradient: Any, dtype: str, train: bool) -> float:
@@ -193,10 +202,10 @@ def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
     """
     if shape.latent is not None or shape.bias:
         raise UnsupportedError("experts with biases or a latent width are not built as a module")
-    native, experts, top_k = grouped_product(kernel), shape.experts, shape.top_k
+    experts, top_k = shape.experts, shape.top_k
 
-    def product(rows: Any, weights: Any, sizes: Any) -> Any:
-        if kernel != "loop":
+    def product(native: Any, rows: Any, weights: Any, sizes: Any) -> Any:
+        if native is not None:
             return native(rows, weights, offs=sizes.cumsum(0).to(torch.int32))
         return torch.cat([one @ weight for one, weight in zip(rows.split(sizes.tolist()), weights, strict=True)])
 
@@ -207,11 +216,11 @@ def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
         dealt = torch.zeros_like(scores).scatter_(1, slots % experts, 1.0)
         chosen = (scores.detach() + dealt).topk(top_k).indices
         order = chosen.flatten().argsort(stable=True)
-        sizes = chosen.flatten().bincount(minlength=experts)
-        up = product(rows[order // top_k], self.up, sizes)
+        sizes = dealt.sum(0).long()  # bincount would wait for the device
+        up = product(self.native, rows[order // top_k], self.up, sizes)
         gate, up = up.chunk(2, dim=-1) if shape.gated else (None, up)
         weights = scores.gather(1, chosen).flatten()[order, None].to(x.dtype)
-        out = product(_activated(gate, up), self.down, sizes) * weights
+        out = product(self.native, _activated(gate, up), self.down, sizes) * weights
         mixed = torch.zeros_like(rows).index_add(0, order // top_k, out).view_as(x)
         if self.shared is None:
             return mixed
@@ -226,6 +235,7 @@ def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
         down=nn.Parameter(torch.randn(experts, shape.width, hidden) * shape.width**-0.5),
         shared=_mlp(hidden, shape.shared) if shape.shared else None,
         gate=nn.Linear(hidden, 1, bias=False) if shape.shared_gate else None,
+        native=grouped_product(kernel),
     )
 
 
@@ -239,10 +249,11 @@ def _attention_of(subject: Part, kernel: str) -> Any:
         raise UnsupportedError("refused: layers of eager attention are not built, and no other is timed in their place")
     window = shape.window if shape.window is not None and shape.window < subject.workload.s else None
     core, _ = named_core(kernel, causal=shape.causal, window=window)
-    return _latent(hidden, shape, core) if isinstance(shape, MlaShape) else _attention(hidden, shape, core)
+    angles = nn.Buffer(_angles(subject.workload.s, shape.rotary_dim // 2), persistent=False)
+    return (_latent if isinstance(shape, MlaShape) else _attention)(hidden, shape, core, angles)
 
 
-def _attention(hidden: int, shape: AttentionShape, core: Core) -> Any:
+def _attention(hidden: int, shape: Any, core: Core, angles: Any) -> Any:
     widths = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.v_dim)
 
     def normed(self: Any, which: int, x: Any, heads: int) -> Any:
@@ -250,7 +261,7 @@ def _attention(hidden: int, shape: AttentionShape, core: Core) -> Any:
         if shape.qk_norm == "full":
             x = self.norms[which](x)
         x = x.view(*x.shape[:2], heads, shape.head_dim)
-        return _rotated(self.norms[which](x) if shape.qk_norm == "head" else x, shape.rotary_dim).transpose(1, 2)
+        return _rotated(self.norms[which](x) if shape.qk_norm == "head" else x, self.angles).transpose(1, 2)
 
     def forward(self: Any, x: Any) -> Any:
         q, k, v = self.inputs[0](x).split(widths, -1) if len(self.inputs) == 1 else [one(x) for one in self.inputs]
@@ -261,10 +272,10 @@ def _attention(hidden: int, shape: AttentionShape, core: Core) -> Any:
     # Of a head's channels, or of all heads' ("full"); nothing to learn where there is none.
     normed_widths = {"head": (shape.head_dim, shape.head_dim), "full": widths[:2], "none": ()}[shape.qk_norm]
     *inputs, out = _linears(shape.linears(hidden))
-    return _Built(forward, inputs=inputs, out=out, norms=[nn.RMSNorm(width) for width in normed_widths])
+    return _Built(forward, inputs=inputs, out=out, norms=[nn.RMSNorm(width) for width in normed_widths], angles=angles)
 
 
-def _latent(hidden: int, shape: MlaShape, core: Core) -> Any:
+def _latent(hidden: int, shape: Any, core: Core, angles: Any) -> Any:
     """DeepSeek's: queries, keys and values through low ranks, a part of each head rotated, that of the keys shared."""
     heads, ranks = shape.heads, ([shape.q_lora_rank] if shape.q_lora_rank else []) + [shape.kv_lora_rank]
     parts = (shape.qk_nope_head_dim, shape.qk_rope_head_dim)
@@ -278,12 +289,12 @@ def _latent(hidden: int, shape: MlaShape, core: Core) -> Any:
         q, q_rope = q.view(*lead, heads, -1).split(parts, -1)
         latent, k_rope = kv_a(x).split((shape.kv_lora_rank, parts[1]), -1)
         k, v = kv_b(self.norms[-1](latent)).view(*lead, heads, -1).split((parts[0], shape.v_dim), -1)
-        q_rope, k_rope = _rotated(q_rope, shape.rotary_dim), _rotated(k_rope[:, :, None], shape.rotary_dim)
+        q_rope, k_rope = _rotated(q_rope, self.angles), _rotated(k_rope[:, :, None], self.angles)
         q, k = torch.cat((q, q_rope), -1), torch.cat((k, k_rope.expand(-1, -1, heads, -1)), -1)
         return out(core(*(one.transpose(1, 2) for one in (q, k, v))).transpose(1, 2).flatten(2))
 
     norms = [nn.RMSNorm(rank) if shape.latent_norm else nn.Identity() for rank in ranks]
-    return _Built(forward, linears=_linears(shape.linears(hidden)), norms=norms)
+    return _Built(forward, linears=_linears(shape.linears(hidden)), norms=norms, angles=angles)
 
 
 def _recurrence(hidden: int, shape: RecurrentShape) -> Any:
@@ -306,21 +317,18 @@ def _recurrence(hidden: int, shape: RecurrentShape) -> Any:
     return _Built(forward, mixer=made)
 
 
-# A model makes them once for all its layers: they are no part of a layer's time.
-@lru_cache(maxsize=4)
-def _angles(s: int, half: int, dtype: Any, device: Any) -> tuple[Any, Any]:
-    """Cosines and sines, [1, s, 1, half], of angles in fp32."""
-    frequencies = 10000.0 ** (-torch.arange(half, device=device, dtype=torch.float32) / half)
-    angles = torch.arange(s, device=device, dtype=torch.float32)[:, None] * frequencies
-    return angles.cos().to(dtype)[None, :, None], angles.sin().to(dtype)[None, :, None]
+def _angles(s: int, half: int) -> Any:
+    """Cosines and sines, [2, s, 1, half], in fp32: a model's layers share them, so they are in no time."""
+    angles = torch.arange(s, dtype=torch.float32)[:, None, None] * 10000.0 ** (-torch.arange(half) / max(1, half))
+    return torch.stack((angles.cos(), angles.sin()))
 
 
-def _rotated(x: Any, channels: int) -> Any:
-    """Rotary embedding of the first ``channels`` of [b, s, heads, d]."""
-    if not channels:
+def _rotated(x: Any, angles: Any) -> Any:
+    """Rotary embedding of the first channels of [b, s, heads, d]: twice as many as there are ``angles``."""
+    half = angles.shape[-1]
+    if not half:
         return x
-    half = channels // 2
-    cosine, sine = _angles(x.shape[1], half, x.dtype, x.device)
+    cosine, sine = angles[:, : x.shape[1]]
     first, second, rest = x[..., :half], x[..., half : 2 * half], x[..., 2 * half :]
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine, rest), dim=-1)
 
@@ -359,9 +367,11 @@ def quantised(module: Any, recipe: str) -> None:
 
 
 def plain(module: Any) -> Any:
-    """``module`` as it was before it was `quantised`."""
+    """``module`` as it was before it was `quantised`, its experts as a loop: what to compare with."""
     for one in module.modules():
         vars(one).pop("forward", None)
+        if hasattr(one, "native"):
+            one.native = None
     return module
 
 
@@ -377,18 +387,19 @@ def _product(left: Any, right: Any, dtype: str, *, fast: bool = False) -> Any:
     return torch._scaled_mm(a.contiguous(), b, scale_a, scale_b, out_dtype=left.dtype, use_fast_accum=fast)
 
 
+class _Fp8(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, rows: Any, weight: Any) -> Any:
+        ctx.save_for_backward(rows, weight)
+        return _product(rows, weight.t(), "float8_e4m3fn", fast=True)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        (rows, weight), wanted = ctx.saved_tensors, ctx.needs_input_grad
+        dgrad = _product(gradient, weight, "float8_e5m2") if wanted[0] else None
+        return dgrad, _product(gradient.t(), rows, "float8_e5m2") if wanted[1] else None
+
+
 def _linear(linear: Any, x: Any) -> Any:
-    class Product(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx: Any, rows: Any, weight: Any) -> Any:
-            ctx.save_for_backward(rows, weight)
-            return _product(rows, weight.t(), "float8_e4m3fn", fast=True)
-
-        @staticmethod
-        def backward(ctx: Any, gradient: Any) -> Any:
-            (rows, weight), wanted = ctx.saved_tensors, ctx.needs_input_grad
-            dgrad = _product(gradient, weight, "float8_e5m2") if wanted[0] else None
-            return dgrad, _product(gradient.t(), rows, "float8_e5m2") if wanted[1] else None
-
-    out = Product.apply(x.flatten(0, -2), linear.weight).unflatten(0, x.shape[:-1])  # type: ignore[no-untyped-call]
+    out = _Fp8.apply(x.flatten(0, -2), linear.weight).unflatten(0, x.shape[:-1])  # type: ignore[no-untyped-call]
     return out if linear.bias is None else out + linear.bias

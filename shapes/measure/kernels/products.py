@@ -126,11 +126,11 @@ def group_sizes(total: int, groups: int, load: float) -> tuple[int, ...]:
 
 
 def grouped_product(kernel: str) -> Any:
-    """torch's grouped product; UnsupportedError where ``kernel`` is none of EXPERTS, or this torch has none."""
+    """torch's grouped product, None for a loop; UnsupportedError where ``kernel``, or this torch, has none."""
     native = getattr(torch, "_grouped_mm", None)
     if kernel not in ("", *EXPERTS) or (native is None and kernel != "loop"):
         raise UnsupportedError(f"refused: no grouped kernel {kernel!r} here: expected grouped_mm or loop")
-    return native
+    return None if kernel == "loop" else native
 
 
 def grouped_gemm(operator: GroupedGemm, kernel: str, source: Any) -> Plan:
