@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import sizer
+from shapes.memory import ROOM
 from sizer.cli import main
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -32,7 +33,7 @@ def test_the_components_add_up_and_what_fits_is_said() -> None:
     data = answer("memory", GPT2, "-b", "4")
     assert sum(data["components"].values()) == data["total_bytes"]
     assert data["fits"] is True
-    assert data["fits"] == (data["total_bytes"] <= data["device_bytes"])
+    assert data["total_bytes"] <= ROOM * data["device_bytes"]
     assert data["smallest_tp"] == 1
     assert answer("memory", GPT2, "-b", str(data["largest_microbatch"]))["fits"] is True
     assert answer("memory", GPT2, "-b", str(data["largest_microbatch"] + 1), code=1)["fits"] is False
@@ -171,7 +172,8 @@ def test_memory_and_plan_take_the_kernels_of_the_file_s_framework(tmp_path, name
         text = run(command, str(path), *options)
         assert f"{expected} kernels" in text.output, text.output
         document = json.loads(run(command, str(path), *options, "--format", "json").output)
-        assert (document["reports"][0] if command == "check" else document)["implementation"] == expected
+        # A plan has splits of both kinds, where the file says neither.
+        assert document["implementation"] == (None if (command, expected) == ("plan", "huggingface") else expected)
     other = "megatron" if expected == "huggingface" else "huggingface"
     totals = [
         json.loads(run("memory", str(path), "-b", "4", *given, "--format", "json").output)["components"]["activations"]

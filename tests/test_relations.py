@@ -143,6 +143,7 @@ def test_check_finds_too_large_what_memory_does(
     report = sizer.check(config, **asked)
     sizes = [one.value for one in report.findings if one.code == "SZ121"]
     assert sizes == ([] if counted.fits else [round(counted.total_bytes / 2**30, 2)])
+    assert (report.worst() == "error") >= (not counted.may_fit)
 
 
 @relation(config=models(), **SIZES)

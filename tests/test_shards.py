@@ -76,7 +76,7 @@ def test_parts_that_do_not_exist_are_refused(text: str) -> None:
 @pytest.mark.parametrize("option", [("--shard", "1/2"), ("--dry-run",)])
 def test_what_needs_a_suite_says_so(option: tuple[str, ...]) -> None:
     result = CliRunner().invoke(main, ["bench", "-m", "8", "-n", "8", "-k", "8", *option])
-    assert (result.exit_code, result.output) == (2, f"sizer: {option[0]}: expected --suite FILE with it\n")
+    assert (result.exit_code, result.output) == (2, f"sizer: {option[0]}: expected --suite with it\n")
 
 
 def environment(tmp_path: Path, **more: str) -> dict[str, str]:

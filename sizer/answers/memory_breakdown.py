@@ -6,7 +6,7 @@ from typing import Any, NamedTuple, Unpack
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import refuse
 from shapes.frozen import Names, Values, frozen, shown
-from shapes.memory import Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
+from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
 from shapes.memory.modules import CHECKED
@@ -110,7 +110,7 @@ def memory_breakdown(
 
     ``run``: the input as its stack runs it on ``device``: prices a training step with each saving (None: none is).
     """
-    asked = (model, workload, device.memory.bytes)
+    asked = (model, workload, ROOM * device.memory.bytes)
     saved = savings(*asked, **options)
     times: tuple[float, ...] = ()
     if run and saved and workload.dtype in device.peak_flops:

@@ -190,15 +190,14 @@ def check_possible(rows: Iterable[Utilization], step_s: float, gpus: int, device
     Of counts that leave the masked half of the attention square in, a flash kernel may exceed the peak; not of others.
     """
     least = min(rows, key=lambda row: row.hfu)
-    if least.hfu <= 1:
-        return
     at_peak = least.count.hardware_flops / gpus / device.peak(dtype)
-    raise InputError(
+    refuse(
+        least.hfu > 1,
         f"expected at least {at_peak:.4g} s: HFU would be {least.hfu:.0%}, for {least.count.hardware_flops:.4g} FLOPs "
         f"on {gpus} x {device.name} at its {dtype} peak of {device.peak(dtype) / 1e12:.0f} TFLOPS; look at --gpus, "
         "--global-batch, --sequence, --dtype, --device and whether the time is of one optimizer step",
-        key="step_time",
-        value=step_s,
+        "step_time",
+        step_s,
     )
 
 

@@ -13,7 +13,7 @@ from typing import Any, Unpack
 
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import Values, frozen, shown
 from shapes.memory import Memory, memory
 from shapes.operators.types import Attention, CachedAttention, Operator
@@ -88,9 +88,8 @@ class OperatorTable(Printable):
         """The table of the operators with ``name`` in their name; InputError where there is none."""
         pairs = zip(self.operators, self.costs, strict=True)
         chosen = [(operator, cost) for operator, cost in pairs if name.lower() in operator.name.lower()]
-        if not chosen:
-            known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
-            raise InputError(f"expected a part of an operator's name: {known}", key="--explain", value=name)
+        known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
+        refuse(not chosen, f"expected a part of an operator's name: {known}", "--explain", name)
         return replace(self, operators=tuple(op for op, _ in chosen), costs=tuple(cost for _, cost in chosen))
 
 

@@ -17,9 +17,9 @@ from typing import Any, TypeVar, Unpack
 import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import InputError, one_of, positive_int, refuse
+from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Named, Names, Values, frozen, replace, shown
-from shapes.memory import divisors, memory
+from shapes.memory import ROOM, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import ModelShape
 from shapes.operators import operators
@@ -40,8 +40,6 @@ LARGEST_MICROBATCH, MOST_TOKENS = 64, 2**15
 TALL_TOKENS = 4096
 #: Tokens of a sequence that a context-parallel rank keeps at least: shorter shares are all communication.
 LEAST_TOKENS = 2048
-#: How full a device may be for a layout to be recommended: what the caching allocator's fragmentation takes is unknown.
-FULL = 0.95
 #: Tokens drafted a step: beyond it none is accepted.
 MOST_DRAFTED = 64
 #: Tokens of a prompt that is served, where nobody says.
@@ -123,7 +121,9 @@ class Dropped:
 
 @frozen
 class Plan(Printable):
-    """Candidates from the fastest, of which reports show ``top``; ``dropped`` counts the others by reason.
+    """Candidates from the fastest, those that fit before those that may, of which reports show ``top``; ``dropped``
+
+    counts the others by reason.
 
     ``implementation``: whose kernels save activations, where that does not go by the split (``Workload.saved_by``).
     ``ratio_error``: two candidates whose times differ by less are alike. ``power_w``: one device's. ``tokens`` and
@@ -157,7 +157,7 @@ class Plan(Printable):
     @property
     def fitting(self) -> int:
         """Splits that fit."""
-        return len(self.candidates)
+        return sum(one.memory_bytes <= ROOM * self.device_bytes for one in self.candidates)
 
     @property
     def shown(self) -> tuple[Candidate, ...]:
@@ -166,19 +166,14 @@ class Plan(Printable):
 
     @property
     def indistinguishable(self) -> int:
-        """How many of the first candidates lie within the error of a ratio from the fastest."""
-        limit = self.candidates[0].seconds * (1 + self.ratio_error) if self.candidates else 0.0
-        return sum(candidate.seconds <= limit for candidate in self.candidates)
+        """How many of those that fit (may, where none does) lie within the error of a ratio from the fastest."""
+        alike = self.candidates[: self.fitting or None]
+        return sum(one.seconds <= alike[0].seconds * (1 + self.ratio_error) for one in alike)
 
     @property
     def recommended(self) -> Candidate:
-        """The simplest of the candidates that are alike, the fastest of equally simple ones.
-
-        One that fills the device to the brim is not recommended where others are: fragmentation is not counted.
-        """
+        """The simplest of the candidates that are alike, the fastest of equally simple ones."""
         alike = self.candidates[: self.indistinguishable]
-        roomy = [candidate for candidate in alike if candidate.memory_bytes <= FULL * self.device_bytes]
-        alike = tuple(roomy) or alike
         return min(alike, key=lambda candidate: (candidate.complexity, candidate.seconds))
 
     @property
@@ -381,11 +376,10 @@ def plan(
     for workload, used in _going(fitting):
         # Chunks of a pipeline run the same operators.
         one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
-        insort(found, one, key=lambda pair: pair[0].seconds)
+        insort(found, one, key=lambda pair: (pair[0].memory_bytes > ROOM * device.memory.bytes, pair[0].seconds))
         if progress is not None:
             progress(len(found), len(fitting), found[0][0])
-    if not found:
-        raise _none(gpus, dropped)
+    _some(found, gpus, dropped)
     return Plan(
         gpus,
         global_batch,
@@ -404,9 +398,10 @@ def plan(
     )
 
 
-def _none(gpus: int, dropped: Counter[str]) -> InputError:
+def _some(found: object, gpus: int, dropped: Counter[str]) -> None:
+    """InputError where nothing was ``found``, saying what most were dropped for."""
     why = f"; most often: {dropped.most_common(1)[0][0]}" if dropped else ""
-    return InputError(f"expected a number of devices that some split of the model fits{why}", key="gpus", value=gpus)
+    refuse(not found, f"expected a number of devices that some split of the model fits{why}", "gpus", gpus)
 
 
 def _going(items: Iterable[T]) -> Iterator[T]:
@@ -450,7 +445,7 @@ def _microbatches(
     model: ModelShape, split: Workload, limit: int, some: Names, options: Values, dropped: Counter[str]
 ) -> Iterator[tuple[Workload, int]]:
     """Of each microbatch the least recomputation that leaves room, and less that fills the device."""
-    share, room, tall = (split.global_batch or 1) // split.d, FULL * limit, False
+    share, room, tall = (split.global_batch or 1) // split.d, ROOM * limit, False
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
         workload, enough = replace(split, b=b), b * split.s // split.cp >= TALL_TOKENS
         if split.vpp > 1 and workload.accumulation % split.p:
@@ -568,8 +563,7 @@ def plan_serving(
     stack = load_serving_stack(asked.engine, device.architecture)
     dropped: Counter[str] = Counter()
     ways = _ways(model, device, gpus, base, stack, asked, dropped)
-    if not ways:
-        raise _none(gpus, dropped)
+    _some(ways, gpus, dropped)
     near = min(ways, key=lambda way: way.missed)
     refuse(
         near.missed > 1,

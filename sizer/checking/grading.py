@@ -500,7 +500,7 @@ def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
 def _merged(ordered: Sequence[Graded], subject: Subject, measured: bool) -> _Cause | None:
     """The findings of one cause as one; None where nothing is left to say."""
     error = ordered[0].finding.error
-    outright = error or any(one.finding.violated for one in ordered)
+    outright = any(one.finding.outright for one in ordered)
     # Of every change the first finding's offer.
     distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
     everything = tuple(distinct.values())

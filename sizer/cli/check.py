@@ -77,8 +77,7 @@ def command(asked: Asked) -> None:
     if not asked.configs:
         raise InputError(_nothing_named())
     refuse(asked.configs.count("-") > 1, "standard input is read once: expected - once", "CONFIG", "-")
-    refuse(asked.ray is not None and not asked.measure, "expected --measure with it", "--ray", asked.ray)
-    refuse(asked.on is not None and asked.ray is None, "expected --ray ADDRESS with it", "--on", asked.on)
+    asked.demand(ray="measure", on="ray", store="measure", time_limit_s="measure")
     asked.fix = True if asked.fix_only and asked.fix is None else asked.fix
     refuse(asked.unsafe_fixes and asked.fix is None, "expected --fix or --diff with it", "--unsafe-fixes", True)
     refuse(

@@ -52,7 +52,6 @@ def chosen_executor(
     from sizer.answers.bench import local_executor
 
     if ray is None:
-        refuse(on is not None, "expected --ray ADDRESS with it", "--on", on)
         return local_executor(device, settings, say_line)
     refuse(
         device not in (None, "cpu"),
@@ -79,24 +78,16 @@ def bench(asked: Asked) -> None:
 
     everything = asked.config == "all"
     if everything:
-        asked.suites, asked.config = every_suite(), None
+        asked.suite, asked.config = every_suite(), None
         asked.time_limit = asked.time_limit or 60 * asked.minutes
-    _refuse(asked)
+    refuse(asked.suite and asked.config is not None, "expected one of CONFIG and --suite", "bench")
+    asked.demand(on="ray", shard="suite", dry_run="suite", out="suite")
     settings: Values = {**SUSTAINED} if asked.sustained else {}
     settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
     if asked.dry_run:
         asked.answer(_planned(asked, settings), " --dry-run")
     else:
         _measure(asked, settings, everything)
-
-
-def _refuse(asked: Asked) -> None:
-    """InputError for options that do not go together."""
-    refuse(asked.suites and asked.config is not None, "expected one of CONFIG and --suite", "bench")
-    for option in ("shard", "dry_run"):
-        refuse(
-            vars(asked)[option] and not asked.suites, "expected --suite FILE with it", f"--{option.replace('_', '-')}"
-        )
 
 
 def _planned(asked: Asked, settings: Named) -> Planned:
@@ -132,7 +123,7 @@ def _measure(asked: Asked, settings: Values, everything: bool) -> None:
             tell, out = partial(_tell, told), asked.out and Path(asked.out)
             bencher = Bencher(executor, store, settings, tell, asked.time_limit, asked.fresh, out)
             if everything:
-                groups, passed = bencher.everything(asked.suites, say_line, asked.shard)
+                groups, passed = bencher.everything(asked.suite, say_line, asked.shard)
             else:
                 groups, passed = _groups(bencher, asked), True
     answer = Bench(tuple(groups))
@@ -152,7 +143,7 @@ def _groups(bencher: Bencher, asked: Asked) -> list[Group]:
     from sizer.answers.bench import OPS, jobs_of_op
     from sizer.subject import read_subject
 
-    if asked.suites:
+    if asked.suite:
         return bencher.suites(_suites(asked))
     dtypes, said = bencher.dtypes(asked.dtypes), {**vars(asked), **asked.workload}
     if asked.config is not None:
@@ -180,7 +171,7 @@ def _sizes(asked: Asked, name: str) -> tuple[int, ...] | None:
 def _suites(asked: Asked) -> list[Suite]:
     from sizer.answers.bench import suites_of
 
-    return suites_of(map(Path, asked.suites), asked.scale, asked.shard)
+    return suites_of(map(Path, asked.suite), asked.scale, asked.shard)
 
 
 @click.command(cls=Command)
@@ -204,9 +195,8 @@ def calibrate(device: str | None, store: str | None, write: bool) -> None:
         raise InputError(f"expected a device's name or .toml file: here is {here.device}, no known one", key="--device")
     with Store.open(store, create=False) as kept:
         records = stored_products(kept, target)
-        if not records:
-            expected = f"expected measured products of {target.name}: `sizer bench --suite FILE` measures some"
-            raise InputError(expected, where=str(kept.path))
+        expected = f"expected measured products of {target.name}: `sizer bench --suite FILE` measures some"
+        refuse(not records, expected, where=str(kept.path))
     with working("fitting", KEPT):
         result = calibrate(target, records, progress=say_line)
     write_answer("calibrate", result)

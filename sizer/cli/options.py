@@ -285,6 +285,12 @@ class Asked(SimpleNamespace):
         """Say what the command found, or what that view of it (" --explain") is."""
         write_answer(self.command + view, found, self.format_, self.output)
 
+    def demand(self, **needed: str) -> None:
+        """InputError for an option that was given without the one that it acts with."""
+        said = vars(self)
+        for name, other in needed.items():
+            refuse(said[name] and not said[other], f"expected --{other} with it", name)
+
     def named(self, *names: str) -> Values:
         """These options, as keywords."""
         return {name: getattr(self, name) for name in names}

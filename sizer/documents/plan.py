@@ -36,8 +36,8 @@ def document(answer: Plan) -> Document:
         f"{w.attention} attention, {kernels} kernels, stack {answer.stack}"
     )
     fit = (
-        f"{len(answer.candidates)} splits fit; predicted, not measured; layouts within {answer.ratio_error:.0%} are "
-        "indistinguishable"
+        f"{answer.fitting} splits fit, {len(answer.candidates) - answer.fitting} more may (over 92% of memory; last); "
+        f"predicted, not measured; layouts within {answer.ratio_error:.0%} are indistinguishable"
     )
     simplest = (
         f"recommended, the simplest of the {answer.indistinguishable} within {answer.ratio_error:.0%} of the fastest"

@@ -13,12 +13,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from inspect import cleandoc
 from math import lcm
+from typing import Any
 
 from shapes.cost import Cost
 from shapes.device import Device
 from shapes.dtypes import BYTES
-from shapes.frozen import Names, Sizes, frozen
-from shapes.memory import largest_microbatch
+from shapes.frozen import Names, Sizes, frozen, replace
+from shapes.memory import ROOM, Memory, largest_microbatch, memory
 from shapes.model import AttentionShape, ModelShape, Unproven
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Operator, Product
@@ -28,10 +29,6 @@ from shapes.workload import Implementation, Workload
 #: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
 #: strides, CUTLASS of its align8 kernels; AMD's and Intel's libraries load vectors of 16 bytes as well.
 VECTOR_BYTES = 16
-
-
-#: How full of a device's memory a change may leave it to be said to fit: fragmentation and peaks take the rest.
-ROOM = 0.92
 
 
 @frozen
@@ -69,6 +66,11 @@ class Finding:
     violated: bool = False
     cause: str = ""
     at_most_s: float | None = None
+
+    @property
+    def outright(self) -> bool:
+        """Whether it is said whatever mends it costs: something is broken, or a device is full."""
+        return self.error or self.violated or self.field == "memory"
 
 
 @frozen
@@ -123,8 +125,17 @@ class Context:
 
     @property
     def room_bytes(self) -> int:
-        """What a suggested change may fill of the device."""
+        """What a step may fill of the device."""
         return int(ROOM * self.device.memory.bytes)
+
+    def memory(self, **change: Any) -> Memory:
+        """Memory of the workload with ``change``. InputError: a split that is not allowed."""
+        changed = replace(self.workload, **change)
+        return memory(self.whole, changed, device=self.device, implementation=self.implementation)
+
+    def largest_microbatch(self) -> int:
+        """Of the workload, within the room that is asked."""
+        return largest_microbatch(self.whole, self.workload, self.room_bytes, implementation=self.implementation)
 
     def sets_any(self, *fields: str) -> bool:
         """Whether one of these workload fields was set, so that advice on it is asked for."""
@@ -386,5 +397,5 @@ def _most_sequences(context: Context) -> float:
     workload = context.workload
     if context.model is None or not context.divides:
         return math.inf
-    fits = largest_microbatch(context.model, workload, context.room_bytes, implementation=context.implementation)
+    fits = context.largest_microbatch()
     return fits if fits >= workload.b or context.sets_any("gpus", "d") else math.inf

@@ -10,14 +10,12 @@ from typing import Any
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError
-from shapes.memory import divisors, memory, memory_of_parameters, smallest_tp
-from shapes.memory import largest_microbatch as largest_that_fits
+from shapes.memory import divisors, memory_of_parameters, smallest_tp
 from shapes.model import ModelShape, default_precision
 from shapes.operators.parallel import largest_divisor
 from shapes.operators.types import Product
 from shapes.workload import Workload
 from sizer.rules.base import (
-    ROOM,
     Answer,
     Context,
     Finding,
@@ -213,16 +211,16 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     Bad: `sizer check config.json --tp 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
     """
-    model, workload, implementation = context.whole, context.workload, context.implementation
+    model, workload = context.whole, context.workload
     if workload.serving:
         return NotApplicable("in serving a larger t buys latency for throughput, which is a choice")
     t, device = workload.t, context.device
     whole = replace(workload, sequence_parallel=False)
-    smallest = smallest_tp(model, whole, context.room_bytes, largest=t, implementation=implementation)
+    smallest = smallest_tp(model, whole, context.room_bytes, largest=t, implementation=context.implementation)
     if smallest is None or smallest >= t:
         return []
     split = _within(whole, {"t": smallest}) or {"t": smallest}
-    needed = memory(model, replace(whole, **split), device=device, implementation=implementation).total_bytes  # type: ignore[arg-type]
+    needed = context.memory(**split, sequence_parallel=False).total_bytes
     note = f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
     change = split if smallest > 1 or not workload.sequence_parallel else split | {"sequence_parallel": 0}
     message = f"tensor parallelism of {t} where {smallest} fits in memory"
@@ -253,7 +251,7 @@ def largest_microbatch(context: Context) -> Answer:
         return NotApplicable("no microbatch given (-b)")
     if workload.global_batch is None:
         return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
-    largest = largest_that_fits(context.whole, workload, context.room_bytes, implementation=context.implementation)
+    largest = context.largest_microbatch()
     if largest < workload.b:
         return NotApplicable("the workload does not fit the device (SZ121)")
     share = workload.global_batch // workload.d
@@ -295,8 +293,9 @@ def fits_in_memory(context: Context) -> Answer:
     would need, since how a model is spread is not the configuration's affair. A degree alone (`--tp 16`) is a part of a
     layout: the note says which, and what is missing. Of a model that is not understood whole (SZ132) the parameters
     alone are counted. Activations of a layout of tensor, pipeline or context parallelism are those of fused kernels,
-    unless said otherwise: what runs such layouts has them, transformers' modules have not. Up to 8% over what a device
-    has may fit, and is no error: predicted peaks have been off by as much (reports/memory-peaks.md).
+    unless said otherwise: what runs such layouts has them, transformers' modules have not. A step fits in 92% of what a
+    device has; from there to 8% over it may fit, and is no error: predicted peaks have been off by as much
+    (reports/memory-peaks.md).
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
@@ -304,13 +303,14 @@ def fits_in_memory(context: Context) -> Answer:
     if context.model is None:
         return _parameters_fit(context)
     model, workload, device = context.model, context.workload, context.device
-    needed = memory(model, workload, device=device, implementation=context.implementation)
+    needed = context.memory()
     if needed.fits:
         return []
     largest = max(needed.parts, key=lambda part: part.bytes)
-    gib, limit = round(needed.total_bytes / GIB, 2), device.memory.bytes
+    gib = round(needed.total_bytes / GIB, 2)
     most = f"most of it {largest.name.replace('_', ' ')}, {largest.bytes / GIB:.1f} GiB"
-    has = f"{gib:.1f} GiB of {limit / GIB:.1f} GiB on {device.name}"
+    may = " (it may fit: predicted peaks have been off by 8%)" * needed.may_fit
+    has = f"{gib:.1f} GiB of {device.memory.bytes / GIB:.1f} GiB on {device.name}{may}"
     if not _spread(context):
         said = "--gpus or --dp" if workload.train else "--tp, --pp or --gpus"
         finds = "`sizer plan` finds a split" if workload.train else "`sizer memory --phase decode --tp N` counts one"
@@ -319,14 +319,12 @@ def fits_in_memory(context: Context) -> Answer:
     # Of changes to the same fields the first that fits: the smallest degree or stage.
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
-        total = _total(context, model, change)
+        total = _total(context, change)
         if total is not None and total <= context.room_bytes:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
-    over = ROOM * needed.total_bytes > limit
-    may = "" if over else " (no more than such predictions have been off by: it may fit)"
     helps = ", a fused cross-entropy (SZ133)" if largest.name == "logits_and_loss" else ""
-    message = f"needs {has}{may}; {most}{_more_ways(workload, device, helps)}"
-    return [Finding("memory", gib, message, tuple(ways.values()), error=over)]
+    message = f"needs {has}; {most}{_more_ways(workload, device, helps)}"
+    return [Finding("memory", gib, message, tuple(ways.values()), error=not needed.may_fit)]
 
 
 #: Of the device's memory.
@@ -355,7 +353,7 @@ def fused_cross_entropy(context: Context) -> Answer:
     """
     if not context.whole.head or not _spread(context):
         return NotApplicable("no loss, or the layout was not said")
-    found = memory(context.whole, context.workload, implementation=context.implementation)
+    found = context.memory()
     logits = found.components.get("logits_and_loss", 0)
     if logits < NOTABLE_LOGITS * context.device.memory.bytes:
         return ()
@@ -495,8 +493,8 @@ def _within(workload: Workload, split: dict[str, int]) -> Change | None:
     return {**split, "d": workload.gpus // ranks} if workload.gpus % ranks == 0 else None
 
 
-def _total(context: Context, model: ModelShape, change: Mapping[str, Any]) -> int | None:
+def _total(context: Context, change: Mapping[str, Any]) -> int | None:
     try:
-        return memory(model, replace(context.workload, **change), implementation=context.implementation).total_bytes
+        return context.memory(**change).total_bytes
     except InputError:  # a degree that the model does not divide by
         return None

@@ -124,10 +124,12 @@ def search(
         start = Baseline.from_dimensions(h, parameters=params, **asked, **split)
     if stack is not None:
         start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
-    if quality is not None and (what != "model" or not 0 < quality < MOST_PARAMETERS):
-        raise InputError(
-            f"expected tokens below {MOST_PARAMETERS:g}, and --what model with it", key="--quality", value=quality
-        )
+    refuse(
+        quality is not None and (what != "model" or not 0 < quality < MOST_PARAMETERS),
+        f"expected tokens below {MOST_PARAMETERS:g}, and --what model with it",
+        "--quality",
+        quality,
+    )
     if quality is not None and objective == DEFAULT_OBJECTIVE:
         objective = "step-time"  # what parameters are worth is in the loss
     return find(
@@ -161,9 +163,8 @@ def _asked_workload(asked: Named, tokens: int | None) -> Values:
     if tokens is not None:
         workload |= sequences(tokens, workload)
     for name, usual in _USUAL.items():
-        if workload.get(name, usual) != usual:
-            expected = "expected none: a search changes dimensions; `sizer plan` prices schedules"
-            raise InputError(expected, key=option_of(name))
+        expected = "expected none: a search changes dimensions; `sizer plan` prices schedules"
+        refuse(workload.get(name, usual) != usual, expected, option_of(name))
     return workload
 
 
@@ -174,8 +175,7 @@ def _decode(serving: Named | None, start: Baseline) -> Workload | None:
     asked = workload_fields(serving)
     phase = asked.get("phase", "decode")
     refuse(phase != "decode", "expected no other phase than decode", "--serving phase", phase)
-    if "context" not in asked:
-        raise InputError("expected context=TOKENS, the keys a request has in its cache", key="--serving")
+    refuse("context" not in asked, "expected context=TOKENS, the keys a request has in its cache", "--serving")
     return Workload(**{"b": DEFAULT_B, "dtype": start.workload.dtype, **asked, "phase": "decode"})
 
 
@@ -221,17 +221,15 @@ def _source(
         from shapes.measure import InProcess
 
         measure = InProcess()
-    if isinstance(measure, (list, tuple)):
-        raise InputError("expected one device with it", key="--measure")
+    refuse(isinstance(measure, (list, tuple)), "expected one device with it", "--measure")
     return device_to_measure(measure, device), Measured(measure, **measuring)
 
 
 def _predicted(device: str | Device | None, measuring: Named) -> Device:
     for name, value in measuring.items():
-        if name != "strategy":
-            limit = "limit " * (name in ("regret", "confidence"))
-            option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
-            raise InputError("is of measuring: expected --measure with it", key=option, value=value)
+        limit = "limit " * (name in ("regret", "confidence"))
+        option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
+        refuse(name != "strategy", "is of measuring: expected --measure with it", option, value)
     strategy, racing = measuring.get("strategy", EXHAUSTIVE), "expected exhaustive: racing is a way to measure"
     refuse(strategy != EXHAUSTIVE, f"{racing}, add --measure", "--strategy", strategy)
     return load_device(device or DEFAULT_DEVICE)

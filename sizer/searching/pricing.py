@@ -174,9 +174,8 @@ def _structure(step: Step) -> tuple[int, bool, bool]:
 
 def device_agrees(device: Device, dtype: str) -> None:
     """Raise InputError where the device has no figures for the element type."""
-    if dtype not in device.peak_flops:
-        known = f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}"
-        raise InputError(known, key="--dtype", value=dtype)
+    known = f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}"
+    refuse(dtype not in device.peak_flops, known, "--dtype", dtype)
 
 
 #: How far a search is, of how much, and the best so far ("": not known).

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from shapes.columns import Table, rows_by
 from shapes.device import Device
 from shapes.dtypes import next_multiple
-from shapes.errors import InputError, one_of, refuse
+from shapes.errors import one_of, refuse
 from shapes.model import (
     AttentionShape,
     Block,
@@ -475,14 +475,16 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
     )
     one_of(what, SPACES, "--what")
     own = baseline.model
-    if not NEEDS[what][1](own):
-        others = " or ".join(name for name, (_, has) in NEEDS.items() if has(own))
-        raise InputError(f"expected --what {others}: {own.model_type} lacks {NEEDS[what][0]}", key="--what", value=what)
+    lacks, known = NEEDS[what]
+    others = " or ".join(name for name, (_, has) in NEEDS.items() if has(own))
+    refuse(not known(own), f"expected --what {others}: {own.model_type} lacks {lacks}", "--what", what)
     for name, takers in TAKEN_BY.items():
-        if getattr(limits, name) is not None and SPACES[what] not in takers:
-            others = " or ".join(taker.__name__ for taker in takers)
-            option = f"--limit {name.removesuffix('s').replace('_', '-')}"
-            raise InputError(f"expected --what {others} with it, not {what}", key=option)
+        others = " or ".join(taker.__name__ for taker in takers)
+        refuse(
+            getattr(limits, name) is not None and SPACES[what] not in takers,
+            f"expected --what {others} with it, not {what}",
+            f"--limit {name.removesuffix('s').replace('_', '-')}",
+        )
     refuse(baseline.scope == "product" and what != "swiglu", "expected --what swiglu with it", "--gemm-only")
     return _widened(Request(what, baseline, device, limits))
 
