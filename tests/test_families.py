@@ -229,6 +229,7 @@ def test_every_decoder_family_has_a_small_configuration() -> None:
             "deepseek_v32",
             "deepseek_v4",
             "glm_moe_dsa",
+            "hy_v4",
             "minimax_m3",
             "minimax_m3_vl_text",
         }

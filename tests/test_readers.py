@@ -116,6 +116,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
         DSA | {"indexer_types": ["full", "shared", "full"], "mlp_layer_types": ["sparse", "dense", "dense"]},
     ),
     ("axk2", DSA | {"pad_token_id": 0, "gated_norm_rank": 4}),
+    ("hy_v4", DSA | BIAS | {"num_hidden_layers": 6, "hc_mult": 3, "pad_token_id": 0}),
     ("dots3_note_text", DSA | DOTS | {"num_hidden_layers": 4, "attention_bias": True}),
     ("deepseek_v4", V4 | {"compress_ratios": [0, 4, 128, 4, 0], "hc_mult": 3}),
     ("minimax_m3_vl_text", MOE | {"num_local_experts": 8, "rotary_dim": 8, "layer_types": M3, "index_n_heads": 2}),
@@ -181,7 +182,7 @@ BLOCKS_OF = {
 
 #: Real defaults, cut to a few layers where building hundreds of experts would take minutes.
 CUT = {"deepseek_v2": 2, "deepseek_v3": 4, "minimax_m2": 2, "llama4_text": 4, "glm4_moe": 2}
-CUT |= dict.fromkeys(("axk2", "deepseek_v32", "deepseek_v4", "dots3_note_text", "glm_moe_dsa"), 4)
+CUT |= dict.fromkeys(("axk2", "deepseek_v32", "deepseek_v4", "dots3_note_text", "glm_moe_dsa", "hy_v4"), 4)
 CUT |= dict.fromkeys(("ernie4_5_moe", "granitemoe", "mimo_v2_flash", "olmoe", "phimoe"), 3)
 CUT |= dict.fromkeys(
     (family for family, own in FAMILIES.items() if "num_hidden_layers" in own and family != "gpt_neo"), 3

@@ -295,11 +295,10 @@ class MlaShape(_Latent):
     rotates: bool = True
     gate: Gate = "none"
     key_norm: bool = False
+    sinks: bool = False
 
     def __post_init__(self) -> None:
         positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
-
-    sinks = False
 
     @property
     def kv_heads(self) -> int:
@@ -342,8 +341,9 @@ class MlaShape(_Latent):
         return self.heads // t, self.heads // t
 
     def vectors(self, t: int = 1) -> Vectors:
-        """The latent norms, whole on every rank: (name, elements)."""
-        return self.latent_vectors + (self.indexer.vectors() if self.indexer else ())
+        """The latent norms, whole on every rank, and a rank's sinks: (name, elements)."""
+        sinks = (("attention.sinks", self.heads // t),) * self.sinks
+        return self.latent_vectors + (self.indexer.vectors() if self.indexer else ()) + sinks
 
     @property
     def latent_vectors(self) -> Vectors:
@@ -425,15 +425,16 @@ class Streams:
     """Hyper-connections (mHC): ``number`` residual streams, mixed in front of each part of a layer and behind it.
 
     In front, a product over all streams (in fp32) gives the weights to collapse them by, to spread the part's output
-    over them and to mix them with.
+    over them and, where they are ``mixed`` (Hunyuan 4: no), to mix them with.
     """
 
     number: int
+    mixed: bool = True
 
     @property
     def weights(self) -> int:
         """Numbers of a token that one part's mixing takes."""
-        return (2 + self.number) * self.number
+        return (2 + self.number * self.mixed) * self.number
 
     def linears(self, hidden: int, parts: int) -> Linears:
         return tuple(
@@ -441,7 +442,7 @@ class Streams:
         )
 
     def vectors(self, parts: int) -> Vectors:
-        return (("streams.base", parts * self.weights), ("streams.scale", parts * 3))
+        return (("streams.base", parts * self.weights), ("streams.scale", parts * (2 + self.mixed)))
 
     def head(self, hidden: int) -> Linear:
         """What collapses the streams behind the last layer; its vectors are ``number`` + 1."""

@@ -319,18 +319,18 @@ def _indexer(fields: Fields, **traits: Any) -> Indexer:
     return Indexer(heads, dim, kept, query_rank=fields.integer("q_lora_rank"), **traits)
 
 
-def chosen_latent(fields: Fields, **traits: Any) -> Core:
+def chosen_latent(fields: Fields, every: int = 1, **traits: Any) -> Core:
     """Latent attention over the keys that an indexer chooses: each layer's own, or the choice of a layer before."""
     core, indexer = latent(fields, **traits)(0), _indexer(fields)
-    own = _runs_indexer(fields)
+    own = _runs_indexer(fields, every)
     layers = {one: replace(core, indexer=replace(indexer, reused=not one)) for one in (True, False)}
     return lambda layer: layers[own[layer]]
 
 
-def _runs_indexer(fields: Fields) -> list[bool]:
+def _runs_indexer(fields: Fields, every: int) -> list[bool]:
     """The layers that run their indexer (GLM-5.2 and later: one in four)."""
     layers = layer_count(fields)
-    every = fields.count("index_topk_freq", default=1) or 1
+    every = fields.count("index_topk_freq", default=every) or 1
     first = fields.count("index_skip_topk_offset", default=2)
     pattern = fields.raw("index_topk_pattern", default=None)
     words = fields.strings("indexer_types", layers) or (list(pattern) if isinstance(pattern, (str, list)) else [])
@@ -443,9 +443,9 @@ def shared_keys(fields: Fields) -> Core:
     return lambda layer: shapes[rates[layer]]
 
 
-def streams(fields: Fields) -> Streams:
+def streams(fields: Fields, **traits: bool) -> Streams:
     """Residual streams of hyper-connections."""
-    return Streams(fields.integer("hc_mult"))
+    return Streams(fields.integer("hc_mult"), **traits)
 
 
 #: Names of layers -> what they are.
