@@ -447,6 +447,23 @@ def test_bert_and_t5_are_told_by_their_arguments() -> None:
     assert [stack.layers for stack in t5.model.stacks] == [2, 3]
 
 
+def test_the_programs_own_name_tells_bert_and_t5_and_no_folder_does() -> None:
+    sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 512 --max-position-embeddings 512"
+    t5 = script(f"python pretrain_t5.py {sizes} --decoder-seq-length 128 --vocab-file t5-vocab.txt\n")
+    assert ([stack.layers for stack in t5.model.stacks], t5.workload["decoder_s"]) == ([2, 2], 128)
+    gpt = script(f"python /home/robert/t5/pretrain_gpt.py {sizes} --vocab-size 100\n")
+    assert gpt.model.model_type == "megatron"
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [("--moe-num-experts=64", "the experts"), ("--retriever-report-topk-accuracies 1 5", "a retriever has two")],
+)
+def test_an_argument_of_a_fork_that_changes_the_model_is_refused(more: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        with_arguments(more)
+
+
 def test_a_directory_is_not_a_script(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     assert read_config(tmp_path).source == str(tmp_path / "config.json")

@@ -50,6 +50,33 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "  strategy_args: {strategy_config: {tensor_model_parallel_size: 4}}",
         {"b": 2, "s": 4096, "t": 4},
     ),
+    "easyr1": (
+        "worker: {actor: {micro_batch_size_per_device_for_update: 2, ulysses_size: 2, "
+        f"model: {{model_path: {QWEN}}}}}}}",
+        {"b": 2, "cp": 2},
+    ),
+    "verl's fine-tuning": (
+        f"data: {{max_length: 1024, micro_batch_size_per_gpu: 4}}\nmodel: {{partial_pretrain: {QWEN}, lora_rank: 8}}",
+        {"b": 4, "s": 1024, "lora_rank": 8},
+    ),
+    "verl's generation": (
+        f"model: {{path: {QWEN}}}\nrollout: {{name: vllm, tensor_model_parallel_size: 2}}",
+        {"phase": "decode", "t": 2},
+    ),
+    "srt-slurm": (
+        f"model: {{path: qwen}}\nresources: {{}}\nbackend: {{sglang_config: {{decode: {{served-model-name: {QWEN}, "
+        "tensor-parallel-size: 4}}}",
+        {"phase": "decode", "t": 4},
+    ),
+    "maxtext's command": (
+        "model_name: qwen3-0.6b\nper_device_batch_size: 2\nmax_target_length: 512",
+        {"b": 2, "s": 512},
+    ),
+    "maxtext's server": (
+        "model_name: qwen3-0.6b\nper_device_batch_size: 2\nmax_prefill_predict_length: 512",
+        {"phase": "decode"},
+    ),
+    "tgi": (f"model_id: {QWEN}\nnum_shard: 2", {"phase": "decode", "t": 2}),
 }
 
 
@@ -164,6 +191,14 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
         (f"kind: Model\napiVersion: kubeai.org/v1\nspec: {{url: 'hf://{QWEN}', args: [--tensor-parallel-size=2]}}", 2),
         (f"servingEngineSpec: {{modelSpec: [{{modelURL: {QWEN}, vllmConfig: {{tensorParallelSize: 2}}}}]}}", 2),
         (f"services: {{vllm: {{image: vllm/vllm-openai, command: --model {QWEN} --port 8000}}}}", 1),
+        (
+            CONTAINER.format(
+                image="x",
+                command=f"args: [--model=$(MODEL_ID), --tp=$(N), --port=1]\n          env: [{{name: N, value: '8'}}, "
+                f"{{name: SECRET, valueFrom: {{}}}}, {{name: MODEL_ID, value: {QWEN}}}]",
+            ),
+            8,
+        ),
     ],
 )
 def test_a_manifest_is_read_as_the_server_that_its_containers_run(text: str, t: int, tmp_path: Path) -> None:
@@ -185,9 +220,25 @@ def test_of_several_served_models_the_first_is_read_and_that_is_said(tmp_path: P
         ("apiVersion: v1\nkind: Service\n", "known formats"),
         ("apiVersion: v1\n---\na: 1\n", "one document"),
         (CONTAINER.format(image="x", command="args: [--port, '80']"), "states a model"),
+        (CONTAINER.format(image="x", command="args: [--model=$(MODEL_ID), --port=1]"), "a path is not followed"),
         ("apiVersion: v1\nspec: {url: https://example.org/a/b}\n", "known formats"),
     ],
 )
 def test_a_manifest_without_a_model_is_refused_in_a_line(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         read(tmp_path, text)
+
+
+def test_a_training_scripts_degree_does_not_make_it_a_server(tmp_path: Path) -> None:
+    found = read(tmp_path, f"torchrun train.py --model_path {QWEN} --tp_size 2 --train_batch_size 1\n", "train.sh")
+    assert "phase" not in found.workload
+    with pytest.raises(InputError, match="states a model"):
+        read(tmp_path, "optimum-cli neuron serve -m ${MODEL_ID} --tensor_parallel_size 8\n", "serve.sh")
+
+
+def test_a_command_of_no_trainer_is_read_as_the_model_that_a_usual_option_names(tmp_path: Path) -> None:
+    found = read(tmp_path, f"torchrun finetune.py --model_id {QWEN} --max_steps 3 --zero_1\n", "train.sh")
+    assert found.model.layers == 28
+    assert any("of the recipe's keys model_id are read, and no others" in note for note in found.notes)
+    with pytest.raises(InputError, match="states a model"):
+        read(tmp_path, "swift sft --model_name swift-robot --max_steps 3\n", "train.sh")

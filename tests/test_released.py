@@ -38,6 +38,26 @@ def test_a_name_reads_as_the_models_configuration(name: str, file: str) -> None:
     assert read_config(Source(name, {"num_hidden_layers" if "gpt2" not in name else "n_layer": 2})).model.layers == 2
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("qwen2_5_72b", "Qwen/Qwen2.5-72B"),
+        ("llama3-1-8b-instruct", "meta-llama/Llama-3.1-8B-Instruct"),
+        ("Llama2-70b", "meta-llama/Llama-2-70b-hf"),
+        ("opt-1-3b", "facebook/opt-1.3b"),
+        ("Mixtral-8x22B", "mistralai/Mixtral-8x22B-v0.1"),
+    ],
+)
+def test_a_name_is_known_whatever_separates_its_words(name: str, meant: str) -> None:
+    assert read_config(name).model == read_config(meant).model
+
+
+@pytest.mark.parametrize("name", ["opt-67b", "qwen257-2b", "Mistral-7B"])
+def test_a_name_that_a_separator_makes_another_models_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match="no model of this name"):
+        read_config(name)
+
+
 def test_every_model_of_the_table_is_read_or_left_to_its_class() -> None:
     read = 0
     for name in table("released")["models"]:

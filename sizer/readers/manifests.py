@@ -10,6 +10,7 @@ from sizer.readers.reading import Config
 _WORDS = ("command", "args", "vllmConfig", "extraArgs")
 #: What a server is to load.
 _NAME = re.compile(r"(?:hf://)?[\w.-]+/[\w.-]+")
+_VARIABLE = re.compile(r"\$\((\w+)\)")
 
 
 def script(config: Config) -> str:
@@ -19,9 +20,13 @@ def script(config: Config) -> str:
 
 def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
+        listed = value.get("env")
+        given = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
+        env = {str(one.get("name")): str(one["value"]) for one in given if "value" in one}
         named = filter(_NAME.fullmatch, (str(value.get(key)) for key in ("url", "modelURL")))
         words = [f"vllm serve {one} --port 8000" for one in named]
-        yield " ".join(words + [one for key in _WORDS for one in _words(value.get(key))])
+        said = " ".join(words + [one for key in _WORDS for one in _words(value.get(key))])
+        yield _VARIABLE.sub(lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = list(value.values())
     for one in value if isinstance(value, list) else ():
         yield from _commands(one)

@@ -50,11 +50,14 @@ def released(name: str) -> tuple[Config, str]:
 def _known() -> dict[str, str]:
     """The table's names by what is asked for: with their organisation, or without."""
     names = model_names()
-    return {_plain(one): one for one in names} | {_plain(one).rpartition("/")[2]: one for one in names}
+    bare = {_plain(one).rpartition("/")[2]: one for one in names}
+    return {**{_plain(one): one for one in names}, **bare, **FORMATS["names"]["aliases"]}
 
 
 def _without_variant(name: str) -> str:
-    return re.sub(FORMATS["names"]["variants"], "", name)
+    """Also without separators but those within numbers: qwen2_5_72b is Qwen2.5-72B, opt-1.3b is not opt-13b."""
+    bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", re.sub(FORMATS["names"]["variants"], "", name))
+    return re.sub(r"[-_ ]|(?<!\d)\.|\.(?!\d)", "", bare)
 
 
 def download(name: str) -> None:

@@ -25,6 +25,7 @@ from sizer.readers.reading import (
     Unread,
     Values,
     is_harmless,
+    named_plainly,
     reading,
     recipe_of,
     stated,
@@ -89,7 +90,7 @@ def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
         **{key: value for key, value in arguments.items() if key not in unknown},
         "_unknown": unknown,
         "_notes": tuple(notes),
-        "_program": words[program] if words[program].endswith(".py") else "",
+        "_program": words[program].rpartition("/")[2] if words[program].endswith(".py") else "",
         "_devices": _devices(script, text, words),
         "_tokenizer": tokenizer if isinstance(tokenizer, str) else "",
         "_further": further,
@@ -147,7 +148,7 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
 def _naming(script: Script) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
-    named: list[tuple[bool, Values]] = []
+    named: list[tuple[tuple[bool, int], Values]] = []
     for command in (*script.commands, held):
         words = _split(command)
         found: Values = {}
@@ -162,11 +163,14 @@ def _naming(script: Script) -> Values | None:
                     break
             else:
                 inner[last] = value
-        if "serve" in words[:-1]:  # vllm serve NAME
-            found.setdefault("model", words[words.index("serve") + 1])
-        if (row := recipe_of(found)) is not None:
-            named.append(("phase" in row, found))
-    first = min(named, key=itemgetter(0), default=(False, None))[1]  # a server may be a teacher's
+        served = words[words.index("serve") + 1] if "serve" in words[:-1] else "-"
+        if not served.startswith("-"):  # vllm serve NAME
+            found.setdefault("model", served)
+        if row := recipe_of(found):
+            named.append((("phase" in row, 0), found))
+        elif (row := named_plainly(found)) and "/" in (name := str(found.get(row["model"]))):
+            named.append(((True, 1), {row["model"]: name}))
+    first = min(named, key=itemgetter(0), default=((), None))[1]  # a server may be a teacher's
     models = dict.fromkeys(str(one["model"]) for _, one in named if "model" in one)
     more = f"several models are named, of which this is the first: {shorten(', '.join(models))}"
     return first and {**first, "_notes": (more,) * (len(models) > 1)}
