@@ -42,6 +42,7 @@ from sizer.readers.reading import (
     names_of,
     recipe_of,
     unread,
+    with_settings,
 )
 
 #: Formats by name, each the module of that name, which has NAME and read(config, where) and is loaded when its claim
@@ -149,14 +150,8 @@ def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]
 def is_name(source: object) -> bool:
     """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
     text = str(source)
-    if (
-        not isinstance(source, (str, Path))
-        or not _NAME.fullmatch(text)
-        or text.endswith(SUFFIXES)
-        or is_weights(Path(text))
-    ):
-        return False
-    return not os.path.exists(text)
+    named = isinstance(source, (str, Path)) and _NAME.fullmatch(text) and not text.endswith(SUFFIXES)
+    return bool(named) and not is_weights(Path(text)) and not os.path.exists(text)
 
 
 def _parse(text: str, where: str, config_format: str | None, asked: Source) -> Config:
@@ -298,24 +293,3 @@ def parse_setting(text: str) -> tuple[str, Any]:
     except (ValueError, RecursionError):
         words: Values = {"True": True, "False": False, "None": None}
         return key.strip(), words.get(value, value)
-
-
-def with_settings(
-    config: Config,
-    settings: Config,
-    normalised: Callable[[Config], Config] = dict,
-) -> Values:
-    """``config`` with ``settings`` over it; a dotted key goes into the mapping it names."""
-    changed = dict(config)
-    for key, value in normalised(settings).items():
-        *parents, last = key.split(".") if key not in changed else [key]
-        inner = changed
-        for parent in parents:
-            below = inner.get(parent)
-            inner[parent] = dict(below) if isinstance(below, Mapping) else {}
-            inner = inner[parent]
-        inner[last] = value
-        unknown = changed.get("_unknown")
-        if isinstance(unknown, Mapping) and key in unknown:
-            changed["_unknown"] = {name: what for name, what in unknown.items() if name != key}
-    return changed

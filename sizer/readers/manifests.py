@@ -20,22 +20,27 @@ def script(config: Config) -> str:
 
 def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        listed = value.get("env")
-        given = [one for one in listed if isinstance(one, Mapping)] if isinstance(listed, list) else []
-        env = {str(one.get("name")): str(one["value"]) for one in given if "value" in one}
+        env = {name: said for one in _listed(value.get("env")) for name, said in _given(one)}
         named = filter(_NAME.fullmatch, (str(value.get(key)) for key in ("url", "modelURL")))
         words = [f"vllm serve {one} --port 8000" for one in named]
         said = " ".join(words + [one for key in _WORDS for one in _words(value.get(key))])
         yield _VARIABLE.sub(lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = list(value.values())
-    for one in value if isinstance(value, list) else ():
+    for one in _listed(value):
         yield from _commands(one)
+
+
+def _given(variable: Any) -> Iterator[tuple[str, str]]:
+    if isinstance(variable, Mapping) and "value" in variable:
+        yield str(variable.get("name")), str(variable["value"])
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []
 
 
 def _words(said: Any) -> list[str]:
     """A command's words, quoted as a shell has them; settings (``tensorParallelSize: 2``) as options."""
     if isinstance(said, Mapping):
         said = [re.sub("([A-Z])", r"-\1", f"--{key}={value}").lower() for key, value in said.items()]
-    return (
-        [said] if isinstance(said, str) else [shlex.quote(str(one)) for one in (said if isinstance(said, list) else ())]
-    )
+    return [said] if isinstance(said, str) else [shlex.quote(str(one)) for one in _listed(said)]

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from sizer.readers import layouts
-from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values
+from sizer.readers.reading import FORMATS, Config, Names, Reading, Values
 
 NAME = "nanogpt"
 
@@ -26,8 +26,5 @@ def _defaults(config: Config) -> tuple[Values, Names]:
 
 def read(config: Config, where: str) -> Reading:
     defaults, notes = _defaults(config)
-    fields = Fields(config, where, defaults=defaults)
-    for name in ("dataset", "init_from"):
-        fields.text(name)
     reading = layouts.read(NAME, {**defaults, **config}, where)
-    return replace(reading, notes=(*reading.notes, *notes), asked=reading.asked | fields.asked)
+    return replace(reading, notes=(*reading.notes, *notes))

@@ -202,11 +202,6 @@ class Fields:
         each, nodes = self.raw("devices", default=None), self.raw("num_nodes", default=None) or 1
         return each * nodes if type(each) is type(nodes) is int and 0 < each * nodes < 2**20 else None
 
-    def given(self, read: Callable[..., int | None], **names: str | Names) -> Values:
-        """Workload fields -> what ``read`` finds under these names, of those that the file gives."""
-        spelled = {key: (name,) if isinstance(name, str) else name for key, name in names.items()}
-        return {key: value for key, each in spelled.items() if (value := read(*each))}
-
     def _checked(self, value: Any, kind: Any, expected: str, default: Any, *names: str) -> Any:
         if value is None:
             return default
@@ -367,6 +362,27 @@ def at(config: Config, key: str) -> Any:
     first, _, rest = key.partition(".")
     value = config.get(first)
     return value if not rest else at(value, rest) if isinstance(value, Mapping) else None
+
+
+def with_settings(
+    config: Config,
+    settings: Config,
+    normalised: Callable[[Config], Config] = dict,
+) -> Values:
+    """``config`` with ``settings`` over it; a dotted key goes into the mapping it names."""
+    changed = dict(config)
+    for key, value in normalised(settings).items():
+        *parents, last = key.split(".") if key not in changed else [key]
+        inner = changed
+        for parent in parents:
+            below = inner.get(parent)
+            inner[parent] = dict(below) if isinstance(below, Mapping) else {}
+            inner = inner[parent]
+        inner[last] = value
+        unknown = changed.get("_unknown")
+        if isinstance(unknown, Mapping) and key in unknown:
+            changed["_unknown"] = {name: what for name, what in unknown.items() if name != key}
+    return changed
 
 
 def recipe_of(config: Config) -> Config | None:

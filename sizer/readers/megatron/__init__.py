@@ -30,6 +30,7 @@ from sizer.readers.reading import (
     recipe_of,
     stated,
     table,
+    with_settings,
 )
 from sizer.readers.shell import Script, follow, unknown_in
 
@@ -151,18 +152,9 @@ def _naming(script: Script) -> Values | None:
     named: list[tuple[tuple[bool, int], Values]] = []
     for command in (*script.commands, held):
         words = _split(command)
-        found: Values = {}
         pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
-        given = [(key, _value(value)) for key, equals, value in pairs if equals]
-        for key, value in [*parse_options(words).items(), *given]:
-            *sections, last = key.split(".")
-            inner = found
-            for section in sections:
-                inner = inner.setdefault(section, {})
-                if not isinstance(inner, dict):
-                    break
-            else:
-                inner[last] = value
+        given = {key: _value(value) for key, equals, value in pairs if equals}
+        found = with_settings({}, parse_options(words) | given)
         served = words[words.index("serve") + 1] if "serve" in words[:-1] else "-"
         if not served.startswith("-"):  # vllm serve NAME
             found.setdefault("model", served)

@@ -294,25 +294,20 @@ class Variables:
 
     def _fields(self, word: Word, *, split: bool) -> list[str]:
         fields: list[str] = []
-        current: str | None = None
+        open_ = False  # whether the last field goes on
         for part in word.parts:
-            pieces, quoted = self._part(part), part.quoted or part.kind == "text"
-            if split and not quoted:
-                text = " ".join(pieces)
+            pieces, apart = self._part(part), split and not part.quoted and part.kind != "text"
+            text = " ".join(pieces)
+            if apart:
                 pieces = re.findall("(?:\0[^\0]*\0|[^\\s\0])+", text)  # an unknown stays together
-                if text[:1].isspace() and current is not None:
-                    fields.append(current)
-                    current = None
+                open_ = open_ and not text[:1].isspace()
             for index, piece in enumerate(pieces):
-                if index and current is not None:
-                    fields.append(current)
-                    current = None
-                current = (current or "") + piece
-            if split and not quoted and pieces and text[-1:].isspace() and current is not None:
-                fields.append(current)
-                current = None
-        if current is not None:
-            fields.append(current)
+                if open_ and not index:
+                    fields[-1] += piece
+                else:
+                    fields.append(piece)
+                open_ = True
+            open_ = open_ and not (apart and pieces and text[-1:].isspace())
         self._spend(fields)
         return fields
 
