@@ -20,7 +20,7 @@ def script(config: Config) -> str:
 
 def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        env = {name: said for one in _listed(value.get("env")) for name, said in _given(one)}
+        env = dict(pair for one in _listed(value.get("env")) for pair in _given(one))
         named = filter(_NAME.fullmatch, (str(value.get(key)) for key in ("url", "modelURL")))
         words = [f"vllm serve {one} --port 8000" for one in named]
         said = " ".join(words + [one for key in _WORDS for one in _words(value.get(key))])

@@ -49,9 +49,8 @@ def released(name: str) -> tuple[Config, str]:
 @cache
 def _known() -> dict[str, str]:
     """The table's names by what is asked for: with their organisation, or without."""
-    names = model_names()
-    bare = {_plain(one).rpartition("/")[2]: one for one in names}
-    return {**{_plain(one): one for one in names}, **bare, **FORMATS["names"]["aliases"]}
+    known = {name: one for one in model_names() for name in (_plain(one), _plain(one).rpartition("/")[2])}
+    return {**known, **FORMATS["names"]["aliases"]}
 
 
 def _without_variant(name: str) -> str:

@@ -149,7 +149,7 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
 def _naming(script: Script) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
-    named: list[tuple[tuple[bool, int], Values]] = []
+    named: list[tuple[int, Values]] = []
     for command in (*script.commands, held):
         words = _split(command)
         pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
@@ -159,10 +159,10 @@ def _naming(script: Script) -> Values | None:
         if not served.startswith("-"):  # vllm serve NAME
             found.setdefault("model", served)
         if row := recipe_of(found):
-            named.append((("phase" in row, 0), found))
+            named.append(("phase" in row, found))
         elif (row := named_plainly(found)) and "/" in (name := str(found.get(row["model"]))):
-            named.append(((True, 1), {row["model"]: name}))
-    first = min(named, key=itemgetter(0), default=((), None))[1]  # a server may be a teacher's
+            named.append((2, {row["model"]: name}))
+    first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's
     models = dict.fromkeys(str(one["model"]) for _, one in named if "model" in one)
     more = f"several models are named, of which this is the first: {shorten(', '.join(models))}"
     return first and {**first, "_notes": (more,) * (len(models) > 1)}
