@@ -22,8 +22,7 @@ def read(config: Config, where: str) -> Reading:
     arguments = _arguments(section, optim)
     precision = str(trainer.raw("precision", default=""))
     arguments |= {"bf16": True} if "bf16" in precision else {"fp16": True} if precision.startswith("16") else {}
-    arguments["_program"] = outer.text("name")
-    arguments["_devices"] = trainer.devices()
+    arguments |= {"_program": outer.text("name"), "_devices": trainer.devices()}
     fields = Fields(arguments, where, prefix="model.")
     model, notes = build(fields)
     settled, layout_notes = workload(fields, model)

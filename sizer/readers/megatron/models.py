@@ -44,8 +44,8 @@ def build(fields: Fields) -> Noted:
         usual = key == "spec" and any(name in str(value) for name in _USUAL_SPECS)
         usual = usual or (key == "experimental_attention_variant" and value == "gated_delta_net")
         fields.refuse(value not in (None, False, 0, "") and not usual, f"has no formula here: {what}", key)
-    t5 = not {"encoder_num_layers", "decoder_num_layers"}.isdisjoint(fields.config)
-    t5 = t5 or "t5" in str(fields.config.get("_program"))
+    stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
+    t5 = stacks or "t5" in str(fields.config.get("_program"))
     made = _t5 if t5 else _bert if _is_bert(fields) else _gpt
     model, more = made(fields)
     return model, (*notes, *more)
