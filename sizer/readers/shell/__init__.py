@@ -88,7 +88,8 @@ class _Follower:
 
     @property
     def _line(self) -> int:
-        return self.tokens[self.at].line if self._more else 0
+        """The next token's, at the end the last one's."""
+        return self.tokens[min(self.at, len(self.tokens) - 1)].line
 
     def _plain(self, ahead: int = 0) -> str | None:
         """A token ahead as a keyword or an operator; None at the end and for a word with quotes or expansions."""
@@ -104,8 +105,7 @@ class _Follower:
 
     def _expect(self, word: str) -> None:
         if self._plain() != word:
-            line = self.tokens[min(self.at, len(self.tokens) - 1)].line
-            raise InputError(f"expected {word}, line {line}", where=self.script.where)
+            raise InputError(f"expected {word}, line {self._line}", where=self.script.where)
         self.at += 1
 
     def _list(self, live: bool = True) -> bool | None:
