@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING
 
 import click
 
+from shapes.device import load_device
 from shapes.errors import InputError, one_of, printable, refuse
+from sizer.checking.checks import Request, Settled
+from sizer.checking.findings import Checked, Report
+from sizer.checking.project import Accepted, known_rule, load_accepted, load_defaults, write_accepted
 from sizer.cli.options import (
     MODELS,
     Asked,
@@ -24,14 +28,14 @@ from sizer.cli.options import (
     say_line,
     subcommand,
 )
+from sizer.readers import NoModel
+from sizer.readers.loading import expand, find_config
+from sizer.render import formats
+from sizer.subject import Subject
 
 if TYPE_CHECKING:
     from shapes.measure import Executor
-    from sizer.checking.checks import Settled
-    from sizer.checking.findings import Checked, Report
     from sizer.checking.fixes import ConfigText, Fixed
-    from sizer.checking.project import Accepted
-    from sizer.subject import Subject
 
 
 @dataclass
@@ -55,8 +59,6 @@ class _Found:
 
     def checked(self) -> Checked:
         """The answer, without findings that a baseline has."""
-        from sizer.checking.findings import Checked
-
         new = [self.new_in(one) for one in self.reports]
         return Checked(tuple(report for report, _ in new), sum(number for _, number in new), self.passed_over)
 
@@ -72,8 +74,6 @@ def command(asked: Asked) -> None:
 
     Exit code: 0 clean, 1 findings at or above --fail-on, 2 bad input (the other files are checked all the same).
     """
-    from sizer.checking.project import load_accepted
-
     if not asked.configs:
         raise InputError(_nothing_named())
     refuse(asked.configs.count("-") > 1, "standard input is read once: expected - once", "CONFIG", "-")
@@ -108,8 +108,6 @@ def command(asked: Asked) -> None:
 
 def _check_all(asked: Asked, found: _Found) -> None:
     """Every configuration named, checked; one that cannot be read is said, and hides nothing of the others."""
-    from sizer.readers import NoModel
-
     for config, unread in _expanded(asked.configs):
         try:
             if unread is not None:
@@ -127,9 +125,6 @@ def _check_all(asked: Asked, found: _Found) -> None:
 
 def _check_one(asked: Asked, config: str, found: _Found) -> None:
     """Add the report of one configuration; what measured it measures the next one too."""
-    from shapes.device import load_device
-    from sizer.checking.checks import Request
-
     reading, device = asked.named("config_format"), next(iter(asked.devices), None)
     request = Request(device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
     source = asked.source(config)
@@ -159,7 +154,6 @@ def _check_one(asked: Asked, config: str, found: _Found) -> None:
 def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
     """Fix one configuration, or keep its patch; the text as it is after, settled."""
     from sizer.checking.fixes import fix, write_text
-    from sizer.checking.project import known_rule
 
     refuse(asked.measure, "expected --predict: suggestions are applied by their predicted price", "--fix")
     worst = "warning" if asked.fail_on == "never" else asked.fail_on
@@ -188,8 +182,6 @@ def _say_fixed(asked: Asked, fixed: Fixed) -> None:
 
 def _accept(found: _Found, path: str) -> None:
     """Write a baseline and end: half a one would accept half of what there is."""
-    from sizer.checking.project import write_accepted
-
     if found.refused:
         sys.exit(2)
     number = write_accepted(found.reports, path)
@@ -202,7 +194,6 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
     if not shown.reports and found.refused:
         return  # all that is to be said was
     if found.subjects:  # of each report that is shown all there is to see
-        from shapes.device import load_device
         from sizer.answers.operator_table import Overviews, overview
 
         seen = (overview(found.subjects[one.path], load_device(one.device), one) for one in shown.reports)
@@ -213,8 +204,6 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
 
 def _nothing_named() -> str:
     """What to type: with the configurations that lie here, where there are any."""
-    from sizer.readers.loading import expand, find_config
-
     with suppress(InputError):
         first, *others = expand(".")
         more = f" (and {len(others)} more; `sizer check .` takes them all)" if others else ""
@@ -227,9 +216,6 @@ def _nothing_named() -> str:
 
 def _take_project_s(asked: Asked) -> None:
     """The project's --fail-on and --format, where they were left at their defaults."""
-    from sizer.checking.project import load_defaults
-    from sizer.render import formats
-
     project = load_defaults(asked.configs[0])
     for option, said in (("fail_on", project.fail_on), ("format_", project.format)):
         if said is not None and left_open(option):
@@ -239,8 +225,6 @@ def _take_project_s(asked: Asked) -> None:
 
 def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, InputError | None]]:
     """Each configuration named, by globs and directories too; an argument that names none with its error."""
-    from sizer.readers.loading import expand
-
     for config in configs:
         try:
             yield from ((one, None) for one in ([config] if config == "-" else expand(config)))

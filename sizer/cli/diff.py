@@ -10,12 +10,15 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
+from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Names, frozen
+from sizer.answers.diff import Diff, budgets_of, compare, diff_of
+from sizer.checking.checks import Request, Settled
+from sizer.checking.project import nearest_table
 from sizer.cli.options import (
     Asked,
     config_name,
@@ -26,10 +29,6 @@ from sizer.cli.options import (
 )
 from sizer.readers import NoModel, Source
 from sizer.readers.loading import MAX_BYTES, may_be_configuration, states_a_model
-
-if TYPE_CHECKING:
-    from sizer.answers.diff import Diff
-    from sizer.checking.checks import Settled
 
 
 @subcommand("diff", "diff stack workload rules output")
@@ -50,8 +49,6 @@ def command(asked: Asked) -> None:
 
 def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     """(the comparison of every configuration named, whether one could not be read, which is said)."""
-    from sizer.answers.diff import Diff
-
     parts: list[Diff] = []
     notes: list[str] = []
     refused = False
@@ -72,11 +69,6 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
 
 def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
-    from shapes.device import load_device
-    from sizer.answers.diff import budgets_of, compare, diff_of
-    from sizer.checking.checks import Request
-    from sizer.checking.project import nearest_table
-
     devices = asked.devices
     request = Request(devices[0] if devices else None, asked.stack, workload=asked.workload, **asked.suppression())
     sides = _read(pair, partial(request.settle, pair.path), notes)

@@ -11,13 +11,38 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import click
 
+from shapes.device import load_device
 from shapes.errors import InputError, read_bounded, read_text, refuse
 from shapes.frozen import Named, Names, Values
+from shapes.measure import Executor, Progress, Settings
+from shapes.measure.dataset import Dataset, export_dataset, import_dataset, read_datasets
+from shapes.measure.jobs import PartName
+from shapes.measure.others import read_others
+from shapes.measure.record import MAX_IMPORT, Measurement, packed_lines, read_export
+from shapes.measure.runner import ordered
+from shapes.measure.store import Store
+from shapes.measure.suite import Suite, values_of
+from shapes.measure.workers import Workers
 from shapes.program import install
+from sizer.answers.bench import (
+    OPS,
+    SUSTAINED,
+    Bench,
+    Bencher,
+    Group,
+    Planned,
+    Stored,
+    every_suite,
+    jobs_of_op,
+    local_executor,
+    option_of,
+    self_test,
+    suites_of,
+)
 from sizer.cli.options import (
     Asked,
     Command,
@@ -31,14 +56,7 @@ from sizer.cli.options import (
     write_answer,
 )
 from sizer.process import KEPT, working
-
-if TYPE_CHECKING:
-    from shapes.measure import Executor, Progress, Settings
-    from shapes.measure.dataset import Dataset
-    from shapes.measure.record import Measurement
-    from shapes.measure.store import Store
-    from shapes.measure.suite import Suite
-    from sizer.answers.bench import Bencher, Group, Planned, Stored
+from sizer.subject import read_subject
 
 
 def chosen_executor(
@@ -48,9 +66,6 @@ def chosen_executor(
 
     ``device``: torch's name of it; of a cluster's only "cpu" (its simulated accelerators), since Ray places.
     """
-    from shapes.measure.workers import Workers
-    from sizer.answers.bench import local_executor
-
     if ray is None:
         return local_executor(device, settings, say_line)
     refuse(
@@ -74,8 +89,6 @@ def bench(asked: Asked) -> None:
     `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products. Results go to the store at once: the same command
     again goes on where this one was stopped.
     """
-    from sizer.answers.bench import SUSTAINED, every_suite
-
     everything = asked.config == "all"
     if everything:
         asked.suite, asked.config = every_suite(), None
@@ -91,10 +104,6 @@ def bench(asked: Asked) -> None:
 
 
 def _planned(asked: Asked, settings: Named) -> Planned:
-    from shapes.measure import Settings
-    from shapes.measure.runner import ordered
-    from sizer.answers.bench import Planned
-
     usual = Settings()
     return Planned(
         {
@@ -109,10 +118,6 @@ def _planned(asked: Asked, settings: Named) -> Planned:
 
 def _measure(asked: Asked, settings: Values, everything: bool) -> None:
     """Exit code 1 where not all could be measured."""
-    from shapes.measure import Settings
-    from shapes.measure.store import Store
-    from sizer.answers.bench import Bench, Bencher, self_test
-
     with Store.open(asked.store_path, measuring=True) as store:  # what is wrong with it is said before torch loads
         executor = chosen_executor(asked.ray, asked.on, asked.device, Settings(**settings))
         if asked.self_test and not everything:
@@ -139,10 +144,6 @@ def _tell(told: Callable[..., None], now: Progress) -> None:
 
 
 def _groups(bencher: Bencher, asked: Asked) -> list[Group]:
-    from shapes.measure.jobs import PartName
-    from sizer.answers.bench import OPS, jobs_of_op
-    from sizer.subject import read_subject
-
     if asked.suite:
         return bencher.suites(_suites(asked))
     dtypes, said = bencher.dtypes(asked.dtypes), {**vars(asked), **asked.workload}
@@ -157,9 +158,6 @@ def _groups(bencher: Bencher, asked: Asked) -> list[Group]:
 
 
 def _sizes(asked: Asked, name: str) -> tuple[int, ...] | None:
-    from shapes.measure.suite import values_of
-    from sizer.answers.bench import option_of
-
     said: str | None = vars(asked)[name]
     try:
         return values_of(said) if said is not None else None
@@ -169,8 +167,6 @@ def _sizes(asked: Asked, name: str) -> tuple[int, ...] | None:
 
 
 def _suites(asked: Asked) -> list[Suite]:
-    from sizer.answers.bench import suites_of
-
     return suites_of(map(Path, asked.suite), asked.scale, asked.shard)
 
 
@@ -184,8 +180,6 @@ def calibrate(device: str | None, store: str | None, write: bool) -> None:
     Reports the error on n values that the fit has not seen.
     """
     from shapes.calibrate import calibrate, stored_products, write_tables
-    from shapes.device import load_device
-    from shapes.measure.store import Store
 
     target = load_device(device) if device is not None else None
     if target is None:
@@ -225,14 +219,10 @@ _filters = declared("filters")
 
 
 def _open(path: str | None, *, write: bool = False, create: bool = False) -> Store:
-    from shapes.measure.store import Store
-
     return Store.open(path, create=create, write=write)
 
 
 def _stored(path: str | None, **filters: Any) -> Stored:
-    from sizer.answers.bench import Stored
-
     with _open(path) as store:
         return Stored(tuple(store.measurements(**filters)), store.count())
 
@@ -260,7 +250,6 @@ def export(path: str | None, /, dataset: str | None, format_: str, output: str |
     if dataset is None:
         write_answer("store export", _stored(path, **filters), format_, output)
         return
-    from shapes.measure.dataset import export_dataset
 
     with _open(path) as store:
         written = export_dataset(store.measurements(**filters), Path(dataset))
@@ -293,10 +282,6 @@ def import_(path: str | None, /, sources: Names, **asked: Any) -> None:
 
 def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] | tuple[Dataset, ...]:
     """The measurements of an export or of another store; datasets of a folder or of another program's file."""
-    from shapes.measure.dataset import read_datasets
-    from shapes.measure.others import read_others
-    from shapes.measure.record import MAX_IMPORT, packed_lines, read_export
-
     if Path(name).is_dir():
         return read_datasets(Path(name))
     if _is_store(name):
@@ -315,8 +300,6 @@ def _is_store(name: str) -> bool:
 
 def _import_datasets(datasets: Iterable[Dataset], store: Store) -> bool:
     """Whether rows were refused, which is said."""
-    from shapes.measure.dataset import import_dataset
-
     exchanged = [import_dataset(one, store) for one in datasets]
     for one in exchanged:
         say(f"{one.path}: {one.added} added, {one.there} there already, {len(one.refused)} refused")
