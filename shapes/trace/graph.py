@@ -11,8 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
+from functools import partial, reduce
 from math import prod
+from operator import eq, or_, sub
 from typing import Any, Literal
 
 import torch
@@ -336,11 +337,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             return
         tensors = tensors_in((args, kwargs))
         values = [self._value(tensor) for tensor in tensors]
-        mask, made_of, activation = 0, frozenset[str](), False
-        for value in values:
-            mask |= value.mask
-            made_of |= value.made_of
-            activation = activation or value.activation
+        mask, activation = reduce(or_, (value.mask for value in values), 0), any(value.activation for value in values)
+        made_of = frozenset[str]().union(*(value.made_of for value in values))
         short = name.split("::")[-1]
         if short in ("cos", "sin", "polar"):
             mask |= TRIGONOMETRY
@@ -370,10 +368,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def _combined(self, operator: str, tensors: list[Tensor], values: list[_Value]) -> None:
         """Notes what an operator on an activation says of norms, learned vectors and rotation."""
-        reads = 0
-        for value in values:
-            if value.activation:
-                reads |= value.mask
+        reads = reduce(or_, (value.mask for value in values if value.activation))
         if operator in _NORMS or (operator in ("mul", "mul_") and any(value.inverse_root for value in values)):
             self.graph.normed.append((self.where, max(one.shape[-1] for one in tensors if one.dim())))
         for tensor, value in zip(tensors, values, strict=True):
@@ -482,18 +477,18 @@ def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
         if not allowed or allowed[-1] - allowed[0] + 1 != len(allowed):
             return None
         seen.append((query, allowed[0], allowed[-1]))
-    causal = all(last == query for query, _, last in seen)
-    if not causal and any(last == query for query, _, last in seen[:-1]):
+    queries, firsts, lasts = zip(*seen, strict=True)
+    if lasts == queries:
+        window = 1 + max(map(sub, queries, firsts))
+        sliding = firsts == tuple(max(query - window + 1, 0) for query in queries)
+        chunks = (tuple(query - query % size for query in queries) for size in range(window, 2 * window))
+        return (True, window if any(firsts) else None) if sliding or firsts in chunks else None
+    if any(map(eq, lasts[:-1], queries)):
         return None
-    if all(first == 0 for _, first, _ in seen):
-        return (causal, None) if causal or all(last == last_key for _, _, last in seen) else None
-    if not causal:
-        widths = {last - first + 1 for query, first, last in seen[:-1]}
-        return (False, widths.pop()) if len(widths) == 1 else None
-    window = max(query - first + 1 for query, first, _ in seen)
-    sliding = all(first == max(query - window + 1, 0) for query, first, _ in seen)
-    chunked = any(all(first == query - query % size for query, first, _ in seen) for size in range(window, 2 * window))
-    return (True, window) if sliding or chunked else None
+    if not any(firsts):
+        return (False, None) if {*lasts} == {last_key} else None
+    widths = {*map(sub, lasts[:-1], firsts)}
+    return (False, widths.pop() + 1) if len(widths) == 1 else None
 
 
 class _Watched(FusedAttention):

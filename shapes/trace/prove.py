@@ -278,17 +278,17 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     ``cut``: which layers of the whole those stand for that run. InputError where the whole cannot be told from them.
     """
     module, (graph, lengths, dtype) = subject.module, recorded(subject)
-    found = Recogniser(graph, module, subject.name, lengths[0]).read()
+    reader = Recogniser(graph, module, subject.name, lengths[0])
+    model, problems = reader.read(), reader.left
     parameters = sum(_stands_for(path, cut, all_of_kind=True) * graph.size(path) for path in graph.used)
-    problems, model = dict(found.left_over), found.model
-    if model is not None and not problems:
-        line = difference(model, graph, subject, lengths, dtype)
-        problems |= {"": line} if line else {}
-    if model is None or problems:
-        return Proof(None, _unproven(graph, problems, module, cut), parameters, found.held, dtype=dtype)
-    whole = _whole(model, cut) if cut is not None else model
-    refuse(whole.parameters != parameters, f"{whole.parameters:,} parameters recognised of {parameters:,}")
-    return Proof(whole, (), parameters, found.held, dtype=dtype)
+    if model is not None and not problems and (line := difference(model, graph, subject, lengths, dtype)):
+        problems = {"": line}
+    if problems:
+        model = None
+    elif model is not None and cut is not None:
+        model = _whole(model, cut)
+        refuse(model.parameters != parameters, f"{model.parameters:,} parameters recognised of {parameters:,}")
+    return Proof(model, _unproven(graph, problems, module, cut), parameters, reader.held(), dtype=dtype)
 
 
 def recorded(subject: Provable) -> tuple[Graph, tuple[int, int], str]:

@@ -1,7 +1,7 @@
 """A graph of products read as a ``ModelShape``: attention, MLPs, experts, recurrences, norms, embeddings, heads.
 
 Parts are told by edges: who reads whom, and of which sizes. Every parameter is claimed by one part; what no part claims
-is named in ``Recognised.left_over``, and a model with anything left over is not recognised.
+is named in ``Recogniser.left``, and a model with anything left over is not recognised.
 """
 
 from __future__ import annotations
@@ -36,7 +36,6 @@ from shapes.model import (
 from shapes.toml_table import DATA, content
 from shapes.trace.graph import INPUTS, TRIGONOMETRY, Graph, Index, Node, Scaled, newest
 from shapes.trace.repeats import repeated_children
-from shapes.trace.result import Recognised
 
 #: Learned vectors of recurrences, which go by these names in every implementation.
 _STATE_VECTORS = re.compile(r"(^|\.)(A_log|A|D|dt_bias)$")
@@ -140,15 +139,12 @@ class _Layer:
             alike.setdefault((core.query, core.key, core.value), []).append(core)
         self.need(len(alike) < 3, f"{len(alike)} attention cores in one layer")
         cores = [one[0] for one in alike.values()]
-        found = [self._attention(*one) for one in alike.values()]
-        if len(found) < 2:
-            return (found[0], None) if found else (None, None)
-        own, cross = found
-        crosses = isinstance(cross, AttentionShape) and not self._is_cross(cores[0]) and self._is_cross(cores[1])
-        self.need(crosses, "2 attention cores in one layer")
-        self.elsewhere |= cores[1].key | cores[1].value
-        assert isinstance(cross, AttentionShape)
-        return own, replace(cross, cross=True)
+        own, cross, *_ = (*(self._attention(*one) for one in alike.values()), None, None)
+        if isinstance(cross, AttentionShape) and not self._is_cross(cores[0]) and self._is_cross(cores[1]):
+            self.elsewhere |= cores[1].key | cores[1].value
+            return own, replace(cross, cross=True)
+        self.need(cross is None, "2 attention cores in one layer")
+        return own, None
 
     def _is_cross(self, core: Node) -> bool:
         queries, keys = (
@@ -205,11 +201,10 @@ class _Layer:
         passed = query.bit | key.bit | value.bit
         known = fused or gate == "queries" or not out.reads & passed
         self.need(known, "the output projection reads queries, keys or values")
-        projections = tuple(dict.fromkeys(node.number for node in sources))
         self.claim(*sources)
         biases = [node.bias is not None for node in sources]
         self.need(biases[0] == biases[2], "a bias on some of queries and values")
-        kind, weights = self._qk_norm(sources[: min(len(projections), 2)], (heads, kv_heads), wide)
+        kind, weights = self._qk_norm(sources[: 2 - fused], (heads, kv_heads), wide)
         sinks = [one for one in self.scaled if one.operator == "sinks" and one.reads == core.bit]
         self.vectors.update(one.parameter for one in sinks)
         gates = [node for node in self.graph.of(out.reads) if node.number in self.claimed and node not in sources]
@@ -425,9 +420,9 @@ class _Layer:
         out = self.one(
             [node for node in products if node.n == hidden and node.reads & conv.bit], "products read the convolution"
         )
-        into = [node for node in products if node is not out and out.reads & node.bit]
-        into += [node for node in products if node not in into and any(one.reads & node.bit for one in into)]
-        into += [node for node in products if node not in into and conv.reads & node.bit]
+        into: list[Node] = []
+        for readers in ([out], into, [conv]):
+            into += [node for node in products if node not in into and any(one.reads & node.bit for one in readers)]
         biases = {node.bias is not None for node in into if node.k == hidden}
         self.need(len(biases) == 1, "a bias on some projections of a recurrence")
         bias, out_bias = biases.pop(), out.bias is not None
@@ -486,7 +481,10 @@ class _Span:
 
 
 class Recogniser:
-    """Reads one ``Graph``. ``sequence``: tokens of the one sequence that was run."""
+    """Reads one ``Graph``. ``sequence``: tokens of the one sequence that was run. ``left``: what no part claims, path
+
+    -> why.
+    """
 
     def __init__(self, graph: Graph, module: nn.Module, model_type: str, sequence: int) -> None:
         self.graph, self.module, self.model_type, self.sequence = graph, module, model_type, sequence
@@ -495,19 +493,19 @@ class Recogniser:
         self.left: dict[str, str] = {}
         self.claimed: set[str] = set()
 
-    def read(self) -> Recognised:
-        """The ``ModelShape`` that the graph shows."""
-        self.left.update(self.graph.problems)
-        stacks, ends = self._layers()
+    def read(self) -> ModelShape | None:
+        """The ``ModelShape`` that the graph shows; None where not even the layers were understood."""
+        self.left |= self.graph.problems
         try:
-            model = self._model(stacks, ends)
+            model = self._model(*self._layers())
         except (Misfit, InputError) as error:
-            return Recognised(None, dict(self.left) or {"": str(error)}, self._held())
+            self.left = self.left or {"": str(error)}
+            return None
         for path in sorted(self.graph.used - self.claimed):
             self.left.setdefault(path, "parameter without a known role")
-        return Recognised(model, dict(self.left), self._held())
+        return model
 
-    def _held(self) -> Names:
+    def held(self) -> Names:
         """The outermost modules none of whose parameters was used."""
         # By identity: a tied head's matrix is used under the embedding's path.
         used = {id(self.module.get_parameter(path)) for path in self.graph.used}

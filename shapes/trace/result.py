@@ -7,7 +7,6 @@ from dataclasses import field
 from typing import Any, Literal
 
 from shapes.frozen import Names, Sizes, frozen
-from shapes.model import ModelShape
 from shapes.operators.types import Operator
 
 
@@ -36,18 +35,6 @@ class Traced:
     def flops(self) -> int:
         """Floating-point operations of the whole step."""
         return sum(operator.flops * operator.count for operator in self.operators)
-
-
-@frozen
-class Recognised:
-    """``model``: what was understood (None: not even the layers were). ``left_over``: what was not, path -> why.
-
-    ``held``: modules with parameters that did not run (towers for images, cross attention).
-    """
-
-    model: ModelShape | None
-    left_over: Mapping[str, str]
-    held: Names = ()
 
 
 def batch_and_sequence(arguments: Iterable[Any]) -> tuple[int, int]:
