@@ -21,6 +21,7 @@ from shapes.model.mixers import (
     SharedKeyShape,
     Streams,
     Vectors,
+    matrices,
     positive,
 )
 from shapes.recipes import WeightFormat
@@ -46,15 +47,7 @@ class MlpShape:
         positive(self, "width")
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        prefix, width = self.prefix, self.width
-        down = Linear(f"{prefix}.down_proj", hidden, width, self.bias, "row")
-        up = Linear(f"{prefix}.up_proj", width, hidden, self.bias, "column")
-        if not self.gated:
-            return (up, down)
-        if self.fused_gate_up if fused is None else fused:
-            units = ((width, 1), (width, 1))
-            return (Linear(f"{prefix}.gate_up_proj", 2 * width, hidden, self.bias, "column", units=units), down)
-        return (Linear(f"{prefix}.gate_proj", width, hidden, self.bias, "column"), up, down)
+        return matrices(self, hidden=hidden, together=self.gated and (self.fused_gate_up if fused is None else fused))
 
 
 @frozen
@@ -91,13 +84,7 @@ class MoeShape:
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         """The matrices every token meets; the experts' own are ``expert_linears``, without formats."""
-        router = Linear("moe.router", self.experts + self.empty, hidden, self.router_bias, dtype=self.router_dtype)
-        shared = self.shared.linears(hidden, fused=fused) if self.shared else ()
-        gate = (Linear("moe.shared_gate", 1, hidden),) if self.shared_gate else ()
-        if self.latent is None:
-            return (router, *shared, *gate)
-        down = Linear("moe.latent_down_proj", self.latent, hidden, self.latent_bias)
-        return (router, down, Linear("moe.latent_up_proj", hidden, self.latent, self.latent_bias), *shared, *gate)
+        return matrices(self, hidden=hidden, both=self.shared.linears(hidden, fused=fused) if self.shared else ())
 
     def routed_width(self, hidden: int) -> int:
         """Channels of a token as the experts see it."""
@@ -125,14 +112,7 @@ class Augment:
         positive(self, "inputs", "streams")
 
     def linears(self, hidden: int) -> Linears:
-        gate = Linear("layer_input.gate", self.inputs, hidden)
-        found: Linears = (gate, Linear("layer_input.projection", hidden, self.inputs))
-        if self.laurel:
-            found += (Linear("laurel.left", self.laurel, hidden), Linear("laurel.right", hidden, self.laurel))
-        n = self.streams
-        if n == 1:
-            return found
-        return (*found, self.router(hidden), Linear("altup.prediction", n * n, n), Linear("altup.correction", n, n))
+        return matrices(self, hidden=hidden)
 
     def router(self, hidden: int) -> Linear:
         """What weighs the streams; it runs twice a layer."""

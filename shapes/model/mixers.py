@@ -6,9 +6,10 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
-from typing import ClassVar, Literal, NamedTuple
+from math import prod
+from typing import Any, ClassVar, Literal, NamedTuple
 
 from shapes.errors import InputError, positive_int
 from shapes.frozen import Names, frozen, replace
@@ -68,6 +69,43 @@ class Linear:
 Linears = tuple[Linear, ...]
 
 
+@cache
+def _listed(part: str) -> list[list[str]]:
+    """The lines of models.toml on a part's matrices, by their columns."""
+    lines = content(DATA / "models.toml")["matrices"][part].strip().splitlines()
+    return [[*map(str.strip, line.split("|"))] for line in lines]
+
+
+# A plan and a search ask for the same parts' again and again.
+@lru_cache(maxsize=512)
+def matrices(part: object, **own: Any) -> Linears:
+    """The weight matrices of a ``part``, as models.toml lists them; ``own``: what its lines name and is no field."""
+
+    def value(name: str) -> Any:
+        return own[name] if name in own else int(name) if name.isdigit() else getattr(part, name)
+
+    def size(text: str) -> Any:
+        return sum(prod(map(value, term.split())) for term in text.split("+"))
+
+    def holds(condition: str) -> bool:
+        name, _, wanted = condition.lstrip("!").partition("=")
+        return (str(value(name)) == wanted if wanted else bool(value(name))) != condition.startswith("!")
+
+    found: list[Linear] = []
+    for name, *columns in _listed(type(part).__name__):
+        outputs, inputs, shard, said, when = (*columns, *5 * [""])[:5]
+        if not columns:
+            found += value(name)
+        elif all(map(holds, when.split())):
+            cut = [one.partition(" x ") for one in outputs.split(",")]
+            units = tuple((size(whole), size(each)) for whole, x, each in cut if x)
+            rows = sum(number * each for number, each in units) if units else size(outputs)
+            more = {key: value(field) for key, _, field in (one.partition(":") for one in said.split())}
+            title = name.replace("*", getattr(part, "prefix", ""))
+            found.append(Linear(title, rows, size(inputs), shard=shard or "none", units=units, **more))  # type: ignore[arg-type] # one of three words
+    return tuple(found)
+
+
 QkNorm = Literal["none", "head", "full"]
 Gate = Literal["none", "queries", "apart", "heads"]
 KeysValues = Literal["apart", "one", "borrowed"]
@@ -93,10 +131,8 @@ class Compressor:
         """Numbers of a token that its entries are made from, gates aside."""
         return self.width * self.series
 
-    def linears(self, name: str, hidden: int, *, learns: bool = True) -> Linears:
-        return tuple(
-            Linear(f"{name}.{part}_proj", self.channels, hidden, learns=learns) for part in ("entries", "gates")
-        )
+    def linears(self, name: str, hidden: int) -> Linears:
+        return tuple(Linear(f"{name}.{part}_proj", self.channels, hidden) for part in ("entries", "gates"))
 
     def vectors(self, name: str) -> Vectors:
         return ((f"{name}.position_bias", self.rate * self.channels), (f"{name}.norm", self.width))
@@ -141,15 +177,9 @@ class Indexer:
     def linears(self, hidden: int) -> Linears:
         if self.reused:
             return ()
-        heads, dim = self.heads, self.head_dim
-        queries = Linear("indexer.q_proj", heads * dim, self.query_rank or hidden, learns=False)
-        if self.grouped:
-            queries = replace(queries, shard="column", units=((heads, dim),))
-        keys: Linears = (Linear("indexer.k_proj", dim, hidden, learns=False),)
-        if self.compressor:
-            keys = self.compressor.linears("indexer", hidden, learns=False)
-        weights = () if self.grouped else (Linear("indexer.weights_proj", heads, hidden, learns=False),)
-        return (queries, *keys, *weights)
+        keys = self.compressor.linears("indexer", hidden) if self.compressor else ()
+        found = matrices(self, hidden=hidden, queries=self.query_rank or hidden, compressed=keys)
+        return tuple(replace(one, learns=False) for one in found)
 
     def vectors(self) -> Vectors:
         if self.reused:
@@ -216,32 +246,17 @@ class AttentionShape:
         return self.v_head_dim or self.head_dim
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        k_bias, inner = self.qkv_bias if self.k_bias is None else self.k_bias, self.inputs * hidden
-        parts = (
-            ("q", self.heads, self.head_dim * (2 if self.gate == "queries" else 1), self.qkv_bias),
-            ("k", self.kv_heads, self.head_dim, k_bias),
-            ("v", self.kv_heads, self.v_dim, self.qkv_bias),
-        )[: {"apart": 3, "one": 2, "borrowed": 1}[self.keys_values]]
+        k_bias = self.qkv_bias if self.k_bias is None else self.k_bias
         # Keys and values of cross attention come from another sequence, so the three cannot be one product.
-        rank = self.q_lora_rank
-        together = len(parts) == 3 and not self.cross and k_bias == self.qkv_bias and rank is None
-        if together and (self.fused_qkv if fused is None else fused):
-            units = tuple((number, size) for _, number, size, _ in parts)
-            rows = sum(number * size for number, size in units)
-            inward: Linears = (Linear("attention.qkv_proj", rows, inner, self.qkv_bias, "column", units=units),)
-        else:
-            inward = tuple(
-                Linear(f"attention.{name}_proj", number * size, inner, bias, "column", units=((number, size),))
-                for name, number, size, bias in parts
-            )
-        if rank is not None:
-            queries = replace(inward[0], name="attention.q_b_proj", in_features=rank)
-            inward = (Linear("attention.q_a_proj", rank, inner), queries, *inward[1:])
-        if self.gate in ("apart", "heads"):
-            units = ((self.heads, self.v_dim if self.gate == "apart" else 1),)
-            inward += (Linear("attention.g_proj", units[0][0] * units[0][1], hidden, False, "column", units=units),)
-        index = self.indexer.linears(hidden) if self.indexer else ()
-        return (*inward, *index, Linear("attention.o_proj", hidden, self.heads * self.v_dim, self.o_bias, "row"))
+        apart = self.keys_values != "apart" or self.cross or k_bias != self.qkv_bias or self.q_lora_rank is not None
+        return matrices(
+            self,
+            hidden=hidden,
+            query_width=self.head_dim * (1 + (self.gate == "queries")),
+            keys_bias=k_bias,
+            together=not apart and (self.fused_qkv if fused is None else fused),
+            index=self.indexer.linears(hidden) if self.indexer else (),
+        )
 
     def on_shard(self, t: int) -> tuple[int, int]:
         """(query heads, key/value heads) of one of ``t`` ranks: at least one whole key/value head each."""
@@ -317,24 +332,8 @@ class MlaShape(_Latent):
         return self.qk_rope_head_dim if self.rotates else 0
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        queries, rank, values = self.heads * self.head_dim, self.kv_lora_rank, self.heads * self.v_dim
-        gates, together = values if self.gate == "apart" else self.heads, self.gate == "queries"
-        queries += values * together
-        if self.q_lora_rank is None:
-            q: Linears = (Linear("attention.q_proj", queries, hidden, False, "column"),)
-        else:
-            q = (
-                Linear("attention.q_a_proj", self.q_lora_rank, hidden, self.bias),
-                Linear("attention.q_b_proj", queries, self.q_lora_rank * (1 + together), False, "column"),
-            )
-        return (
-            *q,
-            Linear("attention.kv_a_proj", rank + self.qk_rope_head_dim, hidden, self.bias),
-            Linear("attention.kv_b_proj", self.heads * (self.qk_nope_head_dim + self.v_dim), rank, False, "column"),
-            *(self.indexer.linears(hidden) if self.indexer else ()),
-            *((Linear("attention.gate_proj", gates, hidden, False, "column"),) * (self.gate in ("apart", "heads"))),
-            Linear("attention.o_proj", hidden, values, self.bias, "row"),
-        )
+        index = self.indexer.linears(hidden) if self.indexer else ()
+        return matrices(self, hidden=hidden, gated=self.gate == "queries", index=index)
 
     def on_shard(self, t: int) -> tuple[int, int]:
         """(query heads, key/value heads) of one of ``t`` ranks."""
@@ -388,22 +387,12 @@ class SharedKeyShape(_Latent):
         return self.head_dim
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        wide, groups, rank = self.heads * self.head_dim, self.out_groups, self.out_rank
-        return (
-            Linear("attention.q_a_proj", self.q_lora_rank, hidden),
-            Linear("attention.q_b_proj", wide, self.q_lora_rank, shard="column", units=((self.heads, self.head_dim),)),
-            Linear("attention.kv_proj", self.head_dim, hidden),
-            *(self.compressor.linears("compressor", hidden) if self.compressor else ()),
-            *(self.indexer.linears(hidden) if self.indexer else ()),
-            Linear(
-                "attention.o_a_proj",
-                groups * rank,
-                wide // groups,
-                shard="column",
-                units=((groups, rank),),
-                groups=groups,
-            ),
-            Linear("attention.o_proj", hidden, groups * rank, shard="row"),
+        return matrices(
+            self,
+            hidden=hidden,
+            compressed=self.compressor.linears("compressor", hidden) if self.compressor else (),
+            index=self.indexer.linears(hidden) if self.indexer else (),
+            group_width=self.heads * self.head_dim // self.out_groups,
         )
 
     def on_shard(self, t: int) -> tuple[int, int]:

@@ -139,7 +139,8 @@ class _Layer:
             alike.setdefault((core.query, core.key, core.value), []).append(core)
         self.need(len(alike) < 3, f"{len(alike)} attention cores in one layer")
         cores = [one[0] for one in alike.values()]
-        own, cross, *_ = (*(self._attention(*one) for one in alike.values()), None, None)
+        found: list[AttentionShape | MlaShape | None] = [self._attention(*one) for one in alike.values()]
+        own, cross = [*found, None, None][:2]
         if isinstance(cross, AttentionShape) and not self._is_cross(cores[0]) and self._is_cross(cores[1]):
             self.elsewhere |= cores[1].key | cores[1].value
             return own, replace(cross, cross=True)
