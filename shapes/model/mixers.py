@@ -5,10 +5,12 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
-from itertools import chain
+from itertools import chain, starmap
 from math import prod
+from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from shapes.errors import InputError, positive_int
@@ -97,10 +99,9 @@ def matrices(part: object, **own: Any) -> Linears:
         if not columns:
             found += value(name)
         elif all(map(holds, when.split())):
-            cut = [one.partition(" x ") for one in outputs.split(",")]
-            units = tuple((size(whole), size(each)) for whole, x, each in cut if x)
-            rows = sum(number * each for number, each in units) if units else size(outputs)
-            more = {key: value(field) for key, _, field in (one.partition(":") for one in said.split())}
+            units = tuple((size(whole), size(each)) for whole, each in re.findall("([^,]+) x ([^,]+)", outputs))
+            rows = sum(starmap(mul, units)) if units else size(outputs)
+            more = {key: value(field) for key, field in re.findall("([a-z]+):([a-z_]+)", said)}
             title = name.replace("*", getattr(part, "prefix", ""))
             found.append(Linear(title, rows, size(inputs), shard=shard or "none", units=units, **more))  # type: ignore[arg-type] # one of three words
     return tuple(found)
