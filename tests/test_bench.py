@@ -199,6 +199,10 @@ def test_without_click_the_program_measures_everything_and_knows_no_other_comman
     assert result.returncode in (0, 1)  # so short a time does not end the self-test everywhere
     assert len(os.listdir(tmp_path / "out")) <= 8
     assert run("check", "config.json").returncode == 2
+    assert run("bench").returncode == 2
+    assert run("bench", "all", "--dry-run").stdout.startswith("swiglu-4096: 202 jobs, 101 s of device time at most\n")
+    tested = run("bench", "--self-test", "--device", "cpu")
+    assert re.search(r"^pass  bf16 product: .* TFLOPS$", tested.stdout, re.MULTILINE), tested.stderr
     (tmp_path / "s.db").write_text("no store")
     refused = run("bench", "all")
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)

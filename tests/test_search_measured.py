@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,7 @@ from shapes.measure.jobs import Job
 from shapes.measure.store import Store
 from shapes.step import Pricer
 from sizer.cli import main
+from sizer.searching import measuring
 from sizer.searching.measuring import _timing, weighted_jobs
 from sizer.searching.pricing import price
 from sizer.searching.space import Baseline, Limits
@@ -223,6 +225,17 @@ def time_of_a_width(job: Job) -> float:
 
 
 SMALL = {"h": 64, "d_ff": 170, "tokens": 64, "dtype": "fp32", "limits": Limits(0.05, step=4), "top": 100}
+
+
+def test_a_processor_is_measured_for_a_time_that_the_answer_names(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(measuring, "ON_A_CPU_S", 1e-9)
+    on_a_cpu = FakeExecutor(time_of_a_width)
+    on_a_cpu.environment = replace(on_a_cpu.environment, threads=2)
+    notes = sizer.search(**SMALL, measure=on_a_cpu, store=str(tmp_path / "cpu.db")).notes
+    assert any("; --time-limit 1e-09s was up first, the same command goes on" in note for note in notes), notes
+    # An accelerator is measured until the answer is as sure as was asked.
+    notes = sizer.search(**SMALL, measure=FakeExecutor(time_of_a_width), store=str(tmp_path / "s.db")).notes
+    assert not any("--time-limit" in note for note in notes)
 
 
 @pytest.mark.parametrize("kind", [FakeExecutor, RemoteExecutor])

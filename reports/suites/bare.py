@@ -1,4 +1,7 @@
-"""`python -m sizer bench all` of a working tree where there is no click: it needs torch and numpy alone."""
+"""`python -m sizer bench` of a working tree where there is no click: it needs torch and numpy alone.
+
+`bench --self-test`, `bench all --dry-run` and `bench all`.
+"""
 
 from __future__ import annotations
 
@@ -7,31 +10,64 @@ import sys
 from pathlib import Path
 
 from shapes.errors import InputError
+from shapes.measure.executor import Executor, Settings
 from shapes.measure.store import Store
 from shapes.program import install
-from sizer.answers.bench import Bench, Bencher, every_suite, local_executor
+from sizer.answers.bench import Bench, Bencher, every_suite, local_executor, self_test, suites_of
+
+WORDS = {True: "pass", False: "FAIL", None: "n/a"}
 
 
 def main() -> None:
     parser = argparse.ArgumentParser("sizer", description=f"All other commands and options: {install('click')}")
     parser.add_argument("command", choices=["bench"])
-    parser.add_argument("what", choices=["all"])
+    parser.add_argument("what", choices=["all"], nargs="?")
     parser.add_argument("--minutes", type=float, default=25.0)
+    for option in ("--self-test", "--dry-run"):
+        parser.add_argument(option, action="store_true")
     for option in ("--out", "--store", "--device"):
         parser.add_argument(option)
     given = parser.parse_args()
+    if not (given.what or given.self_test):
+        parser.error("expected all or --self-test")
     try:
-        with Store.open(given.store, measuring=True) as store:
-            executor = local_executor(given.device, None, say)
-            out = Path(given.out) if given.out else None
-            bencher = Bencher(executor, store, {}, lambda _: None, 60 * given.minutes, out=out)
-            groups, passed = bencher.everything(every_suite(), say, None)
+        sys.exit(_planned() if given.dry_run else _measured(given))
     except InputError as error:
         say(str(error))
         sys.exit(2)
+
+
+def _planned() -> bool:
+    for suite in suites_of(every_suite(), 1.0, None):
+        each_s = {"time_s": Settings().time_s, **suite.settings}["time_s"]
+        sys.stdout.write(
+            f"{suite.name}: {len(suite.jobs)} jobs, {len(suite.jobs) * each_s:.0f} s of device time at most\n"
+        )
+    return False
+
+
+def _measured(given: argparse.Namespace) -> bool:
+    """Whether something failed."""
+    with Store.open(given.store, measuring=True) as store:
+        executor = local_executor(given.device, None, say)
+        return _all(given, store, executor) if given.what else _tested(executor)
+
+
+def _all(given: argparse.Namespace, store: Store, executor: Executor) -> bool:
+    out = Path(given.out) if given.out else None
+    bencher = Bencher(executor, store, {}, lambda _: None, 60 * given.minutes, out=out)
+    groups, passed = bencher.everything(every_suite(), say, None)
     answer = Bench(tuple(groups))
     say(answer.failed or f"{len(answer.measurements)} measured")
-    sys.exit(bool(answer.failed) or not passed)
+    return bool(answer.failed) or not passed
+
+
+def _tested(executor: Executor) -> bool:
+    found = self_test(executor)
+    sys.stdout.write(f"{found.device}\n")
+    for one in found.checks:
+        sys.stdout.write(f"{WORDS[one.passed]:<4}  {one.name}: {one.said}\n")
+    return not found.passed
 
 
 def say(line: str) -> None:

@@ -114,6 +114,8 @@ def _job(name: PartName, model: ModelShape, block: Block, workload: Workload) ->
 Array = NDArray[np.float64]
 #: Kernels are kept ready in so much of the memory that is free at the start: each costs a check and a warm-up.
 ROOM = 0.5
+#: A shared processor may never tell two candidates apart: it is measured so long, where nobody says how long.
+ON_A_CPU_S = 45.0
 #: Samples are written down so often: writing takes as long as a small kernel, and a GPU that waits for it cools down.
 SAVE_S = 0.2
 
@@ -122,9 +124,8 @@ SAVE_S = 0.2
 class Measured:
     """Seconds of whole parts of a model on ``executor``'s device, kept in ``store``.
 
-    The best is known to within ``regret`` at
-    ``confidence``, unless ``time_limit_s`` is up first. A candidate's interval is that of its ratio to the baseline it
-    was paired with.
+    The best is known to within ``regret`` at ``confidence``, unless ``time_limit_s`` is up first (None: ON_A_CPU_S on a
+    processor). A candidate's interval is that of its ratio to the baseline it was paired with.
     """
 
     executor: InProcess
@@ -144,6 +145,10 @@ class Measured:
             self.confidence,
         )
 
+    @property
+    def _limit_s(self) -> float:
+        return self.time_limit_s or (ON_A_CPU_S if self.executor.environment.cpu else inf)
+
     def times(
         self, space: Space, row: Sequence[TimedCandidate], objective: Objective, progress: Progress | None
     ) -> Times:
@@ -151,7 +156,7 @@ class Measured:
 
         best is. InputError where the baseline cannot run.
         """
-        ends = time.perf_counter() + (self.time_limit_s or inf)
+        ends = time.perf_counter() + self._limit_s
         with Store.open(self.store, measuring=True) as store:
             sampler = Sampler(space, [one.change for one in row], self.executor, store)
             race = Race(
@@ -181,7 +186,7 @@ class Measured:
         return Times(seen, outcome.samples, notes)
 
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
-        end = "an end was asked for" if REQUESTS else "--time-limit was up"
+        end = "an end was asked for" if REQUESTS else f"--time-limit {self._limit_s:g}s was up"
         ended = "" if outcome.finished else f"; {end} first, the same command goes on"
         if outcome.finished and outcome.sure < self.confidence:
             most = f"{MOST_SAMPLES} runs of each, or {MOST_PREPARED} preparations"
