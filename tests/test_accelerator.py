@@ -25,7 +25,7 @@ from torch.utils._device import _device_constructors  # noqa: E402
 
 from shapes.errors import InputError  # noqa: E402
 from shapes.measure import InProcess, Settings, environment  # noqa: E402
-from shapes.measure.backend import AcceleratorBackend, open_backend  # noqa: E402
+from shapes.measure.backend import AcceleratorBackend, Backend, open_backend  # noqa: E402
 from shapes.measure.environment import clocks  # noqa: E402
 from shapes.measure.executor import Executor  # noqa: E402
 from shapes.measure.in_process import MOST_THROTTLED  # noqa: E402
@@ -113,6 +113,17 @@ def test_the_kernels_time_of_torchs_profiler_is_in_rows_where_it_is_asked_for(mo
         assert first.method.startswith("graphs of ")
         assert first.method.endswith("calls, normal inputs (int8: uniform)")
         assert first.row()["load"] == "sustained"
+
+
+def test_a_device_without_graphs_and_waits_is_timed_call_by_call() -> None:
+    with cuda_shim.installed() as cuda:
+        del cuda.CUDAGraph
+        cuda._sleep = None  # type: ignore[assignment,method-assign]
+        session = InProcess("cuda")
+        prepared = session.prepare(product(), FAST)
+        assert (prepared.handle.stopwatch.per_sample, prepared.handle.stopwatch.timed_by) == (1, "events")
+        assert (session.sample(prepared, 3) > 0).all()
+    assert Backend().kernel_s([print]) is None  # a processor runs no kernels that a profiler would name
 
 
 def test_a_kernel_that_waits_for_the_host_is_not_captured() -> None:

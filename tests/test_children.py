@@ -74,6 +74,8 @@ class Pipe:
     def poll(self, patience_s: float) -> bool:
         while not self._kept.poll(0.01):
             if SILENT.is_set():
+                if self._kept.poll(0):  # what it said before it fell silent
+                    return True
                 SILENT.clear()
                 return False
         return True
