@@ -40,9 +40,8 @@ ALIVE = Round({}, np.empty(0))
 
 def control_of(*, cpu: bool) -> Job:
     """The shape that is timed through every sweep of a device: large enough to fill it."""
-    if cpu:
-        return Job(Gemm("control", "forward", 512, 512, 512, dtype="fp32"))
-    return Job(Gemm("control", "forward", 4096, 4096, 4096))
+    size, dtype = (512, "fp32") if cpu else (4096, "bf16")
+    return Job(Gemm("control", "forward", size, size, size, dtype=dtype))
 
 
 @dataclass(slots=True)
