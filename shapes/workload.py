@@ -164,7 +164,7 @@ class Workload(AsJson):
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
     ``dtype`` (None: that of the element type alone).
     ``reduces`` and ``gathers``: element types of the gradients' reduction and of ZeRO's parameter gathers (None: that
-    of activations).
+    of activations). ``attention_dtype``: of fused attention (None: 16 bits; Transformer Engine's fp8_dpa).
     ``no_overlap`` (commas; of ``NOT_OVERLAPPED``, or "none"): communication that overlaps with nothing, where the
     software stack's would (None: everything overlaps as the stack's does).
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
@@ -219,6 +219,7 @@ class Workload(AsJson):
     ep_overlap: bool = False
     reduces: SentDtype | None = None
     gathers: SentDtype | None = None
+    attention_dtype: Literal["fp8"] | None = None
 
     def __post_init__(self) -> None:
         for key, one in OPTIONS.items():
@@ -459,6 +460,7 @@ class WorkloadKeywords(TypedDict, total=False):
     ep_overlap: bool
     reduces: SentDtype | None
     gathers: SentDtype | None
+    attention_dtype: Literal["fp8"] | None
 
 
 def _options() -> Mapping[str, Option]:

@@ -504,6 +504,20 @@ def test_collectives_over_pcie_5_are_those_of_the_devices_own_table(
     assert (cost.tier, cost.source) == ("fitted", "predicted:rtx-pro-6000-server")
 
 
+def test_gaudis_ranks_talk_by_the_ports_of_their_pairs_alone() -> None:
+    """Intel's HCCL tables: an all-reduce of 256 MiB over 8 in 916 us, an all-gather to 128 MiB in 231 us."""
+    published: tuple[tuple[CollectiveName, int, float], ...] = (
+        ("all_reduce", 1 << 28, 916),
+        ("all_gather", 1 << 27, 231),
+    )
+    for what, moved, measured_us in published:
+        cost = predict(Collective("c", "forward", what, moved, 8), "gaudi3")
+        assert cost.seconds == pytest.approx(measured_us * 1e-6, rel=0.03)
+    eight, two = (predict(Collective("c", "forward", "all_gather", 1 << 27, r), "gaudi2").seconds for r in (8, 2))
+    # A half over three ports, for seven eighths over 21.
+    assert two / eight == pytest.approx(0.5 * 21 / (3 * 7 / 8), rel=0.05)
+
+
 @pytest.mark.parametrize("name", ["rtx-pro-6000", "rtx-5090"])
 def test_collectives_over_pcie_5_are_those_measured_on_the_same_architecture(name: str) -> None:
     """L40S's eight ranks reach a twentieth of PCIe 4; RTX PRO 6000 Server's more than a third of PCIe 5 (NCCL 2.29)."""

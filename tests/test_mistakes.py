@@ -182,7 +182,7 @@ SAID: list[tuple[str, str]] = [
     (f"memory {G} --loss liger", "did you mean fused?"),
     (f"check {G} --precision 16", "did you mean mixed-16?"),
     (f"check {G} --optimizer adamw_bnb_8bit", "did you mean adamw-8bit?"),
-    (f"check {G} --workload foo=1", "expected one of attention, b (microbatch)"),
+    (f"check {G} --workload foo=1", "expected one of attention, attention_dtype, b (microbatch)"),
     ("store ls", "Did you mean 'list'?"),
     ("bench -m 1024", "-n: expected a size"),
 ]

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from shapes.cost import predict
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.operators import operators
@@ -87,6 +88,22 @@ def test_attention_moves_queries_keys_values_and_output_once_and_backward_their_
     q, kv = 2 * 32 * 1024 * 128, 2 * 8 * 1024 * 128
     assert forward.bytes == 2 * (q + 2 * kv + q)  # Q, K, V in; O out
     assert backward.bytes == 2 * ((2 * q + 2 * kv + q) + (q + 2 * kv))  # Q, O, K, V, dO in; dQ, dK, dV out
+
+
+def test_attention_in_8_bits_is_cudnns_and_is_quantised() -> None:
+    plain, narrow = (
+        {op.name: op for op in operators(llama(), Workload(b=2, s=1024, dtype="fp8", **more)) if ".core" in op.name}
+        for more in ({}, {"attention_dtype": "fp8"})
+    )
+    assert set(plain) == {"layers.*.attention.core"}
+    core, moved = narrow["layers.*.attention.core"], narrow["layers.*.attention.core.quantise"]
+    assert isinstance(core, Attention)
+    assert (core.dtype, core.kernel) == ("fp8", "cudnn")
+    # The last of each name is the backward's: three reads and writes of bytes, of Q, K and V.
+    assert moved.bytes == 6 * 2 * 1024 * (32 + 2 * 8) * 128
+    # The forward on B200, at half the bytes and twice the rate of 16 bits, is faster.
+    forward = replace(core, phase="forward")
+    assert predict(forward, "b200").seconds < 0.9 * predict(replace(forward, dtype="bf16"), "b200").seconds
 
 
 @pytest.mark.parametrize(("zero", "gathers"), [(0, 0), (1, 1), (2, 1), (3, 2)])

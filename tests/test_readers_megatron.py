@@ -357,6 +357,7 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
         ),
         ("--bf16", {"reduces": "fp32"}),
         ("--bf16 --fp8-format hybrid", {"dtype": "fp8"}),
+        ("--bf16 --fp8-format hybrid --fp8-dot-product-attention", {"attention_dtype": "fp8"}),
         ("--expert-model-parallel-size 4 --num-experts 8", {"e": 4}),
         ("--sequence-parallel", {"sequence_parallel": True}),
         ("--attention-backend unfused", {"attention": "eager"}),

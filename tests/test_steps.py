@@ -61,6 +61,7 @@ PUBLISHED = {
     "megatron-2021": "arXiv 2104.04473",
     "megatron-bridge-2026": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md",
     "megatron-core-te": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md",
+    "megatron-deepspeed-gaudi": "arXiv 2205.05198",
     "pytorch-ddp": "DistributedDataParallel: buckets of 25 MB",
     "pytorch-fsdp-2023": "arXiv 2307.08691",
     "pytorch-fsdp-2025": "arXiv 2410.06511",
@@ -626,7 +627,32 @@ def test_a_runs_adapters_network_and_graphs_are_read(tmp_path: Path, monkeypatch
     assert (first.device.link.domain_devices, first.device.link.inter_node_bytes_per_s) == (72, 100e9)
     assert (second.device.link.domain_devices, second.device.link.inter_node_bytes_per_s) == (8, 6.25e9)
     assert (first.stack.name, second.stack.name) == ("megatron-core-te+graphs", "megatron-core-te")
+    # A run that lists what overlaps and not its tensor parallelism; one that lists nothing.
+    assert (first.workload.no_overlap, second.workload.no_overlap) == ("tensor-forward", None)
     assert [reason.split(":")[0] for _, reason in refused] == ["optimizer = 'sophia'"]
+
+
+@pytest.mark.parametrize(
+    ("notes", "dtype"),
+    [
+        ("attention in fp8; on: LORA_A2A", "fp8"),
+        ("attention in fp8; as the log says; fp8 attention false", None),
+        ("layout read in the log; fp8 attention 1", "fp8"),
+        ("attention in 16 bits (FP8_DPA None)", None),
+    ],
+)
+def test_the_type_that_a_run_logs_for_its_attention_is_read(
+    notes: str, dtype: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    assert importlib.import_module("step_rows")._attention_dtype(notes) == dtype
+
+
+def test_gaudis_megatron_is_a_stack_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    stack_of = importlib.import_module("step_rows").stack_of
+    names = ("megatron-deepspeed-gaudi-mlperf-4.0-fp8", "megatron-deepspeed-2022-bf16", "megatron-deepspeed-eager-fp16")
+    assert [stack_of(name, 2023)[0].name for name in names] == ["megatron-deepspeed-gaudi", *["megatron-2021"] * 2]
 
 
 def test_batched_products_off_16_bytes_take_longer_where_a_stack_says_so() -> None:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 from functools import lru_cache
 from math import inf
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from shapes.cost import predict_many
 from shapes.device import Device, load_device, networked
@@ -200,7 +200,9 @@ def _row(line: dict[str, str]) -> Row:
         sequence_parallel=(line.get("sequence_parallel") or "").lower() == "true",
         optimizer=_optimizer(line),
         **_tuning(line, number, recipe.get("base")),
+        attention_dtype=_attention_dtype(line.get("notes") or ""),
         gathers="fp8" if "fp8 all-gather" in (line.get("notes") or "") else recipe.get("gathers"),
+        no_overlap=recipe.get("no_overlap") or _no_overlap(_flags(line)),
         **{key: recipe[key] for key in ("dispatcher", "ep_overlap", "reduces") if key in recipe},
     )
     return Row(
@@ -229,6 +231,13 @@ def _attention(stack: SoftwareStack, device: Device, known: bool) -> AttentionKe
     return own or "auto"  # type: ignore[return-value]  # a kernel's name
 
 
+def _attention_dtype(notes: str) -> Literal["fp8"] | None:
+    """What attention runs in: as the log's resolved configuration says, else as the submitted one does."""
+    logged = re.search(r"fp8 attention (\w+)", notes)
+    narrow = logged[1] in ("1", "true") if logged else "attention in fp8" in notes
+    return "fp8" if narrow else None
+
+
 def _policy(line: Mapping[str, str]) -> str:
     """What is recomputed: the modules or layers that the notes list, and by operator as torchtitan's selective does."""
     said, notes = line.get("checkpointing"), line.get("notes") or ""
@@ -246,6 +255,14 @@ def _flags(line: Mapping[str, str]) -> set[str]:
     """Settings that the notes list as on: `on: TP_COMM_OVERLAP LORA_A2A; ...`."""
     listed = re.search(r"\bon: ([^;]*)", line.get("notes") or "")
     return set(listed[1].split()) if listed else set()
+
+
+def _no_overlap(flags: set[str]) -> str | None:
+    """What a run that lists its overlaps does not list: tensor parallelism's sends of the forward.
+
+    The backward's run during products of its own in any case, and a gradient's reduction as the stack's does.
+    """
+    return "tensor-forward" if flags and "TP_COMM_OVERLAP" not in flags else None
 
 
 def _optimizer(line: Mapping[str, str]) -> Any:

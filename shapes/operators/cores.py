@@ -274,6 +274,7 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
     eager = workload.attention == "eager"
+    narrow = None if eager else workload.attention_dtype
     core = Attention(
         name=run.prefix if eager else f"{run.prefix}.core",
         phase="forward",
@@ -286,10 +287,16 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
         v_head_dim=attention.v_dim,
         causal=attention.causal and not attention.cross,
         window=attention.window,
-        dtype=run.core_dtype(),
-        kernel="auto" if workload.attention == "flash" else workload.attention,
+        dtype=narrow or run.core_dtype(),
+        # Transformer Engine's 8-bit attention is cuDNN's.
+        kernel="cudnn" if narrow else "auto" if workload.attention == "flash" else workload.attention,
         training=workload.train,
     )
+    # Q, K and V from 16 bits to 8; backward their gradients the other way, and that of the output, as large as Q.
+    numbers = workload.own_tokens(q_len) * (
+        core.heads * core.head_dim + core.kv_heads * (core.head_dim + core.v_head_dim)
+    )
+    yield from run.moves(".core.quantise", "quantise", numbers, (2, 1, 3, 3), times=bool(narrow), size=1)
     pieces = ((q_len, kv_len),) if eager else chunks(q_len, kv_len, workload.cp, core.causal)
     for queries, keys in pieces:
         for phase, count in run.runs("forward", "dgrad"):
