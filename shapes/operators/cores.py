@@ -62,6 +62,7 @@ Passes = tuple[int, int, int, int]
 ONCE = (1, 1, 1, 1)
 NORM = (1, 1, 2, 1)
 GATED = (2, 1, 3, 2)
+QUANTISE = (2, 1, 2, 1)
 #: A dropout's mask is written, and read again.
 DROPOUT = (1, 2, 2, 1)
 
@@ -273,8 +274,8 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     """softmax(Q K^T) V, forward and backward, without its projections and elementwise parts."""
     workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
-    eager = workload.attention == "eager"
-    narrow = None if eager else workload.attention_dtype
+    narrow = workload.attention_dtype
+    eager = not narrow and workload.attention == "eager"
     core = Attention(
         name=run.prefix if eager else f"{run.prefix}.core",
         phase="forward",
@@ -289,14 +290,11 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
         window=attention.window,
         dtype=narrow or run.core_dtype(),
         # Transformer Engine's 8-bit attention is cuDNN's.
-        kernel="cudnn" if narrow else "auto" if workload.attention == "flash" else workload.attention,
+        kernel="cudnn" if narrow else workload.attention,
         training=workload.train,
     )
-    # Q, K and V from 16 bits to 8; backward their gradients the other way, and that of the output, as large as Q.
-    numbers = workload.own_tokens(q_len) * (
-        core.heads * core.head_dim + core.kv_heads * (core.head_dim + core.v_head_dim)
-    )
-    yield from run.moves(".core.quantise", "quantise", numbers, (2, 1, 3, 3), times=bool(narrow), size=1)
+    # Q, K and V go from 16 bits to 8 and the output back; backward its gradient, and theirs.
+    yield from run.moves(".core.quantise", "quantise", core.bytes // workload.cp, QUANTISE, times=bool(narrow), size=1)
     pieces = ((q_len, kv_len),) if eager else chunks(q_len, kv_len, workload.cp, core.causal)
     for queries, keys in pieces:
         for phase, count in run.runs("forward", "dgrad"):

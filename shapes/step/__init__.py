@@ -84,8 +84,9 @@ def step_cost(
 
 def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:
     """How ``workload`` cuts a global step (``accumulation`` None: as its global batch says)."""
-    times = accumulation or workload.accumulation
-    return Schedule(times, workload.p, workload.vpp, workload.regathers, workload.zero == 2)
+    return Schedule(
+        accumulation or workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2
+    )
 
 
 def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:
@@ -201,20 +202,16 @@ class Pricer:
             return Step(listed, costs, stages=workload.p)
         if self.stack is None or workload is None:
             return Step(listed, costs)
+        stage = whole = work(listed, costs)
         if model is None:  # a trace is of one whole pass, whatever the stages
             workload = replace(workload, p=1)
-        stage, whole = self._works(work(listed, costs), workload, model)
+        elif workload.p > 1:
+            stage, whole = slowest_stage(stage, model, workload.p), self.whole(model, workload)
         stack = self.stack.without_overlap(workload.exposed)
         cost = step_cost(
             stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs), self._stack_tier
         )
         return Step(listed, costs, cost, workload.accumulation)
-
-    def _works(self, stage: Work, workload: Workload, model: ModelShape | None) -> tuple[Work, Work]:
-        """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
-        if workload.p == 1 or model is None:
-            return stage, stage
-        return slowest_stage(stage, model, workload.p), self.whole(model, workload)
 
     def whole(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
@@ -237,12 +234,9 @@ class Pricer:
         """
         costs = iter(self._priced([operator for listed in many for operator in listed]))
         priced = [tuple(islice(costs, len(listed))) for listed in many]
-        if of is None:
-            return [Step(*one) for one in zip(many, priced, strict=True)]
-        return [
-            self._step(*one, workload, model)
-            for one, (model, workload) in zip(zip(many, priced, strict=True), of, strict=True)
-        ]
+        known: Sequence[tuple[ModelShape | None, Workload | None]] = of or [(None, None)] * len(many)
+        each = zip(many, priced, known, strict=True)
+        return [self._step(listed, own, workload, model) for listed, own, (model, workload) in each]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         if listed is self._last[0]:  # as other schedules run it
@@ -260,11 +254,9 @@ class Pricer:
             with np.errstate(all="ignore"):  # what it gives is judged here
                 costs = self._source(wanted, self.device)
             wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < LONGEST_S]
-        except InputError:
-            raise
         except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
-            if Path(self.device.origin).is_relative_to(DATA):
-                raise  # not the user's mistake
+            if isinstance(error, InputError) or Path(self.device.origin).is_relative_to(DATA):
+                raise  # said already, or not the user's mistake
             expected = f"expected tables as `sizer calibrate` writes them ({type(error).__name__})"
             raise InputError(expected, where=self.device.origin, key="cost and error") from None
         if wrong:

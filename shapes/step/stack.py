@@ -181,9 +181,7 @@ class SoftwareStack:
 
     def tier(self, architecture: str) -> str:
         """How a step on a device of ``architecture`` is known."""
-        if self.architectures:
-            return "fitted" if architecture in self.architectures else "borrowed"
-        return "extrapolated"
+        return "fitted" if architecture in self.architectures else "borrowed" if self.architectures else "extrapolated"
 
 
 def list_stacks() -> Names:
@@ -228,9 +226,7 @@ def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
     """A validated stack from a stack file's content; InputError names ``where`` and the key."""
     top = Table(data, where)
     kernels, optimizer, host = top.table("kernels"), top.table("optimizer"), top.table("host")
-    kernels_of, loss = top.table("attention_kernel"), "fp32"
-    if top.has("loss"):
-        loss = top.choice("loss", LOSSES)
+    kernels_of = top.table("attention_kernel")
     result = top.record(
         SoftwareStack,
         kernels=_by_class(kernels),
@@ -245,7 +241,7 @@ def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
         intervals=top.table("interval").keyed(_interval, STEP_TIERS),
         tiers=top.table("tiers").keyed(lambda table, key: table.choice(key, TIERS)),
         sources=top.documents(),
-        loss=loss,
+        loss=top.choice("loss", LOSSES) if top.has("loss") else "fp32",
         misaligned_bmm=top.number("misaligned_bmm") if top.has("misaligned_bmm") else 1.0,
         releases=tuple(top.table("release").keyed(lambda table, key: table.table(key).record(Release)).values()),
         origin=where,

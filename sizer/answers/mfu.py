@@ -330,8 +330,7 @@ def mfu(
     run = {"dtype": "bf16", "checkpointing": "none", **workload_fields(workload)}
     gpus, global_batch = (positive_int(run.get(key), key, maximum=2**31) for key in ("gpus", "global_batch"))
     dtype, checkpointing, target = run["dtype"], run["checkpointing"], load_device(device)
-    log = step_time if isinstance(step_time, StepTimes) else None
-    step_s = step_time.median_s if isinstance(step_time, StepTimes) else step_time
+    log, step_s = (step_time, step_time.median_s) if isinstance(step_time, StepTimes) else (None, step_time)
     positive_amounts(step_time=step_s)
     explanation = None
     if config is not None:
@@ -433,9 +432,8 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
 
 
 def _priced(subject: Subject, run: Run) -> StepCost:
-    model, workload = subject.whole(), run.workload
-    listed = subject.operators if workload == subject.workload else operators(model, workload)
-    cost = Pricer(run.device, stack=run.stack).step(listed, workload, model).cost
+    model = subject.whole()
+    cost = Pricer(run.device, stack=run.stack).step(operators(model, run.workload), run.workload, model).cost
     assert cost is not None
     return cost
 
