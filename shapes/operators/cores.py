@@ -62,7 +62,6 @@ Passes = tuple[int, int, int, int]
 ONCE = (1, 1, 1, 1)
 NORM = (1, 1, 2, 1)
 GATED = (2, 1, 3, 2)
-QUANTISE = (2, 1, 2, 1)
 #: A dropout's mask is written, and read again.
 DROPOUT = (1, 2, 2, 1)
 
@@ -294,7 +293,7 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
         training=workload.train,
     )
     # Q, K and V go from 16 bits to 8 and the output back; backward its gradient, and theirs.
-    yield from run.moves(".core.quantise", "quantise", core.bytes // workload.cp, QUANTISE, times=bool(narrow), size=1)
+    yield from run.moves(".core.quantise", "quantise", core.bytes // workload.cp, (2, 1, 2, 1), bool(narrow), 1)
     pieces = ((q_len, kv_len),) if eager else chunks(q_len, kv_len, workload.cp, core.causal)
     for queries, keys in pieces:
         for phase, count in run.runs("forward", "dgrad"):

@@ -10,7 +10,6 @@ from itertools import islice
 from math import exp, hypot, log
 from operator import attrgetter, mul
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 
@@ -133,7 +132,7 @@ class Step:
     def high(self) -> float:
         return self._bound("high")
 
-    def _bound(self, bound: Literal["seconds", "low", "high"]) -> float:
+    def _bound(self, bound: str) -> float:
         if self.cost is not None:
             return float(getattr(self.cost, bound))
         each = map(attrgetter(bound), self.costs)
