@@ -28,7 +28,7 @@ class Takes:
     ``training``: holds where a backward follows (True), where none does (False), or either way (None).
     ``built``: head dimensions that it is compiled for; another one is padded up to the next, or refused if ``exact``.
     ``multiple``: what both dimensions must be multiples of; ``copies``: others are padded there with a copy of Q, K, V.
-    ``largest`` bounds both dimensions; ``pairs`` (d_qk, d_v) are taken too, as they are. ``since``: a date.
+    ``largest`` bounds both dimensions; ``pairs`` (d_qk, d_v) are taken too, as they are.
     """
 
     source: str
@@ -42,7 +42,6 @@ class Takes:
     largest: int | None = None
     pairs: tuple[tuple[int, int], ...] = ()
     verified: bool = False
-    since: str | None = None
 
     def covers(self, generation: str, dtype: str, training: bool) -> bool:
         return (
@@ -80,15 +79,6 @@ class Takes:
 
 
 @frozen
-class Earlier:
-    """Head dimensions that a kernel was built for until a date."""
-
-    until: str
-    built: tuple[int, ...]
-    source: str
-
-
-@frozen
 class Kernel:
     """One kernel's file. ``costs``: whose constants price it; ``fallback``: what runs where it refuses.
 
@@ -101,7 +91,6 @@ class Kernel:
     fallback: str | None
     first: Mapping[str, str]
     takes: tuple[Takes, ...]
-    earlier: tuple[Earlier, ...]
 
     def runs_on(self, generation: str) -> bool:
         return any(not one.generations or generation in one.generations for one in self.takes)
@@ -138,7 +127,6 @@ def _kernel(data: Named, where: str) -> Kernel:
         costs=top.text("costs") if top.has("costs") else top.text("name"),
         first=top.read_only("first"),
         takes=tuple(table.record(Takes) for table in top.tables("takes")),
-        earlier=tuple(table.record(Earlier) for table in top.tables("earlier")) if top.has("earlier") else (),
     )
 
 

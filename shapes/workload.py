@@ -119,8 +119,8 @@ MOST_RANKS = 2**20
 
 # Fine-tuning, with peft's names and defaults. LoRA (Hu et al. 2106.09685) adds B A to a frozen matrix W [out, in], A
 # [r, in] and B [out, r]; QLoRA (Dettmers et al. 2305.14314) keeps W in 4 bits.
-#: full: every weight; lora, qlora: adapters added to a frozen base; frozen-base: the head alone.
-METHODS = ("full", "lora", "qlora", "frozen-base")
+#: full: every weight; lora, qlora: adapters added to a frozen base.
+METHODS = ("full", "lora", "qlora")
 #: Bytes of a frozen matrix's element. nf4: 4 bits, with double quantisation an 8-bit constant for each 64 and an fp32
 #: one for 256 of those (QLoRA, section 3: 0.127 bits a parameter). int8: bitsandbytes' LLM.int8(), with which each
 #: row has an fp32 scale. -16: what is not quantised, embeddings, head and vectors, stays in 16 bits, as TRL

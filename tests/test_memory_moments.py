@@ -391,12 +391,6 @@ def test_megatron_keeps_a_dummy_gradient_of_each_shape_of_matrix() -> None:
     assert "dummy_wgrads" not in memory(model, w).components
 
 
-def test_a_stage_that_trains_nothing_has_neither_gradients_nor_states() -> None:
-    model = llama(4, vocab=100)
-    found = memory(model, Workload(b=1, s=64, p=2, finetune="frozen-base"), microbatches=1)
-    assert found.stage == "last" or bytes_of(found, "optimizer_states") == 0
-
-
 def test_inference_holds_logits_of_the_last_position_and_decode_of_the_steps() -> None:
     model = llama(2)
     prefill = memory(model, Workload(b=4, s=512, phase="prefill"))

@@ -269,14 +269,12 @@ class _Forward:
 
     # Matrix products.
 
-    def linear(
-        self, linear: Linear, x: Tensor, *, rows: int | None = None, matrices: int = 1, trains: bool = False
-    ) -> Tensor:
+    def linear(self, linear: Linear, x: Tensor, *, rows: int | None = None, matrices: int = 1) -> Tensor:
         """y = x W^T: saves x; its backward holds the weight's gradient until it is accumulated."""
         sizes, own = self.sizes, linear.on_shard(self.t)
         at = rows if rows is not None else sizes.whole if linear.shard == "row" else sizes.rows
         weights = matrices * own.out_features * own.in_features
-        if not (trains or "learned" in self.words):
+        if "learned" not in self.words:
             return self.frozen(linear, own, x, at, weights)
         # By operator what a product made is kept, in 16 bits, and what it reads is made again.
         quantised = sizes.stored != sizes.element and not self.workload.saving.alternate
@@ -571,7 +569,7 @@ class _Forward:
         if run is not self:
             weight = head.on_shard(self.t)
             x = self.play("head-input", {"x": x}, weight=weight.out_features * weight.in_features * product)
-        logits = run.linear(head, x, trains=self.workload.finetune == "frozen-base")
+        logits = run.linear(head, x)
         if "logit-softcap" in self.words:
             logits = run.play("logit-softcap", {"x": logits})
         if loss:

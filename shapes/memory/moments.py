@@ -211,13 +211,12 @@ def moments(step: Step, gradients: Gradients) -> tuple[Moment, ...]:
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
         found.append(Moment("at the loss", saved, _tail(_alone(step, "none"), gradients), 0, made))
-    if workload.finetune != "frozen-base":
-        found += _of_layers(step, kinds, runs, saved, made, gradients)
-        if step.first and (size := _embedding_gradient(step)):
-            # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
-            alive = size + 2 * _tied_head(step)
-            there = made if gradients.stay else everything - counted(model.front_tensors(workload.t))
-            found.append(_moment("gradient of the embedding", alive, saved, there))
+    found += _of_layers(step, kinds, runs, saved, made, gradients)
+    if step.first and (size := _embedding_gradient(step)):
+        # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
+        alive = size + 2 * _tied_head(step)
+        there = made if gradients.stay else everything - counted(model.front_tensors(workload.t))
+        found.append(_moment("gradient of the embedding", alive, saved, there))
     return (*found, Moment("optimizer's step", 0, 0, 0, everything))
 
 
@@ -363,9 +362,7 @@ def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) 
     workload, sizes = step.workload, step.sizes(s)
     tape = layer_tape(block, hidden, sizes)
     x = tape.storages[INPUT]
-    alone = workload.finetune == "frozen-base"  # then nothing runs backward here
-    policy = workload.saving
-    kept = {} if alone else tape.saved(selective=True)
+    policy, kept = workload.saving, tape.saved(selective=True)
     backward = _backward(tape, x, step, gradients, made=0 if step.fused_wgrad else None)
     if policy.everything:
         backward = max(backward + tape.outlasting_bytes(), tape.recomputed_peak_bytes(x))

@@ -1,7 +1,7 @@
 """Which layers and parameters a pipeline stage holds, and which of those a fine-tuned model trains.
 
-The embedding is on the first stage, the head on the last. All of a fine-tuned model trains, its head, or adapters that
-are added to frozen matrices.
+The embedding is on the first stage, the head on the last. All of a fine-tuned model trains, or adapters that are added
+to frozen matrices.
 """
 
 from __future__ import annotations
@@ -193,8 +193,8 @@ def widened(workload: Workload) -> bool:
 
 
 def layers_train(workload: Workload) -> bool:
-    """Whether the layers' own weights have gradients."""
-    return workload.finetune in (None, "full")
+    """Whether the model's own weights have gradients."""
+    return not has_adapters(workload)
 
 
 def has_adapters(workload: Workload) -> bool:
@@ -227,13 +227,7 @@ def adapters(linear: Linear, workload: Workload) -> tuple[Linear, ...]:
 
 
 def check_finetune(model: ModelShape, workload: Workload) -> None:
-    """InputError where no matrix is a target, and where the head that alone should train is the embedding."""
-    refuse(
-        workload.finetune == "frozen-base" and (model.tied or not model.head),
-        "expected a model with a head of its own",
-        "finetune",
-        workload.finetune,
-    )
+    """InputError where no matrix is a target, and for a release's own format where it has none."""
     if not has_adapters(workload):
         return
     refuse(workload.base == "release" and not model.formats, "expected a quantised release", "base", workload.base)
@@ -262,18 +256,14 @@ def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last"
         return parameter_tensors(model, workload, stage)
     kinds = stage_kinds(model, workload.p, stage)
     found = (trained_block(block, stack.hidden, workload) for stack, blocks in kinds for block in blocks)
-    return (*chain.from_iterable(found), *trained_ends(model, workload, stage))
+    return tuple(chain.from_iterable(found))
 
 
 def trained_ends(model: ModelShape, workload: Workload, stage: Stage = "last") -> Tensors:
     """Trained parameters behind the layers."""
-    if stage == "first" and workload.p > 1:
+    if (stage == "first" and workload.p > 1) or not layers_train(workload):
         return ()
-    if layers_train(workload):
-        return tuple(model.end_tensors(workload.t))
-    if workload.finetune != "frozen-base" or model.head_linear is None:
-        return ()
-    return tuple(linear_tensors((model.head_linear,), workload.t, role="head"))
+    return tuple(model.end_tensors(workload.t))
 
 
 def trained_parameters(model: ModelShape, workload: Workload) -> int:

@@ -208,7 +208,7 @@ def _three(
 
 def _layers(model: ModelShape, workload: Workload) -> Listed:
     """The layers' operators and what is before the first (patch embeddings)."""
-    run, left = _of_layers(workload), workload.saving.layers
+    run, left = Lowering(workload), workload.saving.layers
     for stack, blocks in stage_kinds(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
         if workload.decode and stack != model.main:
@@ -241,7 +241,7 @@ def _run_again(listed: Listed, block: Block, run: Lowering, layers: int) -> List
 def _images(model: ModelShape, workload: Workload) -> Listed:
     """The towers' operators over a microbatch's images, each of which attends to itself."""
     for tower, own, patches, tokens in image_workloads(model, workload):
-        stack, run = tower.stack, _of_layers(own)
+        stack, run = tower.stack, Lowering(own)
         prefix = f"{stack.name}."
         for linear in stack.front:
             yield from linear_operators(linear, own.b * patches, Lowering(own, prefix))
@@ -266,12 +266,6 @@ def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tow
         b = workload.b * sizes[0]
         own = replace(workload, b=b * pieces, s=patches, t=1, cp=1, p=1, sequence_parallel=False, images=None)
         yield tower, own, patches, b * tokens
-
-
-def _of_layers(workload: Workload) -> Lowering:
-    """Where only the head trains nothing runs backward through the layers."""
-    runs = replace(workload, phase="infer", finetune=None) if workload.finetune == "frozen-base" else workload
-    return Lowering(runs)
 
 
 def _all(model: ModelShape, workload: Workload) -> Listed:
@@ -336,11 +330,9 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
     for linear in (*(model.entry_linears if workload.p == 1 else ()), *model.before_head):
         yield from linear_operators(linear, tokens if linear.rows is None else workload.b * linear.rows, run)
     if model.head_linear is not None:
-        alone = workload.finetune == "frozen-base"
-        head = replace(model.head_linear, grad_input=False) if alone else model.head_linear
         rows = workload.b if workload.phase == "prefill" else tokens
         passes = model.heads * (model.head_passes if workload.train else 1)
-        yield from linear_operators(head, rows, replace(run, count=passes), trains=alone)
+        yield from linear_operators(model.head_linear, rows, replace(run, count=passes))
     if model.pooling is not None:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
         plain = replace(workload, t=1, attention="eager", checkpointing="none")

@@ -50,6 +50,7 @@ from shapes.operators.types import (
     SparseAttention,
     StateUpdate,
     TopK,
+    seen_pairs,
 )
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload
@@ -433,25 +434,6 @@ def state_bytes(mixer: RecurrentShape, workload: Workload) -> int:
     heads, _ = mixer.on_shard(workload.t)
     kept = mixer.conv_channels(workload.t) * max(0, mixer.conv - 1)
     return heads * mixer.head_dim * mixer.state * STATE_BYTES + kept * workload.activation_bytes
-
-
-def seen_pairs(q_len: int, kv_len: int, rate: int = 1, most: int | None = None) -> int:
-    """Pairs of the last ``q_len`` of ``kv_len`` tokens and the entries of ``rate`` tokens before each (``most``).
-
-    >>> seen_pairs(4, 4), seen_pairs(4, 4, most=2), seen_pairs(8, 8, 4), seen_pairs(2, 10, most=3)
-    (10, 7, 6, 6)
-    """
-    first, last = kv_len - q_len + 1, kv_len
-    if most is not None and first >= most * rate:
-        return q_len * most
-
-    def before(tokens: int) -> int:
-        # The sum over 1 to `tokens` of how many whole entries that many tokens have.
-        whole, over = divmod(tokens + 1, rate)
-        return rate * whole * (whole - 1) // 2 + whole * over
-
-    capped = 0 if most is None else max(0, last - most * rate)
-    return before(last - capped) - before(first - 1) + capped * (most or 0)
 
 
 def is_sparse(attention: Attentions, kv_len: int) -> bool:

@@ -50,6 +50,25 @@ def weights_read(elements: int, quantised: float | None, size: int) -> int:
     return elements * size if quantised is None else round(elements * quantised)
 
 
+def seen_pairs(q_len: int, kv_len: int, rate: int = 1, most: int | None = None) -> int:
+    """Pairs of the last ``q_len`` of ``kv_len`` tokens and the entries of ``rate`` tokens before each (``most``).
+
+    >>> seen_pairs(4, 4), seen_pairs(4, 4, most=2), seen_pairs(8, 8, 4), seen_pairs(2, 10, most=3)
+    (10, 7, 6, 6)
+    """
+    first, last = kv_len - q_len + 1, kv_len
+    if most is not None and first >= most * rate:
+        return q_len * most
+
+    def before(tokens: int) -> int:
+        # The sum over 1 to `tokens` of how many whole entries that many tokens have.
+        whole, over = divmod(tokens + 1, rate)
+        return rate * whole * (whole - 1) // 2 + whole * over
+
+    capped = 0 if most is None else max(0, last - most * rate)
+    return before(last - capped) - before(first - 1) + capped * (most or 0)
+
+
 @frozen
 class Gemm:
     """``batch`` products C[m,n] = A[m,k] B[k,n], run ``count`` times a step on one device.
@@ -207,14 +226,7 @@ class Attention(_Fused):
         if not self.causal:
             return 1.0 if self.window is None else min(1.0, self.window / kv)
         # Bottom-right aligned: query i sees kv - q + i + 1 keys, at most `window` of them.
-        window = kv if self.window is None else min(self.window, kv)
-        first = max(kv - q + 1, 0)  # keys the first query sees
-        last = min(kv, window)
-        if first >= window:
-            return window / kv
-        ramp = min(window - first, q)
-        seen = ramp * first + ramp * (ramp - 1) / 2 + (q - ramp) * last
-        return seen / (q * kv)
+        return seen_pairs(min(q, kv), kv, most=kv if self.window is None else min(self.window, kv)) / (q * kv)
 
     @property
     def bytes(self) -> int:
