@@ -76,6 +76,18 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "model_name: qwen3-0.6b\nper_device_batch_size: 2\nmax_prefill_predict_length: 512",
         {"phase": "decode"},
     ),
+    "h2o-llmstudio": (
+        f"llm_backbone: {QWEN}\ntraining: {{batch_size: 3, lora: true, lora_r: 4}}\ntokenizer: {{max_length: 144}}",
+        {"b": 3, "s": 144, "finetune": "lora", "lora_rank": 4},
+    ),
+    "transformers": (
+        f"model_name: {QWEN}\nper_device_train_batch_size: 2\noptim: adafactor",
+        {"b": 2, "optimizer": "adafactor"},
+    ),
+    "openrlhf": (
+        f"pretrain: {QWEN}\nmicro_train_batch_size: 2\nzero_stage: 3\ngradient_checkpointing: true\nbf16: true",
+        {"b": 2, "zero": 3, "checkpointing": "full", "dtype": "bf16"},
+    ),
     "tgi": (f"model_id: {QWEN}\nnum_shard: 2", {"phase": "decode", "t": 2}),
 }
 
@@ -242,3 +254,25 @@ def test_a_command_of_no_trainer_is_read_as_the_model_that_a_usual_option_names(
     assert any("of the recipe's keys model_id are read, and no others" in note for note in found.notes)
     with pytest.raises(InputError, match="states a model"):
         read(tmp_path, "swift sft --model_name swift-robot --max_steps 3\n", "train.sh")
+
+
+@pytest.mark.parametrize(
+    ("said", "rank", "told"),
+    [
+        ("--use_lora", 8, True),
+        ("--use_peft", 16, True),
+        ("--use_lora False --lora_r 4", None, False),
+        ("--lora_dim 128", 128, False),
+        ("--lora_dim 0", None, False),
+        ("--use_llm_lora 16", 16, False),
+        ("--use_lora --lora_r 4", 4, False),
+        ("", None, False),
+    ],
+)
+def test_lora_is_read_as_programs_spell_it_and_a_rank_that_they_leave_out_is_told(
+    said: str, rank: int | None, told: bool, tmp_path: Path
+) -> None:
+    found = read(tmp_path, f"python train.py --model_name_or_path {QWEN} --output_dir o {said}\n", "train.sh")
+    assert found.workload.get("lora_rank") == rank
+    assert found.workload.get("finetune") == ("lora" if rank else None)
+    assert any("LoRA without a rank" in note for note in found.notes) is told

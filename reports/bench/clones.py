@@ -22,7 +22,8 @@ SUFFIXES = (".yaml", ".yml", ".json", ".toml", ".sh", ".py", ".slurm", ".sbatch"
 #: What a file is refused with that speaks of no model.
 SILENT = (
     *("known formats", "expected a command or a variable", "expected Python assignments", "found an empty file"),
-    *("expected JSON or YAML", "text as a key", "expected no tag", "found another document"),
+    *("expected JSON or YAML", "text as a key", "expected no tag", "found another document", "expected an object at"),
+    *("expected JSON: ", "expected a value of the tag python"),
 )
 COLUMNS = ("files", "read", "by name", "refused: name unknown", "refused: a path", "refused: other")
 COLUMNS += ("called by a size", "within 1.6x")

@@ -173,6 +173,7 @@ def _conditions(report: Report, device: str) -> str:
         f"no overlap of {' and '.join(workload.exposed)}" * bool(workload.exposed),
         f"{workload.attention} attention{kernels}" * (workload.attention != "auto"),
         f"{workload.implementation} kernels" * bool(workload.implementation),
+        workload.finetune,
         workload.optimizer,
         f"{workload.precision} precision" * bool(workload.precision),
         f"stack {report.stack}" * bool(report.stack),

@@ -115,13 +115,13 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     """``reading`` with the workload of a trainer's settings, those of the file ``where``, over its own."""
     name = _trainer(config, where)
     fields = Fields(config, where)
-    given = _of_table(name, fields)
+    given, said = _of_table(name, fields)
     if name == "deepspeed" and "no_overlap" in reading.workload:
         # Of communication it is data parallelism's alone that it decides.
         kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
         given["no_overlap"] = ",".join([*kept, *(["data"] if "no_overlap" in given else [])]) or "none"
     settled = {**reading.workload, **given}
-    notes = (f"workload from {Path(where).name} ({name})", *_accumulated(settled))
+    notes = (f"workload from {Path(where).name} ({name})", *said, *_accumulated(settled))
     return replace(
         reading,
         workload=settled,
@@ -154,12 +154,12 @@ def _trainer(config: Config, where: str) -> str:
     raise InputError(f"expected a trainer's settings ({', '.join(dict(claims))})", where=where)
 
 
-def _of_table(name: str, fields: Fields) -> Values:
-    """The workload that the table ``name`` of trainers.json makes of a trainer's settings."""
+def _of_table(name: str, fields: Fields) -> tuple[Values, list[str]]:
+    """The workload that the table ``name`` of trainers.json makes of a trainer's settings, and notes."""
     row = table("trainers")[name]
     for key, kind in row["checked"].items():
         getattr(fields, kind)(key)
     held = flat({**row["defaults"], **fields.config})
     check_allowed(row.get("allowed", {}), row, held, Fields(held, fields.where))
     fields.ignore(*(key for key, other in row.get("moot", {}).items() if not fields.config.get(other)))
-    return workload(row, held, fields)[0]
+    return workload(row, held, fields)
