@@ -112,7 +112,7 @@ OUT_OF_BOUNDS: list[tuple[str, ...]] = [
     ("search", "--h", "4096", "--params", "nan", "--what", "model", "--predict"),
     ("store", "list", "--top", "9223372036854775808"),
     ("store", "--store", "{store}", "list", "--device", "\udcff"),
-    ("store", "--store", "{store}", "export", "--label", "\udcff"),
+    ("store", "--store", "{store}", "export", "--device", "\udcff"),
 ]
 
 

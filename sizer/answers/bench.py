@@ -94,7 +94,7 @@ def jobs_of_op(op: str, sizes: Mapping[str, Sequence[int]], dtypes: Sequence[str
         "b": asked["batch"],
         "dtypes": list(dtypes),
         "kernels": list(asked["kernels"]),
-        "layouts": list(asked["layouts"]) or LAYOUTS[phase],
+        "layouts": LAYOUTS[phase],
         "phases": ["forward"] if phase == "forward" else ["forward", "dgrad"],
         "direction": [DIRECTIONS.get(phase, phase)],
     }

@@ -158,7 +158,8 @@ def attention(
 
     def part(fields: Fields) -> Core:
         near, far = (_attention(fields, {**traits, **(others or {})}) for others in (local, whole))
-        window, rotated = windows(fields) if windows else lambda _: None, rotates(fields) if rotates else None
+        window = (windows and windows(fields)) or (lambda _: None)
+        rotated = rotates(fields) if rotates else None
         own = each(fields) if each else lambda _: {}
 
         def of(layer: int) -> Attention:

@@ -45,11 +45,6 @@ from sizer.readers.hf_blocks import (
 from sizer.readers.reading import FORMATS, Fields, Values
 
 
-def qwen_windows(fields: Fields) -> Window:
-    fields.ignore("sliding_window", "layer_types", "max_window_layers")
-    return late_windows(fields) if fields.flag("use_sliding_window") else lambda layer: None
-
-
 def mimo_windows(fields: Fields) -> Window:
     """``sliding_window_size`` leaves the query itself out."""
     layers, kinds = layer_count(fields), listed(fields, "layer_types")

@@ -172,12 +172,6 @@ def _structure(step: Step) -> tuple[int, bool, bool]:
     return level, filled is not None and filled >= 1 - IDLE, thin
 
 
-def device_agrees(device: Device, dtype: str) -> None:
-    """Raise InputError where the device has no figures for the element type."""
-    known = f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}"
-    refuse(dtype not in device.peak_flops, known, "--dtype", dtype)
-
-
 #: How far a search is, of how much, and the best so far ("": not known).
 Progress = Callable[[int, int, str], None]
 Array = NDArray[np.float64]

@@ -35,7 +35,6 @@ from sizer.searching.pricing import (
     Times,
     alike,
     budget_limit,
-    device_agrees,
     in_layouts,
     price,
     rebuilt,
@@ -218,7 +217,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     """What answers the ``query``. InputError where nothing satisfies the limits."""
     started, device, objective, measured = time.perf_counter(), query.device, query.objective, query.measured
     positive_int(query.top, "--top")
-    device_agrees(device, baseline.workload.dtype)
+    device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
     space, stack = _space(baseline, query)
     pricer = Pricer(device, stack=stack)
     if query.quality is not None:
