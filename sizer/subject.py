@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -189,6 +190,8 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
             *released,
             *sentences(reading.unread),
             *_assumed(reading, runs),
+            *[f"dp {settled.d}: what the devices leave, as many as the file's without --gpus"]
+            * _moves(reading, workload),
             *_instead(problems, runs),
         ),
         given=frozenset((*reading.workload, *workload, *["stack"] * (stack is not None))),
@@ -319,7 +322,7 @@ def _where(source: object) -> str:
 
 def settle_workload(reading: Reading, asked: Named) -> Workload:
     """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
-    values = {**reading.workload, **asked}
+    values = _said(reading, asked)
     if values.get("phase", "train") == "train" and "kv_dtype" not in asked:
         values.pop("kv_dtype", None)  # a release's, which training has none of
     decodes = values.get("phase") == "decode"
@@ -345,6 +348,20 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
         if reading.model.formats:
             values.setdefault("base", "release")
     return _within_positions(reading, values, decodes=decodes)
+
+
+def _said(reading: Reading, asked: Named) -> Values:
+    """``asked`` over what the file says; over as many devices as the file's where other degrees were asked for."""
+    values = {**reading.workload, **asked}
+    if _moves(reading, asked):
+        values.setdefault("gpus", prod(reading.workload.get(key, 1) for key in ("t", "p", "cp", "d")))
+        del values["d"]
+    return values
+
+
+def _moves(reading: Reading, asked: Named) -> bool:
+    """Whether degrees or devices that were ``asked`` leave other data-parallel ranks than the file says."""
+    return "d" in reading.workload and "d" not in asked and not asked.keys().isdisjoint(("t", "p", "cp", "gpus"))
 
 
 def _within_positions(reading: Reading, values: Values, *, decodes: bool) -> Workload:
@@ -375,14 +392,16 @@ def _with_data_parallelism(values: Named) -> Values:
 
     Without devices as many as the experts' ranks.
     """
-    gpus, shards = values.get("gpus"), (values.get("t", 1), values.get("p", 1), values.get("cp", 1))
-    e = values.get("e", 1)
-    if "d" not in values and gpus is None and isinstance(e, int) and e > 1:
-        return {**values, "d": e}  # experts are spread inside data parallelism, which is then at least as wide
-    if "d" in values or not all(isinstance(one, int) and one > 0 for one in (gpus, *shards)):
-        return dict(values)
-    each = shards[0] * shards[1] * shards[2]
-    return {**values, "d": gpus // each} if gpus % each == 0 else dict(values)
+    found, gpus, e = dict(values), values.get("gpus"), values.get("e", 1)
+    shards = [values.get(key, 1) for key in ("t", "p", "cp")]
+    if "d" in found or not all(isinstance(one, int) and one > 0 for one in (e, 1 if gpus is None else gpus, *shards)):
+        return found
+    each = prod(shards)
+    if gpus is None:
+        found["d"] = e  # experts are spread inside data parallelism, which is then at least as wide
+    elif gpus % each == 0:
+        found["d"] = gpus // each
+    return found
 
 
 def _traced_config(source: object, workload: Named, proof: Proof | None = None) -> Subject:

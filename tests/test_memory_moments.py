@@ -412,7 +412,7 @@ def test_nccl_takes_its_share_only_where_there_is_more_than_one_device() -> None
     for split, context, expected in (
         ({}, GIB, GIB),
         ({"d": 2}, GIB, 2 * GIB),
-        ({"e": 2}, GIB, 2 * GIB),
+        ({"d": 2, "e": 2}, GIB, 2 * GIB),
         ({"t": 2}, GIB, 2 * GIB),
         ({"d": 2}, 0, 0),
     ):

@@ -187,7 +187,7 @@ def test_experts_meet_top_k_times_the_tokens() -> None:
     moe = MoeShape(experts=8, top_k=2, width=14336, fused_gate_up=False)
     block = Block(AttentionShape(32, 8, 128), moe, count=32)
     model = ModelShape("mixtral", (Stack("decoder", 4096, (block,)),), vocab=32000)
-    experts = [op for op in operators(model, Workload(b=1, s=4096, e=4)) if isinstance(op, GroupedGemm)]
+    experts = [op for op in operators(model, Workload(b=1, s=4096, d=4, e=4)) if isinstance(op, GroupedGemm)]
     shapes = {(op.phase, op.ragged, op.groups, op.m, op.n, op.k) for op in experts if op.name.endswith("down_proj")}
     routed = 4096 * 2
     assert shapes == {

@@ -216,3 +216,51 @@ def test_one_spelling_at_a_time_and_unknown_names_are_said() -> None:
 def test_experts_over_more_than_the_data_parallel_ranks_are_not_called_the_models_fault() -> None:
     report = sizer.check("Qwen3-235B-A22B", gpus=64, tp=4, pp=4, ep=8, b=1, s=4096)
     assert "no split of this model over these ranks: ep 8; times are those of ep 1" in report.model.notes
+
+
+@pytest.mark.parametrize("asked", [{"d": 1}, {"gpus": 1}, {"t": 8, "gpus": 8}, {"t": 2, "gpus": 8}, {"d": 4}])
+def test_experts_over_more_ranks_than_there_are_is_always_said(asked: dict[str, int]) -> None:
+    report = sizer.check(str(CONFIGS / "mixtral-8x7b.json"), e=8, **asked)
+    found = named(report, "SZ117")
+    folds = report.workload.t * report.workload.d == 8  # Megatron-Core's parallel folding runs it
+    assert found.severity == ("info" if folds else "error")
+    ranks = report.workload.d
+    said = [str(one["ep"]) for one in changes(found) if set(one) == {"ep"}] or [found.message.split(" divides ")[0][-1]]
+    assert said == [str(ranks)]
+
+
+MEGATRON = """torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size 4 --bf16 --swiglu \\
+  --pipeline-model-parallel-size 2 --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --vocab-size 128256 \\
+  --num-attention-heads 32 --seq-length 4096 --max-position-embeddings 4096 --micro-batch-size 1 --global-batch-size 128
+"""
+
+
+@pytest.mark.parametrize(
+    ("asked", "ranks"),
+    [({}, 4), ({"t": 1}, 16), ({"p": 1}, 8), ({"cp": 2}, 2), ({"gpus": 16}, 2), ({"t": 1, "d": 4}, 4), ({"b": 2}, 4)],
+)
+def test_an_override_of_a_degree_keeps_the_devices_of_the_file(
+    tmp_path: Path, asked: dict[str, int], ranks: int
+) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(MEGATRON)
+    report = sizer.check(str(path), **asked)
+    assert report.workload.d == ranks
+    assert not [one for one in report.findings if one.code == "SZ120"]
+    assert any("what the devices leave" in note for note in report.model.notes) is (ranks != 4)
+    assert sizer.memory(str(path), **asked).workload.d == ranks
+
+
+def test_degrees_that_the_files_devices_do_not_divide_by_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(MEGATRON)
+    assert "32 devices" in named(sizer.check(str(path), t=8, p=8), "SZ120").message
+    with pytest.raises(InputError, match="gpus = 32: expected a multiple of TP x PP"):
+        sizer.memory(str(path), t=8, p=8)
+
+
+def test_a_comparison_of_what_neither_version_can_run_is_refused() -> None:
+    mixtral = str(CONFIGS / "mixtral-8x7b.json")
+    with pytest.raises(InputError, match="e = 16: expected a divisor of the 8 experts"):
+        sizer.diff(mixtral, mixtral, e=16)
+    assert sizer.diff(mixtral, mixtral, e=8).ok

@@ -61,7 +61,7 @@ def _of_experts(model: ModelShape, workload: Workload) -> Iterator[Problem]:
         yield "expected 1: eager attention does not share a sequence", "cp", workload.cp
     if e > 1 and model.moe is None:
         yield "expected 1: the model has no experts to spread", "e", e
-    elif d > 1 and d % e:
+    elif d % e:
         yield f"expected a divisor of d = {d}: experts are spread over data-parallel ranks", "e", e
 
 

@@ -11,6 +11,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Names, frozen, shown
 from shapes.memory import memory
+from shapes.operators.parallel import check_split
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity, worst_of
@@ -210,9 +211,14 @@ def compare(
     devices: Sequence[Device],
     suppression: Suppression | None = None,
 ) -> FileDiff:
-    """Two resolved inputs on each of ``devices``; None: the file was added or removed."""
+    """Two resolved inputs on each of ``devices``; None: the file was added or removed.
+
+    InputError for a split that neither can run.
+    """
     there = new or old
     assert there is not None
+    if there.asked and all(side and side.asked for side in (old, new)):
+        check_split(there.whole(), there.asked)  # neither is what was asked for
 
     def on(device: Device) -> DeviceDiff:
         one, two = (None if side is None else _Priced(side, device, suppression) for side in (old, new))

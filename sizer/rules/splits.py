@@ -238,16 +238,17 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
         ]
         changes = suggest("experts", (value for value in neighbours(moe.experts, e) if value >= moe.top_k))
         yield Finding("e", e, f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
-    elif d > 1 and d % e:
+    elif d % e:
+        fewer = powers_near(e, lambda ranks: d % ranks == 0 and whole(ranks))[:1]
         if workload.t * workload.cp * d % e == 0:
             message = (
                 f"e {e} spreads whole experts over tensor- and context-parallel ranks too, as Megatron-Core's parallel "
-                "folding does (--expert-tensor-parallel-size 1); its time is not known here"
+                "folding does (--expert-tensor-parallel-size 1); its time is not known here, and e 1 is priced: "
+                f"e {max(fewer)} divides the {d} data-parallel ranks"
             )
             yield Finding("e", e, message)
             return
         message = f"e {e} does not divide over the {d} data-parallel ranks that hold the experts"
-        fewer = powers_near(e, lambda ranks: d % ranks == 0 and whole(ranks))[:1]
         changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)])
         yield Finding("e", e, message, changes, error=True)
 
