@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner, Result
 from schemas import load_schema
 
+import sizer
 from shapes.workload import OPTIONS, WORDS, WORKLOAD_FIELDS, Workload, WorkloadKeywords, option_of
 from sizer.cli import COMMANDS, main, options
 
@@ -86,6 +87,16 @@ def test_several_devices_are_columns_of_one_configuration_and_reports_of_the_doc
     assert text.count("-> vocab_size 50304") == 1  # said once, not a device
     refused = run("check", config, *devices, "--fix")
     assert (refused.exit_code, "expected one" in refused.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("name", ["google/gemma-2-9b", "openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"])
+@pytest.mark.parametrize("phase", ["train", "decode"])
+def test_rows_of_unlike_layers_are_told_apart(name: str, phase: Any) -> None:
+    rows = sizer.ops(name, phase=phase, b=1).folded
+    names = [row["name"] for row in rows]
+    assert len(names) == len(set(names))
+    cores = [one for one in names if "attention.core (" in one]
+    assert [one.partition("(")[2][:6] for one in sorted(cores)] in ([], ["12 lay", "window"], ["21 lay", "window"])
 
 
 def test_operators_are_folded_sorted_and_cut() -> None:

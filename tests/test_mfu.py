@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
+import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
@@ -238,3 +239,29 @@ def test_mfu_by_precision_counts_each_product_at_its_own_types_peak() -> None:
     share = (attention + head) / whole.count.model_flops
     assert one.mfu == pytest.approx(whole.mfu * (1 - share + 2 * share), rel=0.002)
     assert whole.mfu == pytest.approx(wide.rows[0].mfu / 2, rel=0.001)
+
+
+TITAN = """
+[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 8192
+[parallelism]
+data_parallel_shard_degree = 8
+[activation_checkpoint]
+mode = "full"
+"""
+
+
+def test_checkpointing_is_the_files_where_nobody_says(tmp_path: Path) -> None:
+    path = tmp_path / "train.toml"
+    path.write_text(TITAN)
+    found = {
+        said: sizer.mfu(str(path), step_time=5.0, gpus=8, global_batch=16, explain=True, **asked)
+        for said, asked in {"file": {}, "full": {"checkpointing": "full"}, "none": {"checkpointing": "none"}}.items()
+    }
+    assert [one.checkpointing for one in found.values()] == ["full", "full", "none"]
+    steps = {said: one.explanation.predicted.seconds for said, one in found.items() if one.explanation is not None}
+    assert steps["file"] == steps["full"] > steps["none"]

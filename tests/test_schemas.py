@@ -14,6 +14,7 @@ from click.testing import CliRunner
 from schemas import FOLDER, load_schema
 from tools.make_schemas import WRITTEN, made
 
+from shapes.toml_table import DATA, content
 from sizer.cli import main
 from sizer.render import COMMANDS, formats
 
@@ -127,3 +128,8 @@ def test_a_schema_notices_what_is_missing_and_what_is_new(name: str, tmp_path: P
     assert not validator.is_valid({**good, "unheard_of": 1})
     older = copy.deepcopy(good) | {"schema_version": 2}
     assert not validator.is_valid(older)
+
+
+def test_every_kind_of_operator_is_in_the_schema() -> None:
+    kinds = [row["kind"] for row in content(DATA / "operators.toml")["kinds"]]
+    assert set(kinds) == set(load_schema("ops")["$defs"]["operator"]["properties"]["kind"]["enum"])

@@ -495,3 +495,11 @@ def test_trtllm_is_tensorrt_llm_and_text_csv_and_json_say_the_same(tmp_path: Pat
 def test_the_library_refuses_what_the_command_line_does(asked: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(asked))):
         sizer.plan(LLAMA, phase="decode", gpus=1, **asked)
+
+
+def test_a_releases_weights_are_named_in_its_plan() -> None:
+    words = ["plan", "deepseek-ai/DeepSeek-V3", "--phase", "decode", "--gpus", "16", "--device", "h200"]
+    said = CliRunner().invoke(main, words, catch_exceptions=False).output.splitlines()[1]
+    assert "bf16, weights in fp8 in blocks of 128, KV cache bf16" in said
+    plain = CliRunner().invoke(main, [*words, "--dtype", "bf16"], catch_exceptions=False).output.splitlines()[1]
+    assert "weights in" not in plain

@@ -262,6 +262,11 @@ class CachedAttention:
     windowed: bool = False
 
     @property
+    def window(self) -> int | None:
+        """Keys of the window that the kernel is told of; None without one."""
+        return self.kv_len if self.windowed else None
+
+    @property
     def flops(self) -> int:
         """Q K^T and P V over every cached key."""
         return 2 * self.batch * self.heads * self.q_len * self.kv_len * (self.head_dim + self.v_head_dim)

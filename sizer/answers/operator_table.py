@@ -70,7 +70,8 @@ class OperatorTable(Printable):
         """A row an operator, its phases in one, by ``sort`` (time, flops, name, model).
 
         Each has its first phase's row, seconds of one run by phase, and of a microbatch ``step_seconds`` with their
-        ``share`` of all operators' and ``step_flops``. Seconds are None where one phase's are.
+        ``share`` of all operators' and ``step_flops``. Seconds are None where one phase's are. Names say which layers
+        a row is of where layers differ.
         """
         found: dict[tuple[str, int], list[Values]] = {}
         seen: Counter[tuple[str, str]] = Counter()
@@ -79,8 +80,10 @@ class OperatorTable(Printable):
             found.setdefault((row["name"], seen[row["name"], row["phase"]]), []).append(row)
             seen[row["name"], row["phase"]] += 1
         folded = [_folded(rows) for rows in found.values()]
-        whole = sum(one["step_seconds"] or 0.0 for one in folded)
+        whole, names = sum(one["step_seconds"] or 0.0 for one in folded), Counter(one["name"] for one in folded)
         for one in folded:
+            if names[one["name"]] > 1:
+                one["name"] += f" (window {one['window']})" if one["window"] else f" ({one['count']} layers)"
             one["share"] = one["step_seconds"] / whole if one["step_seconds"] is not None and whole else None
         return sorted(folded, key=_ORDERS[self.sort]) if self.sort in _ORDERS else folded
 
@@ -172,6 +175,7 @@ def _row(operator: Operator, cost: Cost | None) -> Values:
         "m": m,
         "n": n,
         "k": k,
+        "window": getattr(operator, "window", None),
         "dtype": operator.dtype,
         "layout": getattr(operator, "layout", None),
         "weight_bytes": getattr(operator, "weight_bytes", None),

@@ -232,7 +232,7 @@ class ServingPlan(Printable):
     """Ways within the limits, from the most tokens a second. ``tier``: fitted on this engine and device, borrowed (the
 
     engine on others) or extrapolated (another engine). ``intervals``: metric -> measured over predicted, lower and
-    upper, in ``coverage`` of published figures.
+    upper, in ``coverage`` of published figures. ``weights``: formats of a quantised release.
     """
 
     COMMAND = "plan --phase decode"
@@ -246,6 +246,7 @@ class ServingPlan(Printable):
     intervals: Named
     ways: tuple[Way, ...]
     dropped: tuple[Dropped, ...]
+    weights: Names = ()
 
 
 T = TypeVar("T")
@@ -560,7 +561,7 @@ def plan_serving(
 
     InputError where no split fits, or none keeps the limits: the nearest is named.
     """
-    stack = load_serving_stack(asked.engine, device.architecture)
+    stack, formats = load_serving_stack(asked.engine, device.architecture), tuple(one.title for one in model.formats)
     dropped: Counter[str] = Counter()
     ways = _ways(model, device, gpus, base, stack, asked, dropped)
     _some(ways, gpus, dropped)
@@ -585,6 +586,7 @@ def plan_serving(
         stack.intervals["dense" if model.moe is None else "moe"],
         tuple(kept[: positive_int(top, "top")]),
         tuple(Dropped(*one) for one in dropped.most_common()),
+        formats,
     )
 
 

@@ -115,6 +115,7 @@ METRICS = {"output_tokens_per_s_total": "tokens/s", "tpot_ms": "TPOT", "ttft_ms"
 
 def serving(answer: ServingPlan) -> Document:
     best, asked, workload = answer.ways[0], answer.serving, answer.workload
+    weights = f", weights in {', '.join(answer.weights)}" * bool(answer.weights)
     bounds = ", ".join(f"{METRICS[name]} x {low:g} to {high:g}" for name, (low, high) in answer.intervals.items())
     parts = (
         Text(
@@ -124,8 +125,8 @@ def serving(answer: ServingPlan) -> Document:
         ),
         Text(
             f"{answer.gpus} x {answer.device}, {asked.engine} ({answer.tier}), prompts of {asked.prompt_tokens:,} "
-            f"and outputs of {asked.output_tokens:,} tokens, {workload.dtype}, KV cache {workload.cache_dtype}, "
-            f"{asked.memory_utilization:.0%} of the memory"
+            f"and outputs of {asked.output_tokens:,} tokens, {workload.dtype}{weights}, KV cache "
+            f"{workload.cache_dtype}, {asked.memory_utilization:.0%} of the memory"
         ),
         Table("", columns("plan --phase decode"), answer.ways),
         Text(f"measured over predicted in {answer.coverage:.0%} of published cases: {bounds}"),
