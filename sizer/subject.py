@@ -356,6 +356,8 @@ def _said(reading: Reading, asked: Named) -> Values:
     if _moves(reading, asked):
         values.setdefault("gpus", prod(reading.workload.get(key, 1) for key in ("t", "p", "cp", "d")))
         del values["d"]
+    elif "d" in asked and "gpus" not in asked:
+        values.pop("gpus", None)
     return values
 
 

@@ -80,10 +80,9 @@ class OperatorTable(Printable):
             found.setdefault((row["name"], seen[row["name"], row["phase"]]), []).append(row)
             seen[row["name"], row["phase"]] += 1
         folded = [_folded(rows) for rows in found.values()]
-        whole, names = sum(one["step_seconds"] or 0.0 for one in folded), Counter(one["name"] for one in folded)
+        _tell_apart(folded)
+        whole = sum(one["step_seconds"] or 0.0 for one in folded)
         for one in folded:
-            if names[one["name"]] > 1:
-                one["name"] += f" (window {one['window']})" if one["window"] else f" ({one['count']} layers)"
             one["share"] = one["step_seconds"] / whole if one["step_seconds"] is not None and whole else None
         return sorted(folded, key=_ORDERS[self.sort]) if self.sort in _ORDERS else folded
 
@@ -102,6 +101,14 @@ _ORDERS: dict[str, Callable[[Values], Any]] = {
     "time": lambda one: -(one["step_seconds"] or 0.0),
     "flops": lambda one: -one["step_flops"],
 }
+
+
+def _tell_apart(rows: Sequence[Values]) -> None:
+    """Say of rows that share a name which layers' they are."""
+    names = Counter(row["name"] for row in rows)
+    for row in rows:
+        if names[row["name"]] > 1:
+            row["name"] += f" (window {row['window']})" if row["window"] else f" ({row['count']} layers)"
 
 
 def _folded(rows: Sequence[Values]) -> Values:

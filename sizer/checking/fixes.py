@@ -16,7 +16,7 @@ from pathlib import Path
 from shapes.errors import InputError, read_bounded, refuse, write_whole
 from shapes.frozen import Names, frozen
 from shapes.model.resize import DIMENSIONS
-from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of
+from shapes.workload import WORKLOAD_FIELDS, option_of
 from sizer.checking.checks import Request, Settled, report_of
 from sizer.checking.findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, Severity
 from sizer.checking.grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
@@ -170,7 +170,7 @@ def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) 
     said = held.get(key, old)  # a vocabulary, unpadded
     stands = re.finditer(rf"(?<![\w.])({re.escape(str(said))}|{re.escape(str(old))})(?![\w.])", text)
     places = [place(text, *one.span()) for one in islice(stands, MOST_PLACES)]
-    return [*([None] if name in keys else []), *(Edit(one, new) for one in places)]
+    return [*([None] if name in (*keys, "d") else []), *(Edit(one, new) for one in places)]
 
 
 def _unsafe(subject: Subject, change: Change, wanted: Subject, path: str) -> str:
@@ -279,15 +279,7 @@ def _next(
 def _options(suggestion: PricedSuggestion, subject: Subject) -> str:
     """What says a change on the command line."""
     fields, change = {subject.name_of(name): name for name in WORKLOAD_FIELDS}, suggestion.change.items()
-    return " ".join(_option(fields[key], one) if key in fields else f"--set {key}={one}" for key, one in change)
-
-
-def _option(field: str, value: int | str) -> str:
-    """``--tp 4``; of a switch ``--sequence-parallel``, or ``--no-sequence-parallel``."""
-    option = option_of(field)
-    if OPTIONS[field].kind is bool:
-        return option if value else option.replace("--", "--no-")
-    return f"{option} {value}"
+    return " ".join(f"{option_of(fields[key])} {one}" if key in fields else f"--set {key}={one}" for key, one in change)
 
 
 def _better(after: Report, before: Report, levels: Sequence[Severity]) -> bool:

@@ -222,9 +222,8 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     split = _within(whole, {"t": smallest}) or {"t": smallest}
     needed = context.memory(**split, sequence_parallel=False).total_bytes
     note = f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
-    change = split if smallest > 1 or not workload.sequence_parallel else split | {"sequence_parallel": 0}
     message = f"tensor parallelism of {t} where {smallest} fits in memory"
-    return [Finding("t", t, message, (Suggestion(change, note),))]
+    return [Finding("t", t, message, (Suggestion(split, note),))]
 
 
 @rule(

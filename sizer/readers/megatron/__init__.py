@@ -348,5 +348,5 @@ def _data_parallel(fields: Fields, found: Values) -> list[str]:
     if found.get("e", 1) > 1 and devices // found.get("p", 1) % experts:
         return [f"the script starts {devices} devices, too few for pp x {experts} ranks of the experts: {taken}"]
     if d > 1:
-        found["d"] = d
+        found |= {"d": d, "gpus": devices}
     return []
