@@ -219,7 +219,7 @@ def test_one_token_touches_its_own_experts_and_many_touch_all() -> None:
 
 
 def test_an_unknown_engine_is_named_with_the_known_ones() -> None:
-    with pytest.raises(InputError, match="gpt-fast, sglang, tensorrt-llm, transformers, vllm"):
+    with pytest.raises(InputError, match=r"gpt-fast, sglang, tensorrt-llm, tensorrt-llm-0\.12, transformers, vllm"):
         load_serving_stack("llama.cpp")
 
 
@@ -309,6 +309,58 @@ def test_rows_without_the_columns_that_may_be_absent_are_judged(tmp_path: Path) 
     assert (row.trusted, refused) == (False, [])
 
 
+def _offline(tmp_path: Path, **changed: str) -> Any:
+    line = ROW | {"source": "trtllm-docs", "engine": "trtllm", "engine_version": "0.12.0", "batch_or_concurrency": ""}
+    line |= {"model": "Llama 3 8B", "metric": "output_tokens_per_s_total", "value": "9000", **changed}
+    with (path := tmp_path / "rows.csv").open("w", newline="") as file:
+        (writer := csv.DictWriter(file, list(line))).writeheader()
+        writer.writerow(line)
+    (row,) = read_rows(path, [])
+    return row
+
+
+def test_an_offline_run_holds_what_its_engine_was_built_for_and_the_memory_leaves(tmp_path: Path) -> None:
+    short = _offline(tmp_path, input_tokens="128", output_tokens="128", gpu="h200")
+    assert (short.engine, short.asked.most, short.total) == ("tensorrt-llm-0.12", 2048, 30000)
+    long = _offline(tmp_path, input_tokens="2048", output_tokens="2048")
+    cache = 4096 * 2 * 32 * 8 * 128 * 2
+    free = load_device("h100-sxm").memory.bytes - 16.06e9
+    assert 0.9 * free / cache < long.asked.most < 0.99 * free / cache
+    later = _offline(tmp_path, input_tokens="128", output_tokens="128", gpu="h200", engine_version="1.0")
+    assert (later.engine, later.asked.most > 2048) == ("tensorrt-llm", True)
+
+
+def test_a_latents_cache_is_taken_for_that_of_its_heads_when_a_batch_is_chosen(tmp_path: Path) -> None:
+    """Each rank of DeepSeek-R1 then runs 64 long requests, of more that its memory holds."""
+    config = json.dumps(json.loads((Path(__file__).parent / "data/configs/deepseek-v3.json").read_text()))
+    asked = {"config": config, "model": "deepseek-ai/DeepSeek-R1", "dtype_weights": "fp8", "engine_version": "latest"}
+    row = _offline(tmp_path, **asked, gpu="h200", gpus="8", d="8", ep="8", input_tokens="1024", output_tokens="8192")
+    assert (row.asked.most, row.asked.concurrency) == (64, 512)
+
+
+def test_figures_of_a_device_under_a_title_of_all_are_of_a_device(tmp_path: Path) -> None:
+    said = {"gpus": "8", "t": "8", "engine_version": "0.6.1", "batch_or_concurrency": "128", "value": "180"}
+    assert _offline(tmp_path, **said).value == 8 * 180
+    assert _offline(tmp_path, **said | {"engine_version": "0.8.0"}).value == 180
+
+
+def test_tensorrt_llms_share_is_of_what_its_weights_leave() -> None:
+    asked = {"phase": "decode", "device": "h200", "gpus": 1}
+    free, whole = (sizer.plan(QWEN3_32B, engine=engine, **asked) for engine in ("tensorrt-llm", "vllm"))
+    assert isinstance(free, ServingPlan)
+    assert isinstance(whole, ServingPlan)
+    held = [load_device("h200").memory.bytes - way.memory_bytes for way in (free.ways[0], whole.ways[0])]
+    assert held[0] < 0.1 * load_device("h200").memory.bytes < held[1] * 1.1
+    assert "90% of the memory that weights leave" in str(free)
+    assert "leave" not in str(whole)
+
+
+QWEN3_32B = LLAMA | {
+    "hidden_size": 5120,
+    "intermediate_size": 25600,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 64,
+}
 QWEN3_1_7B = {
     "model_type": "qwen3",
     "hidden_size": 2048,

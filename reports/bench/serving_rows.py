@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from serving_offline import BUILT, REQUESTS, at_once
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError, read_text
-from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
+from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
 from shapes.model.layers import MoeShape
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
@@ -37,6 +38,12 @@ ENGINES = {
     "gpt-fast": "gpt-fast",
     "transformers": "transformers",
 }
+#: TensorRT-LLM's releases without CUDA graphs are an engine of their own.
+EARLY, EARLY_VERSIONS = "tensorrt-llm-0.12", ("0.5.0", "0.6.1", "0.8.0", "0.9.0", *BUILT)
+#: Share of a group's reads that miss L2 (see _read_again).
+MISSED = 0.3
+#: A page of which a table is titled as of all devices and is of one: the next release's says so of the same figures.
+PER_DEVICE = ("trtllm-docs", "0.6.1")
 #: What a row cannot be priced without.
 NEEDED = ("id", "engine", "gpu", "gpus", "t", "config", "dtype_weights", "metric", "value")
 METRICS = ("ttft_ms", "tpot_ms", "output_tokens_per_s_total")
@@ -56,20 +63,6 @@ LENGTHS = {"mlperf-inference-v4.1": (294, 294)}
 MIXED = {"mixtral-8x7b": (294 + 662 + 150) // 3}
 #: aiconfigurator's lengths are upper bounds, of which runs draw nine tenths on average.
 DRAWN = {"aic-silicon": 0.9}
-#: Requests of TensorRT-LLM's offline runs by prompt and output (docs/source/performance/perf-overview.md at 00f37686,
-#: "Preparing a Dataset"): the last of them run alone. Others: as many as the memory holds, again and again.
-OFFLINE = {
-    (128, 128): 30000,
-    (128, 2048): 3000,
-    (128, 4096): 1500,
-    (500, 2000): 3000,
-    (1000, 1000): 3000,
-    (1000, 2000): 1500,
-    (2048, 128): 3000,
-    (2048, 2048): 1500,
-    (5000, 500): 1500,
-    (20000, 2000): 1000,
-}
 #: Requests that an engine's scheduler runs at once at most: TensorRT-LLM's max_batch_size.
 MOST_RUN = 2048
 #: Sources whose tokens no server streams: an engine's own benchmarks, and MLPerf's offline runs.
@@ -85,7 +78,7 @@ UNPRICED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError,
 #: Share of the time that prompts may take: beyond it their queue would grow for ever.
 MOST_BUSY = 0.95
 #: What a server adds to a first token.
-SERVER = ("first_s", "first_steps", "token_s", "arrival_s")
+SERVER = ("first_s", "first_steps", "token_s")
 
 
 @dataclass(frozen=True)
@@ -128,12 +121,10 @@ def answered(stack: ServingStack, load: Load, asked: Requests) -> Answered:
     """``asked`` in a steady state, what the memory does not hold waiting for its first token."""
     if not asked.streamed:
         stack = replace(stack, request_s=stack.batch_request_s, **dict.fromkeys(SERVER, 0.0))
-    if asked.lockstep or asked.at_random:
-        stack = replace(stack, waiting=0.0)
     each = np.maximum(1.0, np.ceil(asked.concurrency / asked.replicas))
     running = each if asked.most is None else np.minimum(each, np.maximum(1, asked.most))
     prompt, output, others = asked.input_tokens * (1 - asked.cached), asked.output_tokens, running - 1
-    found = served(stack, load, running, prompt, output, concurrency=asked.concurrency, apart=asked.apart)
+    found = served(stack, load, running, prompt, output, apart=asked.apart)
     first = found.first_s + (each / running - 1) * output * found.token_s
     first, token = first + asked.held * found.step_s + others / 2 / asked.waves * found.prompt_s, found.token_s
     if asked.at_random:
@@ -152,7 +143,7 @@ class Row:
     """One published figure: ``said``, and ``value`` of all devices. ``total``: requests of a run that ends, in all.
     ``given``: how many are in flight is published.
 
-    ``trusted``: trust high and no speculation. ``group``: rows that a fit keeps together.
+    ``trusted``: trust high and no speculation. ``group`` and ``release``: rows that a fit keeps together.
     """
 
     id: str
@@ -169,6 +160,7 @@ class Row:
     given: bool
     trusted: bool
     group: str
+    release: str
 
     @property
     def kind(self) -> str:
@@ -296,10 +288,13 @@ def _row(line: Mapping[str, str]) -> Row:
     name = ENGINES.get(line["engine"])
     if name is None:
         raise InputError(f"expected one of {', '.join(ENGINES)}", key="engine", value=line["engine"])
+    if source == "trtllm-docs" and line["engine_version"] in EARLY_VERSIONS:
+        name = EARLY
     if not line["t"]:
         raise InputError("expected the tensor-parallel degree", key="t")
     metric, devices = NAMES[published], number("gpus")
-    value = float(line["value"]) * (devices if published.endswith("per_gpu") else 1)
+    each = published.endswith("per_gpu") or (metric == METRICS[2] and (source, line["engine_version"]) == PER_DEVICE)
+    value = float(line["value"]) * (devices if each else 1)
     if not 1e-6 < value < 1e15:
         raise InputError("expected a positive number of milliseconds or tokens", key="value", value=line["value"])
     device, t, p, d = _device(line["gpu"]), number("t"), number("p"), number("d")
@@ -330,23 +325,30 @@ def _row(line: Mapping[str, str]) -> Row:
     # Engines whose ranks share experts say over how many.
     spread = d if line["ep"] else 1
     load = _load(model, workload, device, asked.input_tokens, asked.output_tokens, spread)
+    if name == EARLY and line["engine_version"] not in BUILT[1:]:
+        load = replace(load, attention_s=load.attention_s * _read_again(model, workload))
     offline = not given
     stack = load_serving_stack(name, device.architecture)
     context = asked.input_tokens + round(stack.reserved * asked.output_tokens)
     step = replace(workload, phase="decode", b=-(-given // d) or 1, p=p, d=spread, e=spread, context=context)
     share = UTILIZATION
-    if given and name == "tensorrt-llm":
-        # Its share is one of what the weights leave (free_gpu_memory_fraction).
-        share += (1 - share) * min(1.0, _held(model, replace(step, b=1, context=1)) / device.memory.bytes)
+    built = offline and stack.of_free
+    if given and stack.of_free:
+        share = share_of_free(model, step, device, share)
     # What fits need not be searched for.
     fits = given and _held(model, step) <= share * device.memory.bytes
-    most = given if fits else _most(model, replace(step, b=1), device, share) // p
+    if fits:
+        most = given
+    elif built:
+        most = at_once(line, model, replace(step, b=1), device, (inputs, outputs))
+    else:
+        most = _most(model, replace(step, b=1), device, share) // p
     if offline and not most:
         raise InputError("expected a model that fits: its weights and one request take more than the memory")
-    total = OFFLINE.get((inputs, outputs)) if offline else None
+    total = REQUESTS.get((inputs, outputs)) if offline else None
     asked = replace(
         asked,
-        concurrency=min(total or MOST_RUN * d * p, most * d * p) if offline else given,
+        concurrency=min(total or most * d * p, most * d * p) if offline else given,
         most=max(1, most),
         streamed=source not in ALONE,
         apart="disaggregated" in notes,
@@ -368,7 +370,19 @@ def _row(line: Mapping[str, str]) -> Row:
         given=not offline,
         trusted=line["trust"] == "high" and line["speculative"] in ("", "none"),
         group=f"{source} {line['model']} {device.name}",
+        release=f"{source} {name} {line['engine_version']}",
     )
+
+
+def _read_again(model: ModelShape, workload: Workload) -> float:
+    """Times that TensorRT-LLM to 0.10 reads a cache in 16 bits, or of groups over 16 query heads, in a decode step.
+
+    Its kernel for those has a block a query head, which finds in L2 what others of the group have read: the share that
+    it does not find was chosen in view of those rows.
+    """
+    attention = next(block.attention for _, block in model.all_blocks() if block.attention is not None)
+    group = attention.heads / attention.kv_heads
+    return 1 + MISSED * (group - 1) if workload.kv_dtype is None or group > 16 else 1.0
 
 
 def _client(line: Mapping[str, str], stack: str, given: int) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from tabulate import tabulate
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from opening import with_answer
 from serving import requests as sized
-from serving_rows import METRICS, Requests, Row, predicted, read_rows
+from serving_rows import EARLY, METRICS, Requests, Row, predicted, read_rows
 
 from shapes.step.serving import Load, ServingStack
 from shapes.toml_table import shipped
@@ -37,18 +37,25 @@ from shapes.toml_table import shipped
 #: Constants with where the search starts. "@": of one engine, or on Hopper alone.
 STEP: dict[str, float] = {
     "dense": 1.23, "experts": 1.26, "experts_nvfp4": 0.93, "attention": 1.06, "attention_fp8": 1.6, "arithmetic": 1.4,
-    "experts_arithmetic": 1.3, "padding": 40.0, "communication": 1.9, "passes": 1.8, "kernel_s": 3.7e-6,
-    "moe_layer_s": 9.4e-6, "moe_layer_s@hopper": 47e-6, "all_reduce_s": 8.5e-6, "all_reduce_s@vllm": 13e-6,
-    "request_s": 26e-6, "batch_request_s": 13e-6, "exchange_s": 0.39e-6,
+    "padding": 40.0, "communication": 1.9, "communication@hopper": 1.5, "passes": 1.8,
+    "kernel_s": 3.7e-6, "moe_layer_s": 9.4e-6, "moe_layer_s@hopper": 47e-6, "all_reduce_s": 8.5e-6,
+    "all_reduce_s@vllm": 13e-6, "request_s": 26e-6, "batch_request_s": 13e-6, "exchange_s": 0.39e-6,
+    "kernel_s@tensorrt-llm-0.12": 20e-6, "batch_request_s@tensorrt-llm-0.12": 3e-6, "attention@tensorrt-llm-0.12": 1.0,
+    "attention_fp8@tensorrt-llm-0.12": 1.1,
 }  # fmt: skip
 FIRST: dict[str, float] = {
-    "first_steps": 1.5, "first_steps@tensorrt-llm": 2.3, "token_s": 6e-6, "waiting": 0.5, "arrival_s": 0.2e-3,
+    "first_steps": 1.5, "first_steps@tensorrt-llm": 2.3, "token_s": 6e-6, 
     "first_s": 1e-3, "first_s@vllm": 8e-3, "first_s@vllm@hopper": 5e-3, "first_s@tensorrt-llm": 11e-3,
     "first_s@tensorrt-llm@hopper": 50e-3,
 }  # fmt: skip
 #: Of requests in lockstep the steps between them pass twice: before a first token, and not between later ones.
 LOCKSTEP = "first_steps@tensorrt-llm"
-TITLES = {"vllm": "vLLM", "sglang": "SGLang", "tensorrt-llm": "TensorRT-LLM"}
+TITLES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "tensorrt-llm": "TensorRT-LLM",
+    "tensorrt-llm-0.12": "TensorRT-LLM to 0.12, without CUDA graphs",
+}
 #: Engines without rows of their own to fit on, with what is known of them otherwise: transformers launches every kernel
 #: (10 us each, of stacks/transformers-eager.toml), three where engines have one, and reads out no graph.
 OTHERS: dict[str, tuple[str, dict[str, float]]] = {
@@ -118,11 +125,12 @@ def stacks(
             own: dict[str, float] = {}
             for key, value in sorted(constants.items(), key=lambda pair: pair[0].count("@")):
                 field, *of = key.split("@")
-                if set(of) <= {name, architecture}:
+                if set(of) <= {name, "tensorrt-llm" if name == EARLY else name, architecture}:
                     own[field] = value
             found[name, architecture] = ServingStack(
                 name=name, title=title, tier="fitted", coverage=0.9, source=source, intervals={}, devices=devices,
-                reserved=1.0 if name == "tensorrt-llm" else 0.5, **own,
+                reserved=1.0 if name.startswith("tensorrt-llm") else 0.5, of_free=name.startswith("tensorrt-llm"),
+                **own,
             )  # fmt: skip
     return found
 
@@ -166,7 +174,7 @@ def residuals(
 
 #: What a step takes at the least: everything read and computed once at the data sheet's rates.
 FLOOR = dict.fromkeys(("dense", "experts", "experts_nvfp4", "attention", "attention_fp8"), 1.0)
-FLOOR |= {"arithmetic": 1.0, "experts_arithmetic": 1.0, "padding": 0.0, "communication": 0.0, "passes": 0.0}
+FLOOR |= {"arithmetic": 1.0, "padding": 0.0, "communication": 0.0, "passes": 0.0}
 FLOOR |= {one.name: 0.0 for one in fields(ServingStack) if one.name.endswith("_s")}
 
 
@@ -186,12 +194,12 @@ def fold(row: Row) -> int:
     return crc32(row.group.encode()) % FOLDS
 
 
-def left_out(rows: Sequence[Row]) -> np.ndarray:
-    """Each row priced by the constants of the other folds."""
-    found = np.zeros(len(rows))
-    for which in range(FOLDS):
-        others = fit([row for row in rows if fold(row) != which])
-        places = [place for place, row in enumerate(rows) if fold(row) == which]
+def left_out(rows: Sequence[Row], part: Callable[[Row], Any] = fold) -> np.ndarray:
+    """Each row priced by the constants of the other parts."""
+    found, parts = np.zeros(len(rows)), [part(row) for row in rows]
+    for which in sorted(set(parts)):
+        others = fit([row for row, own in zip(rows, parts, strict=True) if own != which])
+        places = [place for place, own in enumerate(parts) if own == which]
         found[places] = priced(stacked([rows[place] for place in places]), others, len(places))
     return found
 
@@ -263,6 +271,11 @@ def page(rows: Sequence[Row], left: np.ndarray, impossible: int, others: Sequenc
         listed = [[name, *_figures(ratios[own], inside[own])] for name, own in places.items() if name is not None]
         return tabulate(sorted(listed, key=_order), HEAD, tablefmt="github", disable_numparse=True)
 
+    released = left_out(rows, lambda row: row.release) / np.array([row.value for row in rows])
+    whole = defaultdict(list)
+    for place, row in enumerate(rows):
+        whole[f"{NAMES[row.metric]}, {row.kind}"].append(released[place])
+
     def requests(row: Row) -> str | None:
         return f"{sized(row)} {row.kind}" if row.metric == METRICS[1] else None
 
@@ -279,6 +292,9 @@ def page(rows: Sequence[Row], left: np.ndarray, impossible: int, others: Sequenc
     own = np.array(
         [row.metric == METRICS[0] and row.kind == "dense" and "Llama-3.1-8B" not in row.group for row in rows]
     )
+    gh200 = np.array(
+        [row.metric != METRICS[2] or row.kind != "moe" or row.group == "trtllm-docs Mixtral 8x7B gh200" for row in rows]
+    )
     words = ["plan", "Qwen/Qwen3-32B", "--phase", "decode", "--device", "h200", "--gpus", "8", "--ttft", "500ms"]
     words += ["--tpot", "30ms", "--top", "4"]
     command = [sys.executable, "-m", "sizer", *words]
@@ -288,10 +304,18 @@ def page(rows: Sequence[Row], left: np.ndarray, impossible: int, others: Sequenc
         "groups": str(len({row.group for row in rows})),
         "left_out": table(lambda row: f"{NAMES[row.metric]}, {row.kind}"),
         "requests": table(requests),
+        "releases": str(len({row.release for row in rows})),
+        "released": tabulate(
+            [[name, *_figures(np.array(own), np.zeros(1))[:-1]] for name, own in sorted(whole.items())],
+            HEAD[:-1],
+            tablefmt="github",
+            disable_numparse=True,
+        ),
         "others": tabulate(judged, HEAD, tablefmt="github", disable_numparse=True),
         "impossible": str(impossible),
         "without": f"{np.abs(ratios[odd] - 1).mean():.1%}",
         "first_without": f"{np.abs(ratios[own] - 1).mean():.1%}",
+        "moe_without": f"{np.abs(ratios[~gh200] - 1).mean():.1%}",
         "plan_words": " ".join(words),
         "plan": subprocess.run(command, capture_output=True, text=True, check=True).stdout.rstrip(),
     }
@@ -341,6 +365,7 @@ def as_toml(name: str, own: dict[str, ServingStack], ranges: dict[str, tuple[flo
     lines = [f"{key} = {json.dumps(value)}" for key, value in said.items()]
     numbers = [one.name for one in fields(ServingStack) if isinstance(getattr(plain, one.name), float)]
     lines += [f"{key} = {getattr(plain, key):.4g}" for key in numbers]
+    lines.append(f"of_free = {str(plain.of_free).lower()}")
     for kind in ("dense", "moe"):
         lines += ["", f"[intervals.{kind}]"]
         lines += [

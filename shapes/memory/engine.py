@@ -59,5 +59,13 @@ def _largest(
     )
 
 
+def share_of_free(model: ModelShape, workload: Workload, device: Device, share: float) -> float:
+    """Of the whole device what an engine takes whose ``share`` is one of what its weights leave (TensorRT-LLM's
+    free_gpu_memory_fraction).
+    """
+    weights = engine_bytes(model, replace(workload, b=1, context=1)) / device.memory.bytes
+    return min(1.0, share + (1 - share) * weights)
+
+
 #: Tokens of context that each of ``workload.b`` requests can have, and requests that fit at ``workload.context``.
 longest_context, most_requests = partial(_largest, "context"), partial(_largest, "b")

@@ -7,7 +7,7 @@ Between steps it runs the prompts of requests that come in, each as a step that 
     step   = products(running) + attention running + launches + all-reduces(running) + host running
     prompt = products(running + input) - products(running) + attention, passes and all-reduces of the input
     token  = step / tokens accepted a step + (running - 1) prompt / output
-    first  = fixed + steps + input + prompt (1 + waiting busy) + arrivals
+    first  = fixed + steps + input + prompt
 
 ``products``: sum over products of max(factor x bytes / bandwidth, factor x FLOPs / peak), experts' FLOPs those of their
 tokens and of what they leave empty of a tile. ``passes``: what kernels between products (norms, activations, the
@@ -46,12 +46,12 @@ class ServingStack:
     """Constants of one engine on one architecture. ``dense``, ``experts`` and ``experts_nvfp4`` multiply a product's
 
     seconds of reading, ``attention`` and ``attention_fp8`` those of a cache in 16 and 8 bits; ``arithmetic`` seconds at
-    peak (of experts ``experts_arithmetic`` times as many), ``communication`` those of a ring all-reduce at the link's
+    peak, ``communication`` those of a ring all-reduce at the link's
     bandwidth, ``passes`` those of activations at the memory's. ``padding``: rows that an expert with any token leaves
     empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of
     a run whose tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of
-    experts; of a first token at all (``first_s``), a token of its prompt and a request in flight. ``first_steps``:
-    decode steps before it. ``waiting``: prompts waited for where others' take all the time. ``reserved``: share of its
+    experts; of a first token at all (``first_s``) and a token of its prompt. ``first_steps``: decode steps before it.
+    ``reserved``: share of its
     output that a request holds memory for. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" ->
     metric -> measured over predicted, lower and upper, in ``coverage`` of cases.
     """
@@ -68,7 +68,6 @@ class ServingStack:
     attention: float
     attention_fp8: float
     arithmetic: float
-    experts_arithmetic: float
     padding: Amount
     communication: float
     passes: float
@@ -81,14 +80,9 @@ class ServingStack:
     first_s: Amount
     first_steps: Amount
     token_s: Amount
-    arrival_s: Amount
-    waiting: Amount
     reserved: Share
+    of_free: bool
     intervals: Named
-
-    def tier_on(self, device: Device) -> str:
-        """Fitted on this engine and device, borrowed (the engine on others) or extrapolated (another engine)."""
-        return "borrowed" if self.tier == "fitted" and device.name not in self.devices else self.tier
 
 
 #: Names of the engines that serving is priced by, sorted.
@@ -133,10 +127,9 @@ class Load:
         own, more, ranks = (np.asarray(one)[..., None] for one in (tokens, prompt, self.spread))
         ran = own + joins * more
         reading = np.choose(kinds.astype(int), (stack.dense, stack.experts, stack.experts_nvfp4))
-        busy = np.where(kinds == DENSE, 1.0, stack.experts_arithmetic)
         share, experts = touched(chosen, ran * ranks), kinds > DENSE
         rows = ran + stack.padding * experts * share / (ranks * np.maximum(chosen, LEAST_CHOSEN))
-        seconds = np.maximum(reading * (share * own_s + ran * token_s), stack.arithmetic * busy * rows * flops_s)
+        seconds = np.maximum(reading * (share * own_s + ran * token_s), stack.arithmetic * rows * flops_s)
         return (counts * (seconds + stack.passes * experts * ran * token_s)).sum(-1)
 
     def launches_s(self, stack: ServingStack) -> Any:
@@ -248,14 +241,13 @@ def served(
     prompt: Any,
     output: Any,
     *,
-    concurrency: Any = 0,
     apart: Any = False,
     drafted: int = 0,
     acceptance: float = 0.0,
 ) -> Served:
     """``running`` requests a rank of ``prompt`` and ``output`` tokens in a steady state: as one ends, the next begins.
 
-    ``concurrency``: requests of the whole server. ``apart``: other devices run the prompts. ``drafted`` tokens a step,
+    ``apart``: other devices run the prompts. ``drafted`` tokens a step,
     each accepted with the probability ``acceptance`` where the one before was (Leviathan et al. 2211.17192, equation
     1), by a drafter of one layer.
     """
@@ -264,8 +256,5 @@ def served(
     accepted = sum(acceptance**drawn for drawn in range(drafted + 1))
     token = step / accepted + (running - 1) * added / output
     alone = load.launches_s(stack) + load.prompt_adds_s(stack, prompt)
-    server = stack.first_s + stack.first_steps * step + stack.token_s * prompt + stack.arrival_s * concurrency
-    # What a request that comes at random finds: others' prompts take this share of the time.
-    busy = 1 - step / accepted / token
-    first = server + alone * (1 + stack.waiting * busy)
+    first = stack.first_s + stack.first_steps * step + stack.token_s * prompt + alone
     return Served(first, token, running * output / (output * token + added), step, alone)

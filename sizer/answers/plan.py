@@ -20,7 +20,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Named, Names, Values, frozen, replace, shown
 from shapes.memory import ROOM, divisors, memory
-from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
+from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
@@ -581,7 +581,8 @@ def plan_serving(
         device.name,
         asked,
         base,
-        stack.tier_on(device),
+        # An engine fitted on others is borrowed.
+        "borrowed" if stack.tier == "fitted" and device.name not in stack.devices else stack.tier,
         stack.coverage,
         stack.intervals["dense" if model.moe is None else "moe"],
         tuple(kept[: positive_int(top, "top")]),
@@ -617,7 +618,8 @@ def _way(model: ModelShape, device: Device, split: Workload, stack: ServingStack
     """The way at its best number of requests; None where not one fits."""
     prompt, output = asked.prompt_tokens, asked.output_tokens
     rank = replace(split, d=split.e, context=prompt + round(stack.reserved * output))
-    held = most_requests(model, rank, device, asked.memory_utilization)
+    share = asked.memory_utilization
+    held = most_requests(model, rank, device, share_of_free(model, rank, device, share) if stack.of_free else share)
     most = MOST_RUN if held is None else min(MOST_RUN, held // split.p)
     if not most:
         return None
@@ -630,7 +632,6 @@ def _way(model: ModelShape, device: Device, split: Workload, stack: ServingStack
         running,
         prompt,
         output,
-        concurrency=running * split.e * split.p,  # replicas are servers of their own
         drafted=asked.drafted,
         acceptance=asked.acceptance,
     )

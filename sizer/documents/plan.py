@@ -3,6 +3,7 @@
 from collections.abc import Callable
 
 from shapes.frozen import plain
+from shapes.step.serving import load_serving_stack
 from sizer.answers.plan import Candidate, Plan, ServingPlan
 from sizer.documents import (
     GIB,
@@ -116,6 +117,7 @@ METRICS = {"output_tokens_per_s_total": "tokens/s", "tpot_ms": "TPOT", "ttft_ms"
 def serving(answer: ServingPlan) -> Document:
     best, asked, workload = answer.ways[0], answer.serving, answer.workload
     weights = f", weights in {', '.join(answer.weights)}" * bool(answer.weights)
+    left = " that weights leave" * load_serving_stack(asked.engine).of_free
     bounds = ", ".join(f"{METRICS[name]} x {low:g} to {high:g}" for name, (low, high) in answer.intervals.items())
     parts = (
         Text(
@@ -126,7 +128,7 @@ def serving(answer: ServingPlan) -> Document:
         Text(
             f"{answer.gpus} x {answer.device}, {asked.engine} ({answer.tier}), prompts of {asked.prompt_tokens:,} "
             f"and outputs of {asked.output_tokens:,} tokens, {workload.dtype}{weights}, KV cache "
-            f"{workload.cache_dtype}, {asked.memory_utilization:.0%} of the memory"
+            f"{workload.cache_dtype}, {asked.memory_utilization:.0%} of the memory{left}"
         ),
         Table("", columns("plan --phase decode"), answer.ways),
         Text(f"measured over predicted in {answer.coverage:.0%} of published cases: {bounds}"),
