@@ -42,7 +42,9 @@ def read_collectives(paths: Iterable[Path]) -> Messages:
         names = ("op_name", "nccl_dtype", "num_gpus", "message_size", "latency")
         for what, dtype, ranks, elements, latency in zip(*(columns[name] for name in names), strict=True):
             if what in _KINDS and dtype == "half" and latency > 0:
-                values.append(((_KINDS[what], ranks, 2 * elements), str(path), latency * 1e-3))
+                # oneCCL's all-gather says what a rank gives.
+                whole = elements * ranks if what == "all_gather" and "oneccl" in path.parts else elements
+                values.append(((_KINDS[what], ranks, 2 * whole), str(path), latency * 1e-3))
     return consensus(values)
 
 

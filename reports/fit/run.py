@@ -211,10 +211,14 @@ def fit_tables(
 def add_collectives(
     device: Device, folder: Path, cost: dict[str, Any], error: dict[str, Any], progress: Progress
 ) -> None:
-    """Collectives within a node; of frameworks' copies of NCCL's tables, only comm/nccl is NCCL's."""
-    if files := sorted(folder.rglob("nccl/*/nccl_perf.parquet")):
+    """Collectives within a node; of frameworks' copies of NCCL's tables, only comm/nccl is NCCL's (oneCCL's: Intel's).
+
+    Kinds that no table has are an all-gather's.
+    """
+    if files := sorted((*folder.rglob("nccl/*/nccl_perf.parquet"), *folder.rglob("oneccl/*/oneccl_perf.parquet"))):
         messages = read_collectives(files) | read_direct(folder)
         collective = fit_collectives(messages, device)
+        collective.setdefault("all_to_all", collective["all_gather"])
         off = np.abs(predicted(messages, device, collective) / np.array(list(messages.values())) - 1)
         cost["collective"] = {what: asdict(constants) for what, constants in collective.items()}
         error["collective"] = round(float(off.mean()), 4)
