@@ -37,16 +37,15 @@ from shapes.toml_table import shipped
 #: Constants with where the search starts. "@": of one engine, or on Hopper alone.
 STEP: dict[str, float] = {
     "dense": 1.23, "experts": 1.26, "experts_nvfp4": 0.93, "attention": 1.06, "attention_fp8": 1.6, "arithmetic": 1.4,
-    "padding": 40.0, "communication": 1.9, "communication@hopper": 1.5, "passes": 1.8,
+    "experts_arithmetic": 1.8, "padding": 40.0, "communication": 1.9, "communication@hopper": 1.5, "passes": 1.8,
     "kernel_s": 3.7e-6, "moe_layer_s": 9.4e-6, "moe_layer_s@hopper": 47e-6, "all_reduce_s": 8.5e-6,
     "all_reduce_s@vllm": 13e-6, "request_s": 26e-6, "batch_request_s": 13e-6, "exchange_s": 0.39e-6,
     "kernel_s@tensorrt-llm-0.12": 20e-6, "batch_request_s@tensorrt-llm-0.12": 3e-6, "attention@tensorrt-llm-0.12": 1.0,
     "attention_fp8@tensorrt-llm-0.12": 1.1,
 }  # fmt: skip
 FIRST: dict[str, float] = {
-    "first_steps": 1.5, "first_steps@tensorrt-llm": 2.3, "token_s": 6e-6, 
-    "first_s": 1e-3, "first_s@vllm": 8e-3, "first_s@vllm@hopper": 5e-3, "first_s@tensorrt-llm": 11e-3,
-    "first_s@tensorrt-llm@hopper": 50e-3,
+    "first_steps": 1.5, "first_steps@tensorrt-llm": 2.3, "token_s": 6e-6, "first_s": 1e-3, "first_s@vllm": 8e-3,
+    "first_s@vllm@hopper": 5e-3, "first_s@tensorrt-llm": 11e-3, "first_s@tensorrt-llm@hopper": 50e-3,
 }  # fmt: skip
 #: Of requests in lockstep the steps between them pass twice: before a first token, and not between later ones.
 LOCKSTEP = "first_steps@tensorrt-llm"
@@ -62,6 +61,8 @@ OTHERS: dict[str, tuple[str, dict[str, float]]] = {
     "gpt-fast": ("gpt-fast", {}),
     "transformers": ("Hugging Face transformers, eager", {"kernel_s": 30e-6}),
 }
+#: The column of ``Load.products`` with the share of experts that a token is routed to.
+CHOSEN = 5
 #: The others are judged on what these teach.
 SOURCES = ("aic-silicon", "trtllm-docs")
 ARCHITECTURES = ("", "hopper")
@@ -112,7 +113,12 @@ def stacked(rows: Sequence[Row]) -> list[Many]:
 
 
 def _padded(value: Any, widest: int) -> Any:
-    return np.pad(value, ((0, widest - len(value)), (0, 0))) if isinstance(value, np.ndarray) else value
+    """Products of none of a model's, whose share of experts nothing is divided by in vain."""
+    if not isinstance(value, np.ndarray):
+        return value
+    rest = np.zeros((widest - len(value), value.shape[1]))
+    rest[:, CHOSEN] = 1
+    return np.concatenate([value, rest])
 
 
 def stacks(
@@ -174,7 +180,7 @@ def residuals(
 
 #: What a step takes at the least: everything read and computed once at the data sheet's rates.
 FLOOR = dict.fromkeys(("dense", "experts", "experts_nvfp4", "attention", "attention_fp8"), 1.0)
-FLOOR |= {"arithmetic": 1.0, "padding": 0.0, "communication": 0.0, "passes": 0.0}
+FLOOR |= {"arithmetic": 1.0, "experts_arithmetic": 1.0, "padding": 0.0, "communication": 0.0, "passes": 0.0}
 FLOOR |= {one.name: 0.0 for one in fields(ServingStack) if one.name.endswith("_s")}
 
 

@@ -35,8 +35,6 @@ from shapes.workload import Workload
 MXFP4_BYTES = 0.5 + 1 / 32
 #: Products by what their constants are: with a weight of its own, of experts, of experts in NVFP4.
 DENSE, EXPERTS, NVFP4_EXPERTS = range(3)
-#: Where a product is no expert's, or an array's padding, its share is not divided by.
-LEAST_CHOSEN = 1e-9
 #: What is no kernel of its own in a step: engines fuse it into its neighbours, or its cost is counted apart.
 FUSED = frozenset(("residual", "quantise", "moe", "grouped", "collective"))
 
@@ -46,7 +44,7 @@ class ServingStack:
     """Constants of one engine on one architecture. ``dense``, ``experts`` and ``experts_nvfp4`` multiply a product's
 
     seconds of reading, ``attention`` and ``attention_fp8`` those of a cache in 16 and 8 bits; ``arithmetic`` seconds at
-    peak, ``communication`` those of a ring all-reduce at the link's
+    peak (of experts ``experts_arithmetic``), ``communication`` those of a ring all-reduce at the link's
     bandwidth, ``passes`` those of activations at the memory's. ``padding``: rows that an expert with any token leaves
     empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of
     a run whose tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of
@@ -68,6 +66,7 @@ class ServingStack:
     attention: float
     attention_fp8: float
     arithmetic: float
+    experts_arithmetic: float
     padding: Amount
     communication: float
     passes: float
@@ -127,23 +126,24 @@ class Load:
         own, more, ranks = (np.asarray(one)[..., None] for one in (tokens, prompt, self.spread))
         ran = own + joins * more
         reading = np.choose(kinds.astype(int), (stack.dense, stack.experts, stack.experts_nvfp4))
+        busy = np.where(kinds == DENSE, stack.arithmetic, stack.experts_arithmetic)
         share, experts = touched(chosen, ran * ranks), kinds > DENSE
-        rows = ran + stack.padding * experts * share / (ranks * np.maximum(chosen, LEAST_CHOSEN))
-        seconds = np.maximum(reading * (share * own_s + ran * token_s), stack.arithmetic * rows * flops_s)
+        rows = ran + stack.padding * experts * share / (ranks * chosen)
+        seconds = np.maximum(reading * (share * own_s + ran * token_s), busy * rows * flops_s)
         return (counts * (seconds + stack.passes * experts * ran * token_s)).sum(-1)
 
     def launches_s(self, stack: ServingStack) -> Any:
         """Seconds that a step takes whatever it runs."""
-        reduces = stack.all_reduce_s * self.all_reduces
-        return stack.kernel_s * self.kernels + stack.moe_layer_s * self.moe_layers + reduces
+        launches = stack.kernel_s * self.kernels + stack.moe_layer_s * self.moe_layers
+        return launches + stack.all_reduce_s * self.all_reduces
 
     def step_s(self, stack: ServingStack, requests: Any, tokens: Any = 1) -> Any:
         """Seconds of one decode step of ``requests`` a rank, each of so many ``tokens``."""
         ran = requests * tokens
         attention = np.where(self.fp8_cache, stack.attention_fp8, stack.attention) * requests * self.attention_s
         moved = self.moved_s(stack) + stack.exchange_s * self.exchanges
-        host = stack.request_s * requests
-        return self.products_s(stack, ran) + attention + self.launches_s(stack) + ran * moved + host
+        step = self.products_s(stack, ran) + attention + self.launches_s(stack)
+        return step + ran * moved + stack.request_s * requests
 
     def prompt_adds_s(self, stack: ServingStack, tokens: Any, requests: Any = 0) -> Any:
         """Seconds that a prompt adds to a step of ``requests``, whose launches it shares."""
@@ -218,8 +218,8 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
 
 def _flops_s(device: Device, one: Any) -> float:
     """Seconds of an operator's FLOPs at the peak of the units that run it."""
-    narrow = getattr(one, "weight_bytes", None) == MXFP4_BYTES and "nvfp4" in device.peak_flops
-    wanted = ("fp8",) if narrow else (one.dtype, "fp8", "bf16", "fp16", "fp32")
+    narrow = getattr(one, "weight_bytes", 0) == MXFP4_BYTES and "nvfp4" in device.peak_flops
+    wanted = ("fp8",) * narrow + (one.dtype, "fp8", "bf16", "fp16", "fp32")
     peak = next(device.peak_flops[own] for own in wanted if own in device.peak_flops)
     return float(getattr(one, "visible_flops", one.flops)) / peak
 

@@ -201,8 +201,8 @@ class Served:
     ttft_s: float | None
     tpot_s: float | None
     memory_utilization: float
-    drafted: int = 0
-    acceptance: float = 0.0
+    drafted: int
+    acceptance: float
 
 
 @frozen
