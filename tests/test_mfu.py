@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 from pathlib import Path
 from typing import Any
@@ -123,6 +124,8 @@ def test_a_step_time_that_is_no_time_is_refused(seconds: float) -> None:
     ("line", "seconds"),
     [
         ("iteration 10/100 | elapsed time per iteration (ms): 1234.5 | lm loss 2.1", 1.2345),
+        (':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 0.4512, "reduced_train_loss": 3.2}}', 0.4512),
+        ("iteration 10/99 | global_step: 10 | train_step_timing in s: 8.31 | consumed_samples: 5632", 8.31),
         ("step 3 loss 2.0 step time: 0.75", 0.75),
         ("iter_time=812 ms", 0.812),
         (" 12%|# | 3/25 [00:10<01:13, 3.34s/it]", 3.34),
@@ -193,6 +196,17 @@ def test_a_profilers_trace_has_a_steps_kernels_by_part() -> None:
             "idle": 15e-6,
         }
     )
+
+
+def test_a_packed_log_is_read_and_what_gzip_did_not_pack_is_refused(tmp_path: Path) -> None:
+    whole, broken = tmp_path / "log.gz", tmp_path / "broken.gz"
+    whole.write_bytes(gzip.compress(b"step time: 1.5\n"))
+    broken.write_bytes(b"\x1f\x8bno")
+    layout = ("--gpus", "8", "--global-batch", "8", "--params", "8e9", "--step-time")
+    answer, refused = (CliRunner().invoke(main, ["mfu", *layout, str(file)]) for file in (whole, broken))
+    assert "1.5 s a step" in answer.output
+    assert (refused.exit_code, refused.output.count("\n")) == (2, 1)
+    assert "broken.gz: expected gzip" in refused.output
 
 
 def test_a_trace_is_compared_with_the_predicted_parts(tmp_path: Path) -> None:

@@ -204,16 +204,20 @@ def summary_fields(samples: Array, confidence: float = CONFIDENCE) -> Values:
     return {name: getattr(summary, name) for name in ("seconds", "low", "high", "drift", "correlation")}
 
 
-def packed_lines(data: bytes, where: str) -> list[str]:
-    """The lines of rows packed by gzip, which may end in the middle (`bench --out`): those that are whole."""
-    unpacked = zlib.decompressobj(wbits=31)
+def unpacked(data: bytes, most: int, where: str) -> bytes:
+    """What gzip packed, which may end in the middle; InputError for what it did not, or more than ``most`` bytes."""
+    stream = zlib.decompressobj(wbits=31)
     try:
-        found = unpacked.decompress(data, MAX_IMPORT)
+        found = stream.decompress(data, most)
     except zlib.error as error:
         raise InputError(f"expected gzip ({error})", where=where) from None
-    refuse(
-        unpacked.unconsumed_tail or len(data) > MAX_IMPORT, f"expected at most {MAX_IMPORT / 2**20:g} MiB", where=where
-    )
+    refuse(stream.unconsumed_tail or len(data) > most, f"expected at most {most / 2**20:g} MiB", where=where)
+    return found
+
+
+def packed_lines(data: bytes, where: str) -> list[str]:
+    """The lines of rows packed by gzip (`bench --out`): those that are whole."""
+    found = unpacked(data, MAX_IMPORT, where)
     return decoded(found[: found.rfind(b"\n") + 1], where).split("\n")
 
 

@@ -123,6 +123,7 @@ def _demand(asked: Asked, *words: str) -> None:
 
 def _times(said: str) -> float | StepTimes:
     """Seconds as they were given, or those that a log holds."""
+    from shapes.measure.record import unpacked
     from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times
 
     if (found := seconds(said)) is not None:
@@ -131,5 +132,7 @@ def _times(said: str) -> float | StepTimes:
         return read_step_times(read_standard_input(), "<stdin>")
     refuse(not Path(said).exists(), "expected a time (12.7, 800ms), or the log of a run", "--step-time", said)
     data = read_bounded(said, MAX_LOG_BYTES)
+    if data.startswith(b"\x1f\x8b"):  # as torch.profiler packs its traces
+        data = unpacked(data, MAX_LOG_BYTES, said)
     refuse(len(data) > MAX_LOG_BYTES, f"expected a log of at most {MAX_LOG_BYTES // 2**20} MiB", where=said)
     return read_step_times(data.decode("utf-8", "replace"), said)
