@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import sizer
 from shapes.engines import ALIASES, FORMATS, USES, list_engines
 from shapes.errors import read_bounded, refuse
 from shapes.workload import option_of
@@ -27,10 +28,8 @@ if TYPE_CHECKING:
 @subcommand("ops", "CONFIG device stack ops workload config output")
 def ops(asked: Asked) -> None:
     """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
-    from sizer.answers.operator_table import ops
-
     said = asked.named("device", "trace", "stack", "config_format")
-    table = replace(ops(asked.source(), **said, **asked.workload), **asked.named("sort", "top"))
+    table = replace(sizer.ops(asked.source(), **said, **asked.workload), **asked.named("sort", "top"))
     if asked.explain is not None:
         asked.answer(table.named(asked.explain), " --explain")
     else:
@@ -43,10 +42,8 @@ def memory(asked: Asked) -> None:
 
     Exit code 1: the workload does not fit the device.
     """
-    from sizer.answers.memory_breakdown import memory
-
     said = asked.named("device", "config_format", "stack", "loss", "weight_dtype", "memory_utilization")
-    found = memory(asked.source(), **said, **asked.workload)
+    found = sizer.memory(asked.source(), **said, **asked.workload)
     asked.answer(found)
     if not found.memory.fits:
         raise SystemExit(1)
@@ -60,10 +57,8 @@ def deploy(asked: Asked) -> None:
 
     Exit status: 0 if no engine refuses it, 1 if one does, 2 for what cannot be read.
     """
-    from sizer.answers.deploy import deploy
-
     said = asked.named("tp", "ep", "device", "engines", "config_format")
-    found = deploy(asked.source(), recipe=asked.runs_in, **said)
+    found = sizer.deploy(asked.source(), recipe=asked.runs_in, **said)
     asked.answer(found)
     if not found.ok:
         raise SystemExit(1)
@@ -83,7 +78,6 @@ def plan(asked: Asked) -> None:
     Serving: t, p, e and d by throughput, within --ttft and --tpot; --sequence is the tokens of a prompt (1024),
     --context those with its output (twice as many).
     """
-    from sizer.answers.plan import plan_config
     from sizer.documents.plan import best_text
 
     served = asked.workload.get("phase") == "decode"
@@ -92,7 +86,7 @@ def plan(asked: Asked) -> None:
     said = asked.named("device", "stack", "tokens", "price", "engine", "ttft", "tpot", "memory_utilization")
     said |= asked.named("drafted", "acceptance", "top", "config_format")
     with working("pricing splits", "the answer is of those, the same command prices all") as tell:
-        found = plan_config(
+        found = sizer.plan(
             asked.source(), progress=lambda done, of, best: tell(done, of, best_text(best)), **said, **asked.workload
         )
     asked.answer(found, " --phase decode" * served)
@@ -104,13 +98,11 @@ def mfu(asked: Asked) -> None:
 
     --gpus and --global-batch are needed; --explain asks for the layout (--microbatch, --tp, --pp, --zero) too.
     """
-    from sizer.answers.mfu import mfu
-
     model = [] if asked.config is not None or asked.params is not None else ["CONFIG (or --params 8B)"]
     _demand(asked, *model, "--gpus 64", "--global-batch 1024", "--step-time 12.7")
     config = None if asked.config is None else asked.source()
     said = asked.named("params", "device", "explain", "stack", "config_format")
-    found = mfu(config, step_time=_times(asked.step_time), **said, **asked.workload)
+    found = sizer.mfu(config, step_time=_times(asked.step_time), **said, **asked.workload)
     asked.answer(found)
 
 

@@ -30,7 +30,6 @@ _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_s
 _PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
 #: Tokens of a chunk in which Mamba's scan runs: MambaMixer's default.
 MAMBA_CHUNK = 128
-_KNOWN = "MG*+-E"
 _STRANGE = {"D": "sparse attention"}
 
 
@@ -108,10 +107,9 @@ def _gpt(fields: Fields) -> Noted:
     pattern, depths = pattern_of(fields)
     if pattern:
         fields.ignore("num_layers", "mtp_num_layers")
-        dense = mlp(fields) if "-" in "".join((pattern, *depths)) else None
-        parts = {"*": attention(fields), "-": dense, "E": mixture(fields)}
-        blocks = hybrid_blocks(fields, pattern, parts, common)
-        predicted = [predicting(hybrid_blocks(fields, depth, parts, common), hidden) for depth in depths]
+        attention(fields), mixture(fields)  # a pattern without them may come with their arguments
+        blocks = hybrid_blocks(fields, pattern, common)
+        predicted = [predicting(hybrid_blocks(fields, depth, common), hidden) for depth in depths]
     else:
         blocks = _layers(fields, hidden, common)
         predicted = [predicting(blocks[-1:], hidden)] * fields.count("mtp_num_layers")
@@ -139,7 +137,7 @@ def _layers(fields: Fields, hidden: int, common: Values) -> list[Block]:
             "linear_attention_freq",
         )
         recurrent = _layer_flags(fields, "linear_attention_freq", layers, _last_of_each)
-        mixer = gated_delta(fields, common["norm_weights"])
+        mixer = gated_delta(fields)
     cores = {flag: attention(fields, windowed=flag) for flag in sorted(set(windowed))}
     moe = mixture(fields)
     mlps = {flag: (moe if flag else None) or mlp(fields) for flag in set(sparse)}
@@ -177,24 +175,19 @@ def pattern_of(fields: Fields) -> tuple[str, Names]:
     return main.replace("|", ""), tuple(depths)
 
 
-def hybrid_blocks(fields: Fields, pattern: str, parts: Values, common: Values) -> list[Block]:
-    """A block for each letter; ``parts``: what the letters of attention, MLP and experts stand for."""
-    strange = dict.fromkeys(kind for kind in pattern if kind not in _KNOWN)
+def hybrid_blocks(fields: Fields, pattern: str, common: Values) -> list[Block]:
+    """A block of one part for each letter."""
+    strange = dict.fromkeys(kind for kind in pattern if kind not in _PARTS)
     if strange or not pattern:
         kinds = ", ".join(_STRANGE.get(kind, repr(kind)) for kind in strange)
         raise fields.error(f"has no formula here: {kinds or 'no'} layers", *_PATTERNS)
-    made = {letter: _block(fields, letter, parts, common) for letter in dict.fromkeys(pattern)}
+    without = "E" in pattern and mixture(fields) is None
+    fields.refuse(without, "expected num_experts: the pattern has layers of experts", "num_experts")
+    made = {}
+    for letter in set(pattern):
+        name, read = _PARTS[letter]
+        made[letter] = Block(**{"attention": None, "mlp": None, name: read(fields)}, norms=1, **common)
     return [made[letter] for letter in pattern]
-
-
-def _block(fields: Fields, letter: str, parts: Values, common: Values) -> Block:
-    if letter in "MG":
-        mixer = mamba_layer(fields) if letter == "M" else gated_delta(fields, common["norm_weights"])
-        return Block(None, None, mixer=mixer, norms=1, **common)
-    if letter in "*+":
-        return Block(parts["*"], None, norms=1, **common)
-    fields.refuse(parts[letter] is None, "expected num_experts: the pattern has layers of experts", "num_experts")
-    return Block(None, parts[letter], norms=1, **common)
 
 
 def mamba_layer(fields: Fields) -> RecurrentShape:
@@ -210,13 +203,13 @@ def mamba_layer(fields: Fields) -> RecurrentShape:
     return made(fields)(0)
 
 
-def gated_delta(fields: Fields, norm_weights: int) -> RecurrentShape:
+def gated_delta(fields: Fields) -> RecurrentShape:
     """A gated delta net by Megatron's ``linear_`` arguments."""
     names = {"heads": "num_value_heads", "groups": "num_key_heads", "head_dim": "value_head_dim"}
     names |= {"state": "key_head_dim", "conv": "conv_kernel_dim"}
     sizes = {ours: fields.integer(f"linear_{key}") for ours, key in names.items()}
     made = recurrence(kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(fields)(0)
-    return replace(made, norm=norm_weights * made.head_dim)
+    return replace(made, norm=norm_weights(fields) * made.head_dim)
 
 
 def predicting(blocks: list[Block], hidden: int) -> list[Block]:
@@ -317,6 +310,17 @@ def mixture(fields: Fields) -> MoeShape | None:
         shared_gate=bool(shared) and fields.flag("moe_shared_expert_gate"),
         latent=fields.optional("moe_latent_size"),
     )
+
+
+#: A pattern's letters -> what a layer is of, and who reads it.
+_PARTS: Values = {
+    "M": ("mixer", mamba_layer),
+    "G": ("mixer", gated_delta),
+    "*": ("attention", attention),
+    "+": ("attention", attention),
+    "-": ("mlp", mlp),
+    "E": ("mlp", mixture),
+}
 
 
 def bias_linear(fields: Fields) -> bool:
