@@ -264,3 +264,13 @@ def test_a_comparison_of_what_neither_version_can_run_is_refused() -> None:
     with pytest.raises(InputError, match="e = 16: expected a divisor of the 8 experts"):
         sizer.diff(mixtral, mixtral, e=16)
     assert sizer.diff(mixtral, mixtral, e=8).ok
+
+
+@pytest.mark.parametrize(("model", "t", "d"), [("microsoft/phi-4", 4, 2), ("Qwen/Qwen2.5-7B", 8, 1)])
+def test_ranks_that_cannot_run_are_one_error_and_what_is_offered_fills_the_devices(model: str, t: int, d: int) -> None:
+    said = {"device": "h100-sxm", "gpus": 8, "b": 1, "s": 4096}
+    (error,) = [found for found in sizer.check(model, t=t, d=d, **said).findings if found.severity == "error"]
+    (change, *_) = changes(error)
+    assert list(change.values()) == [t // 2, 2 * d]
+    offered = sizer.check(model, t=t // 2, d=2 * d, **said)
+    assert not {"SZ105", "SZ115", "SZ120"} & {found.code for found in offered.findings}

@@ -25,7 +25,7 @@ from shapes.workload import WORKLOAD_FIELDS, Workload
 from sizer.checking.findings import SEVERITIES, Change, PricedFinding, PricedSuggestion, Severity
 from sizer.checking.project import Suppression
 from sizer.rules import RULES
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion
+from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion, within
 from sizer.rules.dimensions import ALTERNATIVES
 from sizer.subject import Subject, resized_subject, run_on
 
@@ -154,7 +154,8 @@ class Proposals:
 def propose(subject: Subject, device: Device, suppression: Suppression | None = None) -> Proposals:
     """Run every rule once; suppressed ones only for what a suggestion may find broken already."""
     asked, suppression = subject.asked or subject.workload, suppression or Suppression()
-    unsplit = subject.workload if subject.asked is not None else None
+    # Without its ranks the number of devices no longer comes out, which is not a finding (SZ120).
+    unsplit = replace(subject.workload, gpus=None) if subject.asked is not None else None
     subject = _on_device(run_on(subject, device), device)
     # One attention factor where the subject has one head dimension that suggestions may change.
     dims = {op.head_dim for op in subject.operators if isinstance(op, Attention)}
@@ -289,7 +290,8 @@ def grade(
     what the subject itself breaks.
     """
     offers = []
-    for suggestion in finding.suggestions:
+    for suggested in finding.suggestions:
+        suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
         by = own if of_dimensions(suggestion.change) else predicted
         offer = price_offer(suggestion, subject, by, broken, finding.at_most_s)
         # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.

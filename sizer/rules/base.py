@@ -47,6 +47,14 @@ def suggest(name: str, values: Iterable[int], note: str = "") -> Suggestions:
     return tuple(Suggestion({name: value}, note) for value in values)
 
 
+def within(workload: Workload, change: Mapping[str, Any]) -> dict[str, Any]:
+    """``change`` of ranks with the data-parallel ones that the given devices leave, where they come out."""
+    ranks = math.prod(change.get(key, getattr(workload, key)) for key in ("t", "p", "cp"))
+    if workload.gpus is None or {"t", "p", "cp"}.isdisjoint(change) or workload.gpus % ranks:
+        return {**change}
+    return {**change, "d": workload.gpus // ranks}
+
+
 @frozen
 class Finding:
     """What a rule found, before pricing.

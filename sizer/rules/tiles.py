@@ -167,7 +167,9 @@ def attention_occupancy(context: Context) -> Answer:
     )
     suggestions = larger_microbatch(context, workload.b * -(-units // blocks))
     suggestions += suggest("t", [workload.t // 2][: workload.t - 1])
-    return [Finding("b", workload.b, message, suggestions)]
+    spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, Attention))
+    idle_s = spent * (1 - blocks / units) * workload.accumulation
+    return [Finding("b", workload.b, message, suggestions, at_most_s=idle_s)]
 
 
 #: Times the tokens at which a projection's FLOPs a byte no longer grow.

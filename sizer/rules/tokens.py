@@ -26,6 +26,7 @@ from sizer.rules.base import (
     neighbours,
     rule,
     suggest,
+    within,
 )
 
 
@@ -219,7 +220,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     smallest = smallest_tp(model, whole, context.room_bytes, largest=t, implementation=context.implementation)
     if smallest is None or smallest >= t:
         return []
-    split = _within(whole, {"t": smallest}) or {"t": smallest}
+    split = within(whole, {"t": smallest})
     needed = context.memory(**split, sequence_parallel=False).total_bytes
     note = f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
     message = f"tensor parallelism of {t} where {smallest} fits in memory"
@@ -480,16 +481,9 @@ def _wider(model: ModelShape, workload: Workload, domain: int) -> Iterator[Chang
     shards = [{"t": degree} for degree in DEGREES if workload.t < degree <= domain]
     pipelines = [{"p": degree} for degree in DEGREES if degree > workload.p and model.layers % degree == 0]
     for split in (*shards, *pipelines):
-        if (wider := _within(workload, split)) is not None:
+        wider = within(workload, split)
+        if "d" in wider or workload.gpus is None:
             yield wider
-
-
-def _within(workload: Workload, split: dict[str, int]) -> Change | None:
-    """``split`` with the data-parallel ranks that the given devices leave; None where they do not."""
-    if workload.gpus is None:
-        return {**split}
-    ranks = split.get("t", workload.t) * split.get("p", workload.p) * workload.cp
-    return {**split, "d": workload.gpus // ranks} if workload.gpus % ranks == 0 else None
 
 
 def _total(context: Context, change: Mapping[str, Any]) -> int | None:
