@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import AsJson, Named, Names, Values, frozen
+from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content
 
@@ -121,14 +121,8 @@ MOST_RANKS = 2**20
 # [r, in] and B [out, r]; QLoRA (Dettmers et al. 2305.14314) keeps W in 4 bits.
 #: full: every weight; lora, qlora: adapters added to a frozen base.
 METHODS = ("full", "lora", "qlora")
-#: Bytes of a frozen matrix's element. nf4: 4 bits, with double quantisation an 8-bit constant for each 64 and an fp32
-#: one for 256 of those (QLoRA, section 3: 0.127 bits a parameter). int8: bitsandbytes' LLM.int8(), with which each
-#: row has an fp32 scale. -16: what is not quantised, embeddings, head and vectors, stays in 16 bits, as TRL
-#: and LLaMA-Factory have it; else it is in fp32, and with it the hidden states: peft's prepare_model_for_kbit_training.
-#: fp8: as Transformer Engine keeps a matrix and multiplies it. release: each matrix as a quantised release has it, the
-#: rest in 16 bits.
-BASES = {"bf16": 2.0, "fp8": 1.0, "int8": 1.0, "nf4": 0.5 + 1 / 64 + 4 / (64 * 256)}
-BASES |= {f"{name}-16": BASES[name] for name in ("int8", "nf4")} | {"release": 2.0}
+#: Bytes of a frozen matrix's element (shapes/data/models.toml).
+BASES: Numbers = content(DATA / "models.toml")["bases"]
 
 
 class Option(NamedTuple):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError, one_of
-from shapes.frozen import Named, Names, Sizes, frozen, replace
+from shapes.frozen import Named, Names, Numbers, Sizes, frozen, replace
 from shapes.memory.modules import buffer_bytes, layer_tape
 from shapes.memory.moments import Component, Gradients, Recipe, Step, communication, microbatches_of, training
 from shapes.model import (
@@ -28,6 +28,7 @@ from shapes.model.stages import STAGES, Stage, check_finetune
 from shapes.operators import image_workloads, sequence_length
 from shapes.operators.cores import cached_numbers, is_sparse, state_bytes
 from shapes.operators.parallel import check_split
+from shapes.toml_table import DATA, content
 from shapes.workload import LOSSES, Implementation, Loss, Workload
 
 GIB = 2**30
@@ -44,8 +45,8 @@ DISTRIBUTED_BYTES = GIB
 #: Of the last segments of the caching allocator's two pools, of 20 and 2 MiB (c10/cuda/CUDACachingAllocator.cpp,
 #: kLargeBuffer and kSmallBuffer), half is free, as likely as not.
 OPEN_SEGMENTS = 11 * 2**20
-#: Bytes of an element with its share of a block's scale. int4: 16 bits for each group of 128 (GPTQ, AWQ).
-STORED = {"int4": 0.5 + 2 / 128, "nvfp4": 0.5 + 1 / 16, "mxfp4": 0.5 + 1 / 32, "mxfp8": 1 + 1 / 32}
+#: Bytes of an element with its share of a block's scale.
+STORED: Numbers = content(DATA / "models.toml")["stored"]
 WEIGHT_DTYPES: Names = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4")
 
 

@@ -359,17 +359,12 @@ class _Forward:
 
     def projected(self, attention: Attention, linears: Linears, tensors: dict[str, Tensor]) -> None:
         """Add queries, keys and values, and a gate on the output, to ``tensors``."""
-        rows, e, (heads, kv_heads) = self.sizes.rows, self.sizes.element, attention.on_shard(self.t)
-        q, k, v = (
-            rows * heads * attention.head_dim,
-            rows * kv_heads * attention.head_dim,
-            rows * kv_heads * attention.v_dim,
-        )
+        rows, (heads, kv_heads), numbers = self.sizes.rows, attention.on_shard(self.t), self.core(attention)
         width = attention.head_dim if attention.qk_norm == "head" else 0
         runs = self.products(linears) | {
-            "q_norm": partial(self.norm, n=q, width=width),
-            "k_norm": partial(self.norm, n=k, width=width),
-            "v_norm": partial(self.norm, n=v, width=attention.v_dim),
+            "q_norm": partial(self.norm, n=rows * heads * attention.head_dim, width=width),
+            "k_norm": partial(self.norm, n=rows * kv_heads * attention.head_dim, width=width),
+            "v_norm": partial(self.norm, n=rows * kv_heads * attention.v_dim, width=attention.v_dim),
         }
         words = {
             "gated": attention.gate == "queries",
@@ -380,17 +375,11 @@ class _Forward:
             "q-lora": attention.q_lora_rank is not None,
         }
         runs["q_a_norm"] = partial(self.norm, n=rows * (attention.q_lora_rank or 0))
-        numbers = {
-            "q_bytes": q * e,
-            "k_bytes": k * e,
-            "v_bytes": v * e,
-            "gate_bytes": rows * heads * attention.v_dim * e,
-        }
         modules = {"one": "one-key-product", "borrowed": "borrowed-keys"}
         module = modules.get(attention.keys_values, "one-product" if "qkv_proj" in runs else "three-products")
         if isinstance(attention, MlaShape):
             rank = attention.kv_lora_rank
-            module, numbers["latent_bytes"] = "latent-up", rows * rank * e
+            module, numbers["latent"] = "latent-up", rank
             runs["kv_a_norm"] = partial(self.norm, n=rows * rank)
             self.play("latent", tensors, words, runs, **numbers)
         with self.marked("mla_up_proj" if module == "latent-up" else ""):
@@ -409,8 +398,7 @@ class _Forward:
         rows, e, s = self.sizes.rows, self.sizes.element, self.sizes.s
         heads, (_, head_dim, v_dim, latent) = attention.on_shard(self.t)[0], core_sizes(attention, self.t)
         entries, keys, _ = attended(attention, s, s)
-        numbers = {"q_bytes": rows * heads * head_dim * e, "k_bytes": rows * head_dim * e, "absorbed": 0}
-        numbers["gate_bytes"] = inner = rows * heads * attention.v_dim * e
+        numbers = {"heads": heads, "kv_heads": 1, "head_dim": head_dim, "v_dim": v_dim, "out_dim": attention.v_dim}
         words = {"latent": latent, "absorbed": isinstance(attention, MlaShape), "compressed": entries > s}
         words["gated"] = attention.gate == "queries"
         runs = self.products(linears)
@@ -421,15 +409,14 @@ class _Forward:
             module = "shared-key"
             if isinstance(attention, MlaShape):
                 module, normed["kv_a_norm"] = "absorbed-latent", attention.kv_lora_rank
-                numbers["latent_bytes"] = rows * attention.kv_lora_rank * e
+                numbers["latent"] = attention.kv_lora_rank
                 numbers["absorbed"] = heads * (attention.qk_nope_head_dim + attention.v_dim) * v_dim
             runs |= {name: partial(self.norm, n=rows * width) for name, width in normed.items()}
             self.play(module, tensors, words, runs, keys=rows * entries // s * head_dim * e, **numbers)
             tensors.setdefault("v", tensors["k"])
         choice = 4 * rows * keys if attention.indexer else 0
-        sizes = {"heads": heads, "v_dim": v_dim, "choice": choice, "inner": inner}
         with self.marked("core_attn"):
-            return self.play("sparse-core", tensors, words, **sizes)
+            return self.play("sparse-core", tensors, words, choice=choice, **numbers)
 
     def flash(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         sizes, workload, (heads, kv_heads) = self.sizes, self.workload, attention.on_shard(self.t)
@@ -446,9 +433,9 @@ class _Forward:
         return self.play("flash", tensors, {"repeated": repeated}, bias=bias, **numbers)
 
     def core(self, attention: Attention) -> dict[str, int]:
-        heads, _ = attention.on_shard(self.t)
+        heads, kv_heads = attention.on_shard(self.t)
         batch = self.workload.b * heads
-        sizes = {"heads": heads, "head_dim": attention.head_dim, "v_dim": attention.v_dim}
+        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": attention.head_dim, "v_dim": attention.v_dim}
         return sizes | {"batch": batch, "square": batch * self.sizes.s**2}
 
     def eager(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
