@@ -456,13 +456,15 @@ class Recurrence(NamedTuple):
     """``parts``: what the input is projected to; ``convolved``: those that the short convolution runs over.
 
     ``vectors``: learned vectors but the convolution and the norm, with the fields whose product is their length.
-    ``products``: those of one chunk (none: the scan is bound by memory, or there is none).
+    ``products``: those of one chunk (none: the scan is bound by memory, or there is none). ``named``: the sizes that
+    rules judge, by their fields.
     """
 
     parts: Sequence[str]
     convolved: Sequence[str]
     vectors: Mapping[str, Sequence[str]]
     products: Sequence[ChunkProduct]
+    named: Mapping[str, str]
 
 
 RecurrenceKind = Literal["mamba", "mamba2", "gated_delta", "kda", "lightning", "short_conv"]
@@ -472,10 +474,8 @@ RecurrenceKind = Literal["mamba", "mamba2", "gated_delta", "kda", "lightning", "
 def recurrences() -> Mapping[str, Recurrence]:
     """What each kind is made of, by its paper: shapes/data/recurrences.toml."""
     tables = content(DATA / "recurrences.toml")
-    return {
-        kind: Recurrence(**table, products=tables["products"].get(tables["scans"].get(kind), ()))
-        for kind, table in tables["kinds"].items()
-    }
+    forms, scans = tables["forms"], tables["scans"]
+    return {kind: Recurrence(**table, **forms[scans[kind]]) for kind, table in tables["kinds"].items()}
 
 
 @frozen
@@ -523,16 +523,7 @@ class RecurrentShape:
     @property
     def sizes(self) -> dict[str, int]:
         """Sizes that rules judge its kernels and its split by, by the rules' names."""
-        if self.kind in ("gated_delta", "kda"):
-            return {
-                "linear_value_heads": self.heads,
-                "linear_key_heads": self.groups,
-                "linear_key_dim": self.state,
-                "chunk": self.chunk,
-            }
-        if self.form.products:
-            return {"state_heads": self.heads, "state_groups": self.groups, "chunk": self.chunk}
-        return {}
+        return {name: getattr(self, field) for name, field in self.form.named.items()}
 
     def units(self, part: str) -> tuple[int, int]:
         """(whole units that tensor parallelism does not cut, channels of one) of a part of the projections."""
