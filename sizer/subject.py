@@ -166,6 +166,8 @@ def read_subject(
 
 
 def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | None, *, nearest: bool) -> Subject:
+    if own := reading.rounds.get(workload.get("phase", "")):
+        reading = replace(reading, workload=own)
     model, released = as_it_runs(reading.model, workload, reading.workload)
     settled = settle_workload(replace(reading, model=model), workload)
     # Experts asked of a model that has none are a mistake, not a shape: no rule says it.

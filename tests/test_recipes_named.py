@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+import sizer
 from shapes.errors import InputError
 from sizer.readers import NoModel, read_config
 
@@ -276,3 +277,86 @@ def test_lora_is_read_as_programs_spell_it_and_a_rank_that_they_leave_out_is_tol
     assert found.workload.get("lora_rank") == rank
     assert found.workload.get("finetune") == ("lora" if rank else None)
     assert any("LoRA without a rank" in note for note in found.notes) is told
+
+
+#: Recipes of reinforcement learning that say a round of 1,024 tokens of prompt and 3,072 new ones.
+ROUNDS = {
+    "verl": f"""data: {{max_prompt_length: 1024, max_response_length: 3072, train_batch_size: 64}}
+actor_rollout_ref:
+  model: {{path: {QWEN}}}
+  actor: {{use_kl_loss: true, ppo_micro_batch_size_per_gpu: 2}}
+  rollout: {{n: 8, tensor_model_parallel_size: 2}}
+trainer: {{n_gpus_per_node: 8, nnodes: 2}}""",
+    "easyr1": f"""data: {{max_prompt_length: 1024, max_response_length: 3072, rollout_batch_size: 64}}
+worker:
+  actor: {{model: {{model_path: {QWEN}}}, micro_batch_size_per_device_for_update: 2}}
+  rollout: {{n: 8, tensor_parallel_size: 2}}
+trainer: {{n_gpus_per_node: 8, nnodes: 2}}""",
+    "nemo_rl": f"""policy:
+  {{model_name: {QWEN}, max_total_sequence_length: 4096, train_micro_batch_size: 2,
+    generation: {{max_new_tokens: 3072, vllm_cfg: {{tensor_parallel_size: 2}}}}}}
+grpo: {{num_prompts_per_step: 64, num_generations_per_prompt: 8}}
+cluster: {{gpus_per_node: 8, num_nodes: 2}}""",
+    "openrlhf": f"""pretrain: {QWEN}
+prompt_max_len: 1024
+generate_max_len: 3072
+rollout_batch_size: 64
+n_samples_per_prompt: 8
+vllm_num_engines: 8
+vllm_tensor_parallel_size: 2
+micro_train_batch_size: 2""",
+    "slime": f"""hf_checkpoint: {QWEN}
+rollout_max_prompt_len: 1024
+rollout_max_response_len: 3072
+rollout_batch_size: 64
+n_samples_per_prompt: 8
+rollout_num_gpus_per_engine: 2
+actor_num_nodes: 2
+actor_num_gpus_per_node: 8
+micro_batch_size: 2""",
+    "skyrl": f"""trainer:
+  {{policy: {{model: {{path: {QWEN}}}}}, train_batch_size: 64, micro_train_batch_size_per_gpu: 2}}
+generator:
+  {{max_input_length: 1024, sampling_params: {{max_generate_length: 3072}}, n_samples_per_prompt: 8,
+    num_inference_engines: 8, inference_engine_tensor_parallel_size: 2}}""",
+}
+
+
+@pytest.mark.parametrize("name", ROUNDS)
+def test_a_recipe_of_reinforcement_learning_answers_each_workload_with_its_share(name: str, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(ROUNDS[name], "utf-8")
+    train, decode, prefill = sizer.check(file), sizer.check(file, phase="decode"), sizer.check(file, phase="prefill")
+    # 64 prompts x 8 answers on 8 engines of 2 devices: 64 requests at once in each.
+    assert (decode.workload.t, decode.workload.b, decode.workload.context) == (2, 64, 4096)
+    assert (train.workload.b, train.workload.s, prefill.workload.s) == (2, 4096, 4096)
+    assert train.step_s
+    assert decode.step_s
+    assert prefill.step_s
+    passes = 1 if name == "slime" else 2
+    took = (
+        train.step_s / 2,
+        decode.step_s * 2 / 64 * 3072,
+        prefill.step_s / prefill.workload.b * passes,
+    )
+    training, rollouts, forward = (f"{one / sum(took):.0%}" for one in took)
+    told = next(note for note in train.model.notes if "of a round's device time" in note)
+    assert told.endswith(
+        f"4,096 tokens, 3,072 of them new, this training is {training}, rollouts {rollouts}, "
+        f"forward passes ({passes}) {forward}"
+    )
+    assert not any("of a round's" in note for note in decode.model.notes)
+
+
+@pytest.mark.parametrize("length", ["$LENGTH", "0", "-1", "[1]", "null"])
+def test_a_recipe_that_does_not_hold_its_lengths_has_no_shares(length: str, tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(ROUNDS["verl"].replace("max_response_length: 3072", f"max_response_length: {length}"), "utf-8")
+    assert not any("of a round's device time" in note for note in sizer.check(file).model.notes)
+    assert sizer.check(file, phase="decode").workload.decode
+
+
+def test_a_rollouts_split_that_the_model_does_not_run_in_leaves_the_training_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(ROUNDS["verl"].replace("parallel_size: 2", "parallel_size: 3"), "utf-8")
+    assert not any("of a round's device time" in note for note in sizer.check(file).model.notes)

@@ -7,6 +7,7 @@ from dataclasses import field, replace
 
 from shapes.cost import attention_titles
 from shapes.device import DEFAULT_DEVICE, Device, load_device
+from shapes.errors import InputError
 from shapes.frozen import Named, Names, frozen
 from shapes.operators.types import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
@@ -92,7 +93,7 @@ def _report(proposals: Proposals, step: StepTime | None, findings: list[PricedFi
     mixed = _by_precision(proposals.step, device, step) if step and subject.workload.low_precision else ()
     return Report(
         path=subject.where,
-        model=replace(model, notes=(*model.notes, *mixed, *told)),
+        model=replace(model, notes=(*model.notes, *mixed, *told, *_round(subject, device, step))),
         workload=proposals.asked,
         device=device.name,
         step=step,
@@ -103,6 +104,28 @@ def _report(proposals: Proposals, step: StepTime | None, findings: list[PricedFi
         attention=attention_titles(subject.operators, device),
         stack=stack,
     )
+
+
+def _round(subject: Subject, device: Device, step: StepTime | None) -> Names:
+    """The shares of a round of reinforcement learning that ``step`` trains in, where its recipe says the lengths."""
+    own = subject.workload
+    share = subject.reading.rounds.get("share", {}) if subject.reading is not None and own.train else {}
+    if step is None or len(share) < 3:
+        return ()  # the file does not hold them
+    response, length, passes = share.values()
+    try:
+        others = [read_subject(subject.reading, phase=phase) for phase in ("decode", "prefill")]
+    except InputError:
+        return ()  # a split that the model does not run in
+    trained = step.seconds * own.t * own.p * own.cp / (own.b * own.accumulation * own.s)
+    decoded, passed = (
+        Pricer(device).step(one.operators).seconds * one.workload.t / (one.workload.b * one.workload.s)
+        for one in others
+    )
+    parts = (trained * length, decoded * response, passed * length * passes)
+    training, rollouts, forward = (f"{part / sum(parts):.0%}" for part in parts)
+    said = f"of a round's device time at {length:,} tokens, {response:,} of them new, this training is {training}"
+    return (f"{said}, rollouts {rollouts}, forward passes ({passes}) {forward}",)
 
 
 def _by_precision(step: Step, device: Device, told: StepTime) -> Names:

@@ -274,7 +274,8 @@ class Reading:
     of ``Workload`` that the file gives. ``longest``: the sequence to take where nobody says. ``notes``: what a person
     should know of how it was read. ``unread``: keys that matter, or that nobody knows, and were not read. ``asked``:
     the keys that the reader looked for. ``recognised``: no reader knows the type; its transformers class was recognised
-    and proven (shapes.trace.prove).
+    and proven (shapes.trace.prove). ``rounds``: of a recipe of reinforcement learning the workloads of its decoding and
+    its forward passes by phase, and under ``share`` the lengths of what a round runs.
     """
 
     model: ModelShape
@@ -288,6 +289,7 @@ class Reading:
     unread: tuple[Unread, ...] = ()
     asked: frozenset[str] = frozenset()
     recognised: bool = False
+    rounds: Named = field(default_factory=dict)
 
 
 def reading(fields: Fields, format_name: str, model: ModelShape, **said: Any) -> Reading:

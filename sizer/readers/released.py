@@ -13,7 +13,7 @@ from pathlib import Path
 from shapes.errors import InputError, refuse, shorten
 from shapes.model.resize import dimensions
 from shapes.program import install
-from sizer.readers.expressions import flat, with_settings_of
+from sizer.readers.expressions import expressed, flat, with_settings_of
 from sizer.readers.loading import beside, load_text, parse_mapping
 from sizer.readers.reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Unread, at, stated, table
 from sizer.readers.shell import unknown_in
@@ -128,11 +128,18 @@ def read_recipe(
         *reading.notes,
     )
     notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
-    workload = {**reading.workload, **degrees, **stated(phase=row.get("phase"))}
+    rounds = {key: _sizes(said, config) for key, said in row.get("rounds", {}).items()}
+    workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
     held = ((one, unknown_in(str(at(config, one)))) for one in (*row["names"], *row.get("degrees", ())))
     unread = (*reading.unread, *(Unread(one, what, changes=LACKS) for one, what in held if what))
-    reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread)
+    reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if row["names"] else reading
+
+
+def _sizes(said: Config, config: Config) -> Config:
+    """What expressions make of the numbers of a file, where that is at least 1."""
+    found, _ = expressed(said, flat(config), {}, ())
+    return {key: int(value) for key, value in found.items() if type(value) in (int, float) and value >= 1}
 
 
 def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: str) -> None:
