@@ -176,6 +176,10 @@ def test_everything_is_measured_in_its_time_and_every_suite_has_its_file(bench, 
     assert len(os.listdir(tmp_path / "out")) <= 8  # as many files as come back from a lent device
     assert len(json.loads((tmp_path / "out" / "all.summary.json").read_text())) == 6
     assert "misalignment: " in result.output
+    assert re.findall(r"^sizer: (exhaustive|racing): .*% sure that none", result.output, re.MULTILINE) == [
+        "exhaustive",
+        "racing",
+    ]
     plan = bench("all", "--dry-run")
     assert plan.exit_code == 0
     assert plan.output.startswith("swiglu-4096: 202 jobs, ")
@@ -196,6 +200,7 @@ def test_without_click_the_program_measures_everything_and_knows_no_other_comman
 
     result = run("bench", "all", "--minutes", "0.02", "--out", str(tmp_path / "out"), "--device", "cpu")
     assert re.fullmatch(r"(sizer: .*\n)+", result.stderr), result.stderr
+    assert "sizer: exhaustive against racing: " in result.stderr  # which scipy is needed for
     assert result.returncode in (0, 1)  # so short a time does not end the self-test everywhere
     assert len(os.listdir(tmp_path / "out")) <= 8
     assert run("check", "config.json").returncode == 2

@@ -28,8 +28,9 @@ HARNESS_VERSION = 1
 #: How a device is loaded while it is timed, where nothing else is asked for.
 BURST = "burst"
 
-#: What is read of NVML, and how.
-_NVML = content(DATA / "timing.toml")["nvml"]
+
+#: What is read of NVML and of which packages.
+TIMING = content(DATA / "timing.toml")
 
 
 @frozen
@@ -129,9 +130,9 @@ def read_environment(backend: Backend) -> Environment:
 def _packages() -> dict[str, str]:
     """Versions of installed kernel libraries."""
     found = {}
-    for name in ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cublas-cu13", "flash-attn", "triton"):
+    for package, name in TIMING["packages"].items():
         with contextlib.suppress(metadata.PackageNotFoundError):
-            found["cublas" if "cublas" in name else name] = metadata.version(name)
+            found[name] = metadata.version(package)
     return found
 
 
@@ -177,7 +178,7 @@ def _readings(nvml: Any, uuid: str) -> Values:
     if nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(card)):
         return {}
     found: Values = {}
-    for key, function, *which in _NVML["readings"]:
+    for key, function, *which in TIMING["nvml"]["readings"]:
         value = ctypes.c_uint64()  # 32 bits of it, but for the reasons
         if not getattr(nvml, function, lambda *_: 1)(card, *which, ctypes.byref(value)):
             found[key] = round(value.value / 1000, 1) if key.startswith("power") else value.value
@@ -192,8 +193,8 @@ def clocks(environment: Environment) -> Values:
     nvml = _nvml()
     found = _readings(nvml, environment.uuid) if nvml is not None and environment.uuid else {}
     if (bits := found.get("throttle")) is not None:
-        named = [name for name, bit in _NVML["throttles"].items() if bits & bit]
-        found |= {"throttle": named, "power_capped": int(bool(bits & _NVML["power_cap"]))}
+        named = [name for name, bit in TIMING["nvml"]["throttles"].items() if bits & bit]
+        found |= {"throttle": named, "power_capped": int(bool(bits & TIMING["nvml"]["power_cap"]))}
     return found
 
 

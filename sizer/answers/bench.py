@@ -8,10 +8,11 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from shapes.cost import predict
 from shapes.device import Device
@@ -37,10 +38,11 @@ from sizer.subject import Subject
 #: What ``--op`` knows; settings of ``--sustained``; what ``--phase`` asks for: directions of parts, products' layouts.
 OPS, SUSTAINED, DIRECTIONS, LAYOUTS = content(Path(__file__).with_name("bench.toml")).values()
 
-#: What `bench all` measures, the suite that is worth most a second first; the share of its time that is kept for
-#: writing; and how much smaller everything is on a processor, where it only shows that the command works.
+#: What `bench all` measures, the suite that is worth most a second first; the shares of its time that are kept for
+#: writing, and for a search for the width that the ML Engineering book starts from, by brute force and by racing; and
+#: how much smaller everything is on a processor, where it only shows that the command works.
 ALL = ("swiglu-4096", "control", "layers", "attention-heads", "misalignment", "mamf")
-RESERVE, ON_A_CPU = 0.05, 0.02
+RESERVE, RACED, BOOK, ON_A_CPU = 0.05, 0.08, 4096, 0.02
 
 #: A file of rows is followed by another beyond this many bytes.
 ROLL_BYTES = 8 * 2**20
@@ -55,7 +57,7 @@ def local_executor(device: str | None, settings: Settings | None, say: Callable[
 
 def every_suite() -> list[Path]:
     """Those of the working tree."""
-    folder = Path(__file__).parents[2] / "reports" / "suites"
+    folder = Path(__file__).parents[2] / "reports/suites"
     refuse(not folder.is_dir(), "expected a working tree of sizer's, where the suites are", "bench all", str(folder))
     return [folder / f"{name}.toml" for name in ALL]
 
@@ -129,10 +131,6 @@ class Table:
     environment: Environment
     notes: Names = ()
 
-    @property
-    def measurements(self) -> tuple[Measurement, ...]:
-        return tuple(self.sweep.results.values())
-
 
 @frozen
 class Group:
@@ -152,7 +150,7 @@ class Bench(Printable):
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        return tuple(one for group in self.groups for part in group.parts for one in part.measurements)
+        return tuple(one for group in self.groups for part in group.parts for one in part.sweep.results.values())
 
     @property
     def failed(self) -> str:
@@ -217,7 +215,7 @@ class Bencher:
         return Group((self._table([(job, operator) for operator, job in jobs.items()], sweep, notes),))
 
     def everything(
-        self, paths: Sequence[Path], say: Callable[[str], None], shard: str | None
+        self, paths: Sequence[Path], say: Callable[[str], None], shard: str | None, device: str | None = None
     ) -> tuple[list[Group], bool]:
         """What `bench all` measures, and whether the self-test passed: a line for each check that did not."""
         start, limit_s = time.monotonic(), (self.time_limit_s or 0.0) * (1 - RESERVE)
@@ -225,9 +223,12 @@ class Bencher:
         for one in tested.checks:
             if one.passed is False:
                 say(f"self-test: {one.name}: {one.said}")
-        loaded = suites_of(paths, ON_A_CPU if self.executor.environment.cpu else 1.0, shard)
-        rest = replace(self, time_limit_s=max(0.0, limit_s - (time.monotonic() - start)))
-        return rest.suites(loaded, "" if shard else "all"), tested.passed
+        scale, race_s = ON_A_CPU if self.executor.environment.cpu else 1.0, RACED * limit_s
+        rest = replace(self, time_limit_s=max(0.0, limit_s - race_s - (time.monotonic() - start)))
+        groups = rest.suites(suites_of(paths, scale, shard), "" if shard else "all")
+        for line in race(round(BOOK * scale), race_s / 2, device) if not shard else ():
+            say(line)
+        return groups, tested.passed
 
     def suites(self, suites: Sequence[Suite], name: str = "") -> list[Group]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's.
@@ -296,6 +297,28 @@ class Bencher:
             "drift": None if sweep is None else asdict(sweep.drift),
             "elapsed_s": None if sweep is None else sweep.elapsed_s,
         }
+
+
+def race(hidden: int, each_s: float, device: str | None) -> Iterator[str]:
+    """The book's width by brute force and by racing, neither with the other's samples: a line each."""
+    try:
+        from sizer.searching import search
+        from sizer.searching.space import Limits
+
+        for how in ("exhaustive", "racing"):
+            with TemporaryDirectory() as folder:
+                found = search(
+                    h=hidden,
+                    gemm_only=True,
+                    limits=Limits(step=1),
+                    measure=InProcess(device),
+                    strategy=how,
+                    store=f"{folder}/s",
+                    time_limit_s=each_s,
+                )
+            yield f"{how}: {found.verdict}, in {found.elapsed_s:.0f} s; {found.notes[1]}"
+    except (ImportError, InputError) as error:
+        yield f"exhaustive against racing: {error}"
 
 
 class Rows(ExitStack):

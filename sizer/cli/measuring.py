@@ -104,16 +104,8 @@ def bench(asked: Asked) -> None:
 
 
 def _planned(asked: Asked, settings: Named) -> Planned:
-    usual = Settings()
-    return Planned(
-        {
-            one.name: (
-                ordered(list(one.jobs), usual.seed),
-                {"time_s": usual.time_s, **one.settings, **settings}["time_s"],
-            )
-            for one in _suites(asked)
-        }
-    )
+    usual = [(one, Settings(**{**one.settings, **settings})) for one in _suites(asked)]
+    return Planned({one.name: (ordered(list(one.jobs), its.seed), its.time_s) for one, its in usual})
 
 
 def _measure(asked: Asked, settings: Values, everything: bool) -> None:
@@ -128,7 +120,7 @@ def _measure(asked: Asked, settings: Values, everything: bool) -> None:
             tell, out = partial(_tell, told), asked.out and Path(asked.out)
             bencher = Bencher(executor, store, settings, tell, asked.time_limit, asked.fresh, out)
             if everything:
-                groups, passed = bencher.everything(asked.suite, say_line, asked.shard)
+                groups, passed = bencher.everything(asked.suite, say_line, asked.shard, asked.device)
             else:
                 groups, passed = _groups(bencher, asked), True
     answer = Bench(tuple(groups))
