@@ -210,13 +210,6 @@ class Overview:
     device: Device
 
 
-@frozen
-class Overviews:
-    """Those of one call, in the order the configurations were named."""
-
-    items: tuple[Overview, ...]
-
-
 def overview(subject: Subject, device: Device, report: Report) -> Overview:
     """``report`` is what the check of ``subject`` on ``device`` found."""
     counted = None

@@ -9,7 +9,6 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse
 from shapes.frozen import Names, frozen
-from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor
 from shapes.measure.jobs import ATTENTION, Job, MemoryBound
 from shapes.measure.record import Measurement
@@ -48,7 +47,7 @@ def check_measured(
         "decode",
         where=subject.where,
     )
-    target = device_at_hand(executor.environment, device) or load_device(device or DEFAULT_DEVICE)
+    target = device_to_measure(executor, device)
     proposals = propose(subject, target, suppression)
     costs = measured_costs(
         proposals.subject, proposals.changed_subjects(), executor, time_limit_s=time_limit_s, store=store
@@ -188,15 +187,16 @@ def _columns(operator: Elementwise, model: ModelShape, workload: Workload, *, ba
     return found.get(operator.what)
 
 
-def device_at_hand(environment: Environment, named: str | Device | None) -> Device | None:
-    """The device measured on, where it is known or ``named`` is a file of its own; None: unknown (a CPU).
+def device_to_measure(executor: Executor, named: str | Device | None) -> Device:
+    """The device whose limits and predictions go with measuring on ``executor``: its own, or that of a file ``named``.
 
-    InputError where another is named: its constants and limits are not those of what is timed.
+    The default's where neither is known (a CPU). InputError where another device is named: its constants and limits
+    are not those of what is timed.
     """
-    if isinstance(named, str) and named.endswith(".toml"):
-        return load_device(named)
-    here = environment.accelerator
-    wanted = load_device(named) if named is not None else None
-    if here is not None and wanted is not None and here.name != wanted.name:
+    environment, wanted = executor.environment, load_device(named or DEFAULT_DEVICE)
+    here, file = environment.accelerator, isinstance(named, str) and named.endswith(".toml")
+    if here is None or file:
+        return wanted
+    if named is not None and here.name != wanted.name:
         raise InputError(f"measuring is on {environment.device} ({here.name})", key="--device", value=wanted.name)
     return here

@@ -194,10 +194,10 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
     if not shown.reports and found.refused:
         return  # all that is to be said was
     if found.subjects:  # of each report that is shown all there is to see
-        from sizer.answers.operator_table import Overviews, overview
+        from sizer.answers.operator_table import overview
 
         seen = (overview(found.subjects[one.path], load_device(one.device), one) for one in shown.reports)
-        asked.answer(Overviews(tuple(seen)))
+        asked.answer(tuple(seen))
     elif shown.reports or asked.format_ != "text":
         asked.answer(shown)
 

@@ -38,7 +38,7 @@ from sizer.readers.loading import load_text
 from sizer.readers.reading import sentences
 
 if TYPE_CHECKING:
-    from sizer.answers.operator_table import Overview, Overviews
+    from sizer.answers.operator_table import Overview
     from sizer.readers.locate import Place
 
 #: Columns of CSV: a row a finding.
@@ -63,12 +63,12 @@ FIELDS = (
 COMPARED = 12
 
 
-def document(answer: Checked | Overviews) -> Document:
-    """With charts and operators where they were worked out (``Overviews``), else of the findings alone."""
+def document(answer: Checked | tuple[Overview, ...]) -> Document:
+    """With charts and operators where they were worked out (``Overview``), else of the findings alone."""
     if isinstance(answer, Checked):
         checked, seen = answer, cast("Sequence[Overview | None]", [None] * len(answer.reports))
     else:
-        checked, seen = Checked(tuple(one.report for one in answer.items)), answer.items
+        checked, seen = Checked(tuple(one.report for one in answer)), answer
     reports = checked.reports
     of_path = {report.path: [one for one in reports if one.path == report.path] for report in reports}
     several = {path: found for path, found in of_path.items() if len({one.device for one in found}) > 1}

@@ -215,7 +215,8 @@ def _source(
         )
     if measure is False:
         return _predicted(device, measuring), None
-    from sizer.searching.measuring import Measured, device_to_measure
+    from sizer.checking.measured import device_to_measure
+    from sizer.searching.measuring import Measured
 
     if measure is True:
         from shapes.measure import InProcess

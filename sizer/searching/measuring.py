@@ -1,7 +1,7 @@
 """Measured times of a space's candidates: what is timed of each, sampled as a strategy asks, kept in the store."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from math import exp, inf
 from statistics import NormalDist
@@ -10,7 +10,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.cost import Timing
-from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, one_of, refuse
 from shapes.frozen import Names, Sizes, frozen
 from shapes.measure.executor import NotMeasured, Prepared
@@ -22,7 +21,6 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
 from shapes.operators.types import Gemm, GroupedGemm
 from shapes.program import REQUESTS
 from shapes.workload import Workload
-from sizer.checking.measured import device_at_hand
 from sizer.searching.pricing import Progress, TimedCandidate, Times, rebuilt, timed_operators
 from sizer.searching.space import Objective, Space, whole_heads
 from sizer.searching.strategies import (
@@ -182,7 +180,8 @@ class Measured:
             replace(row[index], timing=_timing(outcome, index, self.confidence, name))
             for index in sorted(outcome.ratios)
         )
-        notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *_failures(outcome, row))
+        failures = (f"{_words(row[index])} was not measured ({why})" for index, why in outcome.failed.items())
+        notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *failures)
         return Times(seen, outcome.samples, notes)
 
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
@@ -198,18 +197,8 @@ class Measured:
         )
 
 
-def device_to_measure(executor: InProcess, named: str | Device | None) -> Device:
-    """The device whose limits and predictions go with measuring on ``executor``; the default's where it is unknown."""
-    return device_at_hand(executor.environment, named) or load_device(named or DEFAULT_DEVICE)
-
-
 def _told(progress: Progress, row: Sequence[TimedCandidate]) -> Callable[[int, int, int], None]:
     return lambda done, of, best: progress(done, of, _words(row[best]))
-
-
-def _failures(outcome: Outcome, row: Sequence[TimedCandidate]) -> Iterator[str]:
-    for index, reason in outcome.failed.items():
-        yield f"{_words(row[index])} was not measured ({reason})"
 
 
 def _words(one: TimedCandidate) -> str:
