@@ -116,6 +116,11 @@ class Subject:
         return "megatron" if megatron or named else None
 
     @property
+    def kept(self) -> Values:
+        """Options of ``shapes.memory.memory`` that the stack named and the file's framework decide."""
+        return {"implementation": self.implementation, "loss": self.stack.loss if "stack" in self.given else None}
+
+    @property
     def saved_by(self) -> Implementation:
         """Whose kernels save activations, of the split that was asked for."""
         return self.implementation or (self.asked or self.workload).saved_by

@@ -196,3 +196,10 @@ def test_logits_that_do_not_fit_name_a_fused_loss() -> None:
     report = sizer.check("google/gemma-3-12b-pt", gpus=64, zero=3, b=4, s=8192, checkpointing="full")
     (found,) = [one for one in report.findings if one.code == "SZ121"]
     assert "fused cross-entropy (SZ133)" in found.message
+
+
+@pytest.mark.parametrize("device", ["v100-sxm", "t4", "h100-sxm"])
+def test_muon_is_checked_on_devices_without_bf16(device: str) -> None:
+    report = sizer.check("openai-community/gpt2", device=device, dtype="fp16", optimizer="muon", b=1)
+    assert "SZ134" not in report.not_applicable
+    assert report.step is not None

@@ -23,6 +23,7 @@ from sizer.answers.mfu import (
     read_step_times,
     utilization,
 )
+from sizer.answers.plan import Plan
 from sizer.cli import main
 
 
@@ -279,3 +280,33 @@ def test_checkpointing_is_the_files_where_nobody_says(tmp_path: Path) -> None:
     assert [one.checkpointing for one in found.values()] == ["full", "full", "none"]
     steps = {said: one.explanation.predicted.seconds for said, one in found.items() if one.explanation is not None}
     assert steps["file"] == steps["full"] > steps["none"]
+
+
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_a_scripts_element_type_counts_in_every_command(tmp_path: Path, dtype: str) -> None:
+    path = tmp_path / "train.sh"
+    path.write_text(
+        f"torchrun --nproc_per_node 8 pretrain_gpt.py --{dtype} --num-layers 4 --hidden-size 1024 --vocab-size 32768 "
+        "--num-attention-heads 8 --seq-length 2048 --max-position-embeddings 2048 --micro-batch-size 1 "
+        "--global-batch-size 64\n"
+    )
+    found = sizer.mfu(str(path), step_time=1.0, gpus=8, global_batch=64, explain=True)
+    planned = sizer.plan(str(path), gpus=8, global_batch=64)
+    assert isinstance(planned, Plan)
+    assert (found.dtype, planned.candidates[0].workload.dtype) == (dtype, dtype)
+    assert found.explanation is not None
+    step = sizer.check(str(path)).step
+    assert step is not None
+    assert found.explanation.predicted.seconds == pytest.approx(step.seconds)
+
+
+@pytest.mark.parametrize(
+    "asked", [{"t": 8, "d": 1}, {"t": 2, "d": 4, "checkpointing": "full"}, {"p": 2, "d": 2, "cp": 2}]
+)
+def test_mfu_of_what_check_predicts_is_checks(asked: dict[str, Any]) -> None:
+    """Key/value heads that several ranks hold are computed by each, and are no more of the model's FLOPs."""
+    model = {"gpus": 8, "global_batch": 8, "b": 1, "s": 2048, **asked}
+    step = sizer.check("Qwen/Qwen2.5-3B", **model).step
+    assert step is not None
+    found = sizer.mfu("Qwen/Qwen2.5-3B", step_time=step.seconds, **model)
+    assert step.mfu == pytest.approx(found.rows[0].mfu, rel=1e-4)

@@ -214,3 +214,24 @@ def test_a_difference_the_other_way_round_is_the_inverse(
         len(back["findings_fixed"]),
         len(back["findings_added"]),
     )
+
+
+@relation(draws=6, config=models(), **SIZES, **DEGREES, stack=st.sampled_from(("megatron-core-te", "pytorch-ddp")))
+def test_check_memory_diff_and_mfu_answer_alike(
+    config: dict[str, Any], b: int, s: int, device: str, stack: str, **degrees: int
+) -> None:
+    config |= {"num_hidden_layers": 16, "intermediate_size": 11008, "num_attention_heads": 32, "num_key_value_heads": 2}
+    config |= {"hidden_size": 2048, "head_dim": 64}
+    ranks = degrees["t"] * degrees["p"] * degrees["cp"] * 2
+    asked: dict[str, Any] = {"b": b, "s": s, "device": device, "d": 2, "stack": stack, "gpus": ranks, **degrees}
+    asked["global_batch"] = 8 * b
+    report, counted = sizer.check(config, **asked), sizer.memory(config, **asked)
+    assert report.step is not None
+    (seen,) = sizer.diff(config, config, **asked).files[0].devices
+    assert seen.old is not None
+    assert (seen.old.step_s, seen.old.memory_bytes) == (report.step.seconds, counted.memory.total_bytes)
+    assert counted.times == () or counted.times[0] == report.step.seconds
+    found = sizer.mfu(config, step_time=report.step.seconds, explain=True, **asked)
+    assert found.explanation is not None
+    assert found.explanation.predicted.seconds == pytest.approx(report.step.seconds)
+    assert found.rows[0].mfu == pytest.approx(report.step.mfu, rel=1e-4)

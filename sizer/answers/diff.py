@@ -257,7 +257,7 @@ def _figures(proposals: Proposals, report: Report) -> Figures:
         step.high,
         step.mfu,
         rate,
-        memory(model, workload, device=device, implementation=subject.implementation).total_bytes,
+        memory(model, workload, device=device, **subject.kept).total_bytes,
     )
 
 

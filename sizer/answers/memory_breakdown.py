@@ -5,7 +5,7 @@ from typing import Any, NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import refuse
-from shapes.frozen import Names, Values, frozen, shown
+from shapes.frozen import Names, frozen, shown
 from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
@@ -156,8 +156,7 @@ def memory(
     """
     subject = read_subject(config, config_format=config_format, stack=stack, **workload)
     model, settled = subject.whole(), subject.workload
-    loss = subject.stack.loss if loss is None and stack is not None else loss
-    options: Values = {"loss": loss, "implementation": subject.implementation, "weight_dtype": weight_dtype}
+    options = subject.kept | {"weight_dtype": weight_dtype} | ({} if loss is None else {"loss": loss})
     check_batch(settled)
     refuse(
         weight_dtype and settled.train,

@@ -326,10 +326,9 @@ def mfu(
     of a log's (``read_step_times``), whose median counts. ``workload``: ``gpus`` and ``global_batch`` at least. With
     ``explain`` compared with the prediction of ``stack`` by the layout. InputError for what cannot be.
     """
-    # How a file stores its weights does not bind what was measured.
-    run = {"dtype": "bf16", **workload_fields(workload)}
+    run = workload_fields(workload)
     gpus, global_batch = (positive_int(run.get(key), key, maximum=2**31) for key in ("gpus", "global_batch"))
-    dtype, checkpointing, target = run["dtype"], run.get("checkpointing", "none"), load_device(device)
+    dtype, checkpointing, target = run.get("dtype", "bf16"), run.get("checkpointing", "none"), load_device(device)
     log, step_s = (step_time, step_time.median_s) if isinstance(step_time, StepTimes) else (None, step_time)
     positive_amounts(step_time=step_s)
     explanation = None
@@ -337,7 +336,7 @@ def mfu(
         # Counts are of a whole step, whose microbatch only its explanation asks for.
         run |= {} if explain else {"b": 1}
         subject = read_subject(config, config_format=config_format, stack=stack, **run)
-        s, checkpointing = subject.workload.s, subject.workload.checkpointing
+        s, dtype, checkpointing = subject.workload.s, subject.workload.dtype, subject.workload.checkpointing
         found = counts(subject.whole(), s, global_batch, checkpointing, subject.workload)
         if subject.workload.low_precision:
             found += (by_precision(found[0], subject.whole(), subject.workload, target),)

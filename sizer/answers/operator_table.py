@@ -215,7 +215,7 @@ def overview(subject: Subject, device: Device, report: Report) -> Overview:
     counted = None
     if subject.model is not None:
         try:
-            counted = memory(subject.model, subject.workload, device=device, implementation=subject.implementation)
+            counted = memory(subject.model, subject.workload, device=device, **subject.kept)
         except InputError:  # a split that it cannot be counted for: the check says which
             counted = None
     return Overview(report, ops_of_subject(subject, device), counted, device)

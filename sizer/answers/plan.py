@@ -307,7 +307,6 @@ def plan_config(
         subject = read_subject(config, config_format=config_format, phase=phase, context=context, **found)
         subject = run_on(subject, target)
         return plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top)
-    found.setdefault("dtype", "bf16")
     global_batch = positive_int(found.pop("global_batch", None), "global_batch", maximum=2**31)
     # Without a stack named memory is counted as `memory` and `check` count it for the same file.
     subject = read_subject(config, config_format=config_format, stack=stack, **found)
@@ -317,12 +316,12 @@ def plan_config(
         target,
         gpus=gpus,
         global_batch=global_batch,
-        base=replace(subject.workload, implementation=subject.implementation),
+        base=subject.workload,
         stack=default_stack(form, gpus > 1, subject.workload.compiled) if stack is None else stack,
         tokens=tokens,
         price=price,
         progress=progress,
-        loss=None if stack is None else load_stack(stack).loss,
+        **subject.kept,
     )
     return replace(answer, top=top)
 

@@ -157,7 +157,7 @@ def summary(subject: Subject) -> ModelSummary:
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     """The step's seconds with MFU: recomputed FLOPs take time but count for nothing, every stage's count alike."""
     workload, cost = subject.workload, step.cost
-    flops = step.accumulation * round(_model_flops(subject, step)) // (workload.p * workload.cp)
+    flops = step.accumulation * round(_model_flops(subject, step)) // (workload.p * workload.cp * workload.t)
     moved = step.accumulation * sum(
         op.bytes * op.count for op in step.operators if not isinstance(op, Elementwise | Collective)
     )
@@ -187,9 +187,9 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
 
 
 def _model_flops(subject: Subject, step: Step) -> float:
-    """FLOPs of a microbatch over all its ranks' stages and shares, without what is run again."""
+    """FLOPs of a microbatch over all its ranks' stages and shares, without what is run again, or by several ranks."""
     workload = subject.workload
-    if subject.model is None or (workload.checkpointing, workload.p, workload.cp) == ("none", 1, 1):
+    if subject.model is None or (workload.checkpointing, workload.p, workload.cp, workload.t) == ("none", 1, 1, 1):
         return needed_flops(step.operators)
-    plain = replace(workload, checkpointing="none", p=1, cp=1)
+    plain = replace(workload, checkpointing="none", p=1, cp=1, t=1)
     return needed_flops(resized_subject(subject, subject.model, plain).operators)

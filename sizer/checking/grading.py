@@ -84,7 +84,7 @@ def context_of(subject: Subject, device: Device, step: Step) -> Context:
         dimensions=subject.dimensions,
         given=subject.given,
         priced_dtype=subject.workload.dtype,
-        implementation=subject.implementation,
+        kept=subject.kept,
         step=step.cost,
         stack=subject.stack.name,
         unknown={one.key: (one.value, one.meant) for one in subject.unread if one.changes is None},

@@ -18,13 +18,13 @@ from typing import Any
 from shapes.cost import Cost
 from shapes.device import Device
 from shapes.dtypes import BYTES
-from shapes.frozen import Names, Sizes, frozen, replace
+from shapes.frozen import Names, Sizes, Values, frozen, replace
 from shapes.memory import ROOM, Memory, largest_microbatch, memory
 from shapes.model import AttentionShape, ModelShape, Unproven
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Operator, Product
 from shapes.step import StepCost
-from shapes.workload import Implementation, Workload
+from shapes.workload import Workload
 
 #: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
 #: strides, CUTLASS of its align8 kernels; AMD's and Intel's libraries load vectors of 16 bytes as well.
@@ -100,7 +100,7 @@ class Context:
     not understood, and no step has a price. ``costs`` holds one ``Cost`` an
     operator, in the order of ``operators``; ``step_s`` is their sum over counts. ``given`` names the workload's fields
     that the person or the file set, the rest being defaults (None: all of them). ``priced_dtype`` is the element type
-    the costs are of, where the device does not know the workload's. ``implementation``: whose kernels save activations.
+    the costs are of, where the device does not know the workload's. ``kept``: options of ``shapes.memory.memory``.
     ``step``: the global step as software stack ``stack`` runs it (None: prices were measured, not a stack's).
     ``unknown``: keys of the file that nobody knows -> (value, the known name that it may be a typing error of).
     """
@@ -113,7 +113,7 @@ class Context:
     dimensions: Sizes = field(default_factory=dict)
     given: frozenset[str] | None = None
     priced_dtype: str | None = None
-    implementation: Implementation | None = None
+    kept: Values = field(default_factory=dict)
     step: StepCost | None = None
     stack: str = ""
     unknown: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
@@ -139,11 +139,11 @@ class Context:
     def memory(self, **change: Any) -> Memory:
         """Memory of the workload with ``change``. InputError: a split that is not allowed."""
         changed = replace(self.workload, **change)
-        return memory(self.whole, changed, device=self.device, implementation=self.implementation)
+        return memory(self.whole, changed, device=self.device, **self.kept)
 
     def largest_microbatch(self) -> int:
         """Of the workload, within the room that is asked."""
-        return largest_microbatch(self.whole, self.workload, self.room_bytes, implementation=self.implementation)
+        return largest_microbatch(self.whole, self.workload, self.room_bytes, **self.kept)
 
     def sets_any(self, *fields: str) -> bool:
         """Whether one of these workload fields was set, so that advice on it is asked for."""

@@ -217,7 +217,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
         return NotApplicable("in serving a larger t buys latency for throughput, which is a choice")
     t, device = workload.t, context.device
     whole = replace(workload, sequence_parallel=False)
-    smallest = smallest_tp(model, whole, context.room_bytes, largest=t, implementation=context.implementation)
+    smallest = smallest_tp(model, whole, context.room_bytes, largest=t, **context.kept)
     if smallest is None or smallest >= t:
         return []
     split = within(whole, {"t": smallest})
@@ -399,7 +399,7 @@ def muon_update(context: Context) -> Answer:
             short, long = sorted(one.shape)
             total += one.copies * ITERATIONS * short * short * (4 * long + 2 * short)
     ranks = workload.t * workload.p * (workload.d if workload.zero else 1)
-    seconds = total / ranks / context.device.peak("bf16")
+    seconds = total / ranks / (context.device.peak_flops.get("bf16") or context.device.peak(context.dtype))
     share = seconds / (context.step_s * workload.accumulation + seconds)
     if share < NOTABLE_UPDATE:
         return ()
