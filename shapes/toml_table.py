@@ -210,8 +210,11 @@ class Table:
         An absent key leaves its field's default; a key that is no field is refused.
         """
         for field in fields(cls):  # type: ignore[arg-type]  # a dataclass
-            if field.name not in given and (self.has(field.name) or field.default is MISSING):
-                given[field.name] = _READERS[str(field.type)](self, field.name)
+            if field.name in given:
+                continue
+            kind, here = str(field.type).removesuffix(" | None"), self.has(field.name)
+            if here or field.default is MISSING:
+                given[field.name] = _READERS[kind](self, field.name) if here or kind == field.type else None
         self.refuse_the_rest()
         return cls(**given)
 
@@ -258,10 +261,6 @@ def _read_only(value: Any) -> Any:
     return tuple(_read_only(item) for item in value) if isinstance(value, (list, tuple)) else value
 
 
-def _optional(read: Callable[[Table, str], Any]) -> Callable[[Table, str], Any]:
-    return lambda table, key: read(table, key) if table.has(key) else None
-
-
 #: Annotation of a record's field -> what reads it.
 _READERS: dict[str, Callable[[Table, str], Any]] = {
     "str": Table.text,
@@ -270,10 +269,6 @@ _READERS: dict[str, Callable[[Table, str], Any]] = {
     "Amount": Table.zero_or_more,
     "Share": Table.share,
     "bool": lambda table, key: bool(table.flag(key)),
-    "bool | None": Table.flag,
-    "str | None": _optional(Table.text),
-    "int | None": _optional(Table.integer),
-    "float | None": _optional(Table.number),
     "Names": Table.texts,
     "tuple[int, ...]": Table.integers,
     "tuple[tuple[int, int], ...]": lambda table, key: tuple((one, two) for one, two in table._get(key)),

@@ -6,7 +6,7 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain, starmap
 from math import prod
@@ -14,7 +14,7 @@ from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from shapes.errors import InputError, positive_int
-from shapes.frozen import Names, frozen, replace
+from shapes.frozen import Named, Names, frozen, replace
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 
@@ -72,16 +72,21 @@ Linears = tuple[Linear, ...]
 
 
 @cache
-def _listed(part: str) -> list[list[str]]:
-    """The lines of models.toml on a part's matrices, by their columns."""
-    lines = content(DATA / "models.toml")["matrices"][part].strip().splitlines()
-    return [[*map(str.strip, line.split("|"))] for line in lines]
+def _listed(table: str, part: str) -> list[list[str]]:
+    """The lines of models.toml on a kind of part, each by its six columns."""
+    lines = content(DATA / "models.toml")[table][part].strip().splitlines()
+    return [[*map(str.strip, line.split("|")), *5 * [""]][:6] for line in lines]
 
 
-# A plan and a search ask for the same parts' again and again.
-@lru_cache(maxsize=512)
-def matrices(part: object, **own: Any) -> Linears:
-    """The weight matrices of a ``part``, as models.toml lists them; ``own``: what its lines name and is no field."""
+#: What a line's name, or its sum of products, is of a part.
+Sized = Callable[[str], Any]
+
+
+def reading(table: str, part: object, own: Named) -> tuple[Sized, Sized, Iterator[list[str]]]:
+    """(what is of a name, of a sum of products, the lines that hold) of models.toml on a ``part``.
+
+    ``own``: what lines name and is no field.
+    """
 
     def value(name: str) -> Any:
         return own[name] if name in own else int(name) if name.isdigit() else getattr(part, name)
@@ -93,17 +98,25 @@ def matrices(part: object, **own: Any) -> Linears:
         name, _, wanted = condition.lstrip("!").partition("=")
         return (str(value(name)) == wanted if wanted else bool(value(name))) != condition.startswith("!")
 
+    lines = _listed(table, type(part).__name__)
+    return value, size, (columns for *columns, when in lines if all(map(holds, when.split())))
+
+
+# A plan and a search ask for the same parts' again and again.
+@lru_cache(maxsize=512)
+def matrices(part: object, **own: Any) -> Linears:
+    """The weight matrices of a ``part``, as models.toml lists them; ``own``: what its lines name and is no field."""
+    value, size, lines = reading("matrices", part, own)
     found: list[Linear] = []
-    for name, *columns in _listed(type(part).__name__):
-        outputs, inputs, shard, said, when = (*columns, *5 * [""])[:5]
-        if not columns:
+    for name, outputs, inputs, shard, said in lines:
+        if not outputs:
             found += value(name)
-        elif all(map(holds, when.split())):
-            units = tuple((size(whole), size(each)) for whole, each in re.findall("([^,]+) x ([^,]+)", outputs))
-            rows = sum(starmap(mul, units)) if units else size(outputs)
-            more = {key: value(field) for key, field in re.findall("([a-z]+):([a-z_]+)", said)}
-            title = name.replace("*", getattr(part, "prefix", ""))
-            found.append(Linear(title, rows, size(inputs), shard=shard or "none", units=units, **more))  # type: ignore[arg-type] # one of three words
+            continue
+        units = tuple((size(whole), size(each)) for whole, each in re.findall("([^,]+) x ([^,]+)", outputs))
+        rows = sum(starmap(mul, units)) if units else size(outputs)
+        more = {key: value(field) for key, field in re.findall("([a-z]+):([a-z_]+)", said)}
+        title = name.replace("*", getattr(part, "prefix", ""))
+        found.append(Linear(title, rows, size(inputs), shard=shard or "none", units=units, **more))  # type: ignore[arg-type] # one of three words
     return tuple(found)
 
 

@@ -34,6 +34,7 @@ from shapes.model import (
     Streams,
 )
 from shapes.model.layers import Attention as Attentions
+from shapes.model.mixers import reading
 from shapes.model.stages import ShardParameters, layers_train
 from shapes.operators.types import (
     Attention,
@@ -59,7 +60,7 @@ _FACTS = content(DATA / "operators.toml")
 #: Which collectives run in which phases, in order, by what runs them.
 RUNS: Mapping[str, Sequence[tuple[Phase, CollectiveName]]] = _FACTS["collectives"]
 #: Tensors that a memory-bound kernel reads and writes: forward, then backward.
-Passes = tuple[int, int, int, int]
+Passes = Sequence[int]
 ONCE = (1, 1, 1, 1)
 NORM = (1, 1, 2, 1)
 GATED = (2, 1, 3, 2)
@@ -195,26 +196,11 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
     tokens = workload.own_tokens(s)
     # Keys of another layer are normed and rotated there.
     turned = heads + (kv_heads if attention.keys_values != "borrowed" else 0)
-    parts: list[tuple[str, str, int, Passes]] = []
-    if attention.rotary_dim:
-        parts.append(("rotary", "rotary", turned * attention.rotary_dim, ONCE))
-    if isinstance(attention, MlaShape):
-        parts.append(("latent_norm", "norm", sum(number for _, number in attention.latent_vectors), NORM))
-    elif isinstance(attention, SharedKeyShape):
-        # Queries are normed by their latent and by each head; the output is rotated back.
-        parts.append(("latent_norm", "norm", attention.q_lora_rank + (heads + 1) * attention.head_dim, NORM))
-        parts.append(("rotary_back", "rotary", heads * attention.rotary_dim, ONCE))
-    else:
-        if attention.qk_norm != "none":
-            parts.append(("qk_norm", "norm", turned * attention.head_dim, NORM))
-        if attention.q_lora_rank:
-            parts.append(("latent_norm", "norm", attention.q_lora_rank, NORM))
-        if attention.v_norm and attention.keys_values != "borrowed":
-            parts.append(("v_norm", "norm", kv_heads * attention.v_dim, NORM))
-    if attention.gate != "none":
-        parts.append(("gate", "activation", heads * attention.v_dim, NORM if attention.gate == "heads" else GATED))
-    for name, what, width, passes in parts:
-        yield from run.moves(f"attention.{name}", what, tokens * width, passes)
+    own = {"heads": heads, "kv_heads": kv_heads, "turned": turned}
+    own["latents"] = sum(number for _, number in getattr(attention, "latent_vectors", ()))
+    _, size, lines = reading("elementwise", attention, own)
+    for name, width, what, passes, _ in lines:
+        yield from run.moves(f"attention.{name}", what, tokens * size(width), [*map(int, passes.split())])
     if workload.attention == "eager" and not isinstance(attention, SharedKeyShape):
         square = tokens * s * heads * attention.cores
         yield from run.moves("attention.softmax", "softmax", square, NORM)
