@@ -201,7 +201,7 @@ def spread(*values: Any) -> tuple[Callable[[Array], Any], Array]:
     if not columns:
         return lambda found: found[0], np.array(values, np.int64)[:, None]
     table, names = columns[0].table, frozenset().union(*(one.names for one in columns))
-    arrays = [one.values[table.lifted(one.names, names)] if isinstance(one, Column) else one for one in values]
+    arrays = [columns[0]._among(one, names) for one in values]
     return lambda found: Column(table, names, found), np.array(np.broadcast_arrays(*arrays), np.int64)
 
 

@@ -7,6 +7,7 @@ without an object for each row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -268,11 +269,6 @@ def _grouped(
     return found
 
 
-def product_costs(products: Sequence[Product], device: Device) -> list[Cost]:
-    """Costs of matrix products."""
-    return _by_group(products, device, alike, _products)
-
-
 def _products(products: Sequence[Product], shared: Alike, device: Device) -> Iterator[Cost]:
     m, n, _, batch = sizes = sizes_of(products)
     by = shared.kernels(device)
@@ -331,6 +327,8 @@ def _regimes(sizes: Integers, shared: Alike, by: ProductKernels) -> list[str]:
     return names.tolist()
 
 
+#: Costs of matrix products on a device.
+product_costs = partial(_by_group, key=alike, price=_products)
 #: Seconds of misalignment by operand of a product that has none.
 ALIGNED = tuple((operand, 0.0) for operand in OPERANDS)
 
@@ -385,11 +383,6 @@ def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
     return AlikeAttention(kernel, operator.dtype, operator.phase != "forward", operator.trains or not operator.causal)
 
 
-def attention_costs(operators: Sequence[Attention], device: Device) -> list[Cost]:
-    """Costs of fused attentions, or of what runs in their place."""
-    return _by_group(operators, device, alike_attention, _attention)
-
-
 def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: Device) -> Iterator[Cost]:
     regime = "attention_backward" if shared.backward else "attention"
     if shared.kernel == "eager":
@@ -416,6 +409,10 @@ def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: D
         )
 
 
+#: Costs of fused attentions, or of what runs in their place.
+attention_costs = partial(_by_group, key=alike_attention, price=_attention)
+
+
 def _written_out(operator: Attention, device: Device, regime: str) -> Cost:
     """An attention that no fused kernel takes: its products and the passes over the square between them."""
     parts = predict_many(written_out(operator), device)
@@ -440,11 +437,6 @@ def _attention_seconds(operator: Attention, device: Device) -> Any:
     return pack(shared.times(AttentionBatch(*rows.astype(float)), device).seconds)
 
 
-def moved_costs(operators: Sequence[Operator], device: Device) -> list[Cost]:
-    """Costs of what moves bytes above all: memory-bound operators, collectives, a decode step's attention."""
-    return _by_group(operators, device, lambda one, on: (kind_of(one).regime, origin_of(one, on)), _moved)
-
-
 def _moved(operators: Sequence[Operator], shared: tuple[str, Origin], device: Device) -> Iterator[Cost]:
     regime, origin = shared
     judged = kind_of(operators[0]).form
@@ -455,3 +447,7 @@ def _moved(operators: Sequence[Operator], shared: tuple[str, Origin], device: De
         bound = "communication" if regime == "collective" else "compute" if sum(computing) > moving else "memory"
         bound = "overhead" if fixed > rest else bound
         yield cost_of(fixed + rest, origin.source(device), off, regime, bound)
+
+
+#: Costs of what moves bytes above all: memory-bound operators, collectives, a decode step's attention.
+moved_costs = partial(_by_group, key=lambda one, on: (kind_of(one).regime, origin_of(one, on)), price=_moved)
