@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from opening import with_answer
-from step_rows import price_step
+from step_rows import price_step, read_rows
 from tabulate import tabulate
 
 from shapes.device import load_device
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 REPORT = Path(__file__).parents[1] / "steps.md"
 TEMPLATE = Path(__file__).parent / "steps_template.md"
 HELD_OUT = Path(__file__).parents[1] / "data" / "steps-held-out.json"
+CONTEXT = Path(__file__).parents[1] / "data" / "steps-context.csv"
 PLOTS = Path(__file__).parents[1] / "plots"
 
 #: What steps_fit.py records of rows priced by another stack's constants.
@@ -72,6 +74,7 @@ def write(done: Sequence[Judged], refused: Sequence[tuple[str, str]]) -> None:
         "unknown": _unknown(),
         "pooled": _pooled(),
         "llama": _llama(),
+        "context": _context(),
         "noise": _noise(done),
         "ratios": _ratios(done),
         "nested": _nested(),
@@ -124,6 +127,21 @@ def _llama() -> str:
             found.append(f"{flops / cost.seconds:.0%} ({flops / cost.high:.0%} to {flops / cost.low:.0%})")
         rows.append([gpus, f"t {t}, cp {cp}, p {p}, d {d}", s, f"{mfu:.0%} ({tflops} TFLOPS)", *found])
     headers = ["H100s", "split", "tokens a sequence", "published MFU", "1 chunk a stage", "2", "4"]
+    return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
+
+
+def _context() -> str:
+    """Published runs with sequences of 4 Ki to 1 Mi tokens, that no fit has used, by the kernel of their attention."""
+    rows = []
+    for row in read_rows(CONTEXT):
+        errors = []
+        for kernel in dict.fromkeys((row.workload.attention, "fa2")):
+            workload = replace(row.workload, attention=kernel)
+            cost = price_step(row.model, workload, row.device, row.stack, row.accumulation)
+            errors.append(f"{cost.seconds / row.step_s - 1:+.0%}")
+        split = f"t {row.workload.t}, p {row.workload.p}, d {row.workload.d}"
+        rows.append([row.id, row.workload.s, row.workload.cp, split, *errors])
+    headers = ["run", "tokens a sequence", "cp", "split", "off by", "with FlashAttention 2"]
     return tabulate(rows, headers, tablefmt="github", disable_numparse=True)
 
 
