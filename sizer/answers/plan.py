@@ -400,7 +400,8 @@ def plan(
 
 def _some(found: object, gpus: int, dropped: Counter[str]) -> None:
     """InputError where nothing was ``found``, saying what most were dropped for."""
-    why = f"; most often: {dropped.most_common(1)[0][0]}" if dropped else ""
+    most = max(dropped, key=lambda reason: ("even at b 1" in reason, dropped[reason]), default="")
+    why = f"; most often: {most}" * bool(most)
     refuse(not found, f"expected a number of devices that some split of the model fits{why}", "gpus", gpus)
 
 
@@ -453,6 +454,13 @@ def _microbatches(
             dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
             continue
         plain, full = (replace(workload, checkpointing=policy) for policy in ("none", "full"))
+        least = memory(model, full, **options).total_bytes
+        if least > limit:
+            never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
+            dropped["a larger microbatch does not fit" if b > 1 else never] += 1
+            if split.saved_by == "megatron":
+                return  # others' gradients may go where one microbatch is all
+            continue
         whole = memory(model, plain, **options).total_bytes
         if whole <= limit:
             yield plain, whole
@@ -461,13 +469,6 @@ def _microbatches(
             continue
         if tall:  # a larger microbatch gains less than it recomputes
             return
-        least = memory(model, full, **options).total_bytes
-        if least > limit:
-            never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
-            dropped["a larger microbatch does not fit" if b > 1 else never] += 1
-            if split.saved_by == "megatron":
-                return  # others' gradients may go where one microbatch is all
-            continue
         for policy in some:
             own = replace(workload, checkpointing=policy)
             used = memory(model, own, **options).total_bytes

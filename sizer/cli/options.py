@@ -142,6 +142,7 @@ _KINDS: Values = {
     "float": float,
     "file": click.Path(dir_okay=False),
     "folder": click.Path(file_okay=False),
+    "there": click.Path(exists=True, file_okay=False),
 }
 _RANGES: dict[str, Callable[..., Any]] = {"int": click.IntRange, "float": partial(click.FloatRange, min_open=True)}
 
@@ -154,8 +155,9 @@ _OPTIONS: Values = json.loads(Path(__file__).with_name("options.json").read_text
 def declared(table: str, /, **words: Iterable[str]) -> Decorator:
     """The options of a table of options.json, in its order. ``words``: lists that help names.
 
-    A row is click's keywords, but "names"; "kind": count, quantity, time (``numbers``), int, float, file or folder,
-    with "least" (of floats excluded) and "most"; "choices", or where they are; "completes": where names are.
+    A row is click's keywords, but "names"; "kind": count, quantity, time (``numbers``), int, float, file,
+    folder, there (a folder that is), with "least" (of floats excluded) and "most"; "choices", or where they are;
+    "completes": where names are.
     """
     listed = {name: ", ".join(known) for name, known in words.items()}
     return several(*(_declared(dict(row), listed) for row in _OPTIONS[table]))
