@@ -6,6 +6,7 @@ import csv
 import gzip
 import json
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -431,6 +432,29 @@ def test_ways_keep_the_limits_use_every_device_and_come_by_throughput() -> None:
         assert way.tokens_per_s == pytest.approx(8 * way.tokens_per_s_a_device)
     assert [way.tokens_per_s for way in found.ways] == sorted((way.tokens_per_s for way in found.ways), reverse=True)
     assert found.ways[0].tokens_per_s < _plan().ways[0].tokens_per_s
+
+
+def test_ranks_for_prompts_alone_keep_up_with_the_others_and_leave_a_token_its_step() -> None:
+    asked = {"s": 8192, "context": 8704, "tpot": 0.02}
+    apart = [way for way in _plan(**asked).ways if way.prefill]
+    assert apart
+    for way in apart:
+        stack, load = _priced(Requests(1, 8192, 512), t=way.t)
+        each = way.requests // (way.d - way.prefill)
+        found = served(stack, load, each, 8192, 512, apart=True)
+        assert way.tpot_s == pytest.approx(found.step_s)
+        assert way.tokens_per_s == pytest.approx((way.d - way.prefill) * found.tokens_per_s)
+        busy = way.tokens_per_s / 512 * found.prompt_s / way.prefill
+        assert busy <= 0.95
+        cache_s = 8192 * 4 * LLAMA["num_hidden_layers"] * LLAMA["num_key_value_heads"] * 128 / way.t / 450e9
+        assert way.ttft_s > found.first_s + cache_s
+    assert any(not way.prefill for way in _plan(**asked).ways)
+
+
+def test_a_plan_says_how_many_ranks_run_prompts() -> None:
+    text = str(_plan(QWEN3_32B, s=16384, context=16896, tpot=0.012))
+    assert re.search(r"dp \d+ \(\d for prompts alone\): ", text)
+    assert "prompts alone" not in str(_plan(gpus=1))
 
 
 def test_a_tighter_limit_of_a_token_asks_for_more_tensor_parallelism() -> None:

@@ -27,7 +27,7 @@ from shapes.operators.parallel import split_problems
 from shapes.operators.types import Operator
 from shapes.program import REQUESTS
 from shapes.step import Pricer
-from shapes.step.serving import ServingStack, load_serving_stack, served, serving_load
+from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, default_stack, load_stack
 from shapes.workload import Implementation, Workload, WorkloadKeywords, saving, workload_fields
 from sizer.answers.mfu import operator_count, positive_amounts
@@ -46,6 +46,8 @@ MOST_DRAFTED = 64
 PROMPT = 1024
 #: Requests that an engine's scheduler runs at once at most, a rank: those that vLLM's and TensorRT-LLM's take.
 MOST_RUN = 2048
+#: Share of their time that ranks for prompts run them: beyond it their queue would grow for ever.
+MOST_BUSY = 0.95
 #: Modules that run again in next to no time (shapes.saving).
 CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 #: Chunks a pipeline stage is cut into for the interleaved schedule, none aside.
@@ -209,14 +211,17 @@ class Served:
 class Way:
     """One way to serve: ``d`` ranks of ``t`` x ``p`` devices, of which every ``e`` share their experts.
 
+    ``prefill`` of the ranks run prompts alone, and pass their caches to the others (0: every rank runs both).
+    ``prefill`` of the ranks run prompts alone, and pass their caches to the others (0: every rank runs both).
     ``requests`` in flight over all, of ``most_requests`` that memory holds; ``memory_bytes``: of one device.
-    ``missed``: the worse time over its limit, up to 1 where both are kept.
+    ``missed``: the worst of times over limits and of prompts over what their ranks run, up to 1 where all are kept.
     """
 
     t: int
     p: int
     e: int
     d: int
+    prefill: int
     requests: int
     most_requests: int
     memory_bytes: int
@@ -607,49 +612,71 @@ def _ways(
             dropped["experts are priced within a node's fast links alone"] += 1
         elif split.p > 1 and any((way.t, way.e) == (split.t, split.e) for way in ways):
             dropped["fits with fewer pipeline stages: replicas serve as much, and sooner"] += 1
-        elif (way := _way(model, device, split, stack, asked)) is None:
-            dropped[f"one request does not fit with tp {split.t}, pp {split.p}, ep {split.e}"] += 1
+        elif found := _of_split(model, device, split, stack, asked):
+            ways += found
         else:
-            ways.append(way)
+            dropped[f"one request does not fit with tp {split.t}, pp {split.p}, ep {split.e}"] += 1
     return ways
 
 
-def _way(model: ModelShape, device: Device, split: Workload, stack: ServingStack, asked: Served) -> Way | None:
-    """The way at its best number of requests; None where not one fits."""
-    prompt, output = asked.prompt_tokens, asked.output_tokens
-    rank = replace(split, d=split.e, context=prompt + round(stack.reserved * output))
+def _of_split(model: ModelShape, device: Device, split: Workload, stack: ServingStack, asked: Served) -> list[Way]:
+    """The split with ranks that are all alike, and with the best share of them for prompts; none where none fits."""
+    rank = replace(split, d=split.e, context=asked.prompt_tokens + round(stack.reserved * asked.output_tokens))
     share = asked.memory_utilization
     held = most_requests(model, rank, device, share_of_free(model, rank, device, share) if stack.of_free else share)
     most = MOST_RUN if held is None else min(MOST_RUN, held // split.p)
     if not most:
-        return None
-    running, ranks = np.unique(np.append(np.round(2 ** np.arange(0, 11, 0.5)), most)), split.d * split.p
+        return []
+    running = np.unique(np.append(np.round(2 ** np.arange(0, 11, 0.5)), most))
     running = running[running <= most]
-    load = serving_load(model, split, device, prompt, output, split.e)
+    load = serving_load(model, split, device, asked.prompt_tokens, asked.output_tokens, split.e)
+    # What a request's cache takes from rank to rank at the most: it is read at the memory's rate.
+    passed_s = load.attention_s * device.memory.bandwidth_bytes_per_s / device.link.intra_node_bytes_per_s
+    ways = []
+    for prefill in range(0, split.d, split.e):
+        ranks = split.d - prefill
+        requests, first, token, rate, over = _at_best(running, stack, load, asked, prefill / ranks, passed_s)
+        ways.append(
+            Way(
+                split.t,
+                split.p,
+                split.e,
+                split.d,
+                prefill,
+                requests * ranks * split.p,
+                most * ranks * split.p,
+                engine_bytes(model, replace(rank, b=requests * split.p)),
+                first,
+                token,
+                rate * ranks * split.p,
+                rate * ranks / split.d / split.t,
+                over,
+            )
+        )
+    return [ways[0], *sorted(ways[1:], key=lambda way: (max(way.missed, 1), -way.tokens_per_s))[:1]]
+
+
+def _at_best(
+    running: Any, stack: ServingStack, load: Load, asked: Served, prefill: float, passed_s: float
+) -> tuple[Any, ...]:
+    """Requests, times, tokens a second and what is missed, ``prefill`` ranks running prompts for one that does not."""
     found = served(
         stack,
         load,
         running,
-        prompt,
-        output,
+        asked.prompt_tokens,
+        asked.output_tokens,
+        apart=prefill > 0,
         drafted=asked.drafted,
         acceptance=asked.acceptance,
     )
-    missed = np.maximum(found.first_s / (asked.ttft_s or inf), found.token_s / (asked.tpot_s or inf))
+    first, busy = found.first_s, np.zeros(len(running))
+    if prefill:
+        busy = found.tokens_per_s / asked.output_tokens * found.prompt_s / prefill
+        # They come at random, and each takes as long.
+        queue = np.minimum(busy, MOST_BUSY)
+        first = first + found.prompt_s * queue / (1 - queue) / 2 + passed_s
+    times = first / (asked.ttft_s or inf), found.token_s / (asked.tpot_s or inf)
+    missed = np.maximum.reduce((*times, busy / MOST_BUSY))
     at = int(np.argmax(np.where(missed <= 1, found.tokens_per_s, -missed)))
-    first, token, rate, over = (float(one[at]) for one in (*found[:3], missed))
-    requests = int(running[at])
-    return Way(
-        split.t,
-        split.p,
-        split.e,
-        split.d,
-        requests * ranks,
-        most * ranks,
-        engine_bytes(model, replace(rank, b=requests * split.p)),
-        first,
-        token,
-        rate * ranks,
-        rate / split.t,
-        over,
-    )
+    return int(running[at]), *(float(one[at]) for one in (first, found.token_s, found.tokens_per_s, missed))

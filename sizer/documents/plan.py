@@ -117,11 +117,12 @@ METRICS = {"output_tokens_per_s_total": "tokens/s", "tpot_ms": "TPOT", "ttft_ms"
 def serving(answer: ServingPlan) -> Document:
     best, asked, workload = answer.ways[0], answer.serving, answer.workload
     weights = f", weights in {', '.join(answer.weights)}" * bool(answer.weights)
+    apart = f" ({best.prefill} for prompts alone)" * (best.prefill > 0)
     left = " that weights leave" * load_serving_stack(asked.engine).of_free
     bounds = ", ".join(f"{METRICS[name]} x {low:g} to {high:g}" for name, (low, high) in answer.intervals.items())
     parts = (
         Text(
-            f"tp {best.t}, pp {best.p}, ep {best.e}, dp {best.d}: {best.tokens_per_s:,.0f} tokens/s with "
+            f"tp {best.t}, pp {best.p}, ep {best.e}, dp {best.d}{apart}: {best.tokens_per_s:,.0f} tokens/s with "
             f"{best.requests:,} requests in flight",
             "head",
         ),
