@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import tomllib
 from importlib import import_module
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 
+from reports.campaigns import run
 from reports.campaigns.configurations import mutated, sources, text_of
 from reports.campaigns.outcome import Outcome, judge
 from reports.campaigns.run import NAMES
@@ -81,3 +83,14 @@ def test_the_lowest_versions_are_those_that_pyproject_allows() -> None:
     allowed = dict(one.split(">=") for one in wanted)
     assert pinned.keys() == allowed.keys()
     assert all((pinned[name] + ".").startswith(allowed[name] + ".") for name in allowed)
+
+
+def test_the_report_says_what_was_recorded() -> None:
+    kept = json.loads(run.RECORD.read_text())
+    report = run.REPORT.read_text(encoding="utf-8")
+    assert run.written(report, kept) == report
+    one = {**next(iter(kept.values())), "violations": 3, "examples": {"traceback": "x"}}
+    said = run.written(report, {"options": one})
+    assert "| 3 traceback " in said
+    assert "The last run of each of 1 campaigns made" in said
+    assert said.partition(run.END)[2] == report.partition(run.END)[2]

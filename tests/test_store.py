@@ -277,6 +277,8 @@ WRONG_ROWS: list[tuple[str, dict[str, object]]] = [
     ("description.m", {"description": {"kind": "gemm", "m": "64"}}),
     ("description.m", {"description": {"kind": "gemm", "m": 2**70}}),
     ("environment.device", {"environment": {"device": None, "versions": {}, "harness": 1}}),
+    # Which would be written to a terminal as it is.
+    ("environment.device", {"environment": {"device": "a\n\x1b[31mb", "versions": {}, "harness": 1}}),
     ("environment.harness", {"environment": {"device": "a", "versions": {}, "harness": 2**80}}),
 ]
 

@@ -2,8 +2,8 @@
 
 What a reader saw in the store when the signal was sent is there afterwards, samples of unfinished jobs too; a program
 that may end in order does so with one line and 128 plus the signal; when a command at last comes to its end, each job
-is stored once and nothing lies beside the store. Programs are forked from a server that has torch loaded, so that a try
-takes a moment; one in thirty is started anew, so that signals come while torch loads, too.
+is stored once and nothing but the lock lies beside the store. Programs are forked from a server that has torch loaded,
+so that a try takes a moment; one in thirty is started anew, so that signals come while torch loads, too.
 """
 
 from __future__ import annotations
@@ -81,8 +81,9 @@ def seen(store: Path) -> Seen:
         with Store.open(store, create=False, write=False) as opened:
             keys = [one.key for one in opened.measurements()]
             sizes = opened._connection.execute(
-                "SELECT (SELECT coalesce(sum(length(samples)), 0) FROM part)"
-                " + (SELECT coalesce(sum(length(samples)), 0) FROM measurement)"
+                # What goes on from a measurement holds its samples too, and replaces it when it is done.
+                "SELECT coalesce(sum(most), 0) FROM (SELECT max(length(samples)) AS most FROM"
+                " (SELECT key, samples FROM part UNION ALL SELECT key, samples FROM measurement) GROUP BY key)"
             ).fetchone()
     except InputError:
         if store.stat().st_size:
@@ -173,7 +174,7 @@ def run(count: int, rng: random.Random, folder: Path) -> Outcome:
             outcome.kinds["measurements"] += len(after.keys)
             if name == "bench" and len(after.keys) != JOBS:
                 outcome.violation("not all measured", (example, len(after.keys)))
-            left = sorted(one.name for one in place.iterdir() if one.name not in ("s.db", "said.txt"))
+            left = sorted(one.name for one in place.iterdir() if one.name not in ("s.db", "s.db-lock", "said.txt"))
             if left:
                 outcome.violation("left over", (example, left))
             where[name], tries[name] = folder / f"{name}{number + 1}", 0

@@ -55,7 +55,7 @@ def _column(check: Check, **default: Any) -> Any:
 
 
 TEXT: Check = _is_text, f"text of at most {MAX_TEXT} characters"
-NAME: Check = lambda value: _is_text(value) and bool(value), "text that is not empty"
+NAME: Check = lambda value: _is_text(value) and bool(value) and value.isprintable(), "printable text, not empty"
 COUNT: Check = lambda value: _is_number(value) and isinstance(value, int) and 0 <= value <= _LARGEST, "a whole number"
 NUMBER: Check = _is_number, "a finite number"
 TIME: Check = _is_time, "a positive number of seconds"
