@@ -251,7 +251,7 @@ class Calibration:
 
     @property
     def tables(self) -> dict[str, Values]:
-        return {"cost": self.cost, "error": self.error, "provenance": self.provenance}
+        return {name: getattr(self, name) for name in OWNED}
 
 
 def calibrate(

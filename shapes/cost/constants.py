@@ -12,7 +12,7 @@ Kernels with a form and a few constants of their own (``published``) were fitted
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import MISSING, fields, replace
 from functools import cache, lru_cache
 from math import hypot, inf, log2
 from types import SimpleNamespace
@@ -128,11 +128,7 @@ class GemmConstants:
 
 #: Keys of one set of constants in a device file, next to ``tiles``, ``correction``, ``small``, ``split_steps`` and
 #: ``cells``.
-NUMBERS = tuple(
-    field.name
-    for field in fields(GemmConstants)
-    if field.name not in ("tiles", "units", "correction", "small", "split_steps", "cells")
-)
+NUMBERS = tuple(one.name for one in fields(GemmConstants) if one.type == "float" and one.default is MISSING)
 
 
 @frozen
