@@ -160,9 +160,7 @@ def fitted_devices(kernel: str) -> Names:
 def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     """Constants of ``kernel`` in ``dtype`` on ``device``; InputError when the device has no such dtype."""
     peak = device.peak(dtype)
-    # Its own constants, or those that its file names; a kernel nobody measured is priced as fa2.
-    costs = load_kernel(kernel).costs
-    kernel = costs if costs in names("attention") else "fa2"
+    kernel = _priced_as(kernel, device)
     kin = _kin(kernel, device)
     sets = _file(kernel)[kin.name]
     base = dtype if dtype in sets else _SAME.get(dtype, "bf16")
@@ -186,6 +184,12 @@ def _judged(table: Named, phase: str, tier: str, extra: float) -> Expected:
     p95 = float(errors.get(f"{known}_p95", P95_OVER_MEAN * mean))
     tiers = (tier, table.get("tiers", {}).get(phase, tier))
     return Expected(hypot(mean, extra), hypot(p95, P95_OVER_MEAN * extra), least_certain(tiers))
+
+
+def _priced_as(kernel: str, device: Device) -> str:
+    """Whose constants price it: its own, or those its file names; a kernel nobody measured is priced as fa2."""
+    named = load_kernel(kernel).costs
+    return named if named in names("attention") else "fa2"
 
 
 def _kin(kernel: str, device: Device) -> Device:

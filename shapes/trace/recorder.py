@@ -164,15 +164,8 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def _emit(self, name: str, phase: Phase, product: Product, times: int) -> None:
         if min(product.m, product.n, product.k, product.batch) == 0:
             return
-        shared: Values = {
-            "name": name,
-            "phase": phase,
-            "m": product.m,
-            "n": product.n,
-            "k": product.k,
-            "dtype": product.dtype,
-            "layout": product.layout,
-        }
+        shared: Values = {key: getattr(product, key) for key in ("m", "n", "k", "dtype", "layout")}
+        shared |= {"name": name, "phase": phase}
         out_dtype = None if product.out_dtype == product.dtype else product.out_dtype
         operator = (
             GroupedGemm(groups=product.batch, ragged=product.ragged, **shared)
