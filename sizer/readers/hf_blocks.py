@@ -289,9 +289,8 @@ def stack(
     """
     common = {"norms": norms, "norm_weights": norm_weights, "parallel": parallel, "dropout": dropout}
     common["streams"], common["augment"] = streams, augment
-    common["before"], common["extra"] = layer_before, layer_extra
+    common["before"], common["extra"] = layer_before, _vectors(fields, layer_extra)
     common, traits = told(fields, common), told(fields, traits)
-    common["extra"] = tuple((name, number) for name, number in common["extra"])
     words = kinds(fields) if kinds else ["attention"] * layer_count(fields)
     having = (
         (attention, {"attention", "both"}),
@@ -299,7 +298,7 @@ def stack(
         (mixer, {"recurrent", "both"}),
     )
     core, dense, recurrent = (_where(part, has, words, fields) for part, has in having)
-    more = told(fields, {"before": sparse_before, "extra": sparse_extra})
+    more = told(fields, {"before": sparse_before, "extra": _vectors(fields, sparse_extra)})
     blocks = []
     for layer, kind in enumerate(words):
         mlps = dense(layer, kind)
@@ -307,6 +306,11 @@ def stack(
         blocks.append(Block(core(layer, kind), mlps, mixer=recurrent(layer, kind), **{**common, **own}))
     traits.setdefault("final_norm", common["norm_weights"])
     return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)
+
+
+def _vectors(fields: Fields, rows: Any) -> tuple[tuple[str, int], ...]:
+    """Names and sizes, without those of none."""
+    return tuple((name, size) for name, one in said(fields, rows) if (size := said(fields, one)))
 
 
 def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Callable[[int, str], Any]:

@@ -163,11 +163,6 @@ def value_steps(fields: Fields) -> tuple[Linear, ...]:
     return (Linear("attention.dt_proj", shared, shared * head_dim(fields), fields.flag("attention_bias")),)
 
 
-def doge_vectors(fields: Fields) -> tuple[tuple[str, int], ...]:
-    shared = fields.kv_heads(all_heads(fields), "num_key_value_heads")
-    return (("attention.A", shared), ("residuals", 2 * hidden_size(fields)))
-
-
 def decilm(fields: Fields) -> ModelShape:
     """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix in its place, or nothing."""
     hidden, heads, layers = hidden_size(fields), all_heads(fields), layer_count(fields)
@@ -560,11 +555,6 @@ def kimi_kinds(fields: Fields) -> list[str]:
     whole = own.integers("full_attn_layers")
     own.ignore("kda_layers", "gate_lower_bound")
     return _layer_kinds(fields, lambda layer: layer + 1 in whole if whole else layer > 0 and layer % 4 == 0)
-
-
-def kimi_latent_norm(fields: Fields) -> list[tuple[str, int]]:
-    narrow = fields.optional("routed_expert_hidden_size")
-    return [("moe.latent_norm", narrow)] if narrow and fields.flag("latent_moe_use_norm") else []
 
 
 def minimax_share(fields: Fields) -> float:
