@@ -204,7 +204,11 @@ def test_without_click_the_program_measures_everything_and_knows_no_other_comman
     assert result.returncode in (0, 1)  # so short a time does not end the self-test everywhere
     assert len(os.listdir(tmp_path / "out")) <= 8
     assert run("check", "config.json").returncode == 2
-    assert run("bench").returncode == 2
+    assert run("bench").returncode == run("store").returncode == 2
+    with Store.open(tmp_path / "s.db") as store:
+        store.add([measurement(Job(Gemm("x", "forward", 8, 8, 8)), np.full(12, 1.0))])
+    exported = run("store", "export", "--dataset", str(tmp_path / "dataset"))
+    assert exported.stdout.endswith(": 1 rows of Fake 1\n"), exported.stderr
     assert run("bench", "all", "--dry-run").stdout.startswith("swiglu-4096: 202 jobs, 101 s of device time at most\n")
     tested = run("bench", "--self-test", "--device", "cpu")
     assert re.search(r"^pass  bf16 product: .* TFLOPS$", tested.stdout, re.MULTILINE), tested.stderr

@@ -1,6 +1,6 @@
 """`python -m sizer bench` of a working tree where there is no click: it needs torch and numpy alone.
 
-`bench --self-test`, `bench all --dry-run` and `bench all`.
+`bench --self-test`, `bench all --dry-run`, `bench all` and `store export --dataset DIR`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from shapes.errors import InputError
+from shapes.measure.dataset import export_dataset
 from shapes.measure.executor import Executor, Settings
 from shapes.measure.store import Store
 from shapes.program import install
@@ -20,21 +21,35 @@ WORDS = {True: "pass", False: "FAIL", None: "n/a"}
 
 def main() -> None:
     parser = argparse.ArgumentParser("sizer", description=f"All other commands and options: {install('click')}")
-    parser.add_argument("command", choices=["bench"])
-    parser.add_argument("what", choices=["all"], nargs="?")
+    parser.add_argument("command", choices=["bench", "store"])
+    parser.add_argument("what", choices=["all", "export"], nargs="?")
     parser.add_argument("--minutes", type=float, default=25.0)
     for option in ("--self-test", "--dry-run"):
         parser.add_argument(option, action="store_true")
-    for option in ("--out", "--store", "--device"):
+    for option in ("--out", "--store", "--device", "--dataset"):
         parser.add_argument(option)
     given = parser.parse_args()
-    if not (given.what or given.self_test):
+    exports = given.command == "store"
+    if exports and not (given.what == "export" and given.dataset):
+        parser.error("expected store export --dataset DIR")
+    if not exports and not (given.what == "all" or given.self_test):
         parser.error("expected all or --self-test")
     try:
+        if exports:
+            _exported(given)
+            return
         sys.exit(_planned() if given.dry_run else _measured(given))
     except InputError as error:
         say(str(error))
         sys.exit(2)
+
+
+def _exported(given: argparse.Namespace) -> None:
+    with Store.open(given.store, create=False) as store:
+        written = export_dataset(store.measurements(), Path(given.dataset))
+    sys.stdout.write(
+        "".join(f"{one.path}: {one.added} rows of {one.device}\n" for one in written) or "no measurements\n"
+    )
 
 
 def _planned() -> bool:
