@@ -348,7 +348,7 @@ def test_a_recipe_of_reinforcement_learning_answers_each_workload_with_its_share
     assert not any("of a round's" in note for note in decode.model.notes)
 
 
-@pytest.mark.parametrize("length", ["$LENGTH", "0", "-1", "[1]", "null"])
+@pytest.mark.parametrize("length", ["$LENGTH", "0", "-1", "[1]", "null", ".inf", "9999999999999999"])
 def test_a_recipe_that_does_not_hold_its_lengths_has_no_shares(length: str, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"
     file.write_text(ROUNDS["verl"].replace("max_response_length: 3072", f"max_response_length: {length}"), "utf-8")

@@ -37,6 +37,12 @@ MOST = 2.0
 def seeds() -> dict[str, bytes]:
     """File name -> content."""
     found = {f"{name}.yaml".replace(" ", "_"): text.encode() for name, (text, _) in test_recipes_named.RECIPES.items()}
+    found |= {f"round_{name}.yaml": text.encode() for name, text in test_recipes_named.ROUNDS.items()}
+    served = test_recipes_named.CONTAINER.format(image="x", command=f"args: [{test_recipes_named.ARGS}, $(N)]")
+    found["deployment.yaml"] = (
+        f"{served}          env: [{{name: N, value: '8'}}, {{name: S, valueFrom: {{}}}}]".encode()
+    )
+    found["compose.yaml"] = b"services: {vllm: {command: --model Qwen/Qwen3-0.6B --port 8000, env: [A=1]}}"
     found |= {"megatron.yaml": (test_recipes_named.MEGATRON % "").encode()}
     found |= {"bridge.py": test_python_code.BRIDGE.encode(), "titan.py": test_python_code.TITAN.encode()}
     found |= {f"{name}.yaml": json.dumps(one).encode() for name, one in test_readers_formats.SMALLEST.items()}

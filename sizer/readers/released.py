@@ -139,7 +139,7 @@ def read_recipe(
 def _sizes(said: Config, config: Config) -> Config:
     """What expressions make of the numbers of a file, where that is at least 1."""
     found, _ = expressed(said, flat(config), {}, ())
-    return {key: int(value) for key, value in found.items() if type(value) in (int, float) and value >= 1}
+    return {key: int(value) for key, value in found.items() if type(value) in (int, float) and 1 <= value < 2**40}
 
 
 def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: str) -> None:
