@@ -18,7 +18,6 @@ from sizer.documents import (
     saved_text,
 )
 from sizer.render.findings import rule_url
-from sizer.render.text import tabulated
 
 #: What means something inside a line of Markdown or HTML.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#!|~$])")
@@ -95,12 +94,12 @@ def _table(table: Table) -> list[str]:
         ]
         for row in rows
     ]
+    rule = ["---:" if one else "---" for one in numeric(rows)]
     return [
         "",
         *([f"{inline(table.caption)}:", ""] if table.caption else []),
-        *tabulated("pipe", [[inline(one.name) for one in columns], *cells], numeric(rows)),
-        "",
-        table.left,
+        *(f"| {' | '.join(row)} |" for row in ([inline(one.name) for one in columns], rule, *cells)),
+        *filter(None, [table.left]),
         "",
     ]
 
