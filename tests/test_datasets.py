@@ -179,6 +179,24 @@ def test_rows_that_cannot_be_true_do_not_count_and_the_others_do(tmp_path: Path)
         assert store.count() == 48
 
 
+def test_rows_of_an_export_and_of_a_store_are_held_against_the_device_too(tmp_path: Path) -> None:
+    slow = at_half_the_peak(1024, clocks={"throttle": ["hardware slowdown"]})
+    with Store.open(tmp_path / "theirs.db") as store:
+        store.add([slow, at_half_the_peak(8192, 0.3)])
+    exported, runner = tmp_path / "all.jsonl", CliRunner()
+    assert (
+        runner.invoke(main, ["store", "--store", str(tmp_path / "theirs.db"), "export", "-o", str(exported)]).exit_code
+        == 0
+    )
+    for source in (exported, tmp_path / "theirs.db"):
+        own = tmp_path / f"of-{source.name}.db"
+        result = runner.invoke(main, ["store", "--store", str(own), "import", str(source)], catch_exceptions=False)
+        assert result.exit_code == 1
+        assert "1 added, 0 there already, 1 refused\n  rate above the peak: 1650 of" in result.output
+        with Store.open(own) as store:
+            assert [one.uid for one in store.measurements()] == [slow.uid]
+
+
 def test_a_device_in_another_state_than_the_store_s_is_refused_whole(tmp_path: Path) -> None:
     slow = [replace(at_half_the_peak(k), control_s=1.3 * CONTROL_S) for k in range(1024, 2048, 64)]
     export_dataset(slow, tmp_path / "d")

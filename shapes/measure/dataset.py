@@ -193,6 +193,13 @@ def import_dataset(dataset: Dataset, store: Store) -> Exchanged:
     return Exchanged(str(dataset.path), dataset.environment.device, store.add(good), there, tuple(refused), notes)
 
 
+def import_rows(path: str, rows: Sequence[Measurement], store: Store) -> Exchanged:
+    """Add to ``store`` the ``rows`` of an export or of another store that their device can do; what becomes of them."""
+    refused = {one.uid: (one.key, why) for one in rows if (why := _impossible(one, one.environment.accelerator))}
+    added = store.add(one for one in rows if one.uid not in refused)
+    return Exchanged(path, "", added, len(rows) - len(refused) - added, tuple(refused.values()))
+
+
 def _unlike(one: Measurement, off: float, samples: set[tuple[str, bytes]]) -> str | None:
     """Why ``one`` does not go with what the store has: ``off``, its device's control shape; ``samples`` there."""
     if abs(off) > CONTROL_ROOM:
@@ -229,10 +236,15 @@ def objection(one: Measurement, device: Device | None, control_s: float | None) 
     """
     if not one.ok:
         return None
-    return next(_objections(one, device, control_s), None)
+    return _impossible(one, device) or next(_objections(one, control_s), None)
 
 
-def _objections(one: Measurement, device: Device | None, control_s: float | None) -> Iterator[str]:
+def _impossible(one: Measurement, device: Device | None) -> str | None:
+    """Why no device like ``device`` gives such a row."""
+    return next(_limits(one, device), None) if one.ok else None
+
+
+def _limits(one: Measurement, device: Device | None) -> Iterator[str]:
     seconds = one.seconds or math.inf
     if device is not None:
         peak = device.peak_flops.get(str(one.description.get("dtype")), math.inf)
@@ -250,6 +262,9 @@ def _objections(one: Measurement, device: Device | None, control_s: float | None
     found = summarise(one.samples).seconds
     if abs(found / seconds - 1) > STATISTICS_ROOM:
         yield f"its samples give {found:.6g} s"
+
+
+def _objections(one: Measurement, control_s: float | None) -> Iterator[str]:
     if one.clocks.get("throttle"):
         yield f"throttled: {', '.join(map(str, one.clocks['throttle']))}"
     off = _apart(one.control_s, control_s)

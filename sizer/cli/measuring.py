@@ -19,7 +19,7 @@ from shapes.device import load_device
 from shapes.errors import InputError, read_bounded, read_text, refuse
 from shapes.frozen import Named, Names, Values
 from shapes.measure import Executor, Progress, Settings
-from shapes.measure.dataset import Dataset, export_dataset, import_dataset, read_datasets
+from shapes.measure.dataset import Dataset, Exchanged, export_dataset, import_dataset, import_rows, read_datasets
 from shapes.measure.jobs import PartName
 from shapes.measure.others import read_others
 from shapes.measure.record import MAX_IMPORT, Measurement, packed_lines, read_export
@@ -256,18 +256,20 @@ def import_(path: str | None, /, sources: Names, **asked: Any) -> None:
     """Add the measurements of exported JSON lines, of other stores and of folders of datasets; none is doubled.
 
     So are the products that torch's profiler (export_chrome_trace), nvbench, hipblaslt-bench, superbench's
-    cublaslt_gemm, triton's perf_report and mamf-finder timed, under their name. A wrong file adds nothing. Rows of
-    datasets and of other programs are held against what the device can do first; exit code 1 where some are refused.
+    cublaslt_gemm, triton's perf_report and mamf-finder timed, under their name. A wrong file adds nothing. Rows are
+    held against what the device can do first; exit code 1 where some are refused.
     """
     refused = False
     with ExitStack() as opened:
         found = [(name, _measured(name, opened, asked)) for name in sources]
         store = opened.enter_context(_open(path, create=True, write=True))
         for name, read in found:
-            if isinstance(read, list):
-                say(f"{name}: {store.add(read)} added")
-            else:
-                refused |= _import_datasets(read, store)
+            exchanged = (
+                [import_rows(name, read, store)]
+                if isinstance(read, list)
+                else [import_dataset(one, store) for one in read]
+            )
+            refused |= _say_exchanged(exchanged)
     if refused:
         sys.exit(1)
 
@@ -290,9 +292,8 @@ def _is_store(name: str) -> bool:
     return False
 
 
-def _import_datasets(datasets: Iterable[Dataset], store: Store) -> bool:
-    """Whether rows were refused, which is said."""
-    exchanged = [import_dataset(one, store) for one in datasets]
+def _say_exchanged(exchanged: Iterable[Exchanged]) -> bool:
+    """What became of rows; whether some were refused."""
     for one in exchanged:
         say(f"{one.path}: {one.added} added, {one.there} there already, {len(one.refused)} refused")
         for note in one.notes:
