@@ -117,7 +117,7 @@ def test_what_is_not_understood_is_named_with_its_share() -> None:
     assert any("self_attn" in one.module for one in found.unproven)
     assert 0 < max(one.share for one in found.unproven) < 1
     with pytest.raises(UnknownModelType, match="not understood"):
-        read_model(config("hy_v4", q_lora_rank=40, kv_lora_rank=32))
+        read_model(config("zaya", head_dim=16))
 
 
 class _Wider(torch.nn.Module):
