@@ -304,3 +304,20 @@ def test_nothing_is_said_of_shards_of_a_split_that_cannot_run() -> None:
     offered = [dict(one.change) for one in named(report, "SZ115")[0].suggestions]
     assert {"tp": 2} in offered
     assert {"num_key_value_heads": 8} in offered
+
+
+def test_a_way_out_of_what_cannot_run_is_offered_though_other_findings_come_of_it() -> None:
+    config = {"model_type": "qwen3_moe", "hidden_size": 3000, "num_hidden_layers": 4, "num_attention_heads": 24}
+    config |= {"num_key_value_heads": 6, "head_dim": 120, "vocab_size": 151669, "intermediate_size": 8000}
+    config |= {"num_experts": 96, "num_experts_per_tok": 6, "moe_intermediate_size": 1000}
+    # Shards of 1,000 wide experts are misaligned at every t that is left.
+    asked: dict[str, Any] = {"b": 2, "s": 4096, "tp": 4, "dp": 16, "ep": 8}
+    (finding,) = named(sizer.check(config, **asked), "SZ115")
+    assert dict(finding.suggestions[0].change) == {"tp": 2}
+    assert all("then fix SZ117" in one.note for one in finding.suggestions)
+    for one in finding.suggestions:
+        degrees = {key: value for key, value in one.change.items() if key == "tp"}
+        sizes = {key: value for key, value in one.change.items() if key != "tp"}
+        after = sizer.check({**config, **sizes}, **{**asked, **degrees})
+        assert not codes(after, "error")
+        assert "SZ117" in codes(after, "warning")

@@ -289,18 +289,17 @@ def grade(
     Changes of dimensions are priced by ``own`` source of seconds, those of the workload by ``predicted``. ``broken`` is
     what the subject itself breaks.
     """
-    offers = []
-    for suggested in finding.suggestions:
-        suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
-        by = own if of_dimensions(suggestion.change) else predicted
-        offer = price_offer(suggestion, subject, by, broken, finding.at_most_s)
-        # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
-        alike = {key for key in broken if key[1] == finding.field}
-        if offer is None or (finding.violated and not alike <= offer.fixes):
-            continue
-        if by is not own:
-            offer = offer.noted(f"predicted for {by.pricer.device.name}")
-        offers.append(offer)
+    # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
+    alike = {key for key in broken if key[1] == finding.field}
+    offers: list[Offer] = []
+    # A way out of what cannot run is better with other findings than none.
+    for runs in (False, True)[: 1 + finding.error]:
+        for suggested in finding.suggestions * (not offers):
+            suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
+            by = own if of_dimensions(suggestion.change) else predicted
+            offer = price_offer(suggestion, subject, by, broken, finding.at_most_s, runs=runs)
+            if offer is not None and (not finding.violated or alike <= offer.fixes):
+                offers.append(offer if by is own else offer.noted(f"predicted for {by.pricer.device.name}"))
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
     return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
 
@@ -322,11 +321,18 @@ def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, m
 
 
 def price_offer(
-    suggestion: Suggestion, subject: Subject, by: PricedStep, broken: Objections, at_most_s: float | None = None
+    suggestion: Suggestion,
+    subject: Subject,
+    by: PricedStep,
+    broken: Objections,
+    at_most_s: float | None = None,
+    *,
+    runs: bool = False,
 ) -> Offer | None:
     """Rebuild the model with the change and compare.
 
-    None where no such model or split exists, or where it breaks what the subject does not.
+    None where no such model or split exists, or where it breaks what the subject does not; what of that is no error is
+    named instead where it is enough that the change ``runs``.
     """
     step, pricer = by.step, by.pricer
     try:
@@ -336,7 +342,8 @@ def price_offer(
     after = pricer.step(changed.operators, changed.workload, changed.model)
     unsplit = changed.workload if changed.asked is not None else None
     left = objections(context_of(changed, pricer.device, after), unsplit)
-    if worse(left, broken, 0 if subject.asked else -1):
+    breaks = worse(left, broken, 0 if subject.asked else -1)
+    if breaks and not (runs and changed.asked is None):
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
@@ -346,7 +353,9 @@ def price_offer(
     now = _practice(changed)
     lost = [what for what, own in _practice(subject).items() if own and own != now[what]]
     lacks = f"does not keep {', '.join(lost)}" if lost else ""
-    notes = (suggestion.note, lacks, "at equal tokens and devices" * (scale != 1.0), "the times here are of it" * same)
+    then = f"then fix {', '.join(breaks)}" * bool(breaks)
+    equal = "at equal tokens and devices" * (scale != 1.0)
+    notes = (suggestion.note, lacks, equal, "the times here are of it" * same, then)
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),
