@@ -22,7 +22,7 @@ from shapes.measure.kernels import products
 from shapes.measure.store import Store
 from shapes.operators.types import Gemm
 from sizer.answers.bench import Rows
-from sizer.answers.operator_jobs import elementwise_shape, jobs_of_subject
+from sizer.checking.measured import elementwise_shape, jobs_of_subject
 from sizer.cli import main
 from sizer.subject import read_subject
 

@@ -181,6 +181,7 @@ def test_a_patch_applies_and_standard_input_is_printed_fixed(tmp_path: Path) -> 
     ("arguments", "said"),
     [
         (("Qwen/Qwen3-8B", "--fix"), "expected a file"),
+        (("--fix", "--measure"), "expected --predict"),
         (("--fix-only", "SZ999"), "--fix-only"),
     ],
 )

@@ -9,7 +9,7 @@ import pytest
 from shapes.device import load_device
 from shapes.step import Pricer, Step
 from sizer.checking.findings import PricedSuggestion
-from sizer.checking.grading import Offer, Proposals, price_offer, severity
+from sizer.checking.grading import Offer, PricedStep, price_offer, severity
 from sizer.rules.base import Finding, Suggestion
 from sizer.subject import read_subject
 
@@ -23,15 +23,9 @@ def priced(change: dict[str, int | str], **workload: object) -> tuple[PricedSugg
     return offer.priced, offer.step
 
 
-def proposals(**workload: object) -> Proposals:
-    """Of kernels alone, nothing having been found against it."""
-    subject, device = read_subject(str(LLAMA), **workload), load_device("h100-sxm")
-    pricer = Pricer(device)
-    return Proposals(subject, subject.workload, device, pricer, pricer.step(subject.operators), {}, ())
-
-
 def offered(change: dict[str, int | str], **workload: object) -> Offer | None:
-    return price_offer(Suggestion(change), proposals(**workload))
+    subject, pricer = read_subject(str(LLAMA), **workload), Pricer(load_device("h100-sxm"))
+    return price_offer(Suggestion(change), subject, PricedStep(pricer, pricer.step(subject.operators)), {})
 
 
 def gain(share: float, step: Step, *, within_error: bool) -> Offer:
@@ -84,6 +78,8 @@ def test_what_is_asked_outright_is_a_warning_whatever_the_prices_error() -> None
     outright = Finding("d_ff", 1, "", violated=True)
     assert severity(outright, []) == "warning"
     assert severity(outright, [gain(0.001, step, within_error=True)]) == "warning"
+    # A device that was asked and makes no difference there knows better.
+    assert severity(outright, [gain(0.001, step, within_error=True)], measured=True) == "info"
 
 
 def test_a_default_that_nobody_asked_for_is_no_warning() -> None:
@@ -92,7 +88,9 @@ def test_a_default_that_nobody_asked_for_is_no_warning() -> None:
 
 
 def test_no_suggestion_is_credited_with_more_than_the_cause_takes() -> None:
-    found = price_offer(Suggestion({"b": 64}), proposals(b=1, s=1000), at_most_s=1e-4)
+    subject, pricer = read_subject(str(LLAMA), b=1, s=1000), Pricer(load_device("h100-sxm"))
+    by = PricedStep(pricer, pricer.step(subject.operators))
+    found = price_offer(Suggestion({"b": 64}), subject, by, {}, at_most_s=1e-4)
     assert found is not None
     assert found.priced.step_seconds_change == -1e-4
 

@@ -45,6 +45,9 @@ def test_on_and_another_device_are_refused_in_a_line() -> None:
     assert (alone.exit_code, alone.output) == (2, "sizer: --on: expected --ray with it\n")
     placed = CliRunner().invoke(main, ["bench", *PRODUCTS, "--ray", "auto", "--device", "cuda:1"])
     assert "expected no --device with --ray, which places jobs itself" in placed.output
+    config = str(Path(__file__).parent / "data" / "configs" / "gpt2.json")
+    predicted = CliRunner().invoke(main, ["check", config, "--ray", "auto"])
+    assert (predicted.exit_code, predicted.output) == (2, "sizer: --ray: expected --measure with it\n")
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from math import exp, hypot, log
 from operator import attrgetter, mul
@@ -97,6 +97,10 @@ def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:
     return error / total if total else 0.0
 
 
+#: Operators -> one cost each: the one seam between advice and where seconds come from.
+CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
+
+
 #: Share of a step's seconds from which on an operator's tier is the step's.
 NOTABLE = 0.1
 
@@ -167,12 +171,14 @@ class Pricer:
     def __init__(
         self,
         device: Device,
+        source: CostSource = predict_many,
         stack: SoftwareStack | None = None,
         stack_tier: str | None = None,
     ) -> None:
         self.device = device
         self.stack = stack
         self._stack_tier = stack_tier
+        self._source = source
         self._known: dict[object, Cost] = {}
         self._last: tuple[Sequence[Operator], tuple[Cost, ...]] = ((), ())
         self._whole_model: ModelShape | None = None
@@ -245,7 +251,7 @@ class Pricer:
         """InputError where a device's file, which anybody may write, holds constants that give no time."""
         try:
             with np.errstate(all="ignore"):  # what it gives is judged here
-                costs = predict_many(wanted, self.device)
+                costs = self._source(wanted, self.device)
             wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < LONGEST_S]
         except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
             if isinstance(error, InputError) or Path(self.device.origin).is_relative_to(DATA):

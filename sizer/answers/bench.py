@@ -31,7 +31,7 @@ from shapes.measure.suite import Suite, load_suite, sweep_jobs
 from shapes.measure.workers import Child, Workers
 from shapes.operators.types import Attention, Gemm, Operator
 from shapes.toml_table import content
-from sizer.answers.operator_jobs import jobs_of_subject
+from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 

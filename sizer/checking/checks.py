@@ -10,9 +10,9 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import Named, Names, frozen
 from shapes.operators.types import Collective, Elementwise, needed_flops
-from shapes.step import Pricer, Step
+from shapes.step import CostSource, Pricer, Step
 from sizer.checking.findings import ModelSummary, PricedFinding, Report, StepTime
-from sizer.checking.grading import Proposals, findings_by_cause, grade, propose, together, unpriced_findings
+from sizer.checking.grading import PricedStep, Proposals, findings_by_cause, grade, propose, together, unpriced_findings
 from sizer.checking.project import Suppression, load_defaults, load_suppression
 from sizer.rules.base import NotApplicable
 from sizer.subject import Subject, read_subject, resized_subject
@@ -68,16 +68,23 @@ def check_subject(subject: Subject, device: Device, suppression: Suppression | N
     return report_of(propose(subject, device, suppression))
 
 
-def report_of(proposals: Proposals) -> Report:
-    """``proposals`` priced."""
+def report_of(proposals: Proposals, measured: CostSource | None = None) -> Report:
+    """``proposals`` priced. ``measured``: seconds of the subject's operators and of those its changed dimensions would
+
+    run; changes of the workload stay predicted.
+    """
     subject, device = proposals.subject, proposals.device
     if subject.model is None:
         return _report(proposals, None, unpriced_findings(proposals.findings(), subject), "")
-    graded = [grade(rule, one, proposals) for rule, one in proposals.findings()]
-    findings, offers = findings_by_cause(graded, subject)
-    stack = subject.stack.name if proposals.step.cost is not None else ""
-    report = _report(proposals, step_time(subject, proposals.step, device), findings, stack)
-    return replace(report, joint=together(offers, proposals))
+    predicted = own = PricedStep(proposals.pricer, proposals.step)
+    if measured is not None:
+        pricer = Pricer(device, measured)
+        own = PricedStep(pricer, pricer.step(subject.operators), measured=True)
+    graded = [grade(rule, one, subject, own, predicted, proposals.broken) for rule, one in proposals.findings()]
+    findings, offers = findings_by_cause(graded, subject, measured=measured is not None)
+    joint = together(offers, subject, predicted, proposals.broken) if measured is None else None
+    stack = subject.stack.name if own.step.cost is not None else ""
+    return replace(_report(proposals, step_time(subject, own.step, device), findings, stack), joint=joint)
 
 
 def _report(proposals: Proposals, step: StepTime | None, findings: list[PricedFinding], stack: str) -> Report:

@@ -98,7 +98,7 @@ class PricedFinding:
     ``codes``: those rules, ``code`` and ``slug`` the first's. ``step_seconds``: what its best suggestion would save a
     step, beyond what doing less work saves (None: not known). ``violated``: it
     breaks what a source asks outright, and is a warning at least, whatever the price. ``within_error``: the price does
-    not exceed the prediction's own error. ``tier``: where the price comes from (fitted, borrowed,
+    not exceed the prediction's own error. ``tier``: where the price comes from (measured, fitted, borrowed,
     extrapolated; "": there is none).
     """
 
@@ -140,9 +140,9 @@ class Report(Printable):
     """Everything `check` says of one configuration on one device.
 
     ``implementation``: whose kernels save activations, in the rules on memory. ``attention``: titles of the kernels
-    that run the attention on this device. ``stack``: the software that runs the step ("": operators are added up).
-    ``step``: None where the model is not understood whole. ``joint``: the best suggestions of several findings made
-    together, as far as they go together (None: fewer than two do).
+    that run the attention on this device. ``stack``: the software that runs the step ("": operators as measured, added
+    up). ``step``: None where the model is not understood whole. ``joint``: the best suggestions of several findings
+    made together, as far as they go together (None: fewer than two do).
     """
 
     path: str

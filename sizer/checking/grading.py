@@ -9,6 +9,7 @@ outright is a warning when it is broken, whatever its price; a cost alone is one
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from shapes.cost.constants import gemm_constants
@@ -137,6 +138,18 @@ class Proposals:
             if answer is not None and not isinstance(answer, NotApplicable):
                 yield from ((rule, finding) for finding in answer)
 
+    def changed_subjects(self) -> list[Subject]:
+        """What the changed dimensions that are suggested would make of the subject: what measuring would time."""
+        found: list[Subject] = []
+        if self.subject.model is None:
+            return found
+        for _, finding in self.findings():
+            for suggestion in finding.suggestions:
+                if of_dimensions(suggestion.change):
+                    with suppress(InputError):  # no such model or split: it has no price either
+                        found.append(changed_subject(self.subject, suggestion.change))
+        return found
+
 
 def propose(subject: Subject, device: Device, suppression: Suppression | None = None) -> Proposals:
     """Run every rule once; suppressed ones only for what a suggestion may find broken already."""
@@ -205,7 +218,16 @@ def _on_device(subject: Subject, device: Device) -> Subject:
 NOTABLE_SHARE = 0.01
 
 #: Where a price comes from, the surest first.
-TIERS = ("fitted", "borrowed", "extrapolated")
+TIERS = ("measured", "fitted", "borrowed", "extrapolated")
+
+
+@frozen
+class PricedStep:
+    """A subject's step by one source of seconds: predicted, or ``measured`` on the device at hand."""
+
+    pricer: Pricer
+    step: Step
+    measured: bool = False
 
 
 @frozen
@@ -259,32 +281,38 @@ class Graded:
         return self.finding.cause or self.finding.field
 
 
-def grade(rule: Rule, finding: Finding, proposals: Proposals) -> Graded:
-    """``finding`` with those of its suggestions that make a model, split and run, and break nothing that it keeps."""
-    subject = proposals.subject
+def grade(
+    rule: Rule, finding: Finding, subject: Subject, own: PricedStep, predicted: PricedStep, broken: Objections
+) -> Graded:
+    """``finding`` with those of its suggestions that make a model, split and run, and break nothing that it keeps.
+
+    Changes of dimensions are priced by ``own`` source of seconds, those of the workload by ``predicted``. ``broken`` is
+    what the subject itself breaks.
+    """
     # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
-    alike = {key for key in proposals.broken if key[1] == finding.field}
+    alike = {key for key in broken if key[1] == finding.field}
     offers: list[Offer] = []
     # A way out of what cannot run is better with other findings than none.
     for runs in (False, True)[: 1 + finding.error]:
         for suggested in finding.suggestions * (not offers):
             suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
-            offer = price_offer(suggestion, proposals, finding.at_most_s, runs=runs)
+            by = own if of_dimensions(suggestion.change) else predicted
+            offer = price_offer(suggestion, subject, by, broken, finding.at_most_s, runs=runs)
             if offer is not None and (not finding.violated or alike <= offer.fixes):
-                offers.append(offer)
+                offers.append(offer if by is own else offer.noted(f"predicted for {by.pricer.device.name}"))
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
-    return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked))
+    return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
 
 
-def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True) -> Severity:
-    """A breach is a warning at any price.
+def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, measured: bool = False) -> Severity:
+    """A breach is a warning at any price, unless a device was asked and it makes no difference there.
 
     A cost alone is one that saves ``NOTABLE_SHARE`` of the step beyond the error and beyond doing less work, and not of
     a default (a microbatch of 4) that nobody ``asked`` for.
     """
     if finding.error:
         return "error"
-    if finding.violated:
+    if finding.violated and not (measured and offers):
         return "warning"
     notable = asked and any(
         not offer.priced.within_error and offer.saving >= NOTABLE_SHARE * offer.step.seconds for offer in offers
@@ -293,14 +321,20 @@ def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True) -
 
 
 def price_offer(
-    suggestion: Suggestion, proposals: Proposals, at_most_s: float | None = None, *, runs: bool = False
+    suggestion: Suggestion,
+    subject: Subject,
+    by: PricedStep,
+    broken: Objections,
+    at_most_s: float | None = None,
+    *,
+    runs: bool = False,
 ) -> Offer | None:
     """Rebuild the model with the change and compare.
 
     None where no such model or split exists, or where it breaks what the subject does not; what of that is no error is
     named instead where it is enough that the change ``runs``.
     """
-    subject, step, pricer, broken = proposals.subject, proposals.step, proposals.pricer, proposals.broken
+    step, pricer = by.step, by.pricer
     try:
         changed = changed_subject(subject, suggestion.change)
     except InputError:
@@ -331,7 +365,7 @@ def price_offer(
         within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after),
         note="; ".join(filter(None, notes)),
     )
-    return Offer(priced, step, frozenset(broken.keys() - left.keys()), suggestion, _tier(proposals, suggestion))
+    return Offer(priced, step, frozenset(broken.keys() - left.keys()), suggestion, _tier(by, subject, suggestion))
 
 
 def _practice(subject: Subject) -> dict[str, float]:
@@ -344,15 +378,17 @@ def _practice(subject: Subject) -> dict[str, float]:
     }
 
 
-def _tier(proposals: Proposals, suggestion: Suggestion) -> str:
+def _tier(by: PricedStep, subject: Subject, suggestion: Suggestion) -> str:
     """Where a price comes from: the worst of products, misaligned ones and, of a workload, the software stack."""
-    device, step = proposals.device, proposals.step
-    _, origin = gemm_constants(device, proposals.subject.workload.dtype)
+    if by.measured:
+        return "measured"
+    device = by.pricer.device
+    _, origin = gemm_constants(device, subject.workload.dtype)
     products = "fitted" if origin.own_device else "borrowed" if origin.same_vendor else "extrapolated"
     known = str(family_table(device)["tier"]) in ("published", "measured")
     of = [products, "fitted" if known else "extrapolated"]
-    if step.cost is not None and not of_dimensions(suggestion.change):
-        of.append(step.cost.tier)
+    if by.step.cost is not None and not of_dimensions(suggestion.change):
+        of.append(by.step.cost.tier)
     return max(of, key=TIERS.index)
 
 
@@ -418,12 +454,14 @@ def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
     }
 
 
-def findings_by_cause(graded: Sequence[Graded], subject: Subject) -> tuple[list[PricedFinding], list[Offer]]:
+def findings_by_cause(
+    graded: Sequence[Graded], subject: Subject, *, measured: bool
+) -> tuple[list[PricedFinding], list[Offer]]:
     """One finding a cause, the worst first, and the best offer of each that has one.
 
-    A cost alone that nothing saves is left out.
+    A cost alone that nothing saves is left out, unless it was ``measured``.
     """
-    causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, subject)) is not None]
+    causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, subject, measured)) is not None]
     causes.sort(
         key=lambda one: (SEVERITIES.index(one.finding.severity), -(one.finding.step_seconds or 0.0), one.finding.code)
     )
@@ -434,14 +472,14 @@ def findings_by_cause(graded: Sequence[Graded], subject: Subject) -> tuple[list[
     return [cause.finding for cause in done], best
 
 
-def together(offers: Sequence[Offer], proposals: Proposals) -> PricedSuggestion | None:
+def together(offers: Sequence[Offer], subject: Subject, by: PricedStep, broken: Objections) -> PricedSuggestion | None:
     """Those of ``offers``, the first first, that go together, as one change; None where no two do."""
     change: dict[str, int | str] = {}
     joint, taken = None, 0
     for offer in offers:
         own = offer.change.change
         if change.keys().isdisjoint(own):
-            both = price_offer(Suggestion({**change, **own}), proposals)
+            both = price_offer(Suggestion({**change, **own}), subject, by, broken)
             if both is not None and (joint is None or both.saving >= joint.saving):
                 change, joint, taken = {**change, **own}, both, taken + 1
     return joint.priced if joint is not None and taken > 1 else None
@@ -470,14 +508,17 @@ def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
     return found.values()
 
 
-def _merged(ordered: Sequence[Graded], subject: Subject) -> _Cause | None:
+def _merged(ordered: Sequence[Graded], subject: Subject, measured: bool) -> _Cause | None:
     """The findings of one cause as one; None where nothing is left to say."""
     error = ordered[0].finding.error
     outright = any(one.finding.outright for one in ordered)
     # Of every change the first finding's offer.
     distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
-    offers = _worth_a_line(tuple(distinct.values()), subject, outright=outright, error=error)
-    if not offers and not outright and any(one.finding.suggestions for one in ordered):
+    everything = tuple(distinct.values())
+    offers = _worth_a_line(everything, subject, outright=outright, error=error)
+    if not offers and measured:
+        offers = everything[:MOST]
+    elif not offers and not outright and any(one.finding.suggestions for one in ordered):
         return None
     return _Cause(_as_one(ordered, subject, offers), offers)
 
@@ -569,11 +610,12 @@ def neighbours(proposals: Proposals, dimension: str, each_side: int = 2) -> tupl
     value = proposals.subject.dimensions.get(dimension)
     if value is None or proposals.subject.model is None:
         return ()
+    by = PricedStep(proposals.pricer, proposals.step)
     found: list[PricedSuggestion] = []
     for below in (True, False):
         side: list[PricedSuggestion] = []
         for other in _values(dimension, value, below=below):
-            offer = price_offer(Suggestion({dimension: other}), proposals)
+            offer = price_offer(Suggestion({dimension: other}), proposals.subject, by, proposals.broken)
             if offer is not None:
                 side.append(offer.priced)
             if len(side) == each_side:

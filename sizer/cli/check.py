@@ -34,6 +34,7 @@ from sizer.render import formats
 from sizer.subject import Subject
 
 if TYPE_CHECKING:
+    from shapes.measure import Executor
     from sizer.checking.fixes import ConfigText, Fixed
 
 
@@ -50,6 +51,7 @@ class _Found:
     refused: bool = False
     passed_over: int = 0
     texts: list[str] = field(default_factory=list)
+    executor: Executor | None = None
 
     def new_in(self, report: Report) -> tuple[Report, int]:
         """``report`` without the findings that the baseline has, and their number."""
@@ -63,7 +65,7 @@ class _Found:
 
 @subcommand(
     "check",
-    "check stack workload config rules output",
+    "check stack workload config measuring ray rules output",
     "For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192",
 )
 @click.argument("configs", nargs=-1, type=config_name, metavar="CONFIG...", shell_complete=MODELS)
@@ -75,15 +77,20 @@ def command(asked: Asked) -> None:
     if not asked.configs:
         raise InputError(_nothing_named())
     refuse(asked.configs.count("-") > 1, "standard input is read once: expected - once", "CONFIG", "-")
+    asked.demand(ray="measure", on="ray", store="measure", time_limit_s="measure")
     asked.fix = True if asked.fix_only and asked.fix is None else asked.fix
     refuse(asked.unsafe_fixes and asked.fix is None, "expected --fix or --diff with it", "--unsafe-fixes", True)
     refuse(
-        len(asked.devices) > 1 and asked.fix is not None,
-        "expected one, to fix for",
+        len(asked.devices) > 1 and (asked.measure or asked.fix is not None),
+        "expected one, to measure on or to fix for",
         "--device",
         ", ".join(asked.devices),
     )
     found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else None)
+    if asked.measure:
+        from sizer.cli.measuring import chosen_executor
+
+        found.executor = chosen_executor(asked.ray, asked.on)
     _take_project_s(asked)
     _check_all(asked, found)
     if asked.write_baseline is not None:
@@ -117,7 +124,7 @@ def _check_all(asked: Asked, found: _Found) -> None:
 
 
 def _check_one(asked: Asked, config: str, found: _Found) -> None:
-    """Add the reports of one configuration, one a device."""
+    """Add the report of one configuration; what measured it measures the next one too."""
     reading, device = asked.named("config_format"), next(iter(asked.devices), None)
     request = Request(device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
     source = asked.source(config)
@@ -127,8 +134,14 @@ def _check_one(asked: Asked, config: str, found: _Found) -> None:
         settled = _fix_one(asked, load_text(config, request, source), found)
     else:
         settled = request.settle(config, source)
-    targets = [settled.device, *map(load_device, asked.devices[1:])]
-    reports = [replace(settled, device=target).check() for target in targets]
+    if found.executor is not None:
+        from sizer.checking.measured import check_measured
+
+        limits = asked.named("time_limit_s", "store")
+        reports = [check_measured(settled.subject, found.executor, device, settled.suppression, **limits)]
+    else:
+        targets = [settled.device, *map(load_device, asked.devices[1:])]
+        reports = [replace(settled, device=target).check() for target in targets]
     if asked.format_ == "sarif":
         from sizer.checking.fixes import with_fixes
 
@@ -142,6 +155,7 @@ def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
     """Fix one configuration, or keep its patch; the text as it is after, settled."""
     from sizer.checking.fixes import fix, write_text
 
+    refuse(asked.measure, "expected --predict: suggestions are applied by their predicted price", "--fix")
     worst = "warning" if asked.fail_on == "never" else asked.fail_on
     only = tuple(known_rule(code, "--fix-only") for code in codes(asked.fix_only)) or ("",)
     fixed = fix(config, worst, unsafe=asked.unsafe_fixes, only=only, kept=lambda report: found.new_in(report)[0])

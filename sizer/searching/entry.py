@@ -215,6 +215,7 @@ def _source(
         )
     if measure is False:
         return _predicted(device, measuring), None
+    from sizer.checking.measured import device_to_measure
     from sizer.searching.measuring import Measured
 
     if measure is True:
@@ -222,22 +223,7 @@ def _source(
 
         measure = InProcess()
     refuse(isinstance(measure, (list, tuple)), "expected one device with it", "--measure")
-    return _timed_on(measure, device), Measured(measure, **measuring)
-
-
-def _timed_on(executor: InProcess, named: str | Device | None) -> Device:
-    """The device whose limits and predictions go with measuring on ``executor``: its own, or that of a file ``named``.
-
-    The default's where neither is known (a CPU). InputError where another device is named: its constants and limits
-    are not those of what is timed.
-    """
-    environment, wanted = executor.environment, load_device(named or DEFAULT_DEVICE)
-    here, file = environment.accelerator, isinstance(named, str) and named.endswith(".toml")
-    if here is None or file:
-        return wanted
-    if named is not None and here.name != wanted.name:
-        raise InputError(f"measuring is on {environment.device} ({here.name})", key="--device", value=wanted.name)
-    return here
+    return device_to_measure(measure, device), Measured(measure, **measuring)
 
 
 def _predicted(device: str | Device | None, measuring: Named) -> Device:
