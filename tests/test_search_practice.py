@@ -143,3 +143,9 @@ def test_whole_models_stay_ready_for_the_shards_that_the_baseline_is_ready_for()
     for one in search({**config, **rest}, what="model", top=50).ranked:
         assert one.change["heads"] % 8 == one.change["kv_heads"] % 8 == 0
         assert one.change["head_dim"] in (64, 128)
+
+
+def test_no_key_value_head_is_copied_that_the_baseline_splits() -> None:
+    # h 1024 in heads of 128 would keep two query heads a key/value head with 4 of them.
+    for parameters in (2.5e8, 4e8):
+        assert answer(search(params=parameters, t=8))["kv_heads"] % 8 == 0

@@ -12,6 +12,7 @@ import sizer
 from shapes.errors import InputError
 from shapes.workload import workload_fields
 from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
+from sizer.rules import find_rule
 
 GPT2 = {"model_type": "gpt2", "n_embd": 768, "n_head": 12, "n_layer": 12, "vocab_size": 50257}
 
@@ -52,7 +53,7 @@ def worst(report: Report) -> dict[str, int]:
     found: dict[str, int] = {}
     for finding in report.findings:
         if finding.violated or finding.severity == "error":
-            for code in finding.codes:
+            for code in (one for one in finding.codes if finding.severity == "error" or not find_rule(one).of_costs):
                 found[code] = min(found.get(code, 2), SEVERITIES.index(finding.severity))
     return found
 
@@ -104,3 +105,33 @@ def test_one_suggestion_has_no_joint_saving() -> None:
     report = sizer.check(GPT2)
     assert len([one for one in report.findings if one.suggestions]) <= 1 or report.joint is not None
     assert sizer.check({**GPT2, "vocab_size": 50304}, b=8).joint is None
+
+
+def test_no_smaller_split_is_offered_that_its_memory_does_not_fit() -> None:
+    # 80 B in 16 bits fill four devices of 80 GB, and two of 141.
+    asked: dict[str, Any] = {"phase": "decode", "t": 4, "b": 32, "s": 4096}
+    for device, offered in (("h100-sxm", []), ("h200", [{"tp": 2}])):
+        report = sizer.check("Qwen/Qwen3-Next-80B-A3B-Instruct", device=device, **asked)
+        (copied,) = [one for one in report.findings if "SZ115" in one.codes]
+        assert [one.change for one in copied.suggestions] == offered
+
+
+def test_a_suggestion_has_its_own_price_where_its_finding_is_worth_less() -> None:
+    asked: dict[str, Any] = {"gpus": 128, "global_batch": 1024, "b": 1, "s": 4096, "checkpointing": "full"}
+    report = sizer.check("mosaicml/mpt-7b", t=16, d=8, **asked)
+    assert report.step is not None
+    (idle,) = [one for one in report.findings if "SZ113" in one.codes]
+    halved = next(one for one in idle.suggestions if one.change == {"tp": 8, "dp": 16})
+    then = sizer.check("mosaicml/mpt-7b", t=8, d=16, **asked)
+    assert then.step is not None
+    assert halved.step_seconds_change is not None
+    assert report.step.seconds + halved.step_seconds_change == pytest.approx(then.step.seconds, rel=1e-3)
+    assert idle.step_seconds is not None
+    assert idle.step_seconds < -halved.step_seconds_change
+
+
+def test_a_vocabulary_that_is_padded_as_it_is_loaded_is_no_finding() -> None:
+    odd: dict[str, Any] = {**GPT2, "vocab_size": 32001}
+    for asked in ({"phase": "decode"}, {"stack": "megatron-core-te"}, {"stack": "megatron-core-te", "t": 4}):
+        assert not [one for one in sizer.check(odd, s=1024, **asked).findings if "SZ101" in one.codes]
+    assert [one for one in sizer.check(odd, s=1024).findings if "SZ101" in one.codes]

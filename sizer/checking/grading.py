@@ -11,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 
 from shapes.cost.constants import gemm_constants
 from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import Names, Values, frozen
+from shapes.memory import memory
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
@@ -27,6 +29,7 @@ from sizer.checking.project import Suppression
 from sizer.rules import RULES
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion, within
 from sizer.rules.dimensions import ALTERNATIVES
+from sizer.rules.tokens import layout
 from sizer.subject import Subject, resized_subject, run_on
 
 
@@ -239,11 +242,15 @@ class Offer:
     fixes: frozenset[tuple[str, str]]
     change: Suggestion
     tier: str
+    at_most_s: float = inf
 
     @property
     def saving(self) -> float:
-        """Seconds saved beyond what doing less work saves; a larger model's work is not credited."""
-        return min(self.gain, -self.change_s)
+        """Seconds saved beyond what doing less work saves; a larger model's work is not credited.
+
+        Of what a change saves by other causes too the finding's own part (``Finding.at_most_s``).
+        """
+        return min(self.gain, -self.change_s, self.at_most_s)
 
     @property
     def gain(self) -> float:
@@ -291,13 +298,14 @@ def grade(
     """
     # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
     alike = {key for key in broken if key[1] == finding.field}
+    at_most_s = inf if finding.at_most_s is None else finding.at_most_s
     offers: list[Offer] = []
     # A way out of what cannot run is better with other findings than none.
     for runs in (False, True)[: 1 + finding.error]:
         for suggested in finding.suggestions * (not offers):
             suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
             by = own if of_dimensions(suggestion.change) else predicted
-            offer = price_offer(suggestion, subject, by, broken, finding.at_most_s, runs=runs)
+            offer = price_offer(suggestion, subject, by, broken, at_most_s, runs=runs)
             if offer is not None and (not finding.violated or alike <= offer.fixes):
                 offers.append(offer if by is own else offer.noted(f"predicted for {by.pricer.device.name}"))
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
@@ -325,7 +333,7 @@ def price_offer(
     subject: Subject,
     by: PricedStep,
     broken: Objections,
-    at_most_s: float | None = None,
+    at_most_s: float = inf,
     *,
     runs: bool = False,
 ) -> Offer | None:
@@ -343,12 +351,12 @@ def price_offer(
     unsplit = changed.workload if changed.asked is not None else None
     left = objections(context_of(changed, pricer.device, after), unsplit)
     breaks = worse(left, broken, 0 if subject.asked else -1)
+    if (full := _overfull(changed, pricer.device)) and full > _overfull(subject, pricer.device):
+        breaks = (*breaks, "SZ121")
     if breaks and not (runs and changed.asked is None):
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
-    if at_most_s is not None:
-        gain = min(gain, at_most_s)
     same = subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model
     now = _practice(changed)
     lost = [what for what, own in _practice(subject).items() if own and own != now[what]]
@@ -362,10 +370,20 @@ def price_offer(
         step_seconds_change=-gain,
         parameters_change=changed.parameters - subject.parameters,
         flops_change=round(after.flops * scale) - step.flops,
-        within_error=gain - max(0.0, less_work) <= pricer.error_s(step, after),
+        within_error=min(gain, at_most_s) - max(0.0, less_work) <= pricer.error_s(step, after),
         note="; ".join(filter(None, notes)),
     )
-    return Offer(priced, step, frozenset(broken.keys() - left.keys()), suggestion, _tier(by, subject, suggestion))
+    fixes = frozenset(broken.keys() - left.keys())
+    return Offer(priced, step, fixes, suggestion, _tier(by, subject, suggestion), at_most_s)
+
+
+def _overfull(subject: Subject, device: Device) -> int:
+    """Whether a step that was said how to spread is over the device's room (1), and over what may fit (2)."""
+    workload = subject.asked or subject.workload
+    if subject.model is None or subject.given.isdisjoint(layout(workload)) or split_problems(subject.model, workload):
+        return 0
+    needed = memory(subject.model, workload, device=device, **subject.kept)
+    return (not needed.fits) + (not needed.may_fit)
 
 
 def _practice(subject: Subject) -> dict[str, float]:

@@ -34,6 +34,9 @@ from sizer.rules.base import (
     whole_heads_near,
 )
 
+#: What the names of stacks that pad a vocabulary begin with.
+PADS = "megatron"
+
 
 @rule(
     "SZ101",
@@ -45,7 +48,9 @@ def vocab_multiple(context: Context) -> Answer:
     The LM-head is one of the largest products of a step, and the vocabulary is its n forward, its k in dgrad and its m
     in wgrad. Off the tensor cores' requirement (128 bytes on A100 and later: 64 elements of bf16) the rows of the
     logits and of their gradient start at addresses that wide vector loads cannot use. Off 16 bytes it is a warning
-    whatever the price; a multiple of 32 (GPT-J's 50400) costs what it is predicted to.
+    whatever the price; a multiple of 32 (GPT-J's 50400) costs what it is predicted to. Engines pad it as they load a
+    model (vLLM's and SGLang's vocab_parallel_embedding.py, to 64), and so does Megatron-LM where its stack is named
+    (SZ136): there nothing is lost.
 
     Bad: vocab_size 50257 (GPT-2): odd.
     Good: vocab_size 50304 = 786 x 64.
@@ -56,6 +61,8 @@ def vocab_multiple(context: Context) -> Answer:
     vocab = context.dimensions.get("vocab")
     if vocab is None or (context.model is not None and not context.model.head):
         return NotApplicable("no LM-head")
+    if context.workload.serving or (context.sets_any("stack") and context.stack.startswith(PADS)):
+        return NotApplicable("engines and Megatron-LM pad the vocabulary themselves")
     said = "the vocabulary: {}; the head's products lose aligned rows"
     # Recipes keep the head in 16 bits.
     head = next((op.dtype for op in context.operators if op.name == "lm_head"), context.dtype)
@@ -81,7 +88,7 @@ def megatron_vocabulary(context: Context) -> Answer:
     Suggestion: none that a model sets: --make-vocab-size-divisible-by of 128 over t, or less.
     """
     vocab, step = context.dimensions.get("vocab"), MEGATRON_ROWS * context.workload.t
-    if vocab is None or not context.stack.startswith("megatron"):
+    if vocab is None or not context.stack.startswith(PADS):
         return NotApplicable("no vocabulary, or no Megatron stack")
     padded = next_multiple(vocab, step)
     if padded - vocab < NOTABLE_ROWS * vocab:

@@ -10,6 +10,7 @@ from typing import Any
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError
+from shapes.frozen import Names
 from shapes.memory import divisors, memory_of_parameters, smallest_tp
 from shapes.model import ModelShape, default_precision
 from shapes.operators.parallel import largest_divisor
@@ -433,7 +434,12 @@ def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
 
 def _spread(context: Context) -> bool:
     """Whether it was said how the model is spread."""
-    return context.sets_any(*(LAYOUT if context.workload.train else SERVING_LAYOUT))
+    return context.sets_any(*layout(context.workload))
+
+
+def layout(workload: Workload) -> Names:
+    """The fields, any of which says how a run is spread."""
+    return LAYOUT if workload.train else SERVING_LAYOUT
 
 
 def _unsaid(context: Context) -> str:

@@ -315,10 +315,17 @@ def whole_head_counts(request: Request, hidden: int, dims: Iterable[int], shards
     group = attention.heads // attention.kv_heads
     for dim in dims:
         heads, left = divmod(hidden * attention.heads * attention.head_dim, request.model.hidden * dim)
-        if left or heads % group or not whole_heads(heads, heads // group, shards):
+        if left or heads % group or not _splits(request, heads, heads // group, shards):
             excluded["whole heads on every shard"] += 1
         else:
             yield {"heads": heads, "head_dim": dim, "kv_heads": heads // group}
+
+
+def _splits(request: Request, heads: int, kv_heads: int, shards: int) -> bool:
+    """Whether ``shards`` split the heads, and hold a key/value head once where they do the baseline's (SZ115)."""
+    now = getattr(request.model.attention, "kv_heads", 1)
+    copied = kv_heads % request.shards > 0 == now % request.shards
+    return whole_heads(heads, kv_heads, shards) and not copied
 
 
 def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]:
@@ -330,7 +337,7 @@ def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]
         ]
     for one in found:
         count, kv_heads = one.get("heads", sizes["heads"]), one.get("kv_heads", 0)
-        if kv_heads and (count % kv_heads or not whole_heads(count, kv_heads, request.shards)):
+        if kv_heads and (count % kv_heads or not _splits(request, count, kv_heads, request.shards)):
             request.excluded["whole heads on every shard"] += 1
         else:
             yield one
