@@ -170,7 +170,9 @@ def load_device(device: AnyPath | Device) -> Device:
     if isinstance(device, Device):
         return device
     if not isinstance(device, (str, os.PathLike)):
-        raise InputError("expected a device name or a .toml path", key="device", value=device)
+        raise InputError(
+            "expected one device's name or .toml path (`sizer check` takes several)", key="device", value=device
+        )
     text = os.fspath(device)
     if variant := _VARIANT.fullmatch(text.strip()):
         return _allowed(load_device(variant[1]), tuple(variant[2][1:].split(":")))
@@ -247,7 +249,8 @@ def _resolve(name: str) -> str:
         if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):
             return known
     spelt = {_normalise(one): known for known, head in heads.items() for one in _spellings(head)} | by_name
-    near = dict.fromkeys(map(spelt.__getitem__, nearest(wanted, spelt, 8)))
+    like = sorted(nearest(wanted, spelt, 8), key=lambda one: one[:4] != wanted[:4])
+    near = dict.fromkeys(map(spelt.__getitem__, like))
     listed = f"nearest: {', '.join(list(near)[:4])}" if near else f"known: {', '.join(heads)}"
     raise InputError(f"expected a known device or a path to a .toml file; {listed}", key="device", value=name)
 

@@ -186,6 +186,21 @@ SAID: list[tuple[str, str]] = [
     (f"check {G} --workload foo=1", "expected one of attention, attention_dtype, b (microbatch)"),
     ("store ls", "Did you mean 'list'?"),
     ("bench -m 1024", "-n: expected a size"),
+    # A command that answers for one device, units that have two meanings, options of another command.
+    *((f"{one} --device h100 --device b200", "expected one device's name") for one in (f"memory {L}", f"ops {L}")),
+    (f"plan {L} --gpus 8 --global-batch 64 --device h100,b200", "`sizer check` takes several"),
+    (f"mfu {L} --gpus 8 --global-batch 64 --step-time 9 --device h100,b200", "expected one device's name"),
+    (f"deploy {L} --device h100,b200", "expected one device's name"),
+    ("search --h 4096 --device h100,b200", "expected one device's name"),
+    (f"check {G} --device H100-80GB", "nearest: h100-sxm, h100-pcie"),
+    (f"plan {L} --gpus 8 --phase decode --ttft 500", "a time with its unit (500ms, 0.5s)"),
+    (f"plan {L} --gpus 8 --phase decode --tpot 30", "a time with its unit"),
+    (f"diff {G} {L} --budget max-step-regression=1", "such as 1%"),
+    (f"memory {G} -b 1,2,4", "'1,2,4' is not an integer"),
+    (f"check {G} --weights int4", "it is of sizer memory"),
+    (f"memory {G} --fix", "it is of sizer check"),
+    (f"check {G} --top 3", "it is of sizer ops, search, plan"),
+    (f"ops {G} --top all", "is not a valid integer. "),
 ]
 #: Spellings of other programs, and the same in ours.
 UNDERSTOOD = [

@@ -62,7 +62,7 @@ HEADS_ALONE = ("devices", "device", "deploy")
 FITTED = Calibration("h100-sxm", {}, {"bf16": {"large": 0.04, "skinny": 0.1}, "held out": 0.05}, {})
 
 
-def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
+def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch, term: str = "xterm-256color") -> str:
     monkeypatch.setattr(measuring, "chosen_executor", lambda *_: FakeExecutor(lambda one: 1e-3))
     monkeypatch.setattr(shapes.calibrate, "stored_products", lambda *_: [FITTED])
     monkeypatch.setattr(shapes.calibrate, "calibrate", lambda *_, **__: FITTED)
@@ -71,12 +71,12 @@ def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch) -> str:
         store = str(Path(folder) / "store.db")
         calls = [COMMANDS["bench-products"]] if command in ("store-list", "calibrate") else []
         for call in (*calls, COMMANDS[command]):
-            text = on_a_terminal(width, [store if word == "STORE" else word for word in call], monkeypatch)
-    assert ("\x1b[" in text) == (command != "check-fix")  # a patch is plain
+            text = on_a_terminal(width, [store if word == "STORE" else word for word in call], monkeypatch, term)
+    assert ("\x1b[" in text) == (command != "check-fix" and term != "dumb")  # a patch is plain
     return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
-def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch) -> str:
+def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch, term: str) -> str:
     """What a command of this process writes to a pseudo-terminal so wide."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
@@ -92,7 +92,7 @@ def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch) 
     with open(follower, "w", encoding="utf-8") as terminal, monkeypatch.context() as patched:
         for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
             patched.delenv(name, raising=False)
-        patched.setenv("TERM", "xterm-256color")
+        patched.setenv("TERM", term)
         patched.setattr(sys, "stdout", terminal)
         patched.setattr(sys, "__stdout__", terminal)
         with pytest.raises(SystemExit) as end:
@@ -141,6 +141,11 @@ def test_a_command_keeps_to_the_width_and_to_its_words(
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_terminal_of_forty_columns_is_kept_to(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [line for line in shown(command, 40, monkeypatch).splitlines() if len(line) > 40] == []
+
+
+@pytest.mark.parametrize("width", [40, 120])
+def test_a_terminal_that_is_dumb_says_the_same_without_colours(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert shown("check", width, monkeypatch, "dumb") == shown("check", width, monkeypatch)
 
 
 def test_a_plan_has_its_memory_and_mfu_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,8 +81,8 @@ def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
         refuse(key not in _BUDGETS, f"expected {' or '.join(_BUDGETS)}", value=value, **named)
         units, expected = _BUDGETS[key]
         size = _SIZE.fullmatch(str(value).strip())
-        # 5 is no share, and 72 no bytes: a unit was forgotten.
-        bare = size is not None and not size[2] and 1 < float(size[1]) < 2**20
+        # 1 is no share, and 72 no bytes: a unit was forgotten.
+        bare = size is not None and not size[2] and 1 <= float(size[1]) < 2**20
         if size is None or size[2].lower() not in units or isinstance(value, bool) or bare:
             raise InputError(f"expected {expected}", value=value, **named)
         found[key.replace("-", "_")] = float(size[1]) * units[size[2].lower()]

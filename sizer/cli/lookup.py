@@ -7,11 +7,11 @@ import click
 
 from shapes.errors import InputError
 from shapes.program import DISTRIBUTION, install
-from sizer.cli.options import DEVICES, RULES, Asked, Command, declared, subcommand, write_answer
+from sizer.cli.options import Asked, Command, completing, declared, subcommand, write_answer
 
 
 @subcommand("devices", "output")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=DEVICES)
+@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completing("shapes.device:list_devices"))
 def devices(asked: Asked) -> None:
     """List the known accelerators, or show all that is known of those named, with its sources.
 
@@ -31,7 +31,7 @@ def rules(asked: Asked) -> None:
 
 
 @click.command(cls=Command)
-@click.argument("rule", shell_complete=RULES)
+@click.argument("rule", shell_complete=completing("sizer.rules:rule_names"))
 def explain(rule: str) -> None:
     """Print one RULE's page, by its code or slug."""
     from sizer.rules import find_rule

@@ -12,6 +12,7 @@ from shapes.errors import read_bounded, refuse
 from shapes.workload import option_of
 from sizer.cli.options import (
     Asked,
+    codes,
     given,
     read_standard_input,
     seconds,
@@ -57,8 +58,8 @@ def deploy(asked: Asked) -> None:
 
     Exit status: 0 if no engine refuses it, 1 if one does, 2 for what cannot be read.
     """
-    said = asked.named("tp", "ep", "device", "engines", "config_format")
-    found = sizer.deploy(asked.source(), recipe=asked.runs_in, **said)
+    said = asked.named("tp", "ep", "device", "config_format")
+    found = sizer.deploy(asked.source(), recipe=asked.runs_in, engines=codes(asked.engines), **said)
     asked.answer(found)
     if not found.ok:
         raise SystemExit(1)

@@ -1,7 +1,4 @@
-"""Options that several commands share, how help lists them, where output goes; numbers as people type them (4k tokens,
-
-2.7B parameters, 800ms).
-"""
+"""Options that several commands share, how help lists them, where output goes; numbers as people type them (4k)."""
 
 from __future__ import annotations
 
@@ -36,7 +33,9 @@ else:
 _BINARY = {"": 1, "k": 2**10, "m": 2**20}
 _DECIMAL = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
 _SECONDS = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
-_NUMBER = re.compile(r"\s*(\d[\d_,]*(?:\.\d*)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([a-z]*)\s*")
+_NUMBER = re.compile(
+    r"\s*((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([a-z]*)\s*"
+)
 
 
 def _scaled(text: str, units: Mapping[str, float]) -> float | None:
@@ -74,6 +73,10 @@ class Number(_Type):
 COUNT = Number("integer", count, "an integer (such as 4096 or 4k)")
 QUANTITY = Number("number", lambda text: _scaled(text, _DECIMAL), "a number (such as 2.7e9 or 2.7B)")
 DURATION = Number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")
+#: 500 may be milliseconds or seconds, and both have an answer.
+LATENCY = Number(
+    "time", lambda text: (text[-1:].isalpha() and seconds(text)) or None, "a time with its unit (500ms, 0.5s)"
+)
 
 
 #: All but the line feed, the tab and colours: what could forge or hide a line on a terminal.
@@ -131,20 +134,25 @@ def config_name(said: str) -> str:
 
 #: What CONFIG completes: names of models, and files.
 MODELS = completing("sizer.readers.released:model_names")
-DEVICES = completing("shapes.device:list_devices")
-RULES = completing("sizer.rules:rule_names")
 
 _KINDS: Values = {
     "count": COUNT,
     "quantity": QUANTITY,
     "time": DURATION,
+    "latency": LATENCY,
     "int": int,
     "float": float,
     "file": click.Path(dir_okay=False),
     "folder": click.Path(file_okay=False),
     "there": click.Path(exists=True, file_okay=False),
 }
-_RANGES: dict[str, Callable[..., Any]] = {"int": click.IntRange, "float": partial(click.FloatRange, min_open=True)}
+
+
+class _Whole(click.IntRange):
+    name = "integer"  # "is not a valid integer range"
+
+
+_RANGES: dict[str, Callable[..., Any]] = {"int": _Whole, "float": partial(click.FloatRange, min_open=True)}
 
 
 #: Tables of options. "brief": those of a command that ``--help`` lists, ``--help-all`` lists all; "headings": the
@@ -229,9 +237,15 @@ def _no_such_option(name: str, path: str, own: Iterable[str], instead: Values) -
     meant = {_squeezed(key): said for key, said in (spellings()["meant"] | instead).items()}
     if found := meant.get(_squeezed(name)):
         return f"{name} {found}"
+    having = [
+        command
+        for command in _OPTIONS["brief"]
+        if any(name in "/".join(one["names"]).split("/") for one in _OPTIONS[command])
+    ]
     near = [f"; did you mean {one}?" for one in get_close_matches(name, own, 1, 0.75)]
+    said = f": it is of sizer {', '.join(having)}" if having else "".join(near)
     further = "-all" * (path.rpartition(" ")[2] in _OPTIONS["brief"])
-    return f"No such option {name}{''.join(near)} ({path} --help{further})"
+    return f"No such option {name}{said} ({path} --help{further})"
 
 
 class Command(click.Command):
@@ -370,12 +384,9 @@ def _allow(options: Values) -> None:
     refuse((cards is None) is not (rate is None), "expected --nics and --nic-gbps together", "--nics", cards)
     behind = f":{watts}W" * (watts is not None) + f":{cards}x{rate}Gb" * (cards is not None)
     key = "devices" if "devices" in options else "device"
-    asked: Any = codes(options[key]) if key == "devices" else options.get(key)
-    options[key] = asked
-    if behind and isinstance(asked, tuple):
-        options[key] = tuple(name + behind for name in asked or (DEFAULT_DEVICE,))
-    elif behind:
-        options[key] = (asked or DEFAULT_DEVICE) + behind
+    if isinstance(asked := options.get(key), tuple):
+        named = tuple(name + behind for name in codes(asked) or (DEFAULT_DEVICE,) * bool(behind))
+        options[key] = named if key == "devices" or len(named) > 1 else next(iter(named), None)
 
 
 class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on

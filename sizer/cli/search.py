@@ -5,7 +5,7 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Values
-from sizer.cli.options import Asked, stated, subcommand
+from sizer.cli.options import Asked, given, stated, subcommand
 from sizer.process import KEPT, working
 
 
@@ -75,7 +75,7 @@ def command(asked: Asked) -> None:
     with working(what, how, asked.time_limit_s) as tell:
         result = search(
             reading,
-            device=asked.device if len(asked.device) > 1 else next(iter(asked.device), None),
+            device=asked.device,
             limits=limits,
             measure=measure,
             progress=tell,
@@ -108,8 +108,7 @@ def _planned(asked: Asked, reading: Any) -> Values:
     )
     from sizer.answers.plan import plan_config
 
-    device = {"device": asked.device[0]} if asked.device else {}
-    found: Any = plan_config(reading, **device, **asked.named("stack"), **asked.workload)
+    found: Any = plan_config(reading, **given(asked.named("device", "stack")), **asked.workload)
     kinds: dict[tuple[int | str, ...], Any] = {}
     for run in (one.workload for one in found.candidates):
         kinds.setdefault((run.t, run.p, run.e, run.cp, run.b, run.checkpointing), run)

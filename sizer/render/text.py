@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 NARROW = 10
 #: What rich makes of a text's styles.
 STYLES = {"error": "red", "warning": "yellow", "info": "cyan", "head": "bold"}
+#: Blanks at a line's end, before what ends a colour.
+_PADDING = re.compile(r" +((?:\x1b\[0m)?)$")
 
 
 def render(document: Document, page: Page) -> str:
@@ -66,12 +69,12 @@ def _console(page: Page) -> Console:
     from rich.console import Console
     from rich.theme import Theme
 
-    colours = "auto" if page.coloured else None
     return Console(
         width=max(page.width, 20),
+        height=25,  # of a dumb terminal without it rich takes 80 columns
         theme=Theme(STYLES),
         force_terminal=True,
-        color_system=colours,  # type: ignore[arg-type]  # its names are literals
+        color_system="standard" if page.coloured else None,
         legacy_windows=False,
         highlight=False,
         markup=False,
@@ -84,7 +87,7 @@ def _drawn(what: RenderableType, page: Page) -> list[str]:
     console = _console(page)
     with console.capture() as held:
         console.print(what)
-    return [line.rstrip() for line in held.get().split("\n")[:-1]]
+    return [_PADDING.sub(r"\1", line) for line in held.get().split("\n")[:-1]]
 
 
 def _flowed(part: Text, page: Page, head: str = "", hang: int = 2) -> list[str]:

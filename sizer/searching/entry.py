@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import InputError, positive_int, refuse
+from shapes.errors import positive_int, refuse
 from shapes.frozen import Named, Values
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
@@ -209,10 +209,6 @@ def _source(
     measuring: Values,
 ) -> tuple[Device, Measured | None]:
     """The device that is predicted, and who measures on it."""
-    if isinstance(device, (list, tuple)):
-        raise InputError(
-            "expected one device: search for each by itself", key="--device", value=", ".join(map(str, device))
-        )
     if measure is False:
         return _predicted(device, measuring), None
     from sizer.checking.measured import device_to_measure
