@@ -100,6 +100,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("qwen2_moe", SMALL | MOE | {"shared_expert_intermediate_size": 80, "mlp_only_layers": [1]}),
     ("qwen2_moe", SMALL | MOE | {"shared_expert_intermediate_size": 80, "decoder_sparse_step": 2}),
     ("qwen3_moe", MOE | BIAS | {"mlp_only_layers": [0, 2]}),
+    ("qwen3_moe", MOE | {"use_sliding_window": True, "sliding_window": 8}),
     ("granitemoe", MOE | BIAS | {"num_local_experts": 8}),
     ("olmoe", MOE | BIAS | {"head_dim": 16}),
     ("phimoe", MOE | {"num_local_experts": 8, "attention_bias": True, "lm_head_bias": True, "pad_token_id": 0}),

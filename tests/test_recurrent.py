@@ -87,14 +87,15 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "num_experts": 8,
         "linear_attn_config": {"head_dim": 20, "num_heads": 4, "short_conv_kernel_size": 4},
     },
-    "minimax": SMALL | {"head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2, "block_size": 8},
+    "minimax": SMALL
+    | {"head_dim": 16, "num_local_experts": 8, "num_experts_per_tok": 2, "block_size": 8, "sliding_window": 8},
     "lfm2": SMALL | {"layer_types": ["conv", "full_attention", "conv"], "conv_bias": True},
     "lfm2_moe": SMALL
     | EXPERTS
     | {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 8, "num_dense_layers": 1},
     "falcon_h1": SMALL | MAMBA | {"mamba_d_ssm": 192, "projectors_bias": True, "mamba_rms_norm": True},
     "jamba": SMALL | {"num_hidden_layers": 8, "num_experts": 4, "mamba_d_state": 20, "mamba_dt_rank": 12},
-    "mamba": MAMBA_1,
+    "mamba": MAMBA_1 | {"intermediate_size": 160},
     "falcon_mamba": MAMBA_1 | {"use_bias": True},
     "mamba2": {
         "hidden_size": 96,
@@ -146,10 +147,12 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float]] = {
         },
         456,
     ),
-    # Kimi-Linear-48B-A3B, Falcon-Mamba-7B, Jamba-v0.1 and LFM2-8B-A1B: for the rest their classes' defaults.
+    # Kimi-Linear-48B-A3B, Falcon-Mamba-7B, Jamba-v0.1 and LFM2-8B-A1B: for the rest their classes' defaults. Falcon's
+    # file says expand = 16 next to a width that is twice the hidden size, which its class takes.
     "kimi_linear": ({"linear_attn_config": {"full_attn_layers": [4, 8, 12, 16, 20, 24, 27]}}, 48),
     "falcon_mamba": (
-        {"hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 65024, "tie_word_embeddings": False},
+        {"hidden_size": 4096, "num_hidden_layers": 64, "vocab_size": 65024, "tie_word_embeddings": False}
+        | {"intermediate_size": 8192, "expand": 16},
         7.3,
     ),
     "jamba": ({}, 52),

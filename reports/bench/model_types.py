@@ -212,9 +212,10 @@ def main() -> None:
     parser.add_argument("--raw", type=Path, help="a line of JSON for each")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    import transformers
+    import transformers.masking_utils
+    import transformers.models.llama.modeling_llama  # what all classes import, once before forking
 
-    from shapes.trace import prove  # noqa: F401 # once, before forking
+    from shapes.trace import prove  # noqa: F401
 
     files = sorted(arguments.released.glob("*_config.json")) if arguments.released else []
     names = sorted({config.model_type for config in transformers.AutoModelForCausalLM._model_mapping})
