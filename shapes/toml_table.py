@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias, TypeVar
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, read_text, refuse
@@ -192,17 +192,17 @@ class Table:
         found = self._list(key, "strings", lambda item: isinstance(item, str) and item)
         return tuple(self._shown(key, item) for item in found)
 
-    def table(self, key: str) -> Table:
+    def table(self, key: str) -> Self:
         """The table below; an absent key is an empty one, whose own keys are then found missing."""
         value = self._get(key)
-        return Table({} if value is None else value, self.where, f"{self.prefix}{key}.")
+        return type(self)({} if value is None else value, self.where, f"{self.prefix}{key}.")
 
-    def tables(self, key: str) -> Iterator[Table]:
+    def tables(self, key: str) -> Iterator[Self]:
         value = self._get(key)
         if not isinstance(value, list):
             raise self.fail(key, "expected an array of tables")
         for index, item in enumerate(value):
-            yield Table(item, self.where, f"{self.prefix}{key}[{index}].")
+            yield type(self)(item, self.where, f"{self.prefix}{key}[{index}].")
 
     def record(self, cls: type[T], **given: Any) -> T:
         """A dataclass from this table, each field read as its annotation says; ``given`` were read otherwise.
@@ -248,7 +248,9 @@ class Table:
         frozen: Named = _read_only(self.table(key).data)
         return frozen
 
-    def refuse_the_rest(self) -> None:
+    def refuse_the_rest(self, *known: str) -> None:
+        """InputError for a key that nobody asked for and that is none of ``known``."""
+        self._asked.update(known)
         for key in self.data:
             if key not in self._asked:
                 near = nearest(key, self._asked)

@@ -17,7 +17,7 @@ import json
 import os
 import stat
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import field, replace
 from fnmatch import fnmatchcase
@@ -27,6 +27,7 @@ from typing import Any
 
 from shapes.errors import InputError, read_bounded, read_text, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen
+from shapes.toml_table import Table
 from shapes.workload import workload_fields
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.rules import MERGED, RULES, find_rule
@@ -60,51 +61,30 @@ class Defaults:
     workload: Named = field(default_factory=dict)
 
 
-@frozen
-class ProjectTable:
-    """A project's table, or one of its per-file tables. ``prefix``: what its keys begin with in an error."""
+class ProjectTable(Table):
+    """A project's table, or one of its per-file tables."""
 
-    file: Path
-    prefix: str
-    values: Named
+    @property
+    def folder(self) -> str:
+        return str(Path(self.where).parent)
 
-    def demand(self, holds: bool, expected: str, key: str) -> None:
-        refuse(not holds, expected, self.prefix + key, self.values.get(key), where=str(self.file))
-
-    def only(self, keys: Names) -> None:
-        for key in self.values:
-            self.demand(key in keys, f"expected one of {', '.join(keys)}", key)
-
-    def text(self, key: str) -> str | None:
-        value = self.values.get(key)
-        self.demand(value is None or isinstance(value, str), "expected a text", key)
-        return value
+    def said(self, key: str) -> str | None:
+        return self.text(key) if self.has(key) else None
 
     def codes(self, key: str) -> Names:
-        codes = self.values.get(key, [])
-        listed = isinstance(codes, list) and all(isinstance(code, str) for code in codes)
-        self.demand(listed, "expected a list of rule codes", key)
-        return tuple(known_rule(code, self.prefix + key, str(self.file)) for code in codes)
-
-    def table(self, key: str) -> Values:
-        found = self.values.get(key, {})
-        self.demand(isinstance(found, Mapping), "expected a table", key)
-        return dict(found)
+        return tuple(known_rule(code, self.prefix + key, self.where) for code in self.texts(key))
 
     def workload(self) -> Values:
         """Fields of ``Workload`` under their own names."""
-        given = {str(key).replace("-", "_"): value for key, value in self.table("workload").items()}
+        given = {key.replace("-", "_"): value for key, value in self.table("workload").data.items()}
         try:
             return workload_fields(given)
         except InputError as error:
             key = f"{self.prefix}workload.{error.key}"
-            raise InputError(error.expected, where=str(self.file), key=key, value=error.value) from None
+            raise InputError(error.expected, where=self.where, key=key, value=error.value) from None
 
     def per_file(self) -> list[ProjectTable]:
-        rules = self.values.get("per-file", [])
-        tables = isinstance(rules, list) and all(isinstance(rule, Mapping) for rule in rules)
-        self.demand(tables, "expected tables [[tool.sizer.per-file]]", "per-file")
-        return [ProjectTable(self.file, f"{self.prefix}per-file.", rule) for rule in rules]
+        return list(self.tables("per-file")) if self.has("per-file") else []
 
 
 def load_defaults(config: str) -> Defaults:
@@ -112,15 +92,12 @@ def load_defaults(config: str) -> Defaults:
     project = nearest_table(config)
     device, stack = None, None
     workload: Values = {}
-    for table in (
-        project,
-        *(rule for rule in project.per_file() if _matches(config, str(rule.values.get("path")), str(rule.file.parent))),
-    ):
-        device, stack = table.text("device") or device, table.text("stack") or stack
+    matching = (one for one in project.per_file() if _matches(config, str(one.data.get("path")), one.folder))
+    for table in (project, *matching):
+        device, stack = table.said("device") or device, table.said("stack") or stack
         workload |= table.workload()
-    fail_on = project.text("fail-on")
-    project.demand(fail_on in (None, *FAIL_ON), f"expected one of {', '.join(FAIL_ON)}", "fail-on")
-    return Defaults(device, stack, fail_on, project.text("format"), workload)
+    fail_on = project.choice("fail-on", FAIL_ON) if project.has("fail-on") else None
+    return Defaults(device, stack, fail_on, project.said("format"), workload)
 
 
 def nearest_table(config: str | Path) -> ProjectTable:
@@ -132,9 +109,9 @@ def nearest_table(config: str | Path) -> ProjectTable:
         for file, below in ((parent / "sizer.toml", ()), (parent / "pyproject.toml", ("tool", "sizer"))):
             table = _table(file, below)
             if table is not None:
-                table.only(KEYS)
+                table.refuse_the_rest(*KEYS)
                 return table
-    return ProjectTable(Path(), "", {})
+    return ProjectTable({}, "")
 
 
 def _table(file: Path, below: Names) -> ProjectTable | None:
@@ -145,11 +122,11 @@ def _table(file: Path, below: Names) -> ProjectTable | None:
         return None
     if not stat.S_ISREG(status.st_mode):
         return None
-    table = ProjectTable(file, "", _parsed(str(file), status.st_mtime_ns, status.st_size, "".join(below[1:])))
+    table = ProjectTable(_parsed(str(file), status.st_mtime_ns, status.st_size, "".join(below[1:])), str(file))
     for key in below:
-        if key not in table.values:
+        if not table.has(key):
             return None
-        table = ProjectTable(file, f"{table.prefix}{key}.", table.table(key))
+        table = table.table(key)
     return table
 
 
@@ -233,18 +210,17 @@ def load_suppression(config: str, *, select: Names = (), ignore: Names = (), ext
         (*(selected or (ALL,)), *extend_select) if selected or extend_select else (),
         (*ignore, *table.codes("ignore")),
         tuple(_left_out(rule) for rule in table.per_file()),
-        str(table.file.parent),
+        table.folder,
     )
 
 
 def _left_out(rule: ProjectTable) -> tuple[str, Names]:
     """A per-file table's pattern and the codes left out there."""
-    rule.only(FILE_KEYS)
-    held = rule.values
-    for key in ("path", "reason") if "ignore" in held or "reason" in held or len(held) < 2 else ("path",):
-        said = isinstance(held.get(key), str) and bool(held[key].strip())
-        rule.demand(said, "expected a text" + (": say why" if key == "reason" else ""), key)
-    return held["path"].strip(), rule.codes("ignore")
+    rule.refuse_the_rest(*FILE_KEYS)
+    leaves_out = len(rule.data) < 2 or not rule.data.keys().isdisjoint(("ignore", "reason"))
+    if leaves_out and not (rule.said("reason") or "").strip():
+        raise rule.fail("reason", "expected a text: say why")
+    return rule.text("path").strip(), rule.codes("ignore")
 
 
 def known_rule(name: str, key: str, where: str | None = None) -> str:

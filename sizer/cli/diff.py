@@ -75,7 +75,7 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     if sides is None:
         return None
     project = nearest_table(pair.path)
-    budgets = budgets_of(project.table("budgets"), asked.limits, str(project.file))
+    budgets = budgets_of(project.table("budgets").data, asked.limits, project.where)
     old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]
