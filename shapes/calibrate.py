@@ -104,7 +104,7 @@ class Products:
         """Where m, n and k are all at least LARGE."""
         return np.minimum(np.minimum(self.m, self.n), self.k) >= LARGE
 
-    def predicted(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
+    def predicted(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
         one = np.ones_like(self.m)
         seconds = aligned_seconds(np.array([self.m, self.n, self.k, one]), size, out, constants)
         if constants.cells is None:
@@ -112,7 +112,7 @@ class Products:
         m, n, k, batch = (dims.astype(np.int64) for dims in (self.m, self.n, self.k, one))
         return constants.cells.corrected(seconds, m, n, k, batch)
 
-    def errors(self, constants: GemmConstants, size: int = 2, out: int = 2) -> Array:
+    def errors(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
         """Absolute relative error of each product's prediction."""
         return np.abs(self.predicted(constants, size, out) / self.seconds - 1)
 
@@ -175,7 +175,7 @@ def fit_closed_form(
     products: Products,
     guess: GemmConstants,
     limits: dict[str, tuple[float, float]],
-    sizes: tuple[int, int],
+    sizes: tuple[float, int],
     starts: int = 3,
     seed: int = 0,
     prior: float | None = None,

@@ -6,11 +6,11 @@ from typing import Any, Literal, get_args
 
 from shapes.errors import InputError
 
-Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "nvfp4", "int8"]
+Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "mxfp4", "nvfp4", "int8"]
 DTYPES: tuple[str, ...] = get_args(Dtype)
 
 #: Bytes an element takes in memory. tf32 is fp32 in memory: only the multiplier is narrower. Scales of blocks are left
-#: out; nvfp4's half byte counts as a whole one here, in products that arithmetic bounds.
+#: out; half a byte counts as a whole one here, in products that arithmetic bounds.
 BYTES = {
     "fp64": 8,
     "fp32": 4,
@@ -19,12 +19,13 @@ BYTES = {
     "fp16": 2,
     "fp8": 1,
     "mxfp8": 1,
+    "mxfp4": 1,
     "nvfp4": 1,
     "int8": 1,
 }
 
 #: Element types that a recipe quantises 16-bit tensors to (shapes.recipes); products in them write 16 bits.
-QUANTISED = ("fp8", "mxfp8", "nvfp4", "int8")
+QUANTISED = ("fp8", "mxfp8", "mxfp4", "nvfp4", "int8")
 
 
 def dtype_bytes(dtype: str) -> int:

@@ -12,9 +12,9 @@ from shapes.dtypes import BYTES
 from shapes.frozen import Named, Names, frozen
 from shapes.toml_table import Table, load, named
 
-RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8", "nvfp4", "int8")
+RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8", "mxfp4", "nvfp4", "int8")
 #: The recipe of an element type alone.
-DEFAULT = {"fp8": "delayed", "mxfp8": "mxfp8", "nvfp4": "nvfp4", "int8": "int8"}
+DEFAULT = {"fp8": "delayed", "mxfp8": "mxfp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4", "int8": "int8"}
 
 
 @frozen

@@ -52,6 +52,7 @@ PUBLISHED_TFLOPS = {
     "mi325x": 1307.4,
     "mi350x": 2306.9,
     "mi355x": 2516.6,
+    "mi455x": 5033.2,
     "b60": 197 / 2,
     "gaudi2": 432,
     "gaudi3": 1678,
@@ -100,7 +101,7 @@ def test_peak_is_the_vendors_dense_figure(name: str) -> None:
 
 #: Peak over bf16's (or fp16's) that hardware without sparsity has: a sparse figure would show as twice one of these.
 PLAUSIBLE_RATIOS = {
-    "fp8": {2.0, 1.0},  # 1: Gaudi 3's engines run both at one rate
+    "fp8": {2.0, 1.0, 4.0},  # 1: Gaudi 3's engines run both at one rate; 4: gfx1250's, 16 cycles of bf16 in 4
     "int8": {2.0, 4.0, 1.0},  # 4: GeForce, where bf16 with fp32 accumulation runs at half rate; 1: MI250X
     "tf32": {0.5},
 }
@@ -162,9 +163,9 @@ def test_fp32_has_a_peak_but_no_tensor_cores_on_nvidia() -> None:
 def test_capacity_and_bandwidth_are_in_the_range_of_accelerators(name: str) -> None:
     # A factor of 8 or 1000 (bits for bytes, GB for GiB times two, MB for bytes) falls out of these.
     memory = load_device(name).memory
-    assert 8 * 2**30 < memory.bytes <= 288 * 2**30
-    assert 0.3e12 <= memory.bandwidth_bytes_per_s <= 8e12
-    assert 4 * 2**20 <= memory.l2_bytes <= 128 * 2**20
+    assert 8 * 2**30 < memory.bytes <= 432 * 2**30
+    assert 0.3e12 <= memory.bandwidth_bytes_per_s <= 23.3e12
+    assert 4 * 2**20 <= memory.l2_bytes <= 192 * 2**20
     assert memory.last_level_cache_bytes == max(memory.l2_bytes, memory.l3_bytes or 0)
 
 

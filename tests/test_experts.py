@@ -31,6 +31,7 @@ KINDS = {
     "experts_fp8": replace(LAYER, dtype="fp8"),
     "experts_fp8_blockwise": replace(LAYER, dtype="fp8", recipe="blockwise"),
     "experts_nvfp4": replace(LAYER, dtype="nvfp4", weight_bytes=0.5625),
+    "experts_mxfp4": replace(LAYER, dtype="mxfp4", weight_bytes=0.53125),
     "experts_bf16_4bit": replace(LAYER, weight_bytes=0.53125),
     "experts_fp8_4bit": replace(LAYER, dtype="fp8", weight_bytes=0.53125),
 }
@@ -155,8 +156,8 @@ def test_experts_of_aiter_meet_tokens_as_a_poisson_number_does() -> None:
 
 def test_aiter_rows_are_judged_by_device_and_what_they_multiply(tmp_path: Path) -> None:
     path = tmp_path / "moe_aiter.csv"
-    rows = (AITER, AITER | {"device": "mi455x", "us": "9.0"})
+    rows = (AITER, AITER | {"device": "mi999x", "us": "9.0"})
     path.write_text("\n".join([",".join(AITER), *(",".join(row.values()) for row in rows)]) + "\n", encoding="utf-8")
     figures, lines = judge(tmp_path)
     assert {(one.device, one.rows) for one in figures} == {("mi355x", 1)}
-    assert any("mi455x" in line and "1 rows not priced" in line for line in lines)
+    assert any("mi999x" in line and "1 rows not priced" in line for line in lines)

@@ -41,6 +41,15 @@ LLAMA_70B: dict[str, Any] = {
 SMALL = {**LLAMA_70B, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 4, "num_attention_heads": 4}
 SMALL |= {"num_key_value_heads": 4, "vocab_size": 512}
 
+QUARK_FP4 = {"dtype": "fp4", "group_size": 32, "qscheme": "per_group", "scale_format": "e8m0"}
+QUARK_FP8 = {"dtype": "fp8_e4m3", "qscheme": "per_tensor"}
+
+
+def quark(weight: object, inputs: object, **layers: object) -> dict[str, Any]:
+    usual = {"weight": weight, "input_tensors": inputs}
+    named = {"layer_quant_config": layers} if layers else {}
+    return {"quant_method": "quark", "exclude": ["lm_head"], "global_quant_config": usual, **named}
+
 
 def stored(config: dict[str, Any]) -> int:
     return sum(tensor.stored_bytes(2) for tensor in read_config(config).model.tensors())
@@ -57,11 +66,22 @@ def stored(config: dict[str, Any]) -> int:
         (KIMI, COMPRESSED, 594e9),
         (LLAMA_70B, {"quant_algo": "FP8", "exclude_modules": ["lm_head"]}, 72.7e9),
         (LLAMA_70B, {"quant_method": "awq", "bits": 4, "group_size": 128, "zero_point": True}, 39.77e9),
+        # 68.5 B parameters in 4.25 bits, the embedding and the head in 16.
+        (LLAMA_70B, quark(QUARK_FP4, QUARK_FP4), 68.45e9 * 4.25 / 8 + 2 * 2 * 128256 * 8192),
+        (LLAMA_70B, quark(QUARK_FP8, QUARK_FP8), 72.7e9),
         (LLAMA_70B, {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": True}, 39.77e9),
     ],
 )
 def test_a_release_takes_its_published_bytes(config: dict[str, Any], quantised: Any, published_bytes: float) -> None:
     assert stored({**config, "quantization_config": quantised}) == pytest.approx(published_bytes, rel=0.005)
+
+
+def test_quarks_layers_may_differ_and_two_of_four_bits_multiply_as_such() -> None:
+    said = quark(QUARK_FP4, QUARK_FP4, **{"*self_attn*": {"weight": QUARK_FP8, "input_tensors": QUARK_FP8}})
+    (block,) = read_config({**SMALL, "quantization_config": said}).model.main.blocks
+    runs = {name: one.recipe for name, one in block.formats}
+    assert {recipe for name, recipe in runs.items() if "attention" in name} == {"delayed"}
+    assert {recipe for name, recipe in runs.items() if "mlp" in name} == {"mxfp4"}
 
 
 def test_exclusions_speak_of_single_layers_and_modules() -> None:
@@ -168,6 +188,11 @@ def test_memory_deploy_and_a_frozen_base_take_the_releases_weights() -> None:
             "quantized_layers.a.group_size = [1]: expected an integer",
         ),
         ({"quant_method": "modelopt"}, "expected some groups of layers"),
+        (quark({"dtype": "uint4"}, None), "global_quant_config.weight = {'dtype': 'uint4'}: expected one of fp4 fp4"),
+        (
+            quark({"dtype": "uint4"}, QUARK_FP8),
+            "global_quant_config.weight = {'dtype': 'uint4'}: expected one of fp4 fp4",
+        ),
         ({"quant_algo": "W1A1"}, "quant_algo = 'W1A1': expected one of FP8"),
         ({"quant_method": "fp8", "modules_to_not_convert": "head"}, "expected a list of modules' names"),
         ("fp8", "quantization_config = 'fp8': expected an object"),

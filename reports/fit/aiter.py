@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import date
 from pathlib import Path
 
@@ -26,9 +27,10 @@ from fit.gemm import first_guess
 from fit.run import present_tables
 from fit.written import gemm_table
 from shapes.calibrate import Products, bounds, fit_closed_form, write_tables
-from shapes.cost.constants import GemmConstants
+from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
+from shapes.recipes import load_recipe
 
 TILES = tuple(
     (m, n)
@@ -47,14 +49,19 @@ TABLES = {
     "fp8_blockwise": ("fp8-block128", "fp8", False),
     "fp8_blockwise-shuffled": ("fp8-block128", "fp8", True),
     "int8": ("int8", "int8", None),
+    "mxfp4": ("mxfp4", "mxfp4", None),
 }
 #: Device -> tables with rows enough.
 FITTED = {
     "mi300x": ("fp8_blockwise",),
     "mi308x": ("bf16", "fp8", "fp8_blockwise-shuffled"),
-    "mi355x": ("bf16", "fp8", "fp8_blockwise", "fp8_blockwise-shuffled", "int8"),
+    "mi355x": ("bf16", "fp8", "fp8_blockwise", "fp8_blockwise-shuffled", "int8", "mxfp4"),
+    "mi455x": ("bf16", "fp8", "fp8_blockwise-shuffled"),
 }
 HELD_OUT = 0.3
+#: Devices of few rows, whose fit is held near their relative's constants (a tenth of a log unit): of five draws of
+#: pairs left out, fp8 is 17% off by it, 29% without, 22% unfitted.
+CARRIED = ("mi455x",)
 #: A row this much faster than the peak allows is a mistake of the file.
 ABOVE_PEAK = 1.0
 
@@ -84,8 +91,9 @@ def hidden(products: Products, seed: int) -> np.ndarray:
     return found
 
 
-def fit(products: Products, device: Device, dtype: str, seed: int) -> GemmConstants:
+def fit(products: Products, device: Device, table: str, seed: int) -> GemmConstants:
     """One set over ``TILES``, within what is physical; short kernels' starts and ends are long here."""
+    dtype = TABLES[table][1]
     limits = bounds(device, dtype) | {
         "prologue_steps": (0.1, 800.0),
         "throttle": (1e-12, 1e-9),
@@ -94,11 +102,17 @@ def fit(products: Products, device: Device, dtype: str, seed: int) -> GemmConsta
     }
     low, high = limits["bandwidth_bytes_per_s"]
     limits["bandwidth_bytes_per_s"] = (low, 1.1 * high)
-    return fit_closed_form(products, first_guess(device, dtype, TILES), limits, sizes(dtype), 3, seed)
+    if device.name not in CARRIED:
+        return fit_closed_form(products, first_guess(device, dtype, TILES), limits, sizes(dtype), 3, seed)
+    recipe = table.partition("_")[2] or None
+    plain, _ = gemm_constants(replace(device, cost={}), dtype, recipe)
+    guess = replace(plain, tiles=TILES, small=None)
+    return fit_closed_form(products, guess, limits, sizes(dtype), 2, seed, prior=0.1)
 
 
-def sizes(dtype: str) -> tuple[int, int]:
-    return BYTES[dtype], max(2, BYTES[dtype])
+def sizes(dtype: str) -> tuple[float, int]:
+    """Bytes an element of the operands, with its share of scales, and of the output."""
+    return (load_recipe(dtype).quantise.bytes_per_element if dtype == "mxfp4" else BYTES[dtype]), 2
 
 
 def main() -> None:
@@ -119,14 +133,14 @@ def main() -> None:
             dtype = TABLES[table][1]
             products = rows_of(rows, device, table)
             out, tall = hidden(products, options.seed), products.m >= 512
-            judged = fit(products[~out], device, dtype, options.seed)
+            judged = fit(products[~out], device, table, options.seed)
             off = products.errors(judged, *sizes(dtype))
             figures = {
                 "large" + suffix: round(float(of(off[out & tall])), 4)
                 for suffix, of in (("", np.mean), ("_p95", lambda x: np.quantile(x, 0.95)))
             } | {"small": round(float(off[out & ~tall].mean()), 4)}
             sys.stdout.write(f"{name} {table}: {len(products)} products, left out {figures}\n")
-            found.cost[table] = gemm_table(fit(products, device, dtype, options.seed))
+            found.cost[table] = gemm_table(fit(products, device, table, options.seed))
             found.error[table] = figures
             found.provenance[table] = {
                 "shapes": len(products),

@@ -38,6 +38,7 @@ KINDS = {
     ("float8", "float8", "per_1x128"): ("experts_fp8_blockwise", None),
     ("float8", "float8", "per_Token"): ("experts_fp8", None),
     ("float8", "float8", "per_Tensor"): ("experts_fp8", None),
+    ("float4", "float4", "per_1x32"): ("experts_mxfp4", 0.53125),
     ("float8", "float4", "per_1x32"): ("experts_fp8_4bit", 0.53125),
     ("bfloat16", "float4", "per_1x32"): ("experts_bf16_4bit", 0.53125),
     ("bfloat16", "int4", "per_1x32"): ("experts_bf16_4bit", 0.53125),

@@ -14,9 +14,10 @@ from fit.evidence import Array, Measured, Row, attention_of, grouped, read_rows
 from fit.experts_amd import UNITS, down_of, layer_of, usable
 from shapes.cost import predict
 from shapes.cost.corrections import CLASSES, LEADING, operand_classes
-from shapes.cost.gemm import LARGE, predict_gemm
+from shapes.cost.gemm import LARGE, ProductKernels, gemm_seconds, predict_gemm
 from shapes.device import load_device
 from shapes.errors import InputError
+from shapes.recipes import load_recipe
 
 #: Squares of which gemm_squares.csv holds the best.
 SQUARES = np.array([1024 * size for size in range(1, 11)])
@@ -173,6 +174,7 @@ AITER = {
     "int8": ("int8", None),
     "fp8-rowwise": ("fp8", None),
     "fp8-block128": ("fp8", "blockwise"),
+    "mxfp4": ("mxfp4", None),
 }
 #: Rows of m from which its products are called tall.
 TALL = 512
@@ -193,7 +195,9 @@ def _aiter(name: str, rows: list[Row]) -> Judged:
             # Shuffled weights have kernels of their own.
             if shuffled and f"{dtype}_{recipe}-shuffled" in device.cost:
                 recipe = f"{recipe}-shuffled"
-            predicted = predict_gemm(device, *dims, batch=batch, dtype=dtype, layout="tn", recipe=recipe)
+            weights = load_recipe(dtype).quantise.bytes_per_element if dtype == "mxfp4" else None
+            by = ProductKernels.of(device, dtype, "tn", recipe, 2, weights=weights)
+            predicted = gemm_seconds(np.array([*dims, batch]), by)
         except (InputError, KeyError) as error:
             lines.append(f"{name}: {where} {what}: {len(group)} rows not priced: {error}")
             continue

@@ -24,6 +24,8 @@ from shapes.operators.types import RoutedGemm
 
 #: Rows of the tiles that kernels choose among, and their columns; k goes in slices.
 TILES, COLUMNS, SLICE = (16, 32, 64, 128, 256), 128, 64
+#: Element types whose kernels multiply 4 bits by 4.
+FOUR_BITS = ("mxfp4", "nvfp4")
 #: Sixteenths of the experts, whose rows are taken to be alike, and their borders x as (1 - x) / x.
 PARTS = 16
 ODDS = np.append(np.inf, PARTS / np.arange(1, PARTS + 1) - 1)
@@ -31,8 +33,8 @@ ODDS = np.append(np.inf, PARTS / np.arange(1, PARTS + 1) - 1)
 
 def form_of(one: RoutedGemm) -> tuple[str, bool]:
     """The table that prices it, by arithmetic and what is quantised, and whether just this was measured."""
-    kind = "nvfp4" if one.dtype == "nvfp4" else "fp8" if one.dtype in QUANTISED else "bf16"
-    narrow = (one.weight_bytes or 1) < 1 and kind != "nvfp4"
+    kind = one.dtype if one.dtype in FOUR_BITS else "fp8" if one.dtype in QUANTISED else "bf16"
+    narrow = (one.weight_bytes or 1) < 1 and kind not in FOUR_BITS
     suffix = "_4bit" if narrow else "_blockwise" * (one.recipe == "blockwise")
     return f"experts_{kind}{suffix}", one.dtype in (kind, "fp16")
 

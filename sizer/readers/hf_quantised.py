@@ -244,6 +244,19 @@ def _modelopt(fields: Fields) -> Found:
     return _format(str(algorithm), fields.optional("group_size")), ()
 
 
+def _quark(fields: Fields) -> Found:
+    """AMD Quark's: element types of weights and activations, of all layers and of those named."""
+
+    def format_of(said: Fields) -> WeightFormat:
+        sides = (said.raw(side, default=None) and said.nested(side) for side in ("weight", "input_tensors"))
+        types = " ".join(side.text("dtype") if side else "none" for side in sides)
+        return _format(said.choice(types, table("weights")["quark"], "weight"))
+
+    layers = fields.nested("layer_quant_config")
+    named = ((Names([name], fields), format_of(layers.nested(name))) for name in layers.config)
+    return format_of(fields.nested("global_quant_config")), tuple(named)
+
+
 def _by_layer(fields: Fields) -> Named:
     """The formats of modelopt's ``quantized_layers``: name -> algorithm and group."""
     layers, alike = fields.nested("quantized_layers"), defaultdict(list)
@@ -318,5 +331,6 @@ METHODS = {
     "fp8": _fp8,
     "gptq": _by_groups,
     "modelopt": _modelopt,
+    "quark": _quark,
     "mxfp4": lambda fields: (None, _experts_alone(fields, "MXFP4")),
 }
