@@ -183,9 +183,10 @@ def _balance(device: Device) -> float:
     return _peak(device) / device.memory.bandwidth_bytes_per_s
 
 
-def _peak(device: Device) -> float:
-    """Of 16-bit products, where there are any."""
-    return device.peak_flops.get("bf16") or device.peak_flops.get("fp16") or max(device.peak_flops.values())
+def _peak(device: Device, dtype: str = "bf16") -> float:
+    """Of ``dtype``, of 16-bit products where it has none, or else the highest."""
+    known = (device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)
+    return next(known, max(device.peak_flops.values()))
 
 
 @lru_cache(maxsize=256)
@@ -299,7 +300,9 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
         return replace(scaled, flops_per_s=most, throttle=0.0)
     if not origin.own_dtype:
         return replace(scaled, flops_per_s=min(most, scaled.flops_per_s))
-    by_power = constants.flops_per_s * _by_power(device, kin) * _more_of(device, kin, dtype) ** CARRY.more_of
+    # How many more of the matrix units' operations are this dtype's: of Blackwell Ultra's NVFP4, 1.5.
+    more = speed * _peak(kin) / _peak(device)
+    by_power = constants.flops_per_s * _by_power(device, kin) * more**CARRY.more_of
     if most < by_power:
         return replace(scaled, flops_per_s=most, throttle=0.0)
     return replace(scaled, flops_per_s=by_power)
@@ -377,12 +380,6 @@ def _by_power(device: Device, kin: Device) -> float:
     if _limited_by_power(kin):
         return float((device.power_w / kin.power_w * silicon) ** 0.5)
     return float((device.power_w / kin.power_w / silicon) ** 0.25 * silicon)
-
-
-def _more_of(device: Device, kin: Device, dtype: str) -> float:
-    """How many more of the matrix units' operations are ``dtype``'s than ``kin``'s: Blackwell Ultra's NVFP4, 1.5."""
-    shares = [one.peak(dtype) / (one.peak_flops.get("fp16") or one.peak(dtype)) for one in (device, kin)]
-    return shares[0] / shares[1]
 
 
 def achievable(device: Device) -> float:
@@ -566,18 +563,22 @@ def _tables() -> Mapping[str, Mapping[str, Numbers]]:
 
 @cache
 def published_origin(form: str, judged: bool, device: Device) -> Origin:
-    """Whose constants of ``form`` price it: the device's, one's of its architecture, else Hopper's.
+    """Whose constants of ``form`` price it: the device's, one's of its architecture or vendor, Hopper's first.
 
     ``judged``: whether what is priced is what the tables hold.
     """
-    measured = [load_device(name) for name in _tables()[form]]
-    alike = [one for one in measured if one.architecture == device.architecture]
     kin = min(
-        alike or [one for one in measured if one.architecture == "hopper"] or measured,
-        key=lambda one: (one.name != device.base, abs(one.compute.units - device.compute.units)),
+        map(load_device, _tables()[form]),
+        key=lambda one: (
+            one.architecture != device.architecture,
+            one.vendor != device.vendor,
+            one.architecture != "hopper",
+            one.name != device.base,
+            abs(one.compute.units - device.compute.units),
+        ),
     )
-    table, own = form if judged else form + _GUESSED, kin.name == device.base
-    return Origin(kin.name, "bf16", table, own, True, bool(alike), kin.vendor == device.vendor)
+    table, alike = form if judged else form + _GUESSED, kin.architecture == device.architecture
+    return Origin(kin.name, "bf16", table, kin.name == device.base, True, alike, kin.vendor == device.vendor)
 
 
 def published(form: str, device: Device, dtype: str) -> tuple[dict[str, float], int]:
@@ -589,7 +590,7 @@ def published(form: str, device: Device, dtype: str) -> tuple[dict[str, float], 
     faster = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     # Indexers were measured in fp8, experts in what their form names, everything else in 16 bits.
     fitted_in = "fp8" if form.startswith("index") else form.split("_")[1] if form.startswith("experts") else "bf16"
-    speed = _peak_near(device, dtype) / _peak_near(kin, fitted_in)
+    speed = _peak(device, dtype) / _peak(kin, fitted_in)
     units = (device if device.vendor == kin.vendor else kin).compute.units
     # A slower unit's chunks take the longer; on a faster one they wait for one another as long as they did.
     slower = max(1.0, units / kin.compute.units / speed)
@@ -615,8 +616,3 @@ def published_error(origin: Origin) -> Expected:
     more = hypot(borrowed, UNJUDGED if guessed else 0.0)
     tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
     return Expected(hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if guessed else tier)
-
-
-def _peak_near(device: Device, dtype: str) -> float:
-    """Peak of ``dtype``, or of 16-bit products where the device has no fp8."""
-    return next(device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)

@@ -627,14 +627,14 @@ def _of_split(model: ModelShape, device: Device, split: Workload, stack: Serving
     most = MOST_RUN if held is None else min(MOST_RUN, held // split.p)
     if not most:
         return []
-    running = np.unique(np.append(np.round(2 ** np.arange(0, 11, 0.5)), most))
-    running = running[running <= most]
+    running = np.unique(np.minimum(np.round(2 ** np.arange(0, 11.5, 0.5)), most))
     load = serving_load(model, split, device, asked.prompt_tokens, asked.output_tokens, split.e)
     # What a request's cache takes from rank to rank at the most: it is read at the memory's rate.
     passed_s = load.attention_s * device.memory.bandwidth_bytes_per_s / device.link.intra_node_bytes_per_s
     ways = []
     for prefill in range(0, split.d, split.e):
         ranks = split.d - prefill
+        many = ranks * split.p
         requests, first, token, rate, over = _at_best(running, stack, load, asked, prefill / ranks, passed_s)
         ways.append(
             Way(
@@ -643,12 +643,12 @@ def _of_split(model: ModelShape, device: Device, split: Workload, stack: Serving
                 split.e,
                 split.d,
                 prefill,
-                requests * ranks * split.p,
-                most * ranks * split.p,
+                requests * many,
+                most * many,
                 engine_bytes(model, replace(rank, b=requests * split.p)),
                 first,
                 token,
-                rate * ranks * split.p,
+                rate * many,
                 rate * ranks / split.d / split.t,
                 over,
             )
