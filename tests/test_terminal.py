@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import pty
 import re
@@ -151,6 +152,20 @@ def test_a_terminal_that_is_dumb_says_the_same_without_colours(width: int, monke
 def test_a_plan_has_its_memory_and_mfu_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     text = shown("plan", 80, monkeypatch)
     assert re.search(r"^ *tp .* GiB +MFU$", text, re.MULTILINE)
+
+
+def test_the_line_of_a_file_without_line_breaks_is_cut_on_both_sides(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "one.json"
+    config = json.loads(Path(GPT2).read_text())
+    keys = sorted(config, key=lambda key: (key > "m", key != "vocab_size", key))  # it is in the middle
+    file.write_text(json.dumps({key: config[key] for key in keys}), encoding="utf-8")
+    monkeypatch.setitem(COMMANDS, "one", ("check", str(file)))
+    (line,) = [line for line in shown("one", 80, monkeypatch).splitlines() if " | " in line]
+    assert '"vocab_size": 50257' in line
+    assert line.startswith("      1 | …")
+    assert line.endswith("…")
 
 
 if __name__ == "__main__":

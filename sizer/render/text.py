@@ -181,8 +181,8 @@ def _cost(finding: PricedFinding, step_s: float | None) -> str:
         sure = [finding.tier] if finding.tier in ("borrowed", "extrapolated") else []
         sure += ["within the error"] if finding.within_error else []
         return f"  {', '.join([cost.removesuffix(')'), *sure])})"
-    unknown = finding.violated and finding.severity != "error" and "priced there" not in finding.message
-    return "  price unknown" if unknown else ""
+    said = finding.severity == "error" or "priced there" in finding.message or finding.step_seconds is not None
+    return "  price unknown" * (finding.violated and not said)
 
 
 def _excerpt(finding: PricedFinding, path: str, page: Page) -> list[str]:
@@ -198,6 +198,8 @@ def _excerpt(finding: PricedFinding, path: str, page: Page) -> list[str]:
     line, at = text.split("\n")[place.line - 1], place.column - 1
     start = at - page.width // 2 if at > page.width // 2 else 0  # what matters of a long line is around the key
     before, key = (printable(part.strip("\r").replace("\t", "  ")) for part in (line[start:at], line[at:]))
-    marked = (key.rstrip(" ,"), finding.severity)
-    shown = Said.assemble(f"  {place.line:>5} | {'…' * bool(start)}{before}", marked, no_wrap=True, overflow="ellipsis")
+    own, comma, rest = key.partition(",")
+    head = f"  {place.line:>5} | {'…' * bool(start)}{before}"
+    shown = Said.assemble(head, (own.rstrip(), finding.severity), (comma + rest).rstrip(" ,"))
+    shown.truncate(page.width, overflow="ellipsis")  # the console folds whatever it is told
     return [*_flowed(Text(f"  {printable(path)}:{place.line}:{place.column}"), page), *_drawn(shown, page)]
