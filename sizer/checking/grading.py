@@ -18,7 +18,6 @@ from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import Names, Values, frozen
-from shapes.memory import memory
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
@@ -29,7 +28,7 @@ from sizer.checking.project import Suppression
 from sizer.rules import RULES
 from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion, within
 from sizer.rules.dimensions import ALTERNATIVES
-from sizer.rules.tokens import layout
+from sizer.rules.tokens import overfull
 from sizer.subject import Subject, resized_subject, run_on
 
 
@@ -298,14 +297,13 @@ def grade(
     """
     # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
     alike = {key for key in broken if key[1] == finding.field}
-    at_most_s = inf if finding.at_most_s is None else finding.at_most_s
     offers: list[Offer] = []
     # A way out of what cannot run is better with other findings than none.
     for runs in (False, True)[: 1 + finding.error]:
         for suggested in finding.suggestions * (not offers):
             suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
             by = own if of_dimensions(suggestion.change) else predicted
-            offer = price_offer(suggestion, subject, by, broken, at_most_s, runs=runs)
+            offer = price_offer(suggestion, subject, by, broken, finding.at_most_s, runs=runs)
             if offer is not None and (not finding.violated or alike <= offer.fixes):
                 offers.append(offer if by is own else offer.noted(f"predicted for {by.pricer.device.name}"))
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
@@ -349,21 +347,20 @@ def price_offer(
         return None
     after = pricer.step(changed.operators, changed.workload, changed.model)
     unsplit = changed.workload if changed.asked is not None else None
-    left = objections(context_of(changed, pricer.device, after), unsplit)
+    context = context_of(changed, pricer.device, after)
+    left = objections(context, unsplit)
     breaks = worse(left, broken, 0 if subject.asked else -1)
-    if (full := _overfull(changed, pricer.device)) and full > _overfull(subject, pricer.device):
+    if (full := overfull(context)) and full > overfull(context_of(subject, pricer.device, step)):
         breaks = (*breaks, "SZ121")
     if breaks and not (runs and changed.asked is None):
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
     same = subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model
-    now = _practice(changed)
-    lost = [what for what, own in _practice(subject).items() if own and own != now[what]]
-    lacks = f"does not keep {', '.join(lost)}" if lost else ""
     then = f"then fix {', '.join(breaks)}" * bool(breaks)
     equal = "at equal tokens and devices" * (scale != 1.0)
-    notes = (suggestion.note, lacks, equal, "the times here are of it" * same, then)
+    own = _reservations(subject, changed, pricer.device)
+    notes = (suggestion.note, *own, equal, "the times here are of it" * same, then)
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),
@@ -377,13 +374,15 @@ def price_offer(
     return Offer(priced, step, fixes, suggestion, _tier(by, subject, suggestion), at_most_s)
 
 
-def _overfull(subject: Subject, device: Device) -> int:
-    """Whether a step that was said how to spread is over the device's room (1), and over what may fit (2)."""
-    workload = subject.asked or subject.workload
-    if subject.model is None or subject.given.isdisjoint(layout(workload)) or split_problems(subject.model, workload):
-        return 0
-    needed = memory(subject.model, workload, device=device, **subject.kept)
-    return (not needed.fits) + (not needed.may_fit)
+def _reservations(subject: Subject, changed: Subject, device: Device) -> Iterator[str]:
+    """What of published practice a change does not keep, and whose attention factor its price has."""
+    now = _practice(changed)
+    if lost := [what for what, own in _practice(subject).items() if own and own != now[what]]:
+        yield f"does not keep {', '.join(lost)}"
+    # Fitted on other runs, those of two head dimensions do not compare: both steps have the first's.
+    dims = [one.dimensions.get("head_dim", 0) for one in (subject, changed)]
+    if len({subject.stack.attention_factor(device.architecture, dim) for dim in dims}) > 1:
+        yield f"by the stack's attention factor of head_dim {dims[0]}"
 
 
 def _practice(subject: Subject) -> dict[str, float]:
@@ -545,7 +544,7 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> Pric
     """The findings of one cause under the first's name."""
     rule, finding = ordered[0].rule, ordered[0].finding
     # Where no change is proposed, the seconds that their rules know.
-    known = [one.finding.at_most_s for one in ordered if one.finding.at_most_s]
+    known = [one.finding.at_most_s for one in ordered if 0 < one.finding.at_most_s < inf]
     proposed = any(one.finding.suggestions for one in ordered)
     return PricedFinding(
         code=rule.code,

@@ -73,7 +73,7 @@ class Finding:
     error: bool = False
     violated: bool = False
     cause: str = ""
-    at_most_s: float | None = None
+    at_most_s: float = math.inf
 
     @property
     def outright(self) -> bool:

@@ -48,9 +48,8 @@ def vocab_multiple(context: Context) -> Answer:
     The LM-head is one of the largest products of a step, and the vocabulary is its n forward, its k in dgrad and its m
     in wgrad. Off the tensor cores' requirement (128 bytes on A100 and later: 64 elements of bf16) the rows of the
     logits and of their gradient start at addresses that wide vector loads cannot use. Off 16 bytes it is a warning
-    whatever the price; a multiple of 32 (GPT-J's 50400) costs what it is predicted to. Engines pad it as they load a
-    model (vLLM's and SGLang's vocab_parallel_embedding.py, to 64), and so does Megatron-LM where its stack is named
-    (SZ136): there nothing is lost.
+    whatever the price; a multiple of 32 (GPT-J's 50400) costs what it is predicted to. Engines pad it as they load
+    a model (vLLM and SGLang to 64), Megatron-LM where its stack is named (SZ136): nothing is lost there.
 
     Bad: vocab_size 50257 (GPT-2): odd.
     Good: vocab_size 50304 = 786 x 64.

@@ -132,8 +132,7 @@ def wave_quantization(context: Context) -> Answer:
         f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle"
     )
     step = max(context.alignment, 128) * t
-    below = width // step * step
-    near = {*range(max(below - step, step), below + 2 * step + 1, step)} - {width}
+    near = {*neighbours(width, step), *neighbours(width, 2 * step)} - {width}
     return [Finding("d_ff", width, message, suggest("d_ff", nearest_first(near, width)[:4]))]
 
 

@@ -10,7 +10,6 @@ from typing import Any
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError
-from shapes.frozen import Names
 from shapes.memory import divisors, memory_of_parameters, smallest_tp
 from shapes.model import ModelShape, default_precision
 from shapes.operators.parallel import largest_divisor
@@ -434,12 +433,15 @@ def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
 
 def _spread(context: Context) -> bool:
     """Whether it was said how the model is spread."""
-    return context.sets_any(*layout(context.workload))
+    return context.sets_any(*(LAYOUT if context.workload.train else SERVING_LAYOUT))
 
 
-def layout(workload: Workload) -> Names:
-    """The fields, any of which says how a run is spread."""
-    return LAYOUT if workload.train else SERVING_LAYOUT
+def overfull(context: Context) -> int:
+    """Whether a step that was said how to spread is over the device's room (1), and over what may fit (2)."""
+    if context.model is None or not context.divides or not _spread(context):
+        return 0
+    needed = context.memory()
+    return (not needed.fits) + (not needed.may_fit)
 
 
 def _unsaid(context: Context) -> str:

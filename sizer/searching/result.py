@@ -146,7 +146,7 @@ def verdict(
     candidate nearest to a misaligned baseline.
     """
     if not best:
-        return f"no other {what} was found"
+        return f"keep {label(baseline)}: no other {what} was found"
     first = best[0]
     share = first.parameters_change / baseline.parameters if baseline.parameters else 0.0
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
