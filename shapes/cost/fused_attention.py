@@ -304,9 +304,8 @@ class AttentionBatch:
 def attention_row(operator: Attention, run: Run) -> tuple[Any, ...]:
     """The operator's `AttentionBatch`, numbers or columns, computed as the run says."""
     one = operator
-    sizes = (one.batch, one.heads, one.kv_heads, one.q_len, one.kv_len, one.head_dim, one.v_head_dim)
     masked = (one.causal, one.window or 0, run.copied or 0, one.deterministic, one.causal and not one.trains)
-    return *sizes, run.d_qk, run.d_v, *masked
+    return *one.sizes, run.d_qk, run.d_v, *masked
 
 
 def work_of(operators: Sequence[Attention], runs: Sequence[Run]) -> AttentionBatch:

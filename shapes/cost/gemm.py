@@ -83,11 +83,16 @@ class Limits:
         return cls(device.peak(dtype), memory.bandwidth_bytes_per_s, memory.last_level_cache_bytes)
 
 
+def _moved(dims: Array, size: Values, out: float) -> Array:
+    """Bytes of A, B and C."""
+    m, n, k, batch = dims
+    return np.asarray(batch * ((m + n) * k * size + m * n * out))
+
+
 def least_seconds(dims: Array, size: Values, out: float, limits: Limits) -> Array:
     """Seconds that products (m, n, k and batch: rows of ``dims``) take at the least; grows with every dimension."""
     m, n, k, batch = dims
-    moved = batch * ((m + n) * k * size + m * n * out)
-    beyond = np.maximum(moved - limits.cache_bytes, 0.0) / limits.bandwidth_bytes_per_s
+    beyond = np.maximum(_moved(dims, size, out) - limits.cache_bytes, 0.0) / limits.bandwidth_bytes_per_s
     return np.maximum(2 * batch * m * n * k / limits.peak_flops_per_s, beyond)
 
 
@@ -146,8 +151,7 @@ def waves_paid(tiles: Array, k: Array, c: GemmConstants) -> Array:
 
 def memory_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Seconds to move A, B and C once: what the cache holds at its bandwidth, the rest at the memory's."""
-    m, n, k, batch = dims
-    moved = batch * ((m + n) * k * size + m * n * out)
+    moved = _moved(dims, size, out)
     beyond = max(1 / c.bandwidth_bytes_per_s - 1 / c.cache_bandwidth_bytes_per_s, 0.0)
     return moved / c.cache_bandwidth_bytes_per_s + np.maximum(moved - c.cache_bytes, 0.0) * beyond
 

@@ -120,8 +120,7 @@ def memory(
     ``optimizer``, ``precision`` and ``implementation``: names of ``OPTIMIZERS``, of ``PRECISIONS``, and what saves
     activations, transformers' eager modules or Megatron's fused kernels; None: the workload's, else adamw, by its
     dtype, by its split (``Workload.saved_by``). ``microbatches`` a step (None: by the global batch, else one, or enough
-    to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``: of inference
-    weights.
+    to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``: of inference's.
     ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are counted, as
     torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the
     CPU. ``loss``: of ``LOSSES`` (None: the implementation's). InputError: an unknown name, a split not allowed.
@@ -177,8 +176,7 @@ def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
     distributed = DISTRIBUTED_BYTES if devices > 1 and context_bytes else 0
     text = "CUDA context and kernels (0.5 to 2 GiB)" + (" and torch.distributed (1 to 2 GiB)" if distributed else "")
     yield Component("framework", context_bytes + distributed, text)
-    layers = sum(block.count for _, blocks in step.kinds for block in blocks)
-    if buffers := buffer_bytes(step.model, step.style, layers):
+    if buffers := buffer_bytes(step.model, step.style, step.layers):
         yield Component("buffers", buffers, f"the class's own, of {step.model.max_positions} positions")
     if context_bytes:  # without a device there is no caching allocator
         yield Component(
@@ -197,15 +195,12 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
         dtype = f"{', '.join(formats)}, the rest in {dtype}"
         size = sum(tensor.stored_bytes(workload.activation_bytes) for tensor in step.tensors)
     yield Component("weights", size, f"{n:,} parameters in {dtype}")
-    kinds = ((stack, block) for stack, blocks in step.kinds for block in blocks)
-    cached = [part for stack, block in kinds for part in _cached(step, stack, block)]
+    cached = [part for stack, block in step.blocks for part in _cached(step, stack, block)]
     what = "; ".join(text for _, text in cached) or "no causal attention"
     yield Component("kv_cache", sum(held for held, _ in cached), what)
     plain = Step(model, workload, Recipe(implementation=step.recipe.implementation))
     layers = [
-        (stack.hidden, block, plain.sizes(sequence_length(model, stack, workload)))
-        for stack, blocks in step.kinds
-        for block in blocks
+        (stack.hidden, block, plain.sizes(sequence_length(model, stack, workload))) for stack, block in step.blocks
     ] + [
         (tower.stack.hidden, block, replace(plain, workload=own).sizes(patches))
         for tower, own, patches, _ in image_workloads(model, workload)

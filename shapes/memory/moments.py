@@ -25,6 +25,7 @@ from shapes.model import (
     MoeShape,
     ParameterTensor,
     Precision,
+    Stack,
     Tensors,
     block_tensors,
     optimizer_state_bytes,
@@ -135,6 +136,15 @@ class Step:
     def kinds(self) -> Kinds:
         """The stage's different layers, by stack."""
         return stage_kinds(self.model, self.workload.p, self.stage)
+
+    @property
+    def blocks(self) -> list[tuple[Stack, Block]]:
+        """The kinds of layers, one after the other."""
+        return [(stack, block) for stack, blocks in self.kinds for block in blocks]
+
+    @property
+    def layers(self) -> int:
+        return sum(block.count for _, block in self.blocks)
 
     @property
     def tensors(self) -> Tensors:
@@ -591,7 +601,7 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     if not step.fused_wgrad:
         return
     workload, found = step.workload, set()
-    for stack, block in ((stack, block) for stack, blocks in step.kinds for block in blocks):
+    for stack, block in step.blocks:
         linears = block.linears(stack.hidden, fused_qkv=True, fused_gate_up=True)
         for linear in (*linears, *block.expert_linears(stack.hidden, fused=True)):
             own = linear.on_shard(workload.t)
@@ -626,10 +636,10 @@ def _over_ranks(sizes: Sequence[int], workload: Workload, *, zero: int) -> tuple
 
 
 def _activations_formula(step: Step) -> str:
-    workload, count = step.workload, sum(block.count for _, blocks in step.kinds for block in blocks)
+    workload = step.workload
     how = "" if workload.checkpointing == "none" else f", {workload.checkpointing} checkpointing"
     many = f" x {step.in_flight} microbatches in flight" if step.in_flight > 1 else ""
-    layers = f"{count} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
+    layers = f"{step.layers} layers x b {workload.b} x s {workload.s}, {workload.attention} attention{how}"
     return f"{layers}: what autograd saves{many}"
 
 

@@ -205,6 +205,11 @@ class Attention(_Fused):
     deterministic: bool = False
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sequences, heads, those of keys, queries and keys a sequence, dimensions of a key's and a value's head."""
+        return self.batch, self.heads, self.kv_heads, self.q_len, self.kv_len, self.head_dim, self.v_head_dim
+
+    @property
     def trains(self) -> bool:
         """Whether a backward follows, or is this one."""
         return self.training or self.phase != "forward"

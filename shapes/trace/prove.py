@@ -61,10 +61,9 @@ def products(found: Iterable[Operator]) -> Counter[Key]:
 
 
 def _core(one: Attention) -> Key:
-    sizes = (one.batch, one.heads, one.kv_heads, one.q_len, one.kv_len, one.head_dim, one.v_head_dim)
     # A window as long as the sequence hides nothing.
     window = one.window if one.window is not None and one.window < one.kv_len else None
-    return (one.phase, *sizes, one.causal, window, one.dtype)
+    return (one.phase, *one.sizes, one.causal, window, one.dtype)
 
 
 def run_products(graph: Graph) -> Counter[Key]:

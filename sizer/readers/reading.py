@@ -82,7 +82,7 @@ class Fields:
         return self.prefix + next((name for name in names if name in self.config), names[0])
 
     def raw(self, *names: str, default: Any = _MISSING) -> Any:
-        self.asked.update(self.prefix + name for name in names)
+        self.ignore(*names)
         for source in (self.config, self.defaults):
             for name in names:
                 if name in source:
