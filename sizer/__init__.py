@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from sizer.readers import Reading, read_config
     from sizer.searching import search, swiglu_width
 
+    __version__: str
+
 #: Public name -> its module: a name is loaded when it is first used, so that `import sizer` costs next to nothing.
 #: The packages are called checking and searching because importing a submodule `sizer.check` would rebind
 #: `sizer.check` to the module.

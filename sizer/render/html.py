@@ -39,7 +39,7 @@ def render(document: Document, page: object) -> str:
     data = json.dumps(specs, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
     library = _library() if charts else ""
     return (
-        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(document.title)}</title>'
+        f'<!doctype html><html lang="en"><head><meta charset="utf-8"><title>{text(document.title or "sizer")}</title>'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta http-equiv="Content-Security-Policy" content="{POLICY}">'
         f"<style>{style}</style></head><body><main>{body}</main>"
@@ -70,7 +70,7 @@ def _heading(tag: str, title: str) -> str:
 def _body(document: Document, charts: list[Chart]) -> Iterable[str]:
     """The page's parts; ``charts`` are those it has places for."""
     sections = document.seen("html")
-    yield f"<h1>{text(document.title)}</h1>"
+    yield _heading("h1", document.title or "sizer")
     links = [f'<li><a href="#s{at}">{text(one.title)}</a></li>' for at, one in enumerate(sections) if one.title]
     if len(links) > 1:
         yield f'<nav aria-label="Contents"><ul>{"".join(links)}</ul></nav>'

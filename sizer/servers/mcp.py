@@ -56,9 +56,9 @@ def answer(tool: str, arguments: Named, root: Path) -> Values:
     try:
         validate(arguments, known[tool])
     except ValidationError as error:
-        takes = error.schema.get("properties", error.schema) if isinstance(error.schema, Mapping) else {}
         where = ".".join(map(str, (tool, *error.absolute_path)))
-        raise InputError(f"{error.message}; expected {', '.join(map(str, takes))}", where=where) from None
+        takes = ", ".join(error.schema.get("properties", ())) or error.schema.get("description", "")
+        raise InputError(f"{error.message}; expected {takes}", where=where) from None
     asked = {key: _allowed(key, value, root) for key, value in arguments.items()}
     if tool == "explain":
         rule = find_rule(asked["rule"])
