@@ -286,6 +286,13 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
     return (f"no split of this model over these ranks: {wanted}; times are those of {taken}",)
 
 
+def beyond_positions(reading: Reading | None, context: int | None) -> Names:
+    """A note on a context that the model was not made for."""
+    longest = reading and (reading.longest or reading.model.max_positions)
+    over = f"the context of {context} is beyond the model's {longest} positions"
+    return (over,) if context and longest and context > longest else ()
+
+
 def _assumed(reading: Reading, workload: Workload) -> list[str]:
     """What the figures of a mixture, of a prompt and of a decode step assume."""
     notes = [routing_note(workload.expert_load)] if reading.model.moe is not None else []
@@ -294,11 +301,7 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     for *_, tokens in image_workloads(reading.model, workload):
         each = tokens // workload.b
         notes.append(f"images: {each} of a sequence's {workload.s} tokens, which its vision tower makes")
-    if workload.context is None:
-        return notes
-    longest = reading.longest or reading.model.max_positions
-    if longest is not None and workload.context > longest:
-        notes.append(f"the context of {workload.context} is beyond the model's {longest} positions")
+    notes += beyond_positions(reading, workload.context)
     if workload.speculative:
         notes.append(f"tokens/s with no draft accepted; up to {1 + workload.speculative} x that with all of them")
     return notes

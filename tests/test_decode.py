@@ -280,3 +280,22 @@ def test_serving_is_compared_by_tokens_a_second(tmp_path: Path) -> None:
     assert drafted.new is not None
     # a drafted token that was not accepted is none
     assert drafted.new.tokens_per_s == pytest.approx(8 / 8 / step.seconds)
+
+
+def test_a_context_beyond_the_models_positions_is_said_by_memory_and_plan_too() -> None:
+    def notes(answer: object) -> tuple[str, ...]:
+        return tuple(note for note in answer.notes if "beyond" in note)  # type: ignore[attr-defined]
+
+    # Llama-3.1's are 131,072; one request of a 70B's shard on an H200 has room for more.
+    held = sizer.memory(LLAMA_70B, device="h200", phase="decode", b=1, context=4096, t=8)
+    assert notes(held) == (f"the context of {held.engine.longest_context} is beyond the model's 131072 positions",)
+    assert not notes(sizer.memory(LLAMA_70B, device="h200", phase="decode", b=64, context=4096, t=8))
+    planned = [
+        sizer.plan(LLAMA_70B, device="h200", phase="decode", gpus=8, s=s, context=s + 1072) for s in (130_000, 131_000)
+    ]
+    assert [len(notes(one)) for one in planned] == [0, 1]
+
+
+def test_a_model_that_no_split_holds_is_said_of_the_largest_split() -> None:
+    with pytest.raises(InputError, match="one request does not fit with tp 4, pp 1, ep 1"):
+        sizer.plan(LLAMA_70B, device="l4", phase="decode", gpus=4)

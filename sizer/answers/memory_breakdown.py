@@ -17,7 +17,7 @@ from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords, check_batch
 from sizer.printing import Printable
-from sizer.subject import Subject, read_subject, run_on
+from sizer.subject import Subject, beyond_positions, read_subject, run_on
 
 
 class Engine(NamedTuple):
@@ -36,7 +36,8 @@ class Engine(NamedTuple):
 class MemoryBreakdown(Printable):
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits.
 
-    ``times``: seconds of a training step as it is, then with each of ``savings`` (none: not priced).
+    ``times``: seconds of a training step as it is, then with each of ``savings`` (none: not priced). ``beyond``: a note
+    on a longest context that the model was not made for.
     """
 
     COMMAND = "memory"
@@ -55,6 +56,7 @@ class MemoryBreakdown(Printable):
     trained: int = 0
     engine: Engine | None = None
     times: tuple[float, ...] = ()
+    beyond: Names = ()
 
     JSON = shown(
         *(f"memory.{name}" for name in ("precision", "optimizer", "implementation", "stage", "components")),
@@ -80,7 +82,7 @@ class MemoryBreakdown(Printable):
     def notes(self) -> Names:
         """What the figures assume that a reader could not guess."""
         if not self.workload.train or self.memory.implementation == "megatron" or self.model_type in CHECKED:
-            return ()
+            return self.beyond
         return (f"activations as the closest checked family saves them: {self.model_type} was not compared with torch",)
 
 
@@ -165,6 +167,7 @@ def memory(
         weight_dtype,
     )
     chosen = load_device(device)
-    return memory_breakdown(
+    found = memory_breakdown(
         model, settled, chosen, subject.where, memory_utilization, run_on(subject, chosen), **options
     )
+    return replace(found, beyond=beyond_positions(subject.reading, found.engine and found.engine.longest_context))

@@ -32,7 +32,7 @@ from shapes.step.stack import SPREAD_STACK, SoftwareStack, default_stack, load_s
 from shapes.workload import Implementation, Workload, WorkloadKeywords, saving, workload_fields
 from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable
-from sizer.subject import read_subject, run_on
+from sizer.subject import beyond_positions, read_subject, run_on
 
 #: Microbatches beyond this many sequences, or tokens a rank, are not tried: products are long since tall enough.
 LARGEST_MICROBATCH, MOST_TOKENS = 64, 2**15
@@ -237,7 +237,8 @@ class ServingPlan(Printable):
     """Ways within the limits, from the most tokens a second. ``tier``: fitted on this engine and device, borrowed (the
 
     engine on others) or extrapolated (another engine). ``intervals``: metric -> measured over predicted, lower and
-    upper, in ``coverage`` of published figures. ``weights``: formats of a quantised release.
+    upper, in ``coverage`` of published figures. ``weights``: formats of a quantised release. ``notes``: on a
+    context that the model was not made for.
     """
 
     COMMAND = "plan --phase decode"
@@ -252,6 +253,7 @@ class ServingPlan(Printable):
     ways: tuple[Way, ...]
     dropped: tuple[Dropped, ...]
     weights: Names = ()
+    notes: Names = ()
 
 
 T = TypeVar("T")
@@ -311,7 +313,8 @@ def plan_config(
         context = served_as.prompt_tokens + served_as.output_tokens
         subject = read_subject(config, config_format=config_format, phase=phase, context=context, **found)
         subject = run_on(subject, target)
-        return plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top)
+        found_ways = plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top)
+        return replace(found_ways, notes=beyond_positions(subject.reading, context))
     global_batch = positive_int(found.pop("global_batch", None), "global_batch", maximum=2**31)
     # Without a stack named memory is counted as `memory` and `check` count it for the same file.
     subject = read_subject(config, config_format=config_format, stack=stack, **found)
@@ -405,7 +408,7 @@ def plan(
 
 def _some(found: object, gpus: int, dropped: Counter[str]) -> None:
     """InputError where nothing was ``found``, saying what most were dropped for."""
-    most = max(dropped, key=lambda reason: ("even at b 1" in reason, dropped[reason]), default="")
+    most = max(reversed(dropped), key=lambda reason: ("even at b 1" in reason, dropped[reason]), default="")
     why = f"; most often: {most}" * bool(most)
     refuse(not found, f"expected a number of devices that some split of the model fits{why}", "gpus", gpus)
 

@@ -14,6 +14,7 @@ from sizer.documents import (
     Text,
     columns,
     lines,
+    notes,
     percent_text,
     range_text,
     seconds_text,
@@ -134,5 +135,6 @@ def serving(answer: ServingPlan) -> Document:
         Table("", columns("plan --phase decode"), answer.ways),
         Text(f"measured over predicted in {answer.coverage:.0%} of published cases: {bounds}"),
         Table("not listed", columns("not listed"), answer.dropped, most=SHOWN),
+        *notes(answer.notes),
     )
     return Document("sizer plan --phase decode", (Section(answer.device, parts),), answer)
