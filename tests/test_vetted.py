@@ -135,3 +135,14 @@ def test_a_vocabulary_that_is_padded_as_it_is_loaded_is_no_finding() -> None:
     for asked in ({"phase": "decode"}, {"stack": "megatron-core-te"}, {"stack": "megatron-core-te", "t": 4}):
         assert not [one for one in sizer.check(odd, s=1024, **asked).findings if "SZ101" in one.codes]
     assert [one for one in sizer.check(odd, s=1024).findings if "SZ101" in one.codes]
+
+
+def test_a_way_out_of_two_errors_of_one_cause_leaves_neither() -> None:
+    asked: dict[str, Any] = {"b": 2, "s": 4096, "p": 4, "gpus": 64, "global_batch": 256}
+    report = sizer.check("tiiuae/Falcon-H1-0.5B-Instruct", t=16, **asked)
+    (cut,) = [one for one in report.findings if one.severity == "error"]
+    assert {"SZ105", "SZ129"} <= {*cut.codes}
+    assert cut.suggestions
+    for one in cut.suggestions:
+        then = sizer.check("tiiuae/Falcon-H1-0.5B-Instruct", **{**asked, **workload_fields(dict(one.change))})
+        assert then.worst() != "error", one.change

@@ -532,6 +532,10 @@ def _merged(ordered: Sequence[Graded], subject: Subject, measured: bool) -> _Cau
     # Of every change the first finding's offer.
     distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
     everything = tuple(distinct.values())
+    # A way out of one error that leaves another of the same cause is none, where some leave neither.
+    errors = {(one.rule.code, one.finding.field) for one in ordered if one.finding.error and not one.rule.of_costs}
+    if len(errors) > 1:
+        everything = tuple(offer for offer in everything if errors <= offer.fixes) or everything
     offers = _worth_a_line(everything, subject, outright=outright, error=error)
     if not offers and measured:
         offers = everything[:MOST]
