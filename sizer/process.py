@@ -92,6 +92,7 @@ def in_order(aftermath: Callable[[], str]) -> Iterator[None]:
         if REQUESTS:
             if hasattr(signal, "setitimer"):
                 signal.setitimer(signal.ITIMER_REAL, 0)
+            end_line()
             _say(REQUESTS[0])
         _Ending.in_order, _Ending.aftermath = False, str
 
