@@ -25,7 +25,6 @@ from shapes.device import load_device
 from shapes.errors import InputError, printable
 from sizer.answers.bench import Bench, Check, Planned, SelfTest, Stored
 from sizer.answers.deploy import deploy
-from sizer.answers.memory_breakdown import memory_breakdown
 from sizer.answers.plan import plan
 from sizer.checking.findings import Checked
 from sizer.cli import COMMANDS as CLI
@@ -139,7 +138,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "ops --explain": lambda: sizer.ops(GPT2).named("mlp"),
     "search": lambda: sizer.search(h=1024),
     "search --emit": lambda: sizer.search(GPT2, what="vocab"),
-    "memory": lambda: of_gpt2(lambda s, device: memory_breakdown(s.model, s.workload, device, GPT2)),
+    "memory": lambda: sizer.memory(GPT2),
     "mfu": mfu_of_gpt2,
     "plan": lambda: of_gpt2(
         lambda s, device: plan(s.model, device, gpus=2, global_batch=8, base=s.workload, tokens=1e9)

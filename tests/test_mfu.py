@@ -199,6 +199,26 @@ def test_a_profilers_trace_has_a_steps_kernels_by_part() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        # Inductor names a kernel after all that it was made from, and runs none of it but what moves bytes.
+        ("triton_poi_fused_addmm_relu_0", "elementwise"),
+        ("triton_poi_fused__scaled_dot_product_flash_attention_clone_4", "elementwise"),
+        ("triton_red_fused_all_gather_into_tensor_mean_wait_tensor_2", "elementwise"),
+        ("triton_tem_fused_mm_3", "products"),
+        ("triton_tem_fused_flex_attention_1", "attention"),
+        ("bwd_kernel_dk_dv", "attention"),
+        ("void userbuffers_fp16_sum_inplace_gpu_rr_rs_oop<2>", "communication"),
+        ("void vllm::cross_device_reduce_2stage<__nv_bfloat16, 8>", "communication"),
+    ],
+)
+def test_a_kernels_part_is_what_it_runs_not_what_it_was_made_from(name: str, part: str) -> None:
+    kernels = read_step_times(trace([(0.0, 40.0, name)])).kernels
+    assert kernels is not None
+    assert kernels[part] == pytest.approx(40e-6)
+
+
 def test_a_packed_log_is_read_and_what_gzip_did_not_pack_is_refused(tmp_path: Path) -> None:
     whole, broken = tmp_path / "log.gz", tmp_path / "broken.gz"
     whole.write_bytes(gzip.compress(b"step time: 1.5\n"))

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 import sizer
 from shapes.device import load_device
 from sizer.answers.bench import Bench
-from sizer.answers.memory_breakdown import MemoryBreakdown, memory_breakdown
+from sizer.answers.memory_breakdown import MemoryBreakdown, memory
 from sizer.answers.plan import Plan, plan
 from sizer.cli import COMMANDS, GROUPS, main
 from sizer.documents.lookup import devices
@@ -33,9 +33,7 @@ ANSWERS = {"check": lambda: sizer.check(GPT2), "ops": lambda: sizer.ops(GPT2)}
 
 
 def memory_of_gpt2(**options: Any) -> MemoryBreakdown:
-    subject = read_subject(GPT2, **options)
-    assert subject.model is not None
-    return memory_breakdown(subject.model, subject.workload, load_device("h100-sxm"), GPT2)
+    return memory(GPT2, **options)
 
 
 def plan_of_gpt2() -> Plan:

@@ -151,7 +151,7 @@ def test_microbatches_gather_and_reduce_as_often_as_their_sharding_needs() -> No
     assert parts(one, accumulation=4, every_microbatch=True)["data parallelism"] == pytest.approx(4 * 0.3)
     assert schedule_of(Workload(b=2, d=4, p=2, vpp=2, zero=3, global_batch=64)) == Schedule(8, 2, 2, False, False)
     assert schedule_of(Workload(b=2, d=4, zero=3, global_batch=64)) == Schedule(8, 1, 1, True, False)
-    assert schedule_of(Workload(zero=2), 5) == Schedule(5, 1, 1, False, True)
+    assert schedule_of(Workload(b=1, zero=2, global_batch=5)) == Schedule(5, 1, 1, False, True)
 
 
 def test_a_pipeline_pays_the_other_stages_once_and_its_sends_with_every_chunk() -> None:

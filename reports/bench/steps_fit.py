@@ -16,7 +16,7 @@ import argparse
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -108,10 +108,14 @@ def batches(rows: Sequence[Row]) -> list[Batch]:
         order = np.array([i for i, own in enumerate(keys) if own == key])
         device = rows[order[0]].device
         stages, wholes = zip(*(done[i] for i in order), strict=True)
-        schedules = [schedule_of(rows[i].workload, rows[i].accumulation) for i in order]
+        schedules = [_schedule(rows[i]) for i in order]
         schedule = Schedule(*(np.array([getattr(one, field.name) for one in schedules]) for field in fields(Schedule)))
         found.append(Batch(device, key[1], order, stacked(stages), stacked(wholes), schedule))
     return found
+
+
+def _schedule(row: Row) -> Schedule:
+    return replace(schedule_of(row.workload), accumulation=row.accumulation)
 
 
 def _release(row: Row) -> str:
@@ -288,7 +292,7 @@ def unknown(rows: Sequence[Row]) -> None:
     others: dict[str, set[str]] = {}
     for row in rows:
         stage, whole = works(row.model, row.workload, row.device)
-        schedule = schedule_of(row.workload, row.accumulation)
+        schedule = _schedule(row)
         seconds = sum(step_parts(stage, whole, schedule, row.nearest_other, row.device).values())
         residuals.setdefault(row.stack.name, []).append(float(np.log(seconds / row.step_s)))
         others.setdefault(row.stack.name, set()).add(row.nearest_other.name)

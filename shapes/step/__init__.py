@@ -81,11 +81,9 @@ def step_cost(
     )
 
 
-def schedule_of(workload: Workload, accumulation: int | None = None) -> Schedule:
-    """How ``workload`` cuts a global step (``accumulation`` None: as its global batch says)."""
-    return Schedule(
-        accumulation or workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2
-    )
+def schedule_of(workload: Workload) -> Schedule:
+    """How ``workload`` cuts a global step."""
+    return Schedule(workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2)
 
 
 def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:

@@ -176,7 +176,7 @@ class SoftwareStack:
 
         that nothing waits for it, within a step or between two.
         """
-        host = replace(self.host, launch_s=0.0, collective_s=0.0, softmax_fallback_s=0.0)
+        host = Host(0.0, self.host.kernels, 0.0, 0.0)
         return replace(self, name=f"{self.name}{GRAPHS}", host=host, fixed_s=0.0)
 
     def tier(self, architecture: str) -> str:

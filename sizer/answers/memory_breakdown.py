@@ -1,7 +1,7 @@
 """What `sizer memory` answers: the components, what fits, and what each saving buys."""
 
 from dataclasses import replace
-from typing import Any, NamedTuple, Unpack
+from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import refuse
@@ -99,43 +99,13 @@ def _engine(
     return Engine(share, used, longest_context(*asked), most_requests(*asked))
 
 
-def memory_breakdown(
-    model: ModelShape,
-    workload: Workload,
-    device: Device,
-    path: str = "<model>",
-    memory_utilization: float | None = None,
-    run: Subject | None = None,
-    **options: Any,
-) -> MemoryBreakdown:
-    """Memory of ``model`` on ``device`` with what fits; ``options`` are those of ``shapes.memory.memory``.
-
-    ``run``: the input as its stack runs it on ``device``: prices a training step with each saving (None: none is).
-    """
-    asked = (model, workload, ROOM * device.memory.bytes)
-    saved = savings(*asked, **options)
-    times: tuple[float, ...] = ()
-    if run and saved and workload.dtype in device.peak_flops:
-        pricer = Pricer(device, stack=run.stack)
-        changed = [run.workload, *(replace(run.workload, **one.change) for one in saved)]
-        times = tuple(pricer.step(operators(model, one), one, model).seconds for one in changed)
-        saved = tuple(replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:], strict=True))
-    return MemoryBreakdown(
-        path=path,
-        model_type=model.model_type,
-        parameters=model.parameters,
-        workload=workload,
-        device=device.name,
-        device_bytes=device.memory.bytes,
-        memory=bytes_by_component(model, workload, device=device, **options),
-        largest_microbatch=largest_microbatch(*asked, **options),
-        smallest_tp=smallest_tp(*asked, **options),
-        smallest_pp=smallest_pp(*asked, **options),
-        savings=saved,
-        times=times,
-        trained=trained_parameters(model, workload),
-        engine=_engine(model, workload, device, memory_utilization, options.get("weight_dtype")),
-    )
+def _timed(run: Subject, device: Device, saved: tuple[Saved, ...]) -> tuple[float, ...]:
+    """Seconds of a training step of ``run`` as it is, then with each of ``saved``; none where it has no price."""
+    if not saved or run.workload.dtype not in device.peak_flops:
+        return ()
+    model, pricer = run.whole(), Pricer(device, stack=run.stack)
+    changed = [run.workload, *(replace(run.workload, **one.change) for one in saved)]
+    return tuple(pricer.step(operators(model, one), one, model).seconds for one in changed)
 
 
 def memory(
@@ -156,18 +126,30 @@ def memory(
     ``workload`` are fields of ``Workload``, in either spelling. InputError for a model that is not understood, and
     where devices and degrees do not agree.
     """
-    subject = read_subject(config, config_format=config_format, stack=stack, **workload)
+    subject, on = read_subject(config, config_format=config_format, stack=stack, **workload), load_device(device)
     model, settled = subject.whole(), subject.workload
     options = subject.kept | {"weight_dtype": weight_dtype} | ({} if loss is None else {"loss": loss})
     check_batch(settled)
-    refuse(
-        weight_dtype and settled.train,
-        "expected the phase infer or decode with it",
-        "weight_dtype",
-        weight_dtype,
+    training = weight_dtype and settled.train
+    refuse(training, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
+    asked = (model, settled, ROOM * on.memory.bytes)
+    saved, engine = savings(*asked, **options), _engine(model, settled, on, memory_utilization, weight_dtype)
+    times = _timed(run_on(subject, on), on, saved)
+    priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:], strict=False))
+    return MemoryBreakdown(
+        path=subject.where,
+        model_type=model.model_type,
+        parameters=model.parameters,
+        workload=settled,
+        device=on.name,
+        device_bytes=on.memory.bytes,
+        memory=bytes_by_component(model, settled, device=on, **options),
+        largest_microbatch=largest_microbatch(*asked, **options),
+        smallest_tp=smallest_tp(*asked, **options),
+        smallest_pp=smallest_pp(*asked, **options),
+        savings=tuple(priced) or saved,
+        times=times,
+        trained=trained_parameters(model, settled),
+        engine=engine,
+        beyond=beyond_positions(subject.reading, engine and engine.longest_context),
     )
-    chosen = load_device(device)
-    found = memory_breakdown(
-        model, settled, chosen, subject.where, memory_utilization, run_on(subject, chosen), **options
-    )
-    return replace(found, beyond=beyond_positions(subject.reading, found.engine and found.engine.longest_context))

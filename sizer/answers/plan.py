@@ -212,7 +212,6 @@ class Way:
     """One way to serve: ``d`` ranks of ``t`` x ``p`` devices, of which every ``e`` share their experts.
 
     ``prefill`` of the ranks run prompts alone, and pass their caches to the others (0: every rank runs both).
-    ``prefill`` of the ranks run prompts alone, and pass their caches to the others (0: every rank runs both).
     ``requests`` in flight over all, of ``most_requests`` that memory holds; ``memory_bytes``: of one device.
     ``missed``: the worst of times over limits and of prompts over what their ranks run, up to 1 where all are kept.
     """
