@@ -67,17 +67,16 @@ def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
         row = one.row(samples=False)
         if row["kind"] not in ("gemm", "bmm"):
             continue
-        sizes = m, n, k, batch = row["m"], row["n"], row["k"], row["batch"]
-        dtype, layout = row["dtype"], row["layout"]
+        own = {name: row[name] for name in ("m", "n", "k", "batch", "dtype", "layout")}
         refuse(
-            dtype not in BYTES or layout not in LEADING or not all(sizes),
+            row["dtype"] not in BYTES or row["layout"] not in LEADING or not all(own.values()),
             "expected positive sizes, a known dtype and layout of each product",
             value=one.key,
             where=str(store.path),
         )
         # A card, or an hour, in which the control shape is slower by a percent slows these by as much.
         steady = usual_s / one.control_s if usual_s and one.control_s else 1.0
-        found.append(Record(m, n, k, batch, dtype, layout, row["seconds"] * steady, one.environment.source))
+        found.append(Record(**own, seconds=row["seconds"] * steady, source=one.environment.source))
     return tuple(found)
 
 

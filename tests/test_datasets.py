@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import hashlib
 import json
+import os
 import zlib
 from dataclasses import replace
 from pathlib import Path
@@ -19,7 +20,7 @@ from shapes.errors import InputError
 from shapes.measure.dataset import ROWS, SIDECAR, Exchanged, export_dataset, import_dataset, objection, read_datasets
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, MemoryBound
-from shapes.measure.record import Measurement, summary_fields
+from shapes.measure.record import Measurement, checked_row, summary_fields
 from shapes.measure.store import Store
 from shapes.operators.types import Gemm
 from sizer.cli import main
@@ -275,3 +276,17 @@ def test_no_dataset_and_no_file_are_said(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected a folder of datasets"):
         read_datasets(tmp_path)
     assert CliRunner().invoke(main, ["store", "import"]).exit_code == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no named pipes here")
+def test_a_pipe_in_a_dataset_is_not_waited_for_and_a_name_is_no_book(tmp_path: Path) -> None:
+    export_dataset([at_half_the_peak(1024)], tmp_path / "d")
+    (rows,) = (tmp_path / "d").rglob("rows.jsonl.gz")
+    rows.unlink()
+    os.mkfifo(rows)
+    with pytest.raises(InputError, match=r"rows.jsonl.gz: cannot be read: expected a file"):
+        read_datasets(tmp_path / "d")
+    row = at_half_the_peak(1024).row()
+    row["environment"]["device"] = "x" * 201  # no folder could be called so
+    with pytest.raises(InputError, match=r"environment.device.*expected printable text of 1 to 200 characters"):
+        checked_row(row, "here")

@@ -152,6 +152,9 @@ def test_launch_scripts_count_and_files_that_state_no_model_do_not(repository: P
     launch = "python pretrain_gpt.py --num-layers 2 --hidden-size {} --num-attention-heads 8 --seq-length 512 "
     files = {
         "train.sh": launch + "--vocab-size 32000 --max-position-embeddings 512\n",
+        "serve.sh": "vllm serve meta-llama/Llama-3.1-8B --max-model-len {}\n",
+        "ax.yaml": "base_model: meta-llama/Llama-3.1-8B\nmicro_batch_size: 1\nsequence_len: {}\n",
+        "other.sh": "python train.py --model resnet50 --width {}\n",
         "model.py": "hidden_size = {}\n",
         ".ci/a.sh": launch,
     }
@@ -163,9 +166,9 @@ def test_launch_scripts_count_and_files_that_state_no_model_do_not(repository: P
         if command == "add":
             subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", "commit", "-qm", "b"], check=True)
     answer = diff_json("--git", "HEAD")
-    assert [file["path"] for file in answer["files"]] == ["train.sh"]
-    assert answer["files"][0]["changes"]["hidden_size"] == {"old": 512, "new": 1024}
-    assert answer["notes"] == []
+    assert [file["path"] for file in answer["files"]] == ["ax.yaml", "serve.sh", "train.sh"]
+    assert answer["files"][2]["changes"]["hidden_size"] == {"old": 512, "new": 1024}
+    assert answer["notes"] == ["other.sh: no model configuration, passed over"]
 
 
 def test_no_command_of_the_repository_s_settings_runs(repository: Path) -> None:

@@ -12,6 +12,7 @@ from shapes.errors import InputError
 from shapes.model.stages import trained_parameters
 from shapes.workload import Workload
 from sizer.readers import READERS, NoModel, Source, read_config, read_text
+from sizer.readers.loading import states_a_model
 
 MEGATRON = {"vocab-size": 50257, "num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
 NEOX = {"num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
@@ -79,6 +80,8 @@ def test_a_format_is_detected_from_its_smallest_file(name: str) -> None:
     reading = read_text(text, where=where)
     assert reading.format == name
     assert reading.model.layers > 0
+    # Headers of weights are no text that anybody commits.
+    assert states_a_model(where, text.encode()) is (name not in ("gguf", "safetensors"))
 
 
 #: Real files' sizes, as the releases that they are of have them.

@@ -139,6 +139,8 @@ def test_the_hook_passes_no_name_that_is_an_option() -> None:
     files = yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text())[0]["files"]
     assert re.search(files, "models/llama/config.json")
     assert re.search(files, "config.json")
+    assert re.search(files, "scripts/pretrain.slurm")
+    assert not re.search(files, "scripts/.cache/config.json")
     assert not re.search(files, "--output=evil/config.json")
     assert not re.search(files, "-o/config.json")
 

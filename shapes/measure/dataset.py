@@ -126,7 +126,7 @@ def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> Values:
 def read_datasets(folder: Path) -> tuple[Dataset, ...]:
     """Every dataset under ``folder``; InputError where there is none, or where a file is not what its sidecar says."""
     try:
-        found = sorted(folder.rglob(SIDECAR)) if folder.is_dir() else []
+        found = sorted(filter(Path.is_file, folder.rglob(SIDECAR))) if folder.is_dir() else []
     except OSError as error:  # a folder below that comes and goes (/proc), or cannot be read
         raise InputError(f"cannot be read: {error.strerror}", where=str(folder)) from None
     refuse(not found, f"expected a folder of datasets ({SIDECAR} and {ROWS})", where=str(folder))
@@ -143,6 +143,7 @@ def _read(folder: Path) -> Dataset:
     version = sidecar.get("format") if isinstance(sidecar, dict) else None
     refuse(version != FORMAT, f"expected format {FORMAT}", "format", version, where=where)
     rows = folder / ROWS
+    refuse(not rows.is_file(), "cannot be read: expected a file", where=str(rows))  # a pipe may never end
     content = read_bounded(rows, MAX_IMPORT)
     refuse(
         sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()},
@@ -234,9 +235,7 @@ def objection(one: Measurement, device: Device | None, control_s: float | None) 
 
     ``control_s``: the control shape's median over the rows that ``one`` belongs to.
     """
-    if not one.ok:
-        return None
-    return _impossible(one, device) or next(_objections(one, control_s), None)
+    return _impossible(one, device) or (next(_objections(one, control_s), None) if one.ok else None)
 
 
 def _impossible(one: Measurement, device: Device | None) -> str | None:

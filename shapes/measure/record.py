@@ -55,7 +55,10 @@ def _column(check: Check, **default: Any) -> Any:
 
 
 TEXT: Check = _is_text, f"text of at most {MAX_TEXT} characters"
-NAME: Check = lambda value: _is_text(value) and bool(value) and value.isprintable(), "printable text, not empty"
+NAME: Check = (
+    lambda value: _is_text(value) and 0 < len(value) <= 200 and value.isprintable(),
+    "printable text of 1 to 200 characters",
+)
 COUNT: Check = lambda value: _is_number(value) and isinstance(value, int) and 0 <= value <= _LARGEST, "a whole number"
 NUMBER: Check = _is_number, "a finite number"
 TIME: Check = _is_time, "a positive number of seconds"

@@ -86,9 +86,7 @@ def values_of(value: object) -> tuple[int, ...]:
 
     ValueError for anything else, and for sizes under 1.
     """
-    if isinstance(value, bool):
-        raise ValueError("expected integers")
-    if isinstance(value, int):
+    if type(value) is int:
         found: tuple[int, ...] = (value,)
     elif isinstance(value, str):
         found = tuple(itertools.chain.from_iterable(map(_range, value.split(","))))
@@ -103,11 +101,9 @@ def values_of(value: object) -> tuple[int, ...]:
 
 def _range(text: str) -> range:
     parts = [int(part) for part in text.split(":")]
-    if len(parts) == 1:
-        return range(parts[0], parts[0] + 1)
     if len(parts) > 3:
         raise ValueError("expected first:last or first:last:step")
-    first, last, step = (*parts, 1)[:3]
+    first, last, step = parts + [parts[0], 1][len(parts) - 1 :]
     if step < 1 or last < first:
         raise ValueError("expected first:last:step with last >= first and step >= 1")
     if (last - first) // step >= MOST_VALUES:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Literal
 
 from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -94,18 +93,8 @@ class MeasuredCosts:
         ]
 
     def _measured(self, cost: Cost, found: Measurement) -> Cost:
-        assert found.seconds is not None
-        assert found.low is not None
-        assert found.high is not None
-        return replace(
-            cost,
-            seconds=found.seconds,
-            low=found.low,
-            high=found.high,
-            source=self.source,
-            regime="measured",
-            error=(found.high - found.low) / 2 / found.seconds,
-        )
+        times = {name: getattr(found, name) for name in ("seconds", "low", "high")}
+        return replace(cost, **times, source=self.source, regime="measured", error=found.half_width or 0.0)
 
 
 def measured_costs(
@@ -169,17 +158,16 @@ def elementwise_shape(operator: Elementwise, subject: Subject) -> MemoryBound | 
     # Of a gated activation's backward both halves are written, and the loss is in fp32.
     each = {"activation": 2 * size if backward else size, "cross_entropy": size if backward else 4}
     rows = operator.bytes_written // each.get(operator.what, size) // columns
-    phase: Literal["forward", "dgrad"] = "dgrad" if backward else "forward"
-    return MemoryBound(operator.what, rows, columns, phase, dtype) if rows else None
+    return MemoryBound(operator.what, rows, columns, "dgrad" if backward else "forward", dtype) if rows else None
 
 
 def _columns(operator: Elementwise, model: ModelShape, workload: Workload, *, backward: bool) -> int | None:
     """Elements of a row that the operator's kernel works on; None where there is no such kernel."""
-    gated = model.dense_mlp is not None and model.dense_mlp.gated
+    mlp = model.dense_mlp
     own_norm = "qk_norm" in operator.name or "latent" in operator.name
     found = {
         "norm": None if own_norm else model.hidden,
-        "activation": model.dense_mlp.width if model.dense_mlp is not None and gated else None,
+        "activation": mlp.width if mlp is not None and mlp.gated else None,
         "softmax": workload.s,
         "residual": None if backward else model.hidden,
         "cross_entropy": -(-model.vocab // workload.t),
@@ -197,6 +185,6 @@ def device_to_measure(executor: Executor, named: str | Device | None) -> Device:
     here, file = environment.accelerator, isinstance(named, str) and named.endswith(".toml")
     if here is None or file:
         return wanted
-    if named is not None and here.name != wanted.name:
-        raise InputError(f"measuring is on {environment.device} ({here.name})", key="--device", value=wanted.name)
+    elsewhere = named is not None and here.name != wanted.name
+    refuse(elsewhere, f"measuring is on {environment.device} ({here.name})", "--device", wanted.name)
     return here

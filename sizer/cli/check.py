@@ -29,7 +29,7 @@ from sizer.cli.options import (
     subcommand,
 )
 from sizer.readers import NoModel
-from sizer.readers.loading import expand, find_config
+from sizer.readers.loading import expand, find_config, head_states_a_model
 from sizer.render import formats
 from sizer.subject import Subject
 
@@ -112,6 +112,8 @@ def _check_all(asked: Asked, found: _Found) -> None:
         try:
             if unread is not None:
                 raise unread
+            if asked.models_only and Path(config).is_file() and not head_states_a_model(config):
+                raise NoModel("no model", where=config)
             _check_one(asked, config, found)
         except InputError as error:
             passed = asked.models_only and isinstance(error, NoModel)

@@ -6,7 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -82,10 +82,11 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     return diff_of([compare(old, new, targets, one.suppression)], budgets)
 
 
-def _pairs(paths: Names, revision: str | None, models_only: bool) -> Iterator[Pair]:
+def _pairs(paths: Names, revision: str | None, models_only: bool) -> Iterable[Pair]:
     refuse(revision is None and len(paths) != 2, "expected OLD NEW (two files), or --git REV", "diff", " ".join(paths))
-    found = of_git(revision, paths) if revision is not None else [Pair(paths[1], Source(paths[0]), Source(paths[1]))]
-    return (replace(pair, named=pair.named and not models_only) for pair in found)
+    if revision is not None:
+        return of_git(revision, paths, models_only=models_only)
+    return (Pair(paths[1], Source(paths[0]), Source(paths[1]), named=not models_only),)
 
 
 def _read(
@@ -117,10 +118,11 @@ class Pair:
     named: bool = True
 
 
-def of_git(revision: str, paths: Names) -> Iterator[Pair]:
+def of_git(revision: str, paths: Names, *, models_only: bool = False) -> Iterator[Pair]:
     """What changed since ``revision`` among the tracked files in ``paths`` (none: all): files that state a model, and
 
-    those that ``paths`` name. Contents are compared as they are: no command of the repository's own settings runs.
+    unless ``models_only`` those that ``paths`` name. Contents are compared as they are: no command of the repository's
+    own settings runs.
     """
     commit = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", of=revision).strip()
     top = Path(os.fsdecode(_git("rev-parse", "--show-toplevel").rstrip(b"\n")))
@@ -129,7 +131,7 @@ def of_git(revision: str, paths: Names) -> Iterator[Pair]:
     tracked = _objects(_git("ls-files", "-s", "-z", top=top))
     for name in sorted({**old, **tracked}):
         path = top / name
-        named = path in wanted
+        named = path in wanted and not models_only
         inside = not wanted or any(path.is_relative_to(one) for one in wanted)
         if not inside or not (named or may_be_configuration(name)):
             continue

@@ -65,12 +65,17 @@ def find_config(path: Path) -> Path:
 
 #: A tree has thousands of files, of which a few are configurations.
 MAX_FOUND = 100_000
-#: What configurations are called that nobody named, and words that only those of models have.
+#: What configurations are called that nobody named, and words that state a model or name one: in data, in scripts, and
+#: in Python, where a line has to begin with them, since programs speak of sizes and options all the time.
 _DATA = (".json", ".json5", ".yaml", ".yml", ".toml")
 SUFFIXES = (*_DATA, ".py", ".sh", ".txt", ".slurm", ".bash", ".sbatch")
-_MODEL = re.compile(rb"\b(?:model_type|hidden[-_]size|n_embd|d_model|n_layers|num[-_]layers|flavor)\b")
-#: In scripts and Python: an option, or an assignment at a line's start. Programs speak of sizes all the time.
-_STATED = re.compile(rb"--(?:hidden-size|num-layers)\b|^n_(?:embd|layer)[ \t]*=", re.MULTILINE)
+_NAMED = rb"base_model|model[-_.](?:config|id|name|path)|--model|vllm|sglang|trtllm"
+_SIZES = (
+    rb"model_type|flavor|hidden[-_](?:size|dim)|num[-_]layers|n_(?:embd|layers?)|d_model|base_emb_dim|is_\w+_config"
+)
+_DATA_STATES = re.compile(rb"\b(?:%b)\b|%b" % (_SIZES, _NAMED))
+_SCRIPT_STATES = re.compile(rb"--(?:hidden-size|num-layers)\b|(?:%b)(?:[-_]\w+)*[ =]" % _NAMED)
+_PYTHON_STATES = re.compile(rb"^(?:n_(?:embd|layer)|model)[ \t]*=", re.MULTILINE)
 
 
 def expand(argument: str) -> list[str]:
@@ -98,17 +103,20 @@ def expand(argument: str) -> list[str]:
 
 def _inside(directory: Path) -> list[str]:
     """The configurations anywhere in a directory by their usual names; else its own files that state a model."""
-    usual: list[str] = []
-    own: list[str] = []
+    found: list[str] = []
     for seen, (folder, folders, files) in enumerate(os.walk(directory)):
         folders[:] = sorted(one for one in folders if not one.startswith("."))
-        usual += [os.path.join(folder, one) for one in files if one in CONFIG_NAMES]
-        own = own if seen else [os.path.join(folder, one) for one in files if may_be_configuration(one)]
+        named = (one for one in files if one in CONFIG_NAMES or (not seen and may_be_configuration(one)))
+        found += [os.path.join(folder, one) for one in named]
         refuse(seen > MAX_FOUND, f"expected at most {MAX_FOUND} folders: name the one meant", where=str(directory))
-    return sorted(one for one in usual or own if os.path.isfile(one) and (usual or _head_states_a_model(one)))
+    stated = sorted(one for one in found if os.path.isfile(one) and head_states_a_model(one))
+    return [one for one in stated if os.path.basename(one) in CONFIG_NAMES] or stated
 
 
-def _head_states_a_model(path: str) -> bool:
+def head_states_a_model(path: str) -> bool:
+    """Whether a file is called as a configuration is, or its beginning states a model."""
+    if os.path.basename(path) in CONFIG_NAMES:
+        return True
     with open(path, "rb") as file:
         return states_a_model(path, file.read(MAX_TEXT))
 
@@ -120,7 +128,8 @@ def may_be_configuration(name: str) -> bool:
 
 def states_a_model(name: str, content: bytes) -> bool:
     """Whether a file's beginning has words that only a model's configuration has."""
-    return (_MODEL if name.endswith(_DATA) else _STATED).search(content) is not None
+    script = _PYTHON_STATES if name.endswith(".py") else _SCRIPT_STATES
+    return (_DATA_STATES if name.endswith(_DATA) else script).search(content) is not None
 
 
 #: Where the content of the hf_quant_config.json next to a config.json is put.

@@ -21,6 +21,7 @@ from sizer.readers.reading import (
     Config,
     Fields,
     Names,
+    NoModel,
     Reading,
     Unread,
     Values,
@@ -137,11 +138,10 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
         name: _split([value] if isinstance(value, str) else value) for name, value in script.variables.values.items()
     }
     optional = {name: words for name, words in held.items() if any(map(_OPTION.match, words))}
-    refuse(
-        not any(_states_model(words) for words in optional.values()),
-        "expected a command or a variable that states a model (--num-layers, --hidden-size ...)",
-        where=where,
-    )
+    if not any(map(_states_model, optional.values())):
+        raise NoModel(
+            "expected a command or a variable that states a model (--num-layers, --hidden-size ...)", where=where
+        )
     names = ", ".join(optional)
     return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
 
