@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
+import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -243,6 +244,7 @@ LLAMA_FILE = str(CONFIGS / "llama-3.1-8b.json")
         ("check", {"config": LLAMA_FILE, "device": "/etc/passwd.toml"}, "expected a name"),
         ("plan", {"config": LLAMA_FILE, "gpus": 8, "global_batch": 8, "stack": "a/b.toml"}, "is not one of"),
         ("deploy", {"config": LLAMA_FILE, "recipe": "../x"}, "expected a name"),
+        ("check", {"config": "gpt2\0.json"}, "does not match"),
     ],
 )
 def test_an_agent_is_told_the_right_argument_and_reads_below_the_root(
@@ -254,6 +256,28 @@ def test_an_agent_is_told_the_right_argument_and_reads_below_the_root(
         answer(tool, arguments, CONFIGS.resolve())
     assert said in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_what_takes_too_long_is_waited_for_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    from sizer.servers import lsp, mcp
+
+    stays = threading.Event()
+    monkeypatch.setattr(mcp, "answer", lambda *_: stays.wait(PATIENCE_S))
+    monkeypatch.setattr(lsp, "check_text", lambda *_: stays.wait(PATIENCE_S))
+    monkeypatch.setattr(mcp, "LATE_S", 0.01)
+    monkeypatch.setattr(lsp, "LATE_S", 0.01)
+
+    async def asked() -> None:
+        async with Client(mcp.server("1", str(CONFIGS))) as client:
+            answer = await client.call_tool("check", {"config": "gpt2.json"})
+        assert answer.is_error
+        assert answer.content[0].text.startswith("check: no answer in 0.01 s")
+        found = await lsp.in_time("{}", "config.json")
+        assert isinstance(found, sizer.InputError)
+        assert str(found) == "not checked: takes over 0.01 s"
+        stays.set()
+
+    asyncio.run(asyncio.wait_for(asked(), PATIENCE_S))
 
 
 def test_every_tool_answers_as_the_library_does() -> None:

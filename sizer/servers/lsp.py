@@ -30,6 +30,8 @@ T = TypeVar("T")
 
 #: Seconds without a keystroke before a text is checked again.
 QUIET_S = 0.3
+#: Seconds after which a text's answer is no longer waited for.
+LATE_S = 10.0
 
 
 @frozen
@@ -66,6 +68,14 @@ def check_text(text: str, path: str) -> CheckedText:
     except InputError as error:
         # Half-typed brackets are the business of the language's own server; a key's value is ours.
         return error if error.key or settled is not None else None
+
+
+async def in_time(text: str, path: str) -> CheckedText:
+    """``check_text``, beside what else the editor asks; an error where it takes over LATE_S."""
+    try:
+        return await asyncio.wait_for(asyncio.to_thread(check_text, text, path), LATE_S)
+    except TimeoutError:
+        return InputError(f"not checked: takes over {LATE_S:g} s")
 
 
 def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagnostic]:
@@ -197,41 +207,46 @@ def server(version: str) -> LanguageServer:
     """The language server, not yet started."""
     serving = LanguageServer("sizer", version, text_document_sync_kind=types.TextDocumentSyncKind.Full)
 
-    def publish(params: Any, version: int | None = None) -> None:
+    async def publish(params: Any, version: int | None = None) -> None:
         """What is found in the document that ``params`` names, unless it is past that version."""
         document = serving.workspace.get_text_document(params.text_document.uri)
         if version not in (None, document.version):
             return
-        found = diagnostics(check_text(document.source, document.path), document.source, document.path)
+        version, text = document.version, document.source
+        found = diagnostics(await in_time(text, document.path), text, document.path)
         for one in found:
             one.range = _shown(document)(one.range)
-        serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(document.uri, found, document.version))
+        if version == document.version:
+            serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(document.uri, found, version))
 
-    def of(params: Any, find: Callable[..., T], at: object) -> T | None:
-        """What ``find`` says of a place in a document; None where that is not priced."""
+    async def of(find: Callable[..., T], place: str, params: Any) -> T | None:
+        """What ``find`` says of the ``place`` that ``params`` names; None where the document is not priced."""
         document = serving.workspace.get_text_document(params.text_document.uri)
-        priced = check_text(document.source, document.path)
-        return find(priced, document, at) if isinstance(priced, Priced) else None
+        priced = await in_time(document.source, document.path)
+        return find(priced, document, getattr(params, place)) if isinstance(priced, Priced) else None
 
     serving.feature(types.TEXT_DOCUMENT_DID_OPEN)(publish)
 
     @serving.feature(types.TEXT_DOCUMENT_DID_CHANGE)
     async def changed(params: types.DidChangeTextDocumentParams) -> None:
         await asyncio.sleep(QUIET_S)
-        publish(params, params.text_document.version)
+        await publish(params, params.text_document.version)
 
     @serving.feature(types.TEXT_DOCUMENT_DID_SAVE)
-    def saved(params: types.DidSaveTextDocumentParams) -> None:
+    async def saved(params: types.DidSaveTextDocumentParams) -> None:
         check_text.cache_clear()  # the project's defaults may be what was saved elsewhere
-        publish(params)
+        await publish(params)
 
     @serving.feature(types.TEXT_DOCUMENT_DID_CLOSE)
     def closed(params: types.DidCloseTextDocumentParams) -> None:
         serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(params.text_document.uri, []))
 
-    serving.feature(types.TEXT_DOCUMENT_HOVER)(lambda params: of(params, hover, params.position))
-    serving.feature(types.TEXT_DOCUMENT_COMPLETION)(lambda params: of(params, completions, params.position))
-    serving.feature(types.TEXT_DOCUMENT_CODE_ACTION)(lambda params: of(params, actions, params.range))
+    for feature, find, place in (
+        (types.TEXT_DOCUMENT_HOVER, hover, "position"),
+        (types.TEXT_DOCUMENT_COMPLETION, completions, "position"),
+        (types.TEXT_DOCUMENT_CODE_ACTION, actions, "range"),
+    ):
+        serving.feature(feature)(partial(of, find, place))
     return serving
 
 

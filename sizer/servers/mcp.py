@@ -26,6 +26,8 @@ from sizer.readers import Source, is_name
 from sizer.rules import find_rule
 
 _SAID = json.loads(Path(__file__).with_name("tools.json").read_text("utf-8"))
+#: Seconds after which an answer is no longer waited for: the largest plans take half of it.
+LATE_S = 60.0
 _KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
 
 
@@ -107,9 +109,11 @@ def server(version: str, root: str = ".") -> Server[Any]:
     async def called(_context: Any, params: protocol.CallToolRequestParams) -> protocol.CallToolResult:
         asked = partial(answer, params.name, params.arguments or {}, Path(root).resolve())
         try:
-            found = await anyio.to_thread.run_sync(asked)
-        except InputError as error:
-            return protocol.CallToolResult(content=[protocol.TextContent(text=str(error))], is_error=True)
+            with anyio.fail_after(LATE_S):
+                found = await anyio.to_thread.run_sync(asked, abandon_on_cancel=True)
+        except (InputError, TimeoutError) as error:
+            said = str(error) or f"{params.name}: no answer in {LATE_S:g} s; ask for less, or run the command"
+            return protocol.CallToolResult(content=[protocol.TextContent(text=said)], is_error=True)
         text = protocol.TextContent(text=json.dumps(found))
         return protocol.CallToolResult(content=[text], structured_content=found)
 
