@@ -485,6 +485,11 @@ def test_older_arguments_are_read_under_their_names_of_today() -> None:
     assert (older.model, older.workload["t"]) == (today.model, 2)
     assert older.model.dense_mlp is not None
     assert older.model.dense_mlp.gated
+    groups = [
+        with_arguments(f"--group-query-attention {one} 2").model
+        for one in ("--num-key-value-heads", "--num-query-groups")
+    ]
+    assert groups[0] == groups[1]
 
 
 def test_an_argument_of_the_script_that_decides_the_sizes_is_asked_for() -> None:

@@ -77,6 +77,10 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "model_name: qwen3-0.6b\nper_device_batch_size: 2\nmax_prefill_predict_length: 512",
         {"phase": "decode"},
     ),
+    "ludwig": (
+        f"model_type: llm\nbase_model: {QWEN}\nadapter: {{type: lora, r: 4}}\ntrainer: {{batch_size: 3}}",
+        {"b": 3, "finetune": "lora", "lora_rank": 4},
+    ),
     "h2o-llmstudio": (
         f"llm_backbone: {QWEN}\ntraining: {{batch_size: 3, lora: true, lora_r: 4}}\ntokenizer: {{max_length: 144}}",
         {"b": 3, "s": 144, "finetune": "lora", "lora_rank": 4},
@@ -277,6 +281,11 @@ def test_lora_is_read_as_programs_spell_it_and_a_rank_that_they_leave_out_is_tol
     assert found.workload.get("lora_rank") == rank
     assert found.workload.get("finetune") == ("lora" if rank else None)
     assert any("LoRA without a rank" in note for note in found.notes) is told
+
+
+def test_qlora_without_loras_own_switch_is_no_full_fine_tuning(tmp_path: Path) -> None:
+    found = read(tmp_path, f"python train.py --model_name_or_path {QWEN} --output_dir o --use_qlora 1\n", "train.sh")
+    assert (found.workload["finetune"], found.workload["lora_rank"]) == ("qlora", 8)
 
 
 #: Recipes of reinforcement learning that say a round of 1,024 tokens of prompt and 3,072 new ones.
