@@ -220,6 +220,10 @@ def track(
     ):
         warnings.simplefilter("ignore")
         model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch_dtype, attn_implementation=kernel)
+        for name, module in model.named_modules():
+            # transformers 5.24 makes the weights of DeepSeek-V3's gates in fp32 whatever is asked; 5.23 did not.
+            if name.endswith(".gate") and module.weight.dtype != torch_dtype:
+                module.weight = torch.nn.Parameter(module.weight.detach().to(torch_dtype))
         model.train(train)
         if checkpointing:
             how = {"context_fn": _alternate} if checkpointing == ALTERNATE else {}
