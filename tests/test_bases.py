@@ -100,6 +100,12 @@ def test_included_values_are_in_their_place(tmp_path: Path) -> None:
     assert read_config(tmp_path / "run.yaml").model.hidden == 128
 
 
+def test_a_base_that_hydra_puts_elsewhere_is_refused(tmp_path: Path) -> None:
+    write(tmp_path, model__small_yaml=f"# @package _global_.trainer\n{BASE}", run_yaml="defaults:\n- model: small\n")
+    with pytest.raises(InputError, match=r"run.yaml: defaults = 'model/small.yaml': has a @package of its own"):
+        read_config(tmp_path / "run.yaml", root=tmp_path)
+
+
 def test_primus_lays_overrides_over_its_presets_and_takes_the_variables_defaults(tmp_path: Path) -> None:
     write(
         tmp_path,

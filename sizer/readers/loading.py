@@ -347,6 +347,13 @@ class Tree:
 
     def _base(self, name: str, key: str) -> Any:
         path, text = self.text(name, key)
+        # Hydra puts what the file holds elsewhere then.
+        self._refuse(
+            "# @package " in text,
+            "has a @package of its own, not followed here: give what `--cfg job` prints",
+            key,
+            name,
+        )
         self._open.append(path)
         found = parse_yaml(text, str(path)) if key == "!include" else parse_mapping(text, str(path))
         found = self._with_bases(found) if isinstance(found, dict) else self._included(found)
@@ -367,7 +374,7 @@ class Tree:
         itself = False
         for key in named:
             for package, name in self._named(config, key):
-                itself = itself or not name
+                itself |= not name
                 found = merged(found, _within(package, self._base(name, key)) if name else own)
         return found if itself else merged(found, own)
 
