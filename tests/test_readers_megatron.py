@@ -208,6 +208,9 @@ def test_a_script_without_a_model_says_so() -> None:
     [
         ("--tokenizer-type GPT2BPETokenizer", 50257, 50304),
         ("--merge-file merges.txt", 50257, 50304),
+        ("--vocab-file $D/bpe/vocab.json --merge-file $D/bpe/merges.txt", 50257, 50304),
+        ("--vocab-file /a/tokenizers/vocab.json --tokenizer-type GPT2BPETokenizer", 50257, 50304),
+        ("--vocab-file /a/gpt2-tokenizer/vocab.json --tokenizer-type GPT2BPETokenizer", 50257, 50304),
         ("--tokenizer-model meta-llama/Llama-3.1-8B", 128256, 128256),
         ("--tokenizer-type Llama2Tokenizer --tokenizer-model $1", 32000, 32000),
         ("--tokenizer-type Llama2Tokenizer --tokenizer-model a/b/tokenizer.model", 32000, 32000),
@@ -221,7 +224,15 @@ def test_without_a_vocabulary_the_tokenizers_is_taken_and_said(options: str, siz
     assert any(f"{size:,} tokens" in note for note in reading.notes)
 
 
-@pytest.mark.parametrize("kind", ["SentencePieceTokenizer", "Llama2Tokenizer --tokenizer-model $A/ours_v4.model"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "SentencePieceTokenizer",
+        "Llama2Tokenizer --tokenizer-model $A/ours_v4.model",
+        "GPT2BPETokenizer --vocab-file /a/tokenizers/nordic_tokenizer_131072/vocab.json --merge-file merges.txt",
+        "GPT2BPETokenizer --vocab-file $1/europa-tokenizer/vocab.json",
+    ],
+)
 def test_an_unknown_tokenizer_asks_for_the_vocabulary(kind: str) -> None:
     with pytest.raises(InputError, match="--set vocab_size") as refused:
         script(PLAIN.replace("--vocab-size 50257", f"--tokenizer-type {kind}"))

@@ -80,21 +80,20 @@ def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
     options, further = _without_further(words[program:])
     arguments = parse_options(options)
     unknown = {
-        key: what for key, value in arguments.items() if (what := unknown_in(value) if isinstance(value, str) else None)
+        key: value.replace("\0", "") for key, value in arguments.items() if isinstance(value, str) and unknown_in(value)
     }
     if script.undecided:
         lines = ", ".join(map(str, sorted(script.undecided)[:5]))
         notes.append(f"tests that only running could decide are taken as not holding (line {lines})")
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
     notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
-    tokenizer = arguments.get("tokenizer_model", script.variables.values.get("TOKENIZER_MODEL"))
     return {
         **{key: value for key, value in arguments.items() if key not in unknown},
         "_unknown": unknown,
         "_notes": tuple(notes),
         "_program": words[program].rpartition("/")[2] if words[program].endswith(".py") else "",
         "_devices": _devices(script, text, words),
-        "_tokenizer": tokenizer if isinstance(tokenizer, str) else "",
+        "_tokenizer": script.variables.values.get("TOKENIZER_MODEL", ""),
         "_further": further,
         "_variables": frozenset(script.variables.used & preset.keys()),
         "_tested": _tested(script, text) if script.undecided else (),

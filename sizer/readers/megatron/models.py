@@ -1,5 +1,6 @@
 """Megatron-Core's GPT, BERT, T5 and hybrid models from their arguments."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -26,6 +27,8 @@ Noted = tuple[ModelShape, Names]
 #: Model specifications that are Megatron's own GPT, whatever they are called.
 _USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_specs")
 
+#: A folder that is called by the tokenizer in it.
+_OWN_FOLDER = re.compile(r"([^/]*(?:[^/$][-_]tokenizer|tokenizer[-_][^/])[^/]*)/vocab\.json$")
 #: Letters and separators of the pattern are those of megatron/core/models/hybrid/hybrid_layer_allocation.py.
 _PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
 #: Tokens of a chunk in which Mamba's scan runs: MambaMixer's default.
@@ -80,17 +83,17 @@ def _model(fields: Fields, kind: str, *stacks: Stack, usual: str = "", **traits:
 def _tokenizers(fields: Fields) -> tuple[str, str]:
     """The tokenizer, which decides the vocabulary: the tokenizer's model, else its type, else its files.
 
-    A type says nothing of a model with a name of its own (llm-jp's under Llama2Tokenizer).
+    A type says nothing of a model with a name of its own (llm-jp's under Llama2Tokenizer, a folder's under GPT-2's).
     """
     unknown = fields.config.get("_unknown", {})
-    model = fields.raw("tokenizer_model", "tokenizer_name_or_path", default=None) or unknown.get("tokenizer_model", "")
-    kind = fields.text("tokenizer_type")
-    if not str(model).strip("/") or "$" in str(model)[:1]:
-        model = fields.config.get("_tokenizer") or model
+    said = fields.raw("tokenizer_model", "tokenizer_name_or_path", default=unknown.get("tokenizer_model"))
+    model, kind = str(said or fields.config.get("_tokenizer", "")), fields.text("tokenizer_type")
     if not kind and fields.raw("merge_file", default=unknown.get("merge_file")):
         kind = "GPT2BPETokenizer"
-    named = str(model).rstrip("/").rpartition("/")[2]
-    return str(model), "" if named and "$" not in named and not named.startswith("tokenizer.") else kind
+    if not model and (own := _OWN_FOLDER.search(str(fields.raw("vocab_file", default=unknown.get("vocab_file"))))):
+        model = own[1]
+    named = model.rstrip("/").rpartition("/")[2]
+    return model, "" if named and "$" not in named and not named.startswith("tokenizer.") else kind
 
 
 def _common(fields: Fields) -> Values:
@@ -432,6 +435,12 @@ def _t5(fields: Fields) -> Noted:
         Stack("encoder", hidden, (encoder,), positions=positions, final_norm=final),
         Stack("decoder", hidden, (decoder,), final_norm=final),
     )
-    traits: Values = {"usual": "BertWordPieceCase", "head_bias": True, "max_positions": positions or None}
-    model, said = _model(fields, "megatron-t5", *stacks, **traits)
+    model, said = _model(
+        fields,
+        "megatron-t5",
+        *stacks,
+        usual="BertWordPieceCase",
+        head_bias=True,
+        max_positions=positions or None,
+    )
     return model, ("read as T5", *said)
