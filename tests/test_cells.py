@@ -18,7 +18,7 @@ from shapes.cost import predict
 from shapes.cost.constants import GemmConstants, gemm_constants
 from shapes.cost.corrections import Cells
 from shapes.cost.explain import explain
-from shapes.cost.gemm import Limits, predict_gemm
+from shapes.cost.gemm import predict_gemm
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.operators.types import Gemm, GroupedGemm
@@ -131,7 +131,7 @@ def test_a_cell_that_is_served_oddly_is_learned_as_far_as_growth_allows() -> Non
     odd = (m == 4096) & (n == 3072)
     seconds = Products(m, n, k, m).predicted(bare)
     seen = Products(m, n, k, np.where(odd, 0.9, 1.0) * seconds)
-    learned: GemmConstants = replace(bare, cells=fit_cells(seen, bare, Limits.of(loaded, "bf16")))
+    learned: GemmConstants = replace(bare, cells=fit_cells(seen, bare, loaded))
     factors = seen.predicted(learned) / seconds
     assert factors[~odd] == pytest.approx(np.ones((~odd).sum()), abs=0.01)
     # A tenth less: what 4096 x 2816 takes without a cell is the least that it may come to, less a percent.

@@ -213,11 +213,11 @@ def test_large_misaligned_products_cost_what_was_published(
 def test_sustained_work_slows_misaligned_kernels_as_it_does_aligned_ones() -> None:
     # 130 ms of narrow loads are far beyond the 0.9 ms from which H100's power limit is felt: 9.6% there.
     def seconds(throttle: float) -> float:
-        by = ProductKernels.of(load_device("h100-sxm"), "fp16", "nn", None, 2)
-        by = replace(by, constants=replace(by.constants, throttle=throttle))
-        return float(gemm_seconds(np.array([[16384], [16382], [16384], [1]]), by)[0])
+        own = type("Throttled", (ProductKernels,), {"constants": replace(base, throttle=throttle)})
+        return float(gemm_seconds(np.array([[16384], [16382], [16384], [1]]), own(*by))[0])
 
-    base = ProductKernels.of(load_device("h100-sxm"), "fp16", "nn", None, 2).constants
+    by = ProductKernels(load_device("h100-sxm"), "fp16", "nn")
+    base = by.constants
     assert seconds(base.throttle) / seconds(0.0) == pytest.approx(1 + base.throttle, rel=0.02)
 
 
@@ -387,7 +387,7 @@ def test_padding_a_dimension_up_to_64_costs_at_most_the_work_it_adds(
     device: str, layout: Layout, axis: int, blocks: list[int], missing: int
 ) -> None:
     dims = [64 * block for block in blocks]
-    cells = ProductKernels.of(load_device(device), "bf16", layout, None, 2).cells
+    cells = ProductKernels(load_device(device), "bf16", layout).cells
     # A size of the tables is priced by what it took itself, which nobody knows of the size beside it.
     assume(cells is None or not cells.hit(*(np.array([size]) for size in (*dims, 1))).size)
     padded = float(predict_gemm(device, *dims, layout=layout))

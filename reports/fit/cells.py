@@ -20,8 +20,9 @@ from fit.grids import cells_of_array
 from fit.physics import LARGEST_K, TILES, TOLERANCE
 from shapes.calibrate import Products
 from shapes.cost.constants import GemmConstants
-from shapes.cost.corrections import LAYOUT, LEAST_K, STEP_K, UNIT, Cells, sides
-from shapes.cost.gemm import Limits, ProductKernels, bounded_seconds
+from shapes.cost.corrections import LEAST_K, STEP_K, UNIT, Cells, sides
+from shapes.cost.gemm import aligned_seconds, least_seconds
+from shapes.device import Device
 
 Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
@@ -97,14 +98,15 @@ class Neighbours:
 
 
 def fit_cells(
-    seen: Products, constants: GemmConstants, limits: Limits, progress: Callable[[str], None] = lambda _: None
+    seen: Products, constants: GemmConstants, device: Device, progress: Callable[[str], None] = lambda _: None
 ) -> Cells:
     """The cells of ``seen`` (16-bit aligned products, of k that may be seen) over ``constants``."""
     bare = replace(constants, cells=None)
 
     def seconds(dims: Integers) -> Array:
         # Cells speak of aligned products alone.
-        return bounded_seconds(dims, ProductKernels(2, 2, LAYOUT, bare, None, limits))
+        sizes = dims.astype(float)
+        return np.maximum(aligned_seconds(sizes, 2, 2, bare), least_seconds(sizes, 2, 2, device, "bf16"))
 
     seen = seen[(seen.k >= LEAST_K) & (seen.k % STEP_K == 0)]
     m, n, k = (np.asarray(getattr(seen, axis)).astype(np.int64) for axis in "mnk")

@@ -196,7 +196,7 @@ def _aiter(name: str, rows: list[Row]) -> Judged:
             if shuffled and f"{dtype}_{recipe}-shuffled" in device.cost:
                 recipe = f"{recipe}-shuffled"
             weights = load_recipe(dtype).quantise.bytes_per_element if dtype == "mxfp4" else None
-            by = ProductKernels.of(device, dtype, "tn", recipe, 2, weights=weights)
+            by = ProductKernels(device, dtype, "tn", recipe, weights=weights)
             predicted = gemm_seconds(np.array([*dims, batch]), by)
         except (InputError, KeyError) as error:
             lines.append(f"{name}: {where} {what}: {len(group)} rows not priced: {error}")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from shapes.cost.constants import FITTED, GemmConstants, gemm_constants
 from shapes.cost.corrections import LEAST_K, STEP_K
-from shapes.cost.gemm import Limits, aligned_seconds, least_seconds, output_bytes, predict_gemm
+from shapes.cost.gemm import aligned_seconds, least_seconds, output_bytes, predict_gemm
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
@@ -113,7 +113,7 @@ def _with_and_without(dims: Integers, constants: GemmConstants, device: Device) 
     m, n, k = dims
     one, (fm, fn, fk) = np.ones_like(m), dims.astype(float)
     bare = aligned_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, constants)
-    least = least_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, Limits.of(device, "bf16"))
+    least = least_seconds(np.array([fm, fn, fk, one], dtype=float), 2, 2, device, "bf16")
     return np.maximum(constants.cells.corrected(bare, m, n, k, one), least), np.maximum(bare, least)
 
 

@@ -39,7 +39,6 @@ from fit.written import gemm_table
 from shapes.calibrate import Calibration, Products, Progress, Record, calibrate, held_out, products, write_tables
 from shapes.cost.constants import IN_CELL, GemmConstants
 from shapes.cost.corrections import LEAST_K, STEP_K
-from shapes.cost.gemm import Limits
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.frozen import plain
@@ -134,7 +133,7 @@ def add_cells(found: Calibration, device: Device, published: Sequence[Record], s
     measured = products(records, CELLS_OF)
     hidden = held_out(measured.k, seed)
     bare = replace(GemmConstants.from_table(found.cost[CELLS_OF], device.compute.units), cells=None)
-    cells = fit_cells(measured[~hidden], bare, Limits.of(device, CELLS_OF), progress)
+    cells = fit_cells(measured[~hidden], bare, device, progress)
     constants = replace(bare, cells=cells)
     unseen_k = np.unique(measured.k[hidden]).astype(int).tolist()
     found.provenance[CELLS_OF]["held_out_k"] = unseen_k

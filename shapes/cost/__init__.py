@@ -24,10 +24,9 @@ from shapes.cost.constants import (
     gemm_constants,
     least_certain,
     published_error,
-    relative,
     weight_only,
 )
-from shapes.cost.corrections import CLASSES, OPERANDS, Array, Integers, operand_classes
+from shapes.cost.corrections import CLASSES, OPERANDS, Integers, operand_classes
 from shapes.cost.fused_attention import (
     QUERIES,
     AttentionBatch,
@@ -39,7 +38,7 @@ from shapes.cost.fused_attention import (
     phase_of,
     work_of,
 )
-from shapes.cost.gemm import CHUNK, GemmTimes, ProductKernels, gemm_seconds, gemm_times, output_bytes, padded_times
+from shapes.cost.gemm import ProductKernels, gemm_seconds, gemm_times, output_bytes
 from shapes.cost.moving import moved_parts, origin_of
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
@@ -47,7 +46,7 @@ from shapes.errors import InputError
 from shapes.frozen import Names, frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
-from shapes.operators.types import Attention, Gemm, Layout, Operator, Product, kind_of, named_function
+from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of, named_function
 
 T = TypeVar("T")
 
@@ -163,7 +162,7 @@ def _naming(function: Callable[[Any, Device], T], operator: Operator, device: De
 def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
     """Predicted seconds of one run of each operator: a column where sizes are. InputError as of `predict_many`."""
     found: list[Any] = [None] * len(operators)
-    groups: dict[tuple[Alike, float], dict[tuple[Any, ...], list[int]]] = {}
+    groups: dict[tuple[ProductKernels, float], dict[tuple[Any, ...], list[int]]] = {}
     for place, operator in enumerate(operators):
         if kind_of(operator).parts:
             found[place] = sum(moved_parts(operator, device))
@@ -174,7 +173,7 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
             found[place] = _attention_seconds(operator, device)
     for key, equal in groups.items():
         packs, sizes = zip(*(spread(*one) for one in equal), strict=True)
-        seconds = _product_seconds(np.concatenate(sizes, axis=1), *key, device)
+        seconds = gemm_seconds(np.concatenate(sizes, axis=1), *key)
         ends = np.cumsum([one.shape[1] for one in sizes])
         for places, pack, own in zip(equal.values(), packs, np.split(seconds, ends[:-1]), strict=True):
             for place in places:
@@ -182,41 +181,13 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
     return found
 
 
-class Alike(NamedTuple):
-    """What products share that are priced in one go; ``out``: bytes an element of C, ``pads``: may be padded.
-
-    ``weights``: bytes an element of quantised ones.
-    """
-
-    grouped: bool
-    dtype: str
-    out: int
-    layout: Layout
-    recipe: str | None
-    pads: bool
-    weights: float | None
-
-    def kernels(self, device: Device) -> ProductKernels:
-        return ProductKernels.of(
-            device, self.dtype, self.layout, self.recipe, self.out, self.grouped, weights=self.weights
-        )
-
-    def times(self, sizes: Integers, by: ProductKernels) -> GemmTimes:
-        """Times of products of these ``sizes``; of grouped ones, of each group's."""
-        times = gemm_times(sizes, by)
-        return padded_times(times, sizes, by) if self.pads else times
-
-    def slower(self, device: Device) -> float:
-        """Seconds, but for the launch, over those of as many products that are not grouped."""
-        return float(relative(device, "grouped").cost["grouped"]["slowdown"]) if self.grouped else 1.0
-
-
-def alike(operator: Product, device: Device) -> Alike:
-    """What the operator has to share with others; InputError: a dtype the device lacks."""
+def alike(operator: Product, device: Device) -> ProductKernels:
+    """What the operator is priced by, in one go with others; InputError: a dtype the device lacks."""
     device.peak(operator.dtype)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
-    return Alike(grouped, operator.dtype, out, operator.layout, operator.recipe, pads, operator.weight_bytes)
+    said = (operator.dtype, operator.layout, operator.recipe, out, grouped, pads, operator.weight_bytes)
+    return ProductKernels(device, *said)
 
 
 def per_group(operator: Product) -> tuple[int, int, int, int]:
@@ -241,47 +212,17 @@ def _load(operator: Product) -> float:
     return 1.0 if isinstance(operator, Gemm) or operator.ragged == "m" else operator.load
 
 
-def _product_seconds(sizes: Integers, shared: Alike, load: float, device: Device) -> Array:
-    """Seconds of products that are ``shared`` alike; ``load``: the fullest group's."""
-    by = shared.kernels(device)
-    if not shared.pads and load == 1.0:
-        return _grouped(gemm_seconds(sizes, by), np.zeros(1), sizes, load, shared, by, device)
-    starts = range(0, sizes.shape[1], CHUNK)
-    times = [shared.times(sizes[:, start : start + CHUNK], by) for start in starts]
-    seconds, compute = (np.concatenate([getattr(one, name) for one in times]) for name in ("seconds", "compute_s"))
-    return _grouped(seconds, compute, sizes, load, shared, by, device)
-
-
-def _grouped(
-    seconds: Array,
-    compute_s: Array,
-    sizes: Integers,
-    load: Any,
-    shared: Alike,
-    by: ProductKernels,
-    device: Device,
-) -> Array:
-    """``seconds`` of one group each -> of the launch of all of them."""
-    if not shared.grouped:
-        return seconds
-    found = seconds + (seconds - by.constants.launch_s) * (shared.slower(device) - 1)
-    found += (load - 1) / sizes[3] * compute_s
-    return found
-
-
-def _products(products: Sequence[Product], shared: Alike, device: Device) -> Iterator[Cost]:
+def _products(products: Sequence[Product], by: ProductKernels, device: Device) -> Iterator[Cost]:
     m, n, _, batch = sizes = sizes_of(products)
-    by = shared.kernels(device)
-    times, constants, loads = shared.times(sizes, by), by.constants, np.array([_load(one) for one in products])
-    seconds = _grouped(times.seconds, times.compute_s, sizes, loads, shared, by, device)
-    origin = gemm_constants(device, shared.dtype, shared.recipe)[1]
-    source, regimes = origin.source(device), _regimes(sizes, shared, by)
-    judged = {regime: expected(device, origin, regime, shared.dtype) for regime in dict.fromkeys(regimes)}
-    if shared.weights is not None and shared.recipe is None:
+    times = gemm_times(sizes, by, np.array([_load(one) for one in products]))
+    constants, origin = gemm_constants(device, by.dtype, by.recipe)
+    source, regimes = origin.source(device), _regimes(sizes, by)
+    judged = {regime: expected(device, origin, regime, by.dtype) for regime in dict.fromkeys(regimes)}
+    if by.weights is not None and by.recipe is None:
         judged = {regime: weight_only(one) for regime, one in judged.items()}
     slots = times.tiles * np.array(constants.tiles).prod(axis=1)[times.tile]
     columns = (
-        seconds,
+        times.seconds,
         times.compute_s,
         times.memory_s,
         times.tile,
@@ -289,7 +230,7 @@ def _products(products: Sequence[Product], shared: Alike, device: Device) -> Ite
         times.waves,
         1.0 * batch * m * n / slots,
         times.tiles / constants.units / times.waves,
-        *(one * shared.slower(device) for one in times.alignment),
+        *(one * by.slower for one in times.alignment),
     )
     for regime, total, compute, memory, tile, count, waves, kept, filled, *extra in zip(
         regimes, *(column.tolist() for column in columns), strict=True
@@ -311,19 +252,19 @@ def _products(products: Sequence[Product], shared: Alike, device: Device) -> Ite
         )
 
 
-def _regimes(sizes: Integers, shared: Alike, by: ProductKernels) -> list[str]:
+def _regimes(sizes: Integers, by: ProductKernels) -> list[str]:
     """The regime of each product's error."""
     m, n, k, batch = sizes
-    of_a, of_b, _ = operand_classes(m, n, k, (by.size, by.size, by.out), by.layout)
+    of_a, of_b, _ = operand_classes(m, n, k, by.elements, by.layout)
     hit = np.empty(0, np.intp) if by.cells is None else by.cells.hit(m, n, k, batch)
     names = np.where(np.min(sizes[:3], axis=0) >= LARGE, "large", "small").astype(object)
     names[hit] += IN_CELL
-    if shared.grouped:
+    if by.grouped:
         names[:] = GROUPED
     for index, name in enumerate(CLASSES):
         if by.alignment.served[index]:
             # Of a grouped product, what its groups would be in, each by itself, comes on top.
-            names[np.minimum(of_a, of_b) == index] = f"{GROUPED}, " * shared.grouped + MISALIGNED_AS + name
+            names[np.minimum(of_a, of_b) == index] = f"{GROUPED}, " * by.grouped + MISALIGNED_AS + name
     return names.tolist()
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import numpy as np
 
@@ -25,6 +24,7 @@ from shapes.cost.gemm import (
     GemmTimes,
     ProductKernels,
     bounded_seconds,
+    gemm_times,
     overlapped,
     tile_load,
     uncorrected_seconds,
@@ -70,17 +70,15 @@ def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term
 
 
 def product_terms(operator: Product, cost: Cost, device: Device) -> Iterator[Term]:
-    shared = alike(operator, device)
-    shape, by = sizes_of([operator]), shared.kernels(device)
-    times = shared.times(shape, by)
+    shape, by = sizes_of([operator]), alike(operator, device)
+    times = gemm_times(shape, by)
     parts = _closed_form(times, shape[:, 0].tolist(), by)
     aligned = float(times.aligned_s[0])
     parts.extend(_kernel_choice(sum(part.seconds for part in parts), aligned, shape, by))
     served = f"kernels of {by.alignment.family} ({by.alignment.tier})"
-    if times.seconds[0] < shared._replace(pads=False).times(shape, by).seconds[0]:
+    if times.seconds[0] < gemm_times(shape, by._replace(pads=False)).seconds[0]:
         served = f"padded copies, faster than {served}"
-    elements = (by.size, by.size, by.out)
-    for which, bytes_each, (name, seconds) in zip(LEADING[operator.layout], elements, cost.alignment_s, strict=True):
+    for which, bytes_each, (name, seconds) in zip(LEADING[operator.layout], by.elements, cost.alignment_s, strict=True):
         divides = LEVELS[int(level(shape[which], bytes_each)[0])]
         more = " or more" if divides == LEVELS[-1] else ""
         why = f"leading dimension {'mnk'[which]} = {shape[which, 0]} is a multiple of {divides}{more} bytes"
@@ -95,8 +93,8 @@ def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKe
     """From the ``closed`` form to ``aligned`` seconds: what tables by waves and by m and n say."""
     chosen = aligned
     if by.cells is not None and by.cells.hit(*shape).size:
-        bare = replace(by, constants=replace(by.constants, cells=None))
-        chosen = float(bounded_seconds(shape, bare)[0])
+        # Grouped products have no cells.
+        chosen = float(bounded_seconds(shape, by._replace(grouped=True))[0])
     factor = f"measured products of these waves, tails and this k take x{chosen / closed:.3f} of the above"
     yield Term("kernel choice", chosen - closed, factor)
     if chosen != aligned:
@@ -107,11 +105,10 @@ def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKe
 
 def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list[Term]:
     """The closed form's parts, by the set of constants that weighs more for this shape."""
-    m, n, k, batch = shape
-    c = by.constants
+    (m, n, k, batch), (size, *_, out), c = shape, by.elements, by.constants
     if c.small is not None and min(m, n, k) < LARGE / 2**0.5:
         c = c.small
-    total = float(uncorrected_seconds(np.array(shape, float)[:, None], by.size, by.out, c)[0])
+    total = float(uncorrected_seconds(np.array(shape, float)[:, None], size, out, c)[0])
     tile = bm, bn = c.tiles[int(times.tile[0])]
     tiles, waves = float(times.tiles[0]), float(times.waves[0])
     compute, memory = float(times.compute_s[0]), float(times.memory_s[0])
@@ -121,7 +118,7 @@ def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list
     paid, load = waves * c.units * step, tile_load(tile, c)
     # A slice of a product that is split along k starts and ends as a tile does.
     started = max(waves, 1.0)
-    moved = batch * ((m + n) * k * by.size + m * n * by.out)
+    moved = batch * ((m + n) * k * size + m * n * out)
     flops, rate = 2 * batch * m * n * k / 1e9, c.flops_per_s / 1e12
     kept = f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute"
     filled = f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}"

@@ -15,20 +15,20 @@ For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x
 Two sets of constants, one for products whose least dimension is at least 512, one below 256, blended in between:
 small and skinny products run other kernels. Cells are of sizes that the tables hold (shapes.cost.corrections).
 Misalignment is added by `shapes.cost.corrections`. Waves, overlap and the power limit are fused attention's too
-(shapes.cost.fused_attention), with constants of its own; `Limits` are what no kernel can beat: the device's peak, and
-its memory for all that no cache holds.
+(shapes.cost.fused_attention), with constants of its own; `least_seconds` are what no kernel can beat: the
+device's peak, and its memory for all that no cache holds.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shapes.cost.constants import LARGE, GemmConstants, alignment_constants, gemm_constants
+from shapes.cost.constants import LARGE, GemmConstants, alignment_constants, gemm_constants, relative
 from shapes.cost.corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, next_multiple
@@ -69,31 +69,17 @@ def throttled(seconds: Values, c: WaveConstants) -> Array:
     return seconds * (1 + c.throttle / (1 + onset))
 
 
-@frozen
-class Limits:
-    """The data sheet's figures for one element type."""
-
-    peak_flops_per_s: float
-    bandwidth_bytes_per_s: float
-    cache_bytes: float
-
-    @classmethod
-    def of(cls, device: Device, dtype: str) -> Limits:
-        memory = device.memory
-        return cls(device.peak(dtype), memory.bandwidth_bytes_per_s, memory.last_level_cache_bytes)
-
-
 def _moved(dims: Array, size: Values, out: float) -> Array:
     """Bytes of A, B and C."""
     m, n, k, batch = dims
     return np.asarray(batch * ((m + n) * k * size + m * n * out))
 
 
-def least_seconds(dims: Array, size: Values, out: float, limits: Limits) -> Array:
+def least_seconds(dims: Array, size: Values, out: float, device: Device, dtype: str) -> Array:
     """Seconds that products (m, n, k and batch: rows of ``dims``) take at the least; grows with every dimension."""
-    m, n, k, batch = dims
-    beyond = np.maximum(_moved(dims, size, out) - limits.cache_bytes, 0.0) / limits.bandwidth_bytes_per_s
-    return np.maximum(2 * batch * m * n * k / limits.peak_flops_per_s, beyond)
+    (m, n, k, batch), memory = dims, device.memory
+    beyond = np.maximum(_moved(dims, size, out) - memory.last_level_cache_bytes, 0.0) / memory.bandwidth_bytes_per_s
+    return np.maximum(2 * batch * m * n * k / device.peak(dtype), beyond)
 
 
 #: Shapes worked on at once: a dozen arrays of this many doubles stay in a core's second-level cache.
@@ -196,47 +182,57 @@ def aligned_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> 
     return seconds
 
 
-@frozen
-class ProductKernels:
-    """What runs products of one element type and layout: bytes an element of the operands and of C, and constants.
+class ProductKernels(NamedTuple):
+    """What runs products that are alike, priced in one go: on ``device``, of ``dtype``, by the kernels of ``recipe``.
 
-    ``weights``: bytes an element of B where it is quantised further than A.
+    ``out``: bytes an element of C. ``grouped``: one launch for many; ``pads``: torch.compile may pad them. ``weights``:
+    bytes an element of B where it is quantised further than A.
     """
 
-    size: int
-    out: int
-    layout: Layout
-    constants: GemmConstants
-    alignment: AlignmentConstants
-    limits: Limits
+    device: Device
+    dtype: str
+    layout: Layout = "tn"
+    recipe: str | None = None
+    out: int = 2
+    grouped: bool = False
+    pads: bool = False
     weights: float | None = None
 
-    @classmethod
-    def of(
-        cls,
-        device: Device,
-        dtype: str,
-        layout: Layout,
-        recipe: str | None,
-        out: int,
-        grouped: bool = False,
-        weights: float | None = None,
-    ) -> ProductKernels:
-        """Kernels of grouped products, and those that take weights alone quantised, are not those of the cells."""
-        constants, _ = gemm_constants(device, dtype, recipe)
-        if grouped or weights is not None:
-            constants = replace(constants, cells=None)
-        alignment, limits = alignment_constants(device, dtype), Limits.of(device, dtype)
-        return cls(BYTES[dtype], out, layout, constants, alignment, limits, weights)
+    @property
+    def constants(self) -> GemmConstants:
+        return gemm_constants(self.device, self.dtype, self.recipe)[0]
+
+    @property
+    def alignment(self) -> AlignmentConstants:
+        return alignment_constants(self.device, self.dtype)
+
+    @property
+    def elements(self) -> tuple[int, int, int]:
+        """Bytes an element of A, B and C."""
+        return BYTES[self.dtype], BYTES[self.dtype], self.out
 
     def read_bytes(self, m: Array, n: Array) -> Values:
         """Bytes an element of A and B, the mean over both."""
-        return self.size if self.weights is None else (m * self.size + n * self.weights) / (m + n)
+        size = BYTES[self.dtype]
+        return size if self.weights is None else (m * size + n * self.weights) / (m + n)
 
     @property
     def cells(self) -> Cells | None:
-        """The cells that speak of products in this layout."""
-        return self.constants.cells if self.layout == LAYOUT else None
+        """The cells that speak of products in this layout: not of grouped ones, nor of weights alone quantised."""
+        own = self.layout == LAYOUT and not self.grouped and self.weights is None
+        return self.constants.cells if own else None
+
+    @property
+    def slower(self) -> float:
+        """Seconds, but for the launch, over those of as many products that are not grouped."""
+        return float(relative(self.device, "grouped").cost["grouped"]["slowdown"]) if self.grouped else 1.0
+
+    def launched(self, seconds: Array, sizes: Integers, compute_s: Any = 0.0, load: Any = 1.0) -> Array:
+        """``seconds`` of one group each -> of the launch of all; ``load``: the fullest group's over the mean."""
+        if not self.grouped:
+            return seconds
+        slower = (seconds - self.constants.launch_s) * (self.slower - 1)
+        return seconds + slower + (load - 1) / sizes[3] * compute_s
 
 
 def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
@@ -246,13 +242,12 @@ def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
     seconds = aligned_seconds(dims, size, by.out, by.constants)
     if by.cells is not None:
         seconds = by.cells.corrected(seconds, *sizes)
-    return np.maximum(seconds, least_seconds(dims, size, by.out, by.limits))
+    return np.maximum(seconds, least_seconds(dims, size, by.out, by.device, by.dtype))
 
 
 def _misaligned(sizes: Integers, aligned: Array, by: ProductKernels) -> tuple[Array, Array, Array]:
-    elements, launch_s = (by.size, by.size, by.out), by.constants.launch_s
-    sustained = partial(throttled, c=by.constants)
-    return misaligned_seconds(sizes, elements, by.layout, aligned, launch_s, by.alignment, sustained)
+    c, sustained = by.constants, partial(throttled, c=by.constants)
+    return misaligned_seconds(sizes, by.elements, by.layout, aligned, c.launch_s, by.alignment, sustained)
 
 
 @frozen
@@ -269,8 +264,11 @@ class GemmTimes:
     alignment: tuple[Array, Array, Array]
 
 
-def gemm_times(sizes: Integers, by: ProductKernels) -> GemmTimes:
-    """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it."""
+def gemm_times(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> GemmTimes:
+    """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it; of grouped ones each group's,
+
+    but for ``seconds``.
+    """
     dims, constants = sizes.astype(float), by.constants
     aligned, size = bounded_seconds(sizes, by), by.read_bytes(dims[0], dims[1])
     choice = _choice(dims, size, by.out, constants)
@@ -278,10 +276,12 @@ def gemm_times(sizes: Integers, by: ProductKernels) -> GemmTimes:
         choice = np.where(large_share(dims) < 0.5, _choice(dims, size, by.out, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
     a, b, c = _misaligned(sizes, aligned, by)
-    return GemmTimes(aligned + a + b + c, aligned, compute, memory, tile.astype(np.int64), tiles, waves, (a, b, c))
+    seconds = by.launched(aligned + a + b + c, sizes, compute, load)
+    times = GemmTimes(seconds, aligned, compute, memory, tile.astype(np.int64), tiles, waves, (a, b, c))
+    return _padded(times, sizes, by) if by.pads else times
 
 
-def padded_times(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmTimes:
+def _padded(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmTimes:
     """``times`` where misaligned operands may be copied to padded ones first, as torch.compile does where it is faster.
 
     All three dimensions grow to 16 bytes' worth (torch._inductor.fx_passes.pad_mm); A and B are read and written where
@@ -292,12 +292,12 @@ def padded_times(times: GemmTimes, sizes: Integers, by: ProductKernels) -> GemmT
     if not off.size:
         return times
     *before, many = sizes[:, off]
-    step, constants = PADDED_BYTES // by.size, by.constants
-    pm, pn, pk = next_multiple(sizes[:3, off], step)
-    ahead = gemm_times(np.array([pm, pn, pk, many]), by).seconds
+    size, constants = BYTES[by.dtype], by.constants
+    pm, pn, pk = next_multiple(sizes[:3, off], PADDED_BYTES // size)
+    ahead = gemm_times(np.array([pm, pn, pk, many]), by._replace(pads=False)).seconds
     skinny = constants.small or constants
     for (rows, columns), (more, wider) in (((before[0], before[2]), (pm, pk)), ((before[2], before[1]), (pk, pn))):
-        moved = by.size * many * (rows * columns + more * wider)
+        moved = size * many * (rows * columns + more * wider)
         ahead += np.where(
             (rows < more) | (columns < wider), constants.launch_s + moved / skinny.bandwidth_bytes_per_s, 0
         )
@@ -341,7 +341,7 @@ def predict_gemm(
     """
     refuse(layout not in ("tn", "nn", "nt", "tt"), "expected one of tn, nn, nt, tt", "layout", layout)
     target = load_device(device)
-    by = ProductKernels.of(target, dtype, layout, recipe, output_bytes(dtype))
+    by = ProductKernels(target, dtype, layout, recipe, output_bytes(dtype))
     named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)
     dimensions = [_dimension(value, key) for key, value in named]
     try:
@@ -353,14 +353,18 @@ def predict_gemm(
     return gemm_seconds(sizes, by).reshape(arrays[0].shape)
 
 
-def gemm_seconds(sizes: Integers, by: ProductKernels) -> Array:
+def gemm_seconds(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> Array:
     """The seconds of `gemm_times` alone, of products whose m, n, k and batch are the rows of ``sizes``."""
     seconds = np.empty(sizes.shape[1])
     for start in range(0, seconds.size, CHUNK):
         chunk = sizes[:, start : start + CHUNK]
-        aligned = bounded_seconds(chunk, by)
-        a, b, c = _misaligned(chunk, aligned, by)
-        seconds[start : start + CHUNK] = aligned + a + b + c
+        if by.pads or load != 1.0:
+            found = gemm_times(chunk, by, load).seconds
+        else:
+            aligned = bounded_seconds(chunk, by)
+            a, b, c = _misaligned(chunk, aligned, by)
+            found = by.launched(aligned + a + b + c, chunk)
+        seconds[start : start + CHUNK] = found
     return seconds
 
 
