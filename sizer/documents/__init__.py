@@ -19,10 +19,6 @@ FULL = ("html", "csv")
 PAGES = ("html", "markdown")
 
 
-#: Rows of CSV, and of documents without an answer.
-Records = Iterable[Named]
-
-
 class Cell(NamedTuple):
     """A table's cell: how it is shown, its number (which it is sorted by), its style."""
 
@@ -55,7 +51,7 @@ class Column(NamedTuple):
         if number and self.unit != 1:
             value /= self.unit
         shown = self.show(value) if callable(self.show) else format(value, self.show) if number else str(value)
-        return Cell(shown, float(value) if number else None, self.style)
+        return Cell(shown, value if number else None, self.style)
 
     def _value(self, row: Any) -> Any:
         """None where a part of a dotted path is."""
@@ -131,6 +127,10 @@ class Table(NamedTuple):
         return f"… and {left:,} more" if left > 0 else ""
 
 
+#: Rows of CSV, and of documents without an answer.
+Records = Table | Iterable[Named]
+
+
 class Findings(NamedTuple):
     """Findings priced against a step of ``step_s`` (None: not known); ``path``: the file they point into (None: none).
 
@@ -171,9 +171,8 @@ class Section(NamedTuple):
 class Document(NamedTuple):
     """A command's whole answer. ``headline``: what a comment says first, of commands that have one.
 
-    ``answer``: the library's, which is the JSON. ``records``: the answer's rows as data, which are the CSV, with at
-    least the columns ``fields``; without them CSV is the first table. What has no answer of its own has its rows as
-    JSON.
+    ``answer``: the library's, which is the JSON. ``records``: the answer's rows as data, or a table of them, which are
+    the CSV; without them CSV is the first table. What has no answer of its own has its rows as JSON.
     """
 
     title: str
@@ -181,19 +180,20 @@ class Document(NamedTuple):
     answer: object = None
     headline: str = ""
     records: Callable[[], Records] | None = None
-    fields: Names = ()
 
     def seen(self, format_: str) -> list[Section]:
         return seen(self.sections, format_)
 
-    def rows(self) -> list[Named]:
-        """The records, else the first table's rows by its columns' names."""
-        if self.records is not None:
-            return list(self.records())
+    def rows(self) -> tuple[Iterable[str], list[Named]]:
+        """Names, and the records by them, else the first table's rows."""
         tables = (part for one in self.seen("csv") for part in one.seen("csv") if isinstance(part, Table))
-        columns, rows = next((table.seen("csv") for table in tables), ([], []))
-        values = ([cell.shown if cell.value is None else cell.value for cell in row] for row in rows)
-        return [dict(zip([one.name for one in columns], row, strict=True)) for row in values]
+        found = next(tables, ()) if self.records is None else self.records()
+        if not isinstance(found, Table):
+            rows = list(found)
+            return dict.fromkeys(key for row in rows for key in row), rows
+        names = [one.name for one in found.columns]
+        values = ([cell.shown if cell.value is None else cell.value for cell in row] for row in found.seen("csv")[1])
+        return names, [dict(zip(names, row, strict=True)) for row in values]
 
 
 def seen(listed: Iterable[Any], format_: str) -> list[Any]:

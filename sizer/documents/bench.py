@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from shapes.calibrate import Calibration
-from shapes.measure.record import COLUMNS, Measurement
+from shapes.measure.record import Measurement
 from shapes.measure.runner import Sweep
 from sizer.answers.bench import Bench, Planned, Row, SelfTest, Stored
 from sizer.answers.bench import Table as Measured
@@ -15,7 +15,6 @@ from sizer.documents import (
     Column,
     Document,
     Part,
-    Records,
     Section,
     Table,
     Text,
@@ -26,19 +25,11 @@ from sizer.documents import (
 
 #: Jobs not reached that a text lists.
 LISTED = 10
-#: Columns of CSV: what was measured, the record's own fields, those of its environment.
-FIELDS = (
-    *("kind", "phase", "dtype", "layout", "kernel", "batch", "m", "n", "k"),
-    *(name for name in COLUMNS if name not in ("description", "environment", "samples", "clocks")),
-    *("tflops", "device", "load", "torch", "samples_taken"),
-)
 
 
-def records(measurements: Sequence[Measurement]) -> Records:
+def records(measurements: Sequence[Measurement]) -> Table:
     """A flat row each, without the samples."""
-    for one in measurements:
-        row = one.row(samples=False)
-        yield {name: row[name] for name in FIELDS}
+    return Table("", columns("measurements"), [one.row(samples=False) for one in measurements])
 
 
 def document(answer: Bench) -> Document:
@@ -49,8 +40,7 @@ def document(answer: Bench) -> Document:
         )
         for group in answer.groups
     ]
-    rows = partial(records, answer.measurements)
-    return Document("sizer bench", sections, answer, records=rows, fields=FIELDS)
+    return Document("sizer bench", sections, answer, records=partial(records, answer.measurements))
 
 
 def _sweep(table: Measured) -> Iterator[Part]:
@@ -156,7 +146,7 @@ def listed(answer: Stored) -> Document:
 
 def exported(answer: Stored) -> Document:
     """Measurements for other programs."""
-    return Document("sizer store export", (), answer, records=partial(records, answer.measurements), fields=FIELDS)
+    return Document("sizer store export", (), answer, records=partial(records, answer.measurements))
 
 
 def _what(one: Measurement) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from functools import lru_cache, partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
 
 from shapes.errors import InputError
@@ -17,7 +18,6 @@ from sizer.documents import (
     Document,
     Findings,
     Part,
-    Records,
     Section,
     Table,
     Text,
@@ -41,24 +41,6 @@ if TYPE_CHECKING:
     from sizer.answers.operator_table import Overview
     from sizer.readers.locate import Place
 
-#: Columns of CSV: a row a finding.
-FIELDS = (
-    "path",
-    "line",
-    "column",
-    "device",
-    "severity",
-    "code",
-    "slug",
-    "field",
-    "value",
-    "step_seconds",
-    "step_share",
-    "suggestion",
-    "saves_seconds",
-    "within_error",
-    "message",
-)
 #: Configurations that a comment compares in one table.
 COMPARED = 12
 
@@ -78,7 +60,7 @@ def document(answer: Checked | tuple[Overview, ...]) -> Document:
         *(_section(report, one, report.path in several) for report, one in zip(reports, seen, strict=True)),
         Section("Total", lines([_total(checked)]), only=("text",)),
     ]
-    return Document("sizer check", sections, checked, tally_text(checked), partial(_records, checked), FIELDS)
+    return Document("sizer check", sections, checked, tally_text(checked), partial(_records, checked))
 
 
 def _beside(path: str, reports: Sequence[Report]) -> Section:
@@ -227,23 +209,27 @@ def _compared(reports: Sequence[Report]) -> Section:
     return Section("Configurations" * many, (table,), only=PAGES if many else ("markdown",))
 
 
-def _records(answer: Checked) -> Records:
+#: Of CSV: a row a finding.
+RECORDS = columns(
+    "check records",
+    share=lambda one: one.report.step_s and one.found.step_seconds and one.found.step_seconds / one.report.step_s,
+    suggestion=lambda one: one.best and change_text(one.best),
+)
+
+
+def _records(answer: Checked) -> Table:
     texts = lru_cache(maxsize=None)(text_of)
-    for report in answer.reports:
-        for finding in report.findings:
-            place, step_s = place_of(finding, report.path, texts(report.path)), report.step_s
-            best = finding.suggestions[0] if finding.suggestions else None
-            change_s = best.step_seconds_change if best else None
-            row = (
-                *(report.path, place and place.line, place and place.column, report.device),
-                *(getattr(finding, name) for name in FIELDS[4:10]),
-                None if finding.step_seconds is None or not step_s else finding.step_seconds / step_s,
-                best and change_text(best),
-                None if change_s is None else -change_s,
-                best and best.within_error,
-                finding.message,
-            )
-            yield dict(zip(FIELDS, row, strict=True))
+    rows = [
+        SimpleNamespace(
+            report=report,
+            found=found,
+            place=place_of(found, report.path, texts(report.path)),
+            best=next(iter(found.suggestions), None),
+        )
+        for report in answer.reports
+        for found in report.findings
+    ]
+    return Table("", RECORDS, rows)
 
 
 def place_of(finding: PricedFinding, path: str, text: str | None) -> Place | None:

@@ -1,10 +1,11 @@
 """What engines do with a model: a verdict an engine, what it does otherwise than load it, and the source of each."""
 
 from collections.abc import Iterator
+from types import SimpleNamespace
 
 from shapes.memory.engine import UTILIZATION
 from sizer.answers.deploy import Deployed, Deployment, FactOutcome
-from sizer.documents import Cell, Document, Part, Records, Section, Table, Text, columns, lines
+from sizer.documents import Cell, Document, Part, Section, Table, Text, columns, lines
 
 #: How a verdict is coloured.
 STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pads": "info", "copies": "info"}
@@ -62,7 +63,6 @@ def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
         yield Text(f"{fact.verdict}: {fact.topic}: {fact.message} [{number}]", indent=2)
 
 
-def _records(answer: Deployment) -> Records:
-    for engine in answer.to_dict()["engines"]:
-        for fact in engine["facts"]:
-            yield {"engine": engine["engine"], "use": engine["use"], "version": engine["version"], **fact}
+def _records(answer: Deployment) -> Table:
+    rows = [SimpleNamespace(engine=one, fact=fact) for one in answer.engines for fact in one.outcomes]
+    return Table("", columns("deploy records"), rows)

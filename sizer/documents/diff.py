@@ -1,16 +1,16 @@
 """A diff: both versions of each configuration on every device, the findings added and fixed, the budgets broken."""
 
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 
-from sizer.answers.diff import DeviceDiff, Diff, Figures, FileDiff
+from sizer.answers.diff import DeviceDiff, Diff, FileDiff
 from sizer.documents import (
     PAGES,
     Cell,
     Document,
     Findings,
     Part,
-    Records,
     Section,
     Table,
     Text,
@@ -20,21 +20,6 @@ from sizer.documents import (
     plural,
 )
 
-NAMES = [field.name for field in fields(Figures)]
-#: Columns of CSV: a row a file and device.
-FIELDS = (
-    "path",
-    "status",
-    "model_type",
-    "device",
-    *(f"{name}_{age}" for name in NAMES for age in ("old", "new")),
-    "time_ratio",
-    "ratio_error",
-    "exceeds_error",
-    "findings_added",
-    "findings_fixed",
-    "budgets_broken",
-)
 #: Configurations that a comment compares in one table.
 COMPARED = 12
 
@@ -49,7 +34,7 @@ def document(answer: Diff) -> Document:
         Section("Notes", notes(answer.notes)),
     ]
     shown = [one for one in sections if one.parts and (one.only != PAGES or changed or broken)]
-    return Document("sizer diff", shown, answer, _headline(answer), partial(_records, answer), FIELDS)
+    return Document("sizer diff", shown, answer, _headline(answer), partial(_records, answer))
 
 
 def _headline(answer: Diff) -> str:
@@ -137,14 +122,14 @@ def time_text(one: DeviceDiff) -> str:
     return f"{one.ratio - 1:+.1%} time a token (+-{one.ratio_error:.1%} of the ratio: {beyond})"
 
 
-def _records(answer: Diff) -> Records:
-    for file in answer.files:
-        for one in file.devices:
-            row = (
-                *(file.path, file.status, file.model_type, one.device),
-                *(getattr(side, name, None) for name in NAMES for side in (one.old, one.new)),
-                *(one.ratio, one.ratio_error, one.exceeds_error),
-                *([finding.code for finding in found] for found in (one.added, one.fixed)),
-                [v.budget for v in answer.violations if (v.path, v.device) == (file.path, one.device)],
-            )
-            yield dict(zip(FIELDS, row, strict=True))
+def _records(answer: Diff) -> Table:
+    """A row a file and device."""
+    shown = columns(
+        "diff records",
+        added=lambda row: " ".join(one.code for one in row.one.added),
+        fixed=lambda row: " ".join(one.code for one in row.one.fixed),
+        broken=lambda row: " ".join(
+            one.budget for one in answer.violations if (one.path, one.device) == (row.file.path, row.one.device)
+        ),
+    )
+    return Table("", shown, [SimpleNamespace(file=file, one=one) for file in answer.files for one in file.devices])

@@ -3,14 +3,13 @@
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
-from shapes.frozen import Values
+from shapes.frozen import Named, Values
 from shapes.workload import Workload
 from sizer.documents import (
     FULL,
     Charts,
     Column,
     Document,
-    Records,
     Section,
     Table,
     Text,
@@ -105,7 +104,7 @@ def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
         yield Table("Pareto (each is faster than every one with more parameters)", by_size, answer.pareto)
 
 
-def _records(answer: SearchResult) -> Records:
+def _records(answer: SearchResult) -> Iterable[Named]:
     ranked = (answer.baseline, *answer.candidates)
     names = list(dict.fromkeys(key for one in ranked for key in one.change))
     for one in ranked:

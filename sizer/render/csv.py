@@ -12,8 +12,7 @@ _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 def render(document: Document, page: object) -> str:
     """The document's records, else its first table; a list is its items with blanks between."""
-    rows = document.rows()
-    columns = dict.fromkeys([*document.fields, *(key for row in rows for key in row)])
+    columns, rows = document.rows()
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow([_cell(name) for name in columns])

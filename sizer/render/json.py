@@ -12,7 +12,7 @@ SCHEMA_VERSION = 1
 def render(document: Document, page: object) -> str:
     answer: Any = document.answer
     if answer is None:
-        answer = {"schema_version": SCHEMA_VERSION, "rows": document.rows()}
+        answer = {"schema_version": SCHEMA_VERSION, "rows": document.rows()[1]}
     elif hasattr(answer, "to_dict"):
         answer = {"schema_version": SCHEMA_VERSION, **answer.to_dict()}
     # NaN and Infinity are not JSON: fail here, not in the reader's parser.
