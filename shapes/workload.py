@@ -109,6 +109,8 @@ LOSSES: Names = get_args(Loss)
 #: How a mixture's tokens reach their experts (Megatron-Core's moe_token_dispatcher_type): "flex" (DeepEP, HybridEP)
 #: sends a token that several experts of one rank or node want once, "alltoall" (NCCL) every copy.
 Dispatcher = Literal["flex", "alltoall"]
+#: Transformer Engine's cp_comm_type: keys go round a ring, or tokens are exchanged for a share of the heads.
+ContextWay = Literal["p2p", "a2a"]
 
 
 #: Communication that a trainer may not overlap with anything: groups and parts of them, of shapes.step.stack.
@@ -210,6 +212,7 @@ class Workload(AsJson):
     compiled: bool = False
     no_overlap: str | None = None
     dispatcher: Dispatcher = "flex"
+    cp_comm: ContextWay = "p2p"
     ep_overlap: bool = False
     reduces: SentDtype | None = None
     gathers: SentDtype | None = None
@@ -451,6 +454,7 @@ class WorkloadKeywords(TypedDict, total=False):
     compiled: bool
     no_overlap: str | None
     dispatcher: Dispatcher
+    cp_comm: ContextWay
     ep_overlap: bool
     reduces: SentDtype | None
     gathers: SentDtype | None

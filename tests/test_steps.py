@@ -10,6 +10,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.cores import chunks
-from shapes.operators.types import Collective
+from shapes.operators.types import Attention, Collective
 from shapes.step import Pricer, StepCost
 from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
 from shapes.step.stack import (
@@ -393,6 +394,34 @@ def test_context_parallel_ranks_see_equal_shares_of_the_causal_triangle() -> Non
         one.m for one in operators(LLAMA, Workload(b=2, s=4096, cp=4)) if one.kind == "gemm" and one.phase == "forward"
     }
     assert tokens == {2 * 1024}
+
+
+@pytest.mark.parametrize("way", ["p2p", "a2a"])
+@pytest.mark.parametrize("cp", [2, 4, 8])
+def test_however_ranks_share_a_sequence_they_share_its_pairs_and_a_ring_runs_a_kernel_for_each(
+    way: Any, cp: int
+) -> None:
+    def cores(workload: Workload) -> list[Attention]:
+        return [one for one in operators(LLAMA, workload) if isinstance(one, Attention) and one.phase == "forward"]
+
+    whole, shared = (cores(Workload(b=1, s=4096, cp=degree, cp_comm=way)) for degree in (1, cp))
+    pairs = [sum(one.visible_flops * one.count for one in each) for each in (whole, shared)]
+    assert pairs[1] == pytest.approx(pairs[0] / cp, rel=2e-3)
+    # 32 layers: a kernel for each rank's keys, or one of a share of the heads.
+    assert sum(one.count for one in shared) == 32 * {"p2p": cp, "a2a": 1}[way]
+    merges = [one for one in operators(LLAMA, Workload(b=1, s=4096, cp=cp, cp_comm=way)) if ".merge" in one.name]
+    assert bool(merges) == (way == "p2p")
+
+
+def test_a_ring_hands_round_keys_and_values_and_an_exchange_of_heads_queries_and_outputs_too() -> None:
+    ring, heads = (
+        collectives(Workload(b=1, s=4096, cp=4, cp_comm=way), "context_parallel")  # type: ignore[arg-type]
+        for way in ("p2p", "a2a")
+    )
+    # A ring hands round all 4,096 tokens' keys and values; of its own 1,024 a rank exchanges Q, K, V and O.
+    assert {one.bytes for one in ring} == {4096 * 2 * 8 * 128 * 2}
+    assert {one.bytes for one in heads} == {1024 * 2 * (32 + 8) * 128 * 2}
+    assert {one.what for one in heads} == {"all_to_all"}
 
 
 def test_replicas_shard_over_fewer_ranks_and_add_up_between_them() -> None:

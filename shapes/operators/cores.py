@@ -259,7 +259,9 @@ def parameter_copies(held: ShardParameters, workload: Workload) -> Listed:
 def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Listed:
     """softmax(Q K^T) V, forward and backward, without its projections and elementwise parts."""
     workload = run.workload
-    heads, kv_heads = attention.on_shard(workload.t)
+    shared = workload.cp if workload.cp_comm == "a2a" else 1
+    # The fullest rank's, where they do not divide.
+    heads, kv_heads = (-(-one // shared) for one in attention.on_shard(workload.t))
     narrow = workload.attention_dtype
     eager = not narrow and workload.attention == "eager"
     core = Attention(
@@ -280,12 +282,34 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
         training=workload.train,
     )
     # Q, K and V go from 16 bits to 8 and the output back; backward its gradient, and theirs.
-    yield from run.moves(".core.quantise", "quantise", core.bytes // workload.cp, (2, 1, 2, 1), bool(narrow), 1)
-    pieces = ((q_len, kv_len),) if eager else chunks(q_len, kv_len, workload.cp, core.causal)
-    for queries, keys in pieces:
+    ring = workload.cp // shared
+    yield from run.moves(".core.quantise", "quantise", core.bytes // ring, (2, 1, 2, 1), bool(narrow), 1)
+    if shared > 1:
+        yield from run.sends(".context_parallel", core.bytes, shared, "all_to_alls", stride=workload.t)
+    for one in seen(core, ring):
         for phase, count in run.runs("forward", "dgrad"):
-            own = replace(core, phase=phase, q_len=queries, kv_len=keys, count=count * attention.cores)
+            own = replace(one, phase=phase, count=count * one.count * attention.cores)
             yield from _products(own) if eager else (own,)
+    if ring > 1 and core.window is None:
+        # Outputs are scaled and added up, backward the queries' gradients.
+        merged = workload.own_tokens(q_len) * heads * attention.v_dim
+        yield from run.moves(".core.merge", "residual", merged, (2, 1, 2, 1), ring * attention.cores)
+
+
+def seen(core: Attention, cp: int) -> Iterator[Attention]:
+    """What one of a ring's ``cp`` ranks runs of ``core``: half of its own square, and one half of each other's.
+
+    A window's takes all keys at once (Transformer Engine).
+    """
+    if cp == 1:
+        yield core
+    elif core.window is not None:
+        for queries, keys in chunks(core.q_len, core.kv_len, cp, core.causal):
+            yield replace(core, q_len=queries, kv_len=keys)
+    else:
+        own = replace(core, q_len=-(-core.q_len // cp), kv_len=-(-core.kv_len // cp))
+        yield own
+        yield replace(own, kv_len=-(-own.kv_len // (1 + own.causal)), causal=False, count=cp - 1)
 
 
 def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, int], ...]:

@@ -15,7 +15,7 @@ from shapes.frozen import Values, replace
 from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
-from shapes.operators.cores import Lowering, passed_numbers
+from shapes.operators.cores import Lowering, is_sparse, passed_numbers
 from shapes.operators.types import Collective, Listed
 from shapes.workload import Workload
 
@@ -140,7 +140,7 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Liste
         runs = "sequence_parallel" if workload.sequence_parallel else "tensor_parallel"
         yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times)
     for attention in (block.attention, block.cross) if workload.cp > 1 else ():
-        if attention is not None:
+        if attention is not None and (workload.cp_comm != "a2a" or is_sparse(attention, s)):
             buffer = workload.b * passed_numbers(attention, workload.t, s) * size
             yield from run.sends("context_parallel", buffer, workload.cp, "context_parallel", stride=workload.t)
     if workload.e > 1 and isinstance(block.mlp, MoeShape):
