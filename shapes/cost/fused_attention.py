@@ -194,12 +194,12 @@ def _priced_as(kernel: str, device: Device) -> str:
 
 def _kin(kernel: str, device: Device) -> Device:
     """The nearest fitted device: itself, its architecture's, its relative, or the file's first."""
-    fitted = [load_device(name) for name in fitted_devices(kernel)]
+    fitted = fitted_devices(kernel)
+    if device.base in fitted:
+        return load_device(device.base)
     usual = relative(device).base
 
     def rank(other: Device) -> int:
-        if other.name == device.base:
-            return 0
         near = other.architecture == device.architecture
         # A kernel that leaves a newer generation's instructions alone says nothing of another vendor's own build of it.
         stands_in = other.name == usual and other.vendor == device.vendor
@@ -208,7 +208,7 @@ def _kin(kernel: str, device: Device) -> Device:
             return 1 if device.compute_capability == "8.6" else 3
         return 2 if near else 4
 
-    return min(fitted, key=rank)
+    return min(map(load_device, fitted), key=rank)
 
 
 def _speed(device: Device, kin: Device, peak: float, base: str) -> float:

@@ -36,6 +36,8 @@ class Tensor:
 
 @frozen
 class _Node:
+    """One operator: what it reads, makes, keeps for the backward pass, and how its gradient is made."""
+
     inputs: tuple[Tensor, ...]
     output: Tensor
     saved: tuple[int, ...]

@@ -311,8 +311,10 @@ def dtype_on_device(context: Context) -> Answer:
 def _recipe(context: Context) -> list[Finding]:
     """The recipe on a generation that has none of its kernels, of those that any recipe's file knows."""
     recipe, generation = context.workload.low_precision, context.device.architecture
+    if recipe is None or generation in recipe.generations:
+        return []
     others = [one for name in RECIPES if generation in (one := load_recipe(name)).generations]
-    if recipe is None or recipe in others or not others:
+    if not others:
         return []
     instead = [one.name for one in others if one.dtype == recipe.dtype][:1]
     message = f"no kernels are known on {generation} for {recipe.title}, only on {', '.join(recipe.generations)}"
