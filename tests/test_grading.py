@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from shapes.device import load_device
-from shapes.step import Pricer, Step
+from shapes.step import Step
 from sizer.checking.findings import PricedSuggestion
-from sizer.checking.grading import Offer, PricedStep, price_offer, severity
+from sizer.checking.grading import Offer, price_offer, propose, severity
 from sizer.rules.base import Finding, Suggestion
 from sizer.subject import read_subject
 
@@ -24,14 +24,13 @@ def priced(change: dict[str, int | str], **workload: object) -> tuple[PricedSugg
 
 
 def offered(change: dict[str, int | str], **workload: object) -> Offer | None:
-    subject, pricer = read_subject(str(LLAMA), **workload), Pricer(load_device("h100-sxm"))
-    return price_offer(Suggestion(change), subject, PricedStep(pricer, pricer.step(subject.operators)), {})
+    return price_offer(Suggestion(change), propose(read_subject(str(LLAMA), **workload), load_device("h100-sxm")))
 
 
 def gain(share: float, step: Step, *, within_error: bool) -> Offer:
     """An offer that saves so much of ``step``."""
     one = PricedSuggestion({}, -share * step.seconds, 0, 0, within_error)
-    return Offer(one, step, frozenset(), Suggestion({}), "fitted")
+    return Offer(one, step, frozenset(), {}, "fitted")
 
 
 def test_a_larger_microbatch_is_priced_at_equal_tokens() -> None:
@@ -52,7 +51,7 @@ def test_doing_less_work_is_no_saving() -> None:
     found, step = priced({"d_ff": 12288}, b=4, s=2048)  # 14336 and 12288 are both as aligned as can be
     assert found.step_seconds_change < -0.05 * step.seconds
     assert found.flops_change < -0.05 * step.flops
-    offer = Offer(found, step, frozenset(), Suggestion({}), "fitted")
+    offer = Offer(found, step, frozenset(), {}, "fitted")
     assert offer.saving < 0.01 * step.seconds
     assert found.within_error
     assert severity(Finding("d_ff", 14336, ""), [offer]) == "info"
@@ -63,7 +62,7 @@ def test_more_work_is_not_credited_to_a_larger_model() -> None:
     slower = PricedSuggestion(
         {"d_ff": 1}, step_seconds_change=0.5, parameters_change=1, flops_change=9, within_error=False
     )
-    assert Offer(slower, step, frozenset(), Suggestion({}), "fitted").saving == -0.5
+    assert Offer(slower, step, frozenset(), {}, "fitted").saving == -0.5
 
 
 def test_a_gain_beyond_the_error_is_a_warning_from_one_percent_of_the_step_on() -> None:
@@ -88,9 +87,8 @@ def test_a_default_that_nobody_asked_for_is_no_warning() -> None:
 
 
 def test_no_suggestion_is_credited_with_more_than_the_cause_takes() -> None:
-    subject, pricer = read_subject(str(LLAMA), b=1, s=1000), Pricer(load_device("h100-sxm"))
-    by = PricedStep(pricer, pricer.step(subject.operators))
-    found = price_offer(Suggestion({"b": 64}), subject, by, {}, at_most_s=1e-4)
+    by = propose(read_subject(str(LLAMA), b=1, s=1000), load_device("h100-sxm"))
+    found = price_offer(Suggestion({"b": 64}), by, at_most_s=1e-4)
     assert found is not None
     assert found.saving == 1e-4
     assert found.priced.step_seconds_change < -1e-4  # its own price, whatever of it the cause is

@@ -12,7 +12,7 @@ from shapes.frozen import Named, Names, frozen
 from shapes.operators.types import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
 from sizer.checking.findings import ModelSummary, PricedFinding, Report, StepTime
-from sizer.checking.grading import PricedStep, Proposals, findings_by_cause, grade, propose, together, unpriced_findings
+from sizer.checking.grading import Proposals, findings_by_cause, grade, propose, together, unpriced_findings
 from sizer.checking.project import Suppression, load_defaults, load_suppression
 from sizer.rules.base import NotApplicable
 from sizer.subject import Subject, read_subject, resized_subject
@@ -76,13 +76,10 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
     subject, device = proposals.subject, proposals.device
     if subject.model is None:
         return _report(proposals, None, unpriced_findings(proposals.findings(), subject), "")
-    predicted = own = PricedStep(proposals.pricer, proposals.step)
-    if measured is not None:
-        pricer = Pricer(device, measured)
-        own = PricedStep(pricer, pricer.step(subject.operators), measured=True)
-    graded = [grade(rule, one, subject, own, predicted, proposals.broken) for rule, one in proposals.findings()]
+    own = proposals if measured is None else proposals.timed_by(measured)
+    graded = [grade(rule, one, own, proposals) for rule, one in proposals.findings()]
     findings, offers = findings_by_cause(graded, subject, measured=measured is not None)
-    joint = together(offers, subject, predicted, proposals.broken) if measured is None else None
+    joint = together(offers, proposals) if measured is None else None
     stack = subject.stack.name if own.step.cost is not None else ""
     return replace(_report(proposals, step_time(subject, own.step, device), findings, stack), joint=joint)
 

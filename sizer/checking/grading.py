@@ -21,7 +21,7 @@ from shapes.frozen import Names, Values, frozen
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
-from shapes.step import Pricer, Step
+from shapes.step import CostSource, Pricer, Step
 from shapes.workload import WORKLOAD_FIELDS, Workload
 from sizer.checking.findings import SEVERITIES, Change, PricedFinding, PricedSuggestion, Severity
 from sizer.checking.project import Suppression
@@ -123,17 +123,28 @@ def worse(after: Objections, before: Objections, least: int = -1) -> Names:
 class Proposals:
     """Each rule's answer about ``subject`` (None: the rule is suppressed), by the predicted costs of ``step``.
 
-    ``subject`` is in an element type that ``device`` has; ``asked`` is the workload as the person gave it; ``broken``
-    is what the rules on shapes have against the subject, the suppressed ones too.
+    ``subject`` is in an element type that the pricer's device has; ``asked`` is the workload as the person gave it;
+    ``broken`` is what the rules on shapes have against the subject, the suppressed ones too, ``full`` whether it is
+    over the device's memory (``overfull``). ``measured``: the step was timed on the device at hand.
     """
 
     subject: Subject
     asked: Workload
-    device: Device
     pricer: Pricer
     step: Step
     broken: Objections
+    full: int
     answers: tuple[tuple[Rule, Answer | None], ...]
+    measured: bool = False
+
+    @property
+    def device(self) -> Device:
+        return self.pricer.device
+
+    def timed_by(self, source: CostSource) -> Proposals:
+        """The same by measured seconds."""
+        pricer = Pricer(self.device, source)
+        return replace(self, pricer=pricer, step=pricer.step(self.subject.operators), measured=True)
 
     def findings(self) -> Iterator[tuple[Rule, Finding]]:
         for rule, answer in self.answers:
@@ -164,11 +175,11 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     stack = subject.stack.for_head_dims_near(device.architecture, *dims) if len(dims) == 1 else subject.stack
     pricer = Pricer(device, stack=stack)
     step = pricer.step(subject.understood, subject.workload, subject.model)
-    context = context_of(subject, device, step)
-    context = replace(context, workload=asked)  # in the type that was asked for, which is SZ119's to judge
+    own = context_of(subject, device, step)
+    context = replace(own, workload=asked)  # in the type that was asked for, which is SZ119's to judge
     answered = [(rule, _of_workload(_answer(rule, context, unsplit), asked)) for rule in RULES]
     answers = tuple((rule, one if suppression.keeps(rule.code, subject.where) else None) for rule, one in answered)
-    return Proposals(subject, asked, device, pricer, step, objections_in(answered), answers)
+    return Proposals(subject, asked, pricer, step, objections_in(answered), overfull(own), answers)
 
 
 def _of_workload(answer: Answer, workload: Workload) -> Answer:
@@ -224,24 +235,19 @@ TIERS = ("measured", "fitted", "borrowed", "extrapolated")
 
 
 @frozen
-class PricedStep:
-    """A subject's step by one source of seconds: predicted, or ``measured`` on the device at hand."""
-
-    pricer: Pricer
-    step: Step
-    measured: bool = False
-
-
-@frozen
 class Offer:
-    """A suggestion with its price, the step that it was compared with, and what of the subject's breaches it fixes."""
+    """A suggestion with its price, the step that it was compared with, and what of the subject's breaches it fixes.
+
+    ``breaks``: codes of what it breaks that the subject does not.
+    """
 
     priced: PricedSuggestion
     step: Step
     fixes: frozenset[tuple[str, str]]
-    change: Suggestion
+    change: Change
     tier: str
     at_most_s: float = inf
+    breaks: Names = ()
 
     @property
     def saving(self) -> float:
@@ -287,27 +293,25 @@ class Graded:
         return self.finding.cause or self.finding.field
 
 
-def grade(
-    rule: Rule, finding: Finding, subject: Subject, own: PricedStep, predicted: PricedStep, broken: Objections
-) -> Graded:
+def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) -> Graded:
     """``finding`` with those of its suggestions that make a model, split and run, and break nothing that it keeps.
 
-    Changes of dimensions are priced by ``own`` source of seconds, those of the workload by ``predicted``. ``broken`` is
-    what the subject itself breaks.
+    Changes of dimensions are priced by ``own`` source of seconds, those of the workload by ``predicted``.
     """
+    subject = own.subject
     # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
-    alike = {key for key in broken if key[1] == finding.field}
+    alike = {key for key in own.broken if key[1] == finding.field}
     offers: list[Offer] = []
+    for suggested in finding.suggestions:
+        suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
+        by = own if of_dimensions(suggestion.change) else predicted
+        offer = price_offer(suggestion, by, finding.at_most_s, runs=finding.error)
+        if offer is not None and (not finding.violated or alike <= offer.fixes):
+            offers.append(offer if by is own else offer.noted(f"predicted for {by.device.name}"))
     # A way out of what cannot run is better with other findings than none.
-    for runs in (False, True)[: 1 + finding.error]:
-        for suggested in finding.suggestions * (not offers):
-            suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
-            by = own if of_dimensions(suggestion.change) else predicted
-            offer = price_offer(suggestion, subject, by, broken, finding.at_most_s, runs=runs)
-            if offer is not None and (not finding.violated or alike <= offer.fixes):
-                offers.append(offer if by is own else offer.noted(f"predicted for {by.pricer.device.name}"))
+    kept = [offer for offer in offers if not offer.breaks] or offers
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
-    return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
+    return Graded(rule, finding, tuple(kept), severity(finding, kept, asked=asked, measured=own.measured))
 
 
 def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, measured: bool = False) -> Severity:
@@ -326,21 +330,13 @@ def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, m
     return "warning" if notable else "info"
 
 
-def price_offer(
-    suggestion: Suggestion,
-    subject: Subject,
-    by: PricedStep,
-    broken: Objections,
-    at_most_s: float = inf,
-    *,
-    runs: bool = False,
-) -> Offer | None:
+def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *, runs: bool = False) -> Offer | None:
     """Rebuild the model with the change and compare.
 
     None where no such model or split exists, or where it breaks what the subject does not; what of that is no error is
     named instead where it is enough that the change ``runs``.
     """
-    step, pricer = by.step, by.pricer
+    subject, step, pricer = by.subject, by.step, by.pricer
     try:
         changed = changed_subject(subject, suggestion.change)
     except InputError:
@@ -349,8 +345,8 @@ def price_offer(
     unsplit = changed.workload if changed.asked is not None else None
     context = context_of(changed, pricer.device, after)
     left = objections(context, unsplit)
-    breaks = worse(left, broken, 0 if subject.asked else -1)
-    if (full := overfull(context)) and full > overfull(context_of(subject, pricer.device, step)):
+    breaks = worse(left, by.broken, 0 if subject.asked else -1)
+    if overfull(context) > by.full:
         breaks = (*breaks, "SZ121")
     if breaks and not (runs and changed.asked is None):
         return None
@@ -370,8 +366,8 @@ def price_offer(
         within_error=min(gain, at_most_s) - max(0.0, less_work) <= pricer.error_s(step, after),
         note="; ".join(filter(None, notes)),
     )
-    fixes = frozenset(broken.keys() - left.keys())
-    return Offer(priced, step, fixes, suggestion, _tier(by, subject, suggestion), at_most_s)
+    fixes = frozenset(by.broken.keys() - left.keys())
+    return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), at_most_s, breaks)
 
 
 def _reservations(subject: Subject, changed: Subject, device: Device) -> Iterator[str]:
@@ -395,16 +391,15 @@ def _practice(subject: Subject) -> dict[str, float]:
     }
 
 
-def _tier(by: PricedStep, subject: Subject, suggestion: Suggestion) -> str:
+def _tier(by: Proposals, change: Change) -> str:
     """Where a price comes from: the worst of products, misaligned ones and, of a workload, the software stack."""
     if by.measured:
         return "measured"
-    device = by.pricer.device
-    _, origin = gemm_constants(device, subject.workload.dtype)
+    _, origin = gemm_constants(by.device, by.subject.workload.dtype)
     products = "fitted" if origin.own_device else "borrowed" if origin.same_vendor else "extrapolated"
-    known = str(family_table(device)["tier"]) in ("published", "measured")
+    known = str(family_table(by.device)["tier"]) in ("published", "measured")
     of = [products, "fitted" if known else "extrapolated"]
-    if by.step.cost is not None and not of_dimensions(suggestion.change):
+    if by.step.cost is not None and not of_dimensions(change):
         of.append(by.step.cost.tier)
     return max(of, key=TIERS.index)
 
@@ -449,7 +444,7 @@ class _Cause:
 
     def fixed_by(self, offer: Offer) -> bool:
         """Whether ``offer`` mends it, or is the change that one of its own makes."""
-        return self.mended_by(offer) or any(offer.change.change == own.change.change for own in self.offers)
+        return self.mended_by(offer) or any(offer.change == own.change for own in self.offers)
 
     def left(self, own: Offers, there: PricedFinding | None) -> _Cause:
         """This cause with what fixes it ``own``, and where else it is fixed."""
@@ -489,16 +484,15 @@ def findings_by_cause(
     return [cause.finding for cause in done], best
 
 
-def together(offers: Sequence[Offer], subject: Subject, by: PricedStep, broken: Objections) -> PricedSuggestion | None:
+def together(offers: Sequence[Offer], by: Proposals) -> PricedSuggestion | None:
     """Those of ``offers``, the first first, that go together, as one change; None where no two do."""
     change: dict[str, int | str] = {}
     joint, taken = None, 0
     for offer in offers:
-        own = offer.change.change
-        if change.keys().isdisjoint(own):
-            both = price_offer(Suggestion({**change, **own}), subject, by, broken)
+        if change.keys().isdisjoint(offer.change):
+            both = price_offer(Suggestion({**change, **offer.change}), by)
             if both is not None and (joint is None or both.saving >= joint.saving):
-                change, joint, taken = {**change, **own}, both, taken + 1
+                change, joint, taken = {**change, **offer.change}, both, taken + 1
     return joint.priced if joint is not None and taken > 1 else None
 
 
@@ -567,7 +561,7 @@ def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bo
     """At most ``MOST``: those that save; for a breach also the least dear, where nothing that fixes it saves."""
     offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
     if error:  # what cannot run has no time that another could be slower than; another split is no other model
-        return tuple(sorted(offers, key=lambda offer: bool(set(offer.change.change) & set(DIMENSIONS))))[:MOST]
+        return tuple(sorted(offers, key=lambda offer: bool(set(offer.change) & set(DIMENSIONS))))[:MOST]
 
     def worth_it(offer: Offer) -> bool:
         saves = offer.saving > 0 or (outright and _same_size(offer, subject))
@@ -585,9 +579,9 @@ def _same_size(offer: Offer, subject: Subject) -> bool:
 
 def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
     """Equal parameters first, then what saves; in a tie what is aligned best, then what divides over a node."""
-    sizes = [value for key, value in offer.change.change.items() if isinstance(value, int) and key != "heads"]
+    sizes = [value for key, value in offer.change.items() if isinstance(value, int) and key != "heads"]
     aligned = min((min(size & -size, PREFERRED) for size in sizes), default=PREFERRED)
-    heads = int(offer.change.change.get("heads", SHARDS))
+    heads = int(offer.change.get("heads", SHARDS))
     # Seconds saved at equal FLOPs: a smaller model's lesser work taken off, a larger one's put in.
     seconds, work = offer.step.seconds, offer.flops / offer.step.flops if offer.step.flops else 0.0
     return (
@@ -631,12 +625,11 @@ def neighbours(proposals: Proposals, dimension: str, each_side: int = 2) -> tupl
     value = proposals.subject.dimensions.get(dimension)
     if value is None or proposals.subject.model is None:
         return ()
-    by = PricedStep(proposals.pricer, proposals.step)
     found: list[PricedSuggestion] = []
     for below in (True, False):
         side: list[PricedSuggestion] = []
         for other in _values(dimension, value, below=below):
-            offer = price_offer(Suggestion({dimension: other}), proposals.subject, by, proposals.broken)
+            offer = price_offer(Suggestion({dimension: other}), proposals)
             if offer is not None:
                 side.append(offer.priced)
             if len(side) == each_side:
