@@ -11,8 +11,8 @@ from shapes.errors import InputError
 from shapes.frozen import Named, Names, frozen
 from shapes.operators.types import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
-from sizer.checking.findings import ModelSummary, PricedFinding, Report, StepTime
-from sizer.checking.grading import Proposals, findings_by_cause, grade, propose, together, unpriced_findings
+from sizer.checking.findings import ModelSummary, Report, StepTime
+from sizer.checking.grading import Proposals, findings_by_cause, grade, propose, together
 from sizer.checking.project import Suppression, load_defaults, load_suppression
 from sizer.rules.base import NotApplicable
 from sizer.subject import Subject, read_subject, resized_subject
@@ -73,19 +73,11 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
 
     run; changes of the workload stay predicted.
     """
-    subject, device = proposals.subject, proposals.device
-    if subject.model is None:
-        return _report(proposals, None, unpriced_findings(proposals.findings(), subject), "")
-    own = proposals if measured is None else proposals.timed_by(measured)
-    graded = [grade(rule, one, own, proposals) for rule, one in proposals.findings()]
-    findings, offers = findings_by_cause(graded, subject, measured=measured is not None)
-    joint = together(offers, proposals) if measured is None else None
-    stack = subject.stack.name if own.step.cost is not None else ""
-    return replace(_report(proposals, step_time(subject, own.step, device), findings, stack), joint=joint)
-
-
-def _report(proposals: Proposals, step: StepTime | None, findings: list[PricedFinding], stack: str) -> Report:
     subject, device, model = proposals.subject, proposals.device, summary(proposals.subject)
+    own = proposals if measured is None else proposals.timed_by(measured)
+    findings, offers = findings_by_cause((grade(rule, one, own, proposals) for rule, one in proposals.findings()), own)
+    priced = subject.model is not None
+    step = step_time(subject, own.step, device) if priced else None
     told = (answer.reason for _, answer in proposals.answers if isinstance(answer, NotApplicable) and answer.note)
     mixed = _by_precision(proposals.step, device, step) if step and subject.workload.low_precision else ()
     return Report(
@@ -94,12 +86,13 @@ def _report(proposals: Proposals, step: StepTime | None, findings: list[PricedFi
         workload=proposals.asked,
         device=device.name,
         step=step,
-        findings=tuple(findings),
+        findings=findings,
         not_applicable=tuple(rule.code for rule, answer in proposals.answers if isinstance(answer, NotApplicable)),
         suppressed=tuple(rule.code for rule, answer in proposals.answers if answer is None),
         implementation=subject.saved_by,
         attention=attention_titles(subject.operators, device),
-        stack=stack,
+        stack=subject.stack.name if priced and own.step.cost is not None else "",
+        joint=together(offers, proposals) if priced and measured is None else None,
     )
 
 

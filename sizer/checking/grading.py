@@ -303,6 +303,9 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
     alike = {key for key in own.broken if key[1] == finding.field}
     offers: list[Offer] = []
     for suggested in finding.suggestions:
+        if subject.model is None:
+            offers.append(_unpriced(suggested, subject))
+            continue
         suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
         by = own if of_dimensions(suggestion.change) else predicted
         offer = price_offer(suggestion, by, finding.at_most_s, runs=finding.error)
@@ -312,6 +315,13 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
     kept = [offer for offer in offers if not offer.breaks] or offers
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
     return Graded(rule, finding, tuple(kept), severity(finding, kept, asked=asked, measured=own.measured))
+
+
+def _unpriced(suggestion: Suggestion, subject: Subject) -> Offer:
+    """A suggestion where no step has a price: what it saves is not known."""
+    change = {subject.name_of(key): value for key, value in suggestion.change.items()}
+    priced = PricedSuggestion(change, None, None, None, within_error=False, note=suggestion.note)
+    return Offer(priced, Step((), ()), frozenset(), suggestion.change, "")
 
 
 def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, measured: bool = False) -> Severity:
@@ -458,6 +468,8 @@ def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
     """The fields of a finding that its best offer sets; ``otherwise_s``: the seconds known without one."""
     best = max(offers, key=lambda offer: offer.saving, default=None)
     saved_s = otherwise_s if best is None else max(0.0, best.saving)
+    if best is not None and best.priced.step_seconds_change is None:
+        saved_s = None
     return {
         "suggestions": tuple(offer.priced for offer in offers),
         "step_seconds": saved_s,
@@ -466,22 +478,20 @@ def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
     }
 
 
-def findings_by_cause(
-    graded: Sequence[Graded], subject: Subject, *, measured: bool
-) -> tuple[list[PricedFinding], list[Offer]]:
+def findings_by_cause(graded: Iterable[Graded], own: Proposals) -> tuple[tuple[PricedFinding, ...], list[Offer]]:
     """One finding a cause, the worst first, and the best offer of each that has one.
 
-    A cost alone that nothing saves is left out, unless it was ``measured``.
+    A cost alone that nothing saves is left out, unless it was measured, or no step has a price.
     """
-    causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, subject, measured)) is not None]
+    causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, own)) is not None]
     causes.sort(
         key=lambda one: (SEVERITIES.index(one.finding.severity), -(one.finding.step_seconds or 0.0), one.finding.code)
     )
     done: list[_Cause] = []
     for cause in causes:
-        done.append(_priced_once(cause, done))
+        done.append(_priced_once(cause, done) if own.subject.model is not None else cause)
     best = [max(cause.offers, key=lambda offer: offer.gain) for cause in done if cause.offers]
-    return [cause.finding for cause in done], best
+    return tuple(cause.finding for cause in done), best
 
 
 def together(offers: Sequence[Offer], by: Proposals) -> PricedSuggestion | None:
@@ -496,21 +506,6 @@ def together(offers: Sequence[Offer], by: Proposals) -> PricedSuggestion | None:
     return joint.priced if joint is not None and taken > 1 else None
 
 
-def unpriced_findings(found: Iterable[tuple[Rule, Finding]], subject: Subject) -> list[PricedFinding]:
-    """One finding a cause, the worst first, where no step has a price: what is suggested saves what is not known."""
-    listed = []
-    for ordered in _by_cause(Graded(rule, finding, (), severity(finding, ())) for rule, finding in found):
-        changes = {str(each.change): each for one in ordered for each in one.finding.suggestions}
-        offered = tuple(
-            PricedSuggestion(
-                {subject.name_of(key): value for key, value in each.change.items()}, None, None, None, False, each.note
-            )
-            for each in list(changes.values())[:MOST]
-        )
-        listed.append(replace(_as_one(ordered, subject, ()), step_seconds=None, suggestions=offered))
-    return sorted(listed, key=lambda finding: (SEVERITIES.index(finding.severity), finding.code))
-
-
 def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
     """Findings of one cause together, the outright ones first."""
     found: dict[str, list[Graded]] = {}
@@ -519,8 +514,9 @@ def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
     return found.values()
 
 
-def _merged(ordered: Sequence[Graded], subject: Subject, measured: bool) -> _Cause | None:
+def _merged(ordered: Sequence[Graded], own: Proposals) -> _Cause | None:
     """The findings of one cause as one; None where nothing is left to say."""
+    subject, unpriced = own.subject, own.subject.model is None
     error = ordered[0].finding.error
     outright = any(one.finding.outright for one in ordered)
     # Of every change the first finding's offer.
@@ -530,8 +526,8 @@ def _merged(ordered: Sequence[Graded], subject: Subject, measured: bool) -> _Cau
     errors = {(one.rule.code, one.finding.field) for one in ordered if one.finding.error and not one.rule.of_costs}
     if len(errors) > 1:
         everything = tuple(offer for offer in everything if errors <= offer.fixes) or everything
-    offers = _worth_a_line(everything, subject, outright=outright, error=error)
-    if not offers and measured:
+    offers = () if unpriced else _worth_a_line(everything, subject, outright=outright, error=error)
+    if not offers and (own.measured or unpriced):
         offers = everything[:MOST]
     elif not offers and not outright and any(one.finding.suggestions for one in ordered):
         return None
