@@ -212,7 +212,7 @@ class Bencher:
     def configuration(self, subject: Subject) -> Group:
         jobs, notes = jobs_of_subject(subject)
         sweep = self._measure(jobs.values(), self.time_limit_s)
-        return Group((self._table([(job, operator) for operator, job in jobs.items()], sweep, notes),))
+        return Group((self._table([(job, operator) for operator, job in jobs.items()], sweep, tuple(notes)),))
 
     def everything(
         self, paths: Sequence[Path], say: Callable[[str], None], shard: str | None, device: str | None = None

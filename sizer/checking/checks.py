@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import field, replace
+from math import inf
 
 from shapes.cost import attention_titles
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -153,26 +154,20 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     )
     per_request = 1 if workload.decode else workload.s
     tokens = None if workload.train else step.accumulation * workload.b * workload.d * per_request
-    found = StepTime(
+    seconds, peak = step.seconds or inf, device.peak_flops.get(workload.dtype)
+    return StepTime(
         step.seconds,
         step.low,
         step.high,
-        None,
+        flops / seconds / peak if peak else None,
         flops,
         step.source,
         step.accumulation,
-        *((cost.tier, cost.coverage, dict(cost.parts)) if cost is not None else ()),
-    )
-    if not step.seconds:
-        return found
-    peak = device.peak_flops.get(workload.dtype)
-    return replace(
-        found,
-        mfu=flops / step.seconds / peak if peak else None,
-        mbu=moved / step.seconds / device.memory.bandwidth_bytes_per_s,
-        tokens_per_s=None if tokens is None else tokens / step.seconds,
-        phase=workload.phase,
-        tier="extrapolated" if workload.serving else found.tier,
+        "extrapolated" if workload.serving else cost.tier if cost else "",
+        *((cost.coverage, dict(cost.parts)) if cost else (0.0, {})),
+        moved / seconds / device.memory.bandwidth_bytes_per_s,
+        None if tokens is None else tokens / seconds,
+        workload.phase,
     )
 
 

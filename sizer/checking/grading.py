@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from math import inf
 
-from shapes.cost.constants import gemm_constants
+from shapes.cost.constants import gemm_constants, least_certain
 from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError
@@ -230,9 +230,6 @@ def _on_device(subject: Subject, device: Device) -> Subject:
 #: A cost alone is a warning when fixing it saves at least this share of the step.
 NOTABLE_SHARE = 0.01
 
-#: Where a price comes from, the surest first.
-TIERS = ("measured", "fitted", "borrowed", "extrapolated")
-
 
 @frozen
 class Offer:
@@ -411,7 +408,7 @@ def _tier(by: Proposals, change: Change) -> str:
     of = [products, "fitted" if known else "extrapolated"]
     if by.step.cost is not None and not of_dimensions(change):
         of.append(by.step.cost.tier)
-    return max(of, key=TIERS.index)
+    return least_certain(of)
 
 
 def equal_work(subject: Subject, step: Step, changed: Subject, after: Step) -> float:
@@ -474,7 +471,7 @@ def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
         "suggestions": tuple(offer.priced for offer in offers),
         "step_seconds": saved_s,
         "within_error": best is not None and best.priced.within_error,
-        "tier": max((offer.tier for offer in offers), key=TIERS.index, default="") if saved_s else "",
+        "tier": least_certain(offer.tier for offer in offers) if saved_s and offers else "",
     }
 
 

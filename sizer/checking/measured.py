@@ -70,7 +70,7 @@ def _jobs_of(subjects: Iterable[Subject]) -> tuple[dict[Operator, Job], set[str]
     alone: set[str] = set()
     for subject in subjects:
         found, notes = jobs_of_subject(subject)
-        alone.update(note.split(":")[0].split(" (")[0] for note in notes)
+        alone.update(notes.values())
         for operator, job in found.items():
             # Equal priority: an operator and what would replace it are timed in the same rounds: drift cancels.
             place = places.setdefault((operator.name, operator.phase), len(places))
@@ -124,25 +124,26 @@ def measured_costs(
     return MeasuredCosts(known, executor.environment.source, notes)
 
 
-def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], Names]:
-    """(each operator's job, a line for every operator that cannot be timed alone and why)."""
+def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], dict[str, str]]:
+    """(each operator's job, a line for every operator that cannot be timed alone and why -> its name)."""
     jobs: dict[Operator, Job] = {}
-    notes: list[str] = []
+    notes: dict[str, str] = {}
     for operator in subject.operators:
+        name = operator.name
         if operator.kind == "collective":
-            notes.append(f"{operator.name}: communication needs several devices: not measured")
+            notes[f"{name}: communication needs several devices: not measured"] = name
         elif not isinstance(operator, Gemm | GroupedGemm | Attention | Elementwise):
-            notes.append(f"{operator.name}: {operator.kind.replace('_', ' ')} is priced, not timed")
+            notes[f"{name}: {operator.kind.replace('_', ' ')} is priced, not timed"] = name
         elif isinstance(operator, Elementwise):
             bound = elementwise_shape(operator, subject)
             if bound is None:
-                notes.append(f"{operator.name} ({operator.phase}): no kernel of its own here: not measured")
+                notes[f"{name} ({operator.phase}): no kernel of its own here: not measured"] = name
             else:
-                jobs[operator] = Job(bound, label=operator.name)
+                jobs[operator] = Job(bound, label=name)
         else:
             kernel = ATTENTION["names"].get(operator.kernel, operator.kernel) if isinstance(operator, Attention) else ""
-            jobs[operator] = Job(operator, kernel, label=operator.name)
-    return jobs, tuple(dict.fromkeys(notes))
+            jobs[operator] = Job(operator, kernel, label=name)
+    return jobs, notes
 
 
 def elementwise_shape(operator: Elementwise, subject: Subject) -> MemoryBound | None:

@@ -22,6 +22,7 @@ from sizer.rules.base import (
     NotApplicable,
     Suggestion,
     Suggestions,
+    larger_microbatch,
     largest_power_of_two,
     neighbours,
     rule,
@@ -251,15 +252,14 @@ def largest_microbatch(context: Context) -> Answer:
         return NotApplicable("no microbatch given (-b)")
     if workload.global_batch is None:
         return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
-    largest = context.largest_microbatch()
-    if largest < workload.b:
+    if context.largest_microbatch() < workload.b:
         return NotApplicable("the workload does not fit the device (SZ121)")
     share = workload.global_batch // workload.d
-    whole = max(divisors(share, min(largest, share)), default=0)
-    if whole <= workload.b:
-        return []
-    note = f"priced per token; the largest of a rank's {share} that fits"
-    return [Finding("b", workload.b, f"a microbatch of {workload.b} where {whole} fits", suggest("b", [whole], note))]
+    changes = larger_microbatch(context, share, f"priced per token; the largest of a rank's {share} that fits")
+    return [
+        Finding("b", workload.b, f"a microbatch of {workload.b} where {one.change['b']} fits", (one,))
+        for one in changes
+    ]
 
 
 GIB = 2**30

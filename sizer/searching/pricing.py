@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from shapes.columns import Table, rows_by
 from shapes.cost import Cost, Timing, seconds_of
-from shapes.cost.constants import TIERS
+from shapes.cost.constants import least_certain
 from shapes.device import Device
 from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Sizes, frozen
@@ -132,7 +132,7 @@ def as_run(space: Space, change: Sizes, device: Device) -> tuple[ModelShape, Wor
 
 def _candidate(space: Space, change: Sizes, model: ModelShape, workload: Workload, step: Step) -> TimedCandidate:
     scale = space.tokens / (workload.tokens * step.accumulation)
-    tier = max(step.tier, step.cost.tier, key=TIERS.index) if step.cost is not None else step.tier
+    tier = least_certain((step.tier, step.cost.tier)) if step.cost is not None else step.tier
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
     known = change, timing, round(step.flops * scale), model.layers, model.parameters, _structure(step)
     products = [(op.count * cost.seconds, cost.seconds < HOST_S) for op, cost in _products(step)]

@@ -20,14 +20,12 @@ from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Sizes, frozen
 from shapes.memory import memory
-from shapes.model.resize import dimensions
 from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.checks import check_subject
-from sizer.checking.grading import Objections, objections, worse
-from sizer.rules.base import Context
+from sizer.checking.grading import Objections, context_of, objections, worse
 from sizer.searching.pricing import (
     Change,
     Progress,
@@ -88,10 +86,10 @@ def listing(
     rest = sorted(others, key=order)
     if not space.ruled:
         return Listing(tuple(rest[:top]))
-    own = _objections(space, space.baseline, pricer)
-    passing, breaking = _judged(space, _distinct(rest), own, pricer, top)
-    worth = worth_it(breaking, passing)
     checked = read_subject(space.model, stack=stack)
+    own = _objections(checked, space, space.baseline, pricer)
+    passing, breaking = _judged(checked, space, _distinct(rest), own, pricer, top)
+    worth = worth_it(breaking, passing)
     before = _warned(checked, space, space.baseline, pricer)
     best = tuple(
         replace(
@@ -104,13 +102,13 @@ def listing(
         f"rules of check ({', '.join(one.breaks)}), and no better beyond the error than what keeps them"
         for one in breaking[len(worth) :]
     )
-    left = _objections(space, best[0].change, pricer) if best and not best[0].breaks else own
+    left = _objections(checked, space, best[0].change, pricer) if best and not best[0].breaks else own
     fixes = (code for (code, field), outright in own.items() if outright and (code, field) not in left)
     return Listing(best, tuple(dict.fromkeys(fixes)), excluded)
 
 
 def _judged(
-    space: Space, listed: Iterable[Ranked], own: Objections, pricer: Pricer, top: int
+    checked: Subject, space: Space, listed: Iterable[Ranked], own: Objections, pricer: Pricer, top: int
 ) -> tuple[list[Ranked], list[Ranked]]:
     """The first ``top`` that break no rule which the baseline keeps, and those before them that do."""
     passing: list[Ranked] = []
@@ -118,7 +116,7 @@ def _judged(
     for one in islice(listed, LOOKED_AT):
         # What the baseline breaks in a dimension that is searched is no excuse.
         kept = {key: outright for key, outright in own.items() if key[1] not in one.change}
-        breaks = worse(_objections(space, one.change, pricer), kept)
+        breaks = worse(_objections(checked, space, one.change, pricer), kept)
         (breaking if breaks else passing).append(replace(one, breaks=breaks))
         if len(passing) == top:
             break
@@ -164,13 +162,10 @@ def _warned(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -> fr
     return frozenset(code for one in findings if one.severity != "info" for code in one.codes)
 
 
-def _objections(space: Space, change: Sizes, pricer: Pricer) -> Objections:
-    """What the rules on shapes have against a candidate."""
-    model, workload = rebuilt(space, change)
-    step = pricer.step(operators(model, workload))
-    return objections(
-        Context(model, workload, pricer.device, step.operators, step.costs, dimensions(model), frozenset())
-    )
+def _objections(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -> Objections:
+    """What the rules on shapes have against a candidate as its file's ``subject``."""
+    changed = resized_subject(subject, *rebuilt(space, change))
+    return objections(context_of(changed, pricer.device, pricer.step(changed.operators)))
 
 
 #: Of a shortlist so many are tried in layouts: half a minute of DeepSeek-V3's.
