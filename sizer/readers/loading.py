@@ -208,7 +208,16 @@ def _plain(found: re.Match[str]) -> str:
     if found["key"]:
         return f'"{found["key"]}"'
     said = found["text"]
-    return re.sub(r"[^\n]", " ", found[0]) if said is None else said if said[0] == '"' else json.dumps(said[1:-1])
+    return _blank(found[0]) if said is None else said if said[0] == '"' else json.dumps(said[1:-1])
+
+
+def without_comments(text: str) -> str:
+    """JSON5 without its comments; lines and columns stay."""
+    return _EXTRA.sub(lambda found: found[0] if found.lastgroup else _blank(found[0]), text)
+
+
+def _blank(text: str) -> str:
+    return re.sub(r"[^\n]", " ", text)
 
 
 def _parse_json(text: str, where: str) -> object:

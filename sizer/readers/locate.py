@@ -8,11 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from shapes.frozen import frozen
+from sizer.readers.loading import MAX_TEXT, without_comments
 
 #: Where something begins and ends, in characters.
 Span = tuple[int, int]
-#: One token of JSON: a string, a bracket or sign, or a number or word.
-_JSON = re.compile(r'"(?:[^"\\]|\\.)*"|[{}\[\]:,]|[^\s{}\[\]:,"]+', re.DOTALL)
 #: A script's option or a Python name.
 _WORD = re.compile(r"(?<![\w-])(?:--)?([A-Za-z_][\w-]*)")
 _TOML_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]")
@@ -79,9 +78,8 @@ def _keys(text: str, path: str) -> Iterator[Entry] | None:
     """Every key in order; None where the format has none (scripts)."""
     if path.endswith((".toml", ".py")):
         return _assigned_keys(text)
-    if text.lstrip()[:1] == "{":
-        return _json_keys(text)
-    return _yaml_keys(text) if path.endswith((".yaml", ".yml")) else None
+    known = text.lstrip()[:1] == "{" or path.endswith((".yaml", ".yml"))
+    return _node_keys(_node_of(text), "", set()) if known else None
 
 
 def place(text: str, start: int, end: int) -> Place:
@@ -90,39 +88,16 @@ def place(text: str, start: int, end: int) -> Place:
     return Place(text.count("\n", 0, start) + 1, start - before + 1, end - before + 1)
 
 
-def _json_keys(text: str) -> Iterator[Entry]:
-    """Every object's keys, in order."""
-    path: list[str] = []  # the key that each open object is at
-    opened: list[str] = []
-    previous: re.Match[str] | None = None
-    begun: tuple[str, Span] | None = None  # a key whose value is next
-    for token in _JSON.finditer(text):
-        sign = token.group()
-        if begun is not None:
-            yield Entry(*begun, None if sign in "{}[]:," else token.span())
-            begun = None
-        if sign in "{[":
-            opened.append(sign)
-            path.append("")
-        elif sign in "}]" and opened:
-            opened.pop()
-            path.pop()
-        elif sign == ":" and previous is not None and opened and opened[-1] == "{":
-            path[-1] = previous.group()[1:-1]
-            begun = ".".join(filter(None, path)), previous.span()
-        previous = token
-    if begun is not None:
-        yield Entry(*begun, None)
-
-
-def _yaml_keys(text: str) -> Iterator[Entry]:
+def _node_of(text: str) -> Any:
+    """The node of YAML, or of JSON, which is YAML but for tabs and JSON5's comments; None where it is neither."""
     import yaml
 
+    if text.lstrip()[:1] == "{":
+        text = without_comments(text.replace("\t", " "))
     try:
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        return yaml.compose(text, Loader=yaml.SafeLoader) if len(text) <= MAX_TEXT else None
     except (yaml.YAMLError, RecursionError):
-        return iter(())
-    return _node_keys(root, "", set())
+        return None
 
 
 def _node_keys(node: Any, path: str, met: set[int]) -> Iterator[Entry]:
