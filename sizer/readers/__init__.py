@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import os
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from importlib import import_module
@@ -17,11 +15,11 @@ from shapes.frozen import Named, Names
 from shapes.model import ModelShape
 from shapes.program import added
 from sizer.readers.loading import (
-    SUFFIXES,
     Tree,
     beside,
     check_size,
     find_config,
+    is_name,
     is_weights,
     load_text,
     parse_mapping,
@@ -70,8 +68,6 @@ READERS = MODULES + LAYOUTS
 
 #: Keys of files that say which containers run.
 _MANIFEST = {"apiVersion", "services", "servingEngineSpec"}
-#: What models are called: at most an organisation and a name.
-_NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
 
 
 def read_config(
@@ -147,13 +143,6 @@ def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]
     return _parse(load_text(path), str(path), config_format, asked), str(path), ()
 
 
-def is_name(source: object) -> bool:
-    """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
-    text = str(source)
-    named = isinstance(source, (str, Path)) and _NAME.fullmatch(text) and not text.endswith(SUFFIXES)
-    return bool(named) and not is_weights(Path(text)) and not os.path.exists(text)
-
-
 def _parse(text: str, where: str, config_format: str | None, asked: Source) -> Config:
     """JSON or YAML with what it builds on; a nanoGPT Python file; a Megatron launch script."""
     check_size(text, where)
@@ -204,7 +193,7 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
         given, own = settings, config.get("_variables", frozenset())
         config = with_settings(config, {key: value for key, value in given.items() if at(config, key) is not None})
         rest = {key: value for key, value in given.items() if key not in own and at(config, key) is None}
-        return read_recipe(chosen, config, where, lambda name: read_config(name, settings=rest), is_name)
+        return read_recipe(chosen, config, where, lambda name: read_config(name, settings=rest))
     reader = _reader(chosen)
     normalised = getattr(reader, "normalised", dict)
     keys = with_settings(normalised(config), settings, normalised)

@@ -127,9 +127,9 @@ def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
     return windows
 
 
-def said(fields: Fields, trait: Any) -> Any:
-    """A trait, worked out where it is a function of the fields."""
-    return trait(fields) if callable(trait) else trait
+def said(of: Any, trait: Any) -> Any:
+    """A trait, worked out where it is a function of the fields, or a layer's where it is one of layers."""
+    return trait(of) if callable(trait) else trait
 
 
 def told(fields: Fields, traits: Values) -> Values:
@@ -197,7 +197,7 @@ def mlp(width: Any = lambda fields: fields.integer("intermediate_size"), **trait
 
 def experts(
     *,
-    sparse: Any = None,
+    sparse: Any = True,
     dense: Values | None = None,
     width: Any = lambda fields: fields.integer("moe_intermediate_size"),
     shared: Any = 0,
@@ -205,7 +205,7 @@ def experts(
     router_scalars: Any = False,
     **traits: Any,
 ) -> MlpPart:
-    """Experts of ``width`` in the layers that ``sparse`` says (fields -> layer -> whether, or a list; None: in all),
+    """Experts of ``width`` in the layers that ``sparse`` says (of all, in a list, or fields -> layer -> whether),
 
     elsewhere an MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or
     ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert and its matrix.
@@ -213,23 +213,23 @@ def experts(
     """
 
     def part(fields: Fields) -> Dense:
-        where, plain = sparse(fields) if sparse else lambda _: True, dense or {}
-        has = where if isinstance(where, list) else [where(layer) for layer in range(layer_count(fields))]
+        where, plain = said(fields, sparse), dense or {}
+        has = where if isinstance(where, list) else [said(layer, where) for layer in range(layer_count(fields))]
         other = None if all(has) else mlp(**plain)(fields)
         if other is None:
             fields.ignore("intermediate_size")  # of dense layers, of which there are none
         elif not any(has):
             fields.ignore(*EXPERTS, *TOP_K, "moe_intermediate_size", "n_shared_experts")
             return other
-        said = told(fields, {"width": width, **traits})
+        own = told(fields, {"width": width, **traits})
         always = told(fields, {"shared": shared, "number": shared_number, "scalars": router_scalars})
-        if together := always["shared"] or always["number"] * said["width"]:
-            said["shared"] = MlpShape(**{**told(fields, plain), "width": together})
+        if together := always["shared"] or always["number"] * own["width"]:
+            own["shared"] = MlpShape(**{**told(fields, plain), "width": together})
         if always["scalars"]:
-            said["router_parameters"] = fields.integer(*EXPERTS)
-        number = said.pop("experts", None) or fields.integer(*EXPERTS)
-        said["groups"] = tuple(fields.count(one) or 1 for one in ("n_group", "topk_group"))
-        moe = MoeShape(number, said.pop("top_k", None) or fields.top_k(number, *TOP_K), **said)
+            own["router_parameters"] = fields.integer(*EXPERTS)
+        number = own.pop("experts", None) or fields.integer(*EXPERTS)
+        own["groups"] = tuple(fields.count(one) or 1 for one in ("n_group", "topk_group"))
+        moe = MoeShape(number, own.pop("top_k", None) or fields.top_k(number, *TOP_K), **own)
         return lambda layer: moe if has[layer] or other is None else other(layer)
 
     return part
@@ -274,7 +274,7 @@ def stack(
     layer_extra: Any = (),
     augment: Any = None,
     mixer: Any = None,
-    kinds: Any = None,
+    kinds: Any = "attention",
     alone: bool = False,
     sparse_before: Any = (),
     sparse_extra: Any = (),
@@ -284,14 +284,15 @@ def stack(
 
     ``sparse_extra``: of each with experts.
 
-    ``kinds``: fields -> a word a layer: "attention", "recurrent" (a ``mixer`` in its place), "both"; where each is
-    ``alone`` (no MLP behind it) also "mlp", "moe". ``traits`` are further fields of Stack.
+    ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer`` in its place),
+    "both"; where each is ``alone`` (no MLP behind it) also "mlp", "moe". ``traits`` are further fields of Stack.
     """
     common = {"norms": norms, "norm_weights": norm_weights, "parallel": parallel, "dropout": dropout}
     common["streams"], common["augment"] = streams, augment
     common["before"], common["extra"] = layer_before, _vectors(fields, layer_extra)
     common, traits = told(fields, common), told(fields, traits)
-    words = kinds(fields) if kinds else ["attention"] * layer_count(fields)
+    words = said(fields, kinds)
+    words = [words] * layer_count(fields) if isinstance(words, str) else words
     having = (
         (attention, {"attention", "both"}),
         (mlp, {"mlp", "moe"} if alone else {*words}),

@@ -62,10 +62,6 @@ def late_windows(fields: Fields) -> Window:
     return sliding_where(fields, lambda layer: layer >= first)
 
 
-def listed_windows(fields: Fields) -> Window:
-    return sliding_where(fields, lambda layer: False)
-
-
 def gpt_neo_windows(fields: Fields) -> Window:
     """``attention_types``: [[["global", "local"], 12]], the kinds of layers and how often they come."""
     window, types = fields.count("window_size"), fields.raw("attention_types")
@@ -77,10 +73,6 @@ def gpt_neo_windows(fields: Fields) -> Window:
         len(kinds) != layer_count(fields), f"expected the kinds of {layer_count(fields)} layers", "attention_types"
     )
     return lambda layer: window if kinds[layer] == "local" else None
-
-
-def laguna_gate(fields: Fields) -> str:
-    return "heads" if fields.raw("gating") in (True, "per-head") else "apart"
 
 
 def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[int], dict[str, int]]:
@@ -100,10 +92,6 @@ def gemma_windows(fields: Fields) -> Window:
     last = layer_count(fields) - 1
     seen = sliding_where(fields, lambda layer: (layer + 1) % 6 != 0)
     return lambda layer: None if layer == last else seen(layer)
-
-
-def gemma_causal(fields: Fields) -> bool:
-    return fields.raw("use_bidirectional_attention", default=None) not in (True, "all")
 
 
 def borrowing(fields: Fields) -> Callable[[int], dict[str, str]]:
@@ -492,10 +480,6 @@ def by_list(fields: Fields, key: str = "", otherwise: bool = False) -> list[str]
     return _layer_kinds(fields, lambda layer: layer in whole)
 
 
-def both_kinds(fields: Fields) -> list[str]:
-    return ["both"] * layer_count(fields)
-
-
 def inner_width(fields: Fields, expand: str) -> int:
     return int(fields.number(expand, default=2.0) * hidden_size(fields))
 
@@ -527,16 +511,6 @@ def listed_parts(fields: Fields) -> list[str]:
 
 def parts_with_experts(fields: Fields) -> list[bool]:
     return [kind == "moe" for kind in listed_parts(fields)]
-
-
-def granite_rotary(fields: Fields) -> float:
-    return float(fields.text("position_embedding_type") == "rope")
-
-
-def wherever(fields: Fields, key: str) -> Chosen:
-    """In all layers or in none."""
-    on = fields.raw(key, default=0) not in (0, None)
-    return lambda _: on
 
 
 def olmo_rotary(fields: Fields) -> float:

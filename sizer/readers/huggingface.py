@@ -62,6 +62,10 @@ def _call(call: str, **given: Any) -> Any:
     return lambda fields: _function(call)(fields, **told(fields, traits))
 
 
+def _among(key: str, among: list[Any], then: Any = True, otherwise: Any = False) -> Callable[[Fields], Any]:
+    return lambda fields: then if fields.raw(key, default=None) in among else otherwise
+
+
 def _total(total: list[list[str | int]]) -> Callable[[Fields], int]:
     """Each term's factors are numbers, dimensions or keys."""
 
@@ -74,6 +78,7 @@ def _total(total: list[list[str | int]]) -> Callable[[Fields], int]:
 #: How a trait is read -> the function of a file's fields that its table's entries make.
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "flag": _either,
+    "key": _among,
     "total": _total,
     "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
     "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),

@@ -40,6 +40,8 @@ _EXTRA = re.compile(
 MAX_DEPTH = 100
 
 
+#: What models are called: at most an organisation and a name.
+_NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
 #: What a directory's configuration is called, most telling first; without one, weights whose headers are read.
 CONFIG_NAMES = ("config.json", "params.json", "model_config.yaml", "args.json", "adapter_config.json")
 WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
@@ -48,6 +50,13 @@ WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 def is_weights(path: Path) -> bool:
     """Whether it is a file of weights, or the list of such files."""
     return path.suffix in (".gguf", ".safetensors") or path.name.endswith(".safetensors.index.json")
+
+
+def is_name(source: object) -> bool:
+    """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
+    text = str(source)
+    named = isinstance(source, (str, Path)) and _NAME.fullmatch(text) and not text.endswith(SUFFIXES)
+    return bool(named) and not is_weights(Path(text)) and not os.path.exists(text)
 
 
 def find_config(path: Path) -> Path:
@@ -251,19 +260,11 @@ def parse_yaml(text: str, where: str) -> object:
     return yaml_values.parse_yaml(text, where, MAX_DEPTH)
 
 
-def check_depth(value: object, where: str) -> None:
+def check_depth(value: object, where: str, levels: int = MAX_DEPTH) -> None:
     """InputError for what the code that walks configurations could not: it recurses."""
-    level = [value]
-    for _ in range(MAX_DEPTH + 1):
-        level = [
-            item
-            for one in level
-            if isinstance(one, list | dict)
-            for item in (one.values() if isinstance(one, dict) else one)
-        ]
-        if not level:
-            return
-    raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where)
+    refuse(levels < 0, f"expected at most {MAX_DEPTH} levels of nesting", where=where)
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        check_depth(one, where, levels - 1)
 
 
 def _kind(value: object) -> str:

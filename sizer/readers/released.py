@@ -14,7 +14,7 @@ from shapes.errors import InputError, refuse, shorten
 from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import expressed, flat, with_settings_of
-from sizer.readers.loading import beside, load_text, parse_mapping
+from sizer.readers.loading import beside, is_name, load_text, parse_mapping
 from sizer.readers.reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Unread, at, stated, table
 from sizer.readers.shell import unknown_in
 
@@ -100,7 +100,6 @@ def read_recipe(
     config: Config,
     where: str,
     read: Callable[[str], Reading],
-    is_name: Callable[[str], bool],
 ) -> Reading:
     """The model that a recipe names, ``read`` by its name, with the workload of the keys that ``row`` lists.
 
@@ -110,7 +109,7 @@ def read_recipe(
     name = at(config, key)
     refuse(not isinstance(name, str), "expected a model's name", key, name, where=where)
     try:
-        called, notes = (name, ()) if is_name(name) else _folder(name, is_name)
+        called, notes = (name, ()) if is_name(name) else _folder(name)
         reading = read(called)
     except InputError as error:
         shown = shorten(name.replace("\0", ""))
@@ -157,7 +156,7 @@ def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: s
         )
 
 
-def _folder(path: str, is_name: Callable[[str], bool]) -> tuple[str, Names]:
+def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     name = path.rstrip("/").rpartition("/")[2]
     said = unknown_in(name)

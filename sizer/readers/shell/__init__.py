@@ -73,10 +73,10 @@ class _Follower:
         self.live = True
 
     def all(self) -> None:
-        """Follow the tokens to the end; ``calls`` counts those inside one another."""
+        """Follow the tokens to the end; ``calls`` counts those inside one another, of which the innermost are not."""
         self.script.calls += 1
         try:
-            while self._more:
+            while self._more and self.script.calls <= MAX_CALLS:
                 self._list()
                 self.at += self._more  # a stray closing word
         finally:
@@ -169,7 +169,7 @@ class _Follower:
 
     def _heredoc(self, token: Token) -> None:
         """A script written by the script (``sbatch <<EOF``): followed when it states options of its own."""
-        if not self.live or "--" not in str(token.value) or self.script.calls > MAX_CALLS:
+        if not self.live or "--" not in str(token.value):
             return
         try:
             tokens = Scanner(str(token.value), self.script.where, line=token.line).tokens()
@@ -328,14 +328,14 @@ class _Follower:
         if name in _SUCCEEDING or name == "false":
             return name != "false"
         if name in ("source", ".") and arguments:
-            text = self.script.opened(arguments[0]) if self.script.calls <= MAX_CALLS else None
+            text = self.script.opened(arguments[0])
             if text is None:
                 self.script.sourced.append(arguments[0])
             else:
                 _Follower(Scanner(text, self.script.where).tokens(), self.script).all()
         elif name == "printf" and arguments[:1] == ["-v"] and len(arguments) == 4:
             self.variables.assign(arguments[1], re.sub("%[sd]", lambda _: arguments[3], arguments[2]))
-        elif name in self.script.functions and self.script.calls <= MAX_CALLS:
+        elif name in self.script.functions:
             self._call(name, arguments)
         else:
             self.script.commands.append(tuple(words))
