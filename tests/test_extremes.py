@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.measure.store import Store
-from shapes.memory import divisors, memory, moments
+from shapes.memory import divisors, memory
+from shapes.memory.modules import Forward
+from shapes.memory.tape import Tape
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators import operators
 from shapes.workload import Workload
@@ -47,13 +49,13 @@ def test_the_fullest_moment_is_that_of_the_layers_in_their_order(
 ) -> None:
     workload = Workload(b=2, s=32, checkpointing=checkpointing)  # type: ignore[arg-type]
     made: list[Block] = []
-    tape = moments.layer_tape
+    tape = Forward.layer_tape
 
-    def counted(block: Block, *rest: object) -> object:
+    def counted(run: Forward, block: Block, hidden: int) -> Tape:
         made.append(block)
-        return tape(block, *rest)  # type: ignore[arg-type]
+        return tape(run, block, hidden)
 
-    monkeypatch.setattr(moments, "layer_tape", counted)
+    monkeypatch.setattr(Forward, "layer_tape", counted)
     peaks = [memory(alternating(pairs), workload).total_bytes for pairs in (1000, 2000, 3000, 5000)]
     assert len(made) == 8  # two kinds a model, however many layers
     assert peaks[2] - peaks[1] == peaks[1] - peaks[0]

@@ -24,7 +24,6 @@ from shapes.memory import (
     smallest_tp,
     weight_bytes,
 )
-from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
 from shapes.memory.tape import Tape
 from shapes.model import (
@@ -73,8 +72,8 @@ def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = Fals
     workload = replace(workload, checkpointing="selective" if selective else "none")
     rows = workload.tokens
     whole = rows // workload.t if workload.sequence_parallel else rows
-    sizes = Step(model, workload, Recipe(implementation="megatron")).sizes(workload.s)
-    tape = layer_tape(model.main.blocks[0], model.hidden, sizes)
+    run = Step(model, workload, Recipe(implementation="megatron")).forward(workload.s)
+    tape = run.layer_tape(model.main.blocks[0], model.hidden)
     return tape.saved_bytes(selective=selective) - 2 * (2 * 2 * whole)
 
 

@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from shapes.memory import Memory, memory, memory_of_parameters
-from shapes.memory.modules import layer_tape
 from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
 from shapes.memory.tape import Tape, declared, line_of, listing
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, parameter_count
@@ -34,7 +33,7 @@ def test_megatron_weights_what_activations_make_and_keeps_no_experts_outputs() -
     block = Block(AttentionShape(8, 8, 32), MoeShape(8, 2, 512, latent=96), count=2)
     model, routed = ModelShape("qwen3_moe", (Stack("decoder", 256, (block,)),), vocab=1000), 2 * 512 * 96 * 2
     kept = {
-        name: list(layer_tape(block, 256, step.sizes(512)).saved().values()).count(routed)
+        name: list(step.forward(512).layer_tape(block, 256).saved().values()).count(routed)
         for name in ("huggingface", "megatron")
         for step in [Step(model, Workload(b=1, s=512), Recipe(implementation=name))]  # type: ignore[arg-type]
     }
@@ -160,7 +159,7 @@ def test_a_layers_backward_finds_what_the_layers_before_it_saved() -> None:
     model, w = llama(4), Workload(b=2, s=512)
     step = Step(model, w)
     hidden = 2 * 512 * 256 * 2
-    tape = layer_tape(model.main.blocks[0], 256, step.sizes(512))
+    tape = step.forward(512).layer_tape(model.main.blocks[0], 256)
     (backward,) = moments_of(step, STAY, "backward of a layer")
     rotary = 2 * 512 * 32 * 2
     # The last layer's, which comes first: its own and three more layers' tensors.
@@ -237,7 +236,7 @@ def test_masks_that_nothing_saves_are_there_in_the_forward_alone() -> None:
     block = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=2)
     model = ModelShape("llama", (Stack("decoder", 256, (block,)),), vocab=1000)
     step = Step(model, Workload(b=2, s=256, attention="eager"))
-    tape = layer_tape(block, 256, step.sizes(256))
+    tape = step.forward(256).layer_tape(block, 256)
     (end,) = moments_of(step, STAY, "end of the forward")
     assert end.bytes == 2 * tape.saved_bytes()
     (forward,) = moments_of(step, STAY, "forward of a layer")
@@ -258,7 +257,7 @@ def test_masks_that_an_operator_saves_are_there_to_the_backward(kind: str, atten
     model = ModelShape(kind, (Stack("decoder", 256, (block,)),), vocab=1000)
     step = Step(model, Workload(b=2, s=256, attention=attention))  # type: ignore[arg-type]
     (end,) = moments_of(step, STAY, "end of the forward")
-    assert end.bytes - 2 * layer_tape(block, 256, step.sizes(256)).saved_bytes() == saved
+    assert end.bytes - 2 * step.forward(256).layer_tape(block, 256).saved_bytes() == saved
 
 
 def test_a_layer_that_returns_its_probabilities_leaves_them_to_the_next_ones_forward() -> None:
@@ -295,7 +294,7 @@ def test_a_checkpointed_layer_is_as_full_as_its_forward_run_again_or_its_backwar
         model, rotary = ModelShape("falcon", (Stack("decoder", 256, (block,)),), vocab=1000), 0
         step = Step(model, Workload(b=2, s=512, checkpointing="full", attention="eager"))
         masks = 2 * 8 * 512 * 512 * 2  # a bias of every head's own
-    tape, hidden = layer_tape(model.main.blocks[0], 256, step.sizes(512)), 2 * 512 * 256 * 2
+    tape, hidden = step.forward(512).layer_tape(model.main.blocks[0], 256), 2 * 512 * 256 * 2
     (moment,) = moments_of(step, STAY, "backward of a layer, its forward run again")
     # Its input stays for it, whether or not its nodes save it: llama's norm saves its fp32 copy, falcon's the input.
     backward = tape.backward_peak_bytes(hidden) + (hidden if fuller == "backward" else 0)

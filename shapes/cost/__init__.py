@@ -18,13 +18,13 @@ from shapes.cost.constants import (
     IN_CELL,
     LARGE,
     MISALIGNED_AS,
+    WEIGHTS_ALONE,
     Expected,
     Origin,
     expected,
     gemm_constants,
     least_certain,
     published_error,
-    weight_only,
 )
 from shapes.cost.corrections import CLASSES, OPERANDS, Integers, operand_classes
 from shapes.cost.fused_attention import (
@@ -219,7 +219,7 @@ def _products(products: Sequence[Product], by: ProductKernels, device: Device) -
     source, regimes = origin.source(device), _regimes(sizes, by)
     judged = {regime: expected(device, origin, regime, by.dtype) for regime in dict.fromkeys(regimes)}
     if by.weights is not None and by.recipe is None:
-        judged = {regime: weight_only(one) for regime, one in judged.items()}
+        judged = {regime: one.beside(WEIGHTS_ALONE) for regime, one in judged.items()}
     slots = times.tiles * np.array(constants.tiles).prod(axis=1)[times.tile]
     columns = (
         times.seconds,

@@ -484,28 +484,41 @@ class Expected:
     p95: float
     tier: str
 
+    @classmethod
+    def of(cls, error: float, tier: str) -> Expected:
+        """Of a mean error whose percentile nobody judged."""
+        return cls(error, P95_OVER_MEAN * error, tier)
+
+    @classmethod
+    def said(cls, errors: Named, key: str, tier: str) -> Expected:
+        """What a table of errors says under ``key``."""
+        usual = cls.of(float(errors[key]), tier)
+        return replace(usual, p95=float(errors.get(f"{key}_p95", usual.p95)))
+
+    def beside(self, other: Expected) -> Expected:
+        """Of a price that two independent errors enter."""
+        errors = hypot(self.error, other.error), hypot(self.p95, other.p95)
+        return Expected(*errors, least_certain((self.tier, other.tier)))
+
 
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:
     """What a prediction in ``regime`` may be off by; the device's own held-out figures where it has them."""
     if regime.startswith(f"{GROUPED}, "):
-        return _both(*(expected(device, origin, one, dtype) for one in regime.split(", ", 1)))
+        rest = expected(device, origin, regime.removeprefix(f"{GROUPED}, "), dtype)
+        return expected(device, origin, GROUPED, dtype).beside(rest)
     if regime.startswith(MISALIGNED_AS):
-        return _both(expected(device, origin, "large", dtype), _misaligned(device, regime, dtype))
+        return expected(device, origin, "large", dtype).beside(_misaligned(device, regime, dtype))
     tier = _tier(device, origin, regime)
     for errors in (device.errors.get(origin.table, {}), device.errors) if origin.own_dtype else ():
         if regime in errors:
-            error = float(errors[regime])
-            return Expected(error, float(errors.get(f"{regime}_p95", P95_OVER_MEAN * error)), tier)
+            return Expected.said(errors, regime, tier)
     errors = (device if origin.own_device else load_device(origin.device)).errors
     error = float(errors.get(origin.table, {}).get(regime) or errors.get(regime, 0.5))
-    error = hypot(error, *_borrowed(origin))
-    return Expected(error, P95_OVER_MEAN * error, tier)
+    return Expected.of(hypot(error, *_borrowed(origin)), tier)
 
 
-def weight_only(judged: Expected) -> Expected:
-    """Of products whose weights alone are quantised: bytes are exact, arithmetic is priced as other kernels' is."""
-    error = hypot(judged.error, OTHER_DTYPE)
-    return Expected(error, max(judged.p95, P95_OVER_MEAN * error), least_certain((judged.tier, "borrowed")))
+#: Added where weights alone are quantised: bytes are exact, arithmetic is priced as other kernels' is.
+WEIGHTS_ALONE = Expected.of(OTHER_DTYPE, "borrowed")
 
 
 def _borrowed(origin: Origin) -> tuple[float, float]:
@@ -518,19 +531,14 @@ def _borrowed(origin: Origin) -> tuple[float, float]:
     return dtype, SAME_ARCHITECTURE if origin.same_architecture else SAME_VENDOR
 
 
-def _both(one: Expected, other: Expected) -> Expected:
-    """Of a price that two independent errors enter."""
-    return Expected(hypot(one.error, other.error), hypot(one.p95, other.p95), least_certain((one.tier, other.tier)))
-
-
 def _misaligned(device: Device, regime: str, dtype: str) -> Expected:
     """What the kernels of misaligned products add."""
     kernels, at = alignment_constants(device, dtype), CLASSES.index(regime.removeprefix(MISALIGNED_AS))
     # Sweeps are of 16-bit elements.
     known = kernels.tier if BYTES[dtype] == 2 else "extrapolated"
-    judged = (kernels.error[at], kernels.error_p95[at]) if known == "published" else (0.0, 0.0)
-    mean = judged[0] or MISALIGNED[known]
-    return Expected(mean, judged[1] or P95_OVER_MEAN * mean, known)
+    if known == "published" and (mean := kernels.error[at]):
+        return Expected(mean, kernels.error_p95[at], known)
+    return Expected.of(MISALIGNED[known], known)
 
 
 def least_certain(tiers: Iterable[str]) -> str:
@@ -613,6 +621,6 @@ def published_error(origin: Origin) -> Expected:
     form = origin.table.removesuffix(_GUESSED)
     own, guessed = _tables()[form][origin.device], form != origin.table
     borrowed = 0.0 if origin.own_device else ALIKE if origin.same_architecture else OTHER
-    more = hypot(borrowed, UNJUDGED if guessed else 0.0)
     tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
-    return Expected(hypot(own["error"], more), hypot(own["error_p95"], 2 * more), "extrapolated" if guessed else tier)
+    more = Expected.of(hypot(borrowed, UNJUDGED * guessed), "extrapolated" if guessed else tier)
+    return Expected.said(own, "error", tier).beside(more)

@@ -29,11 +29,9 @@ import numpy as np
 from shapes.cost.constants import (
     OTHER_DTYPE,
     OTHER_VENDOR,
-    P95_OVER_MEAN,
     Expected,
     achievable,
     clock_share,
-    least_certain,
     relative,
 )
 from shapes.cost.corrections import Array
@@ -180,10 +178,8 @@ def _judged(table: Named, phase: str, tier: str, extra: float) -> Expected:
     """The phase's error (the forward's where it has none), ``extra`` being added where constants are borrowed."""
     errors = table["error"]
     known = phase if phase in errors else "forward"
-    mean = float(errors[known])
-    p95 = float(errors.get(f"{known}_p95", P95_OVER_MEAN * mean))
-    tiers = (tier, table.get("tiers", {}).get(phase, tier))
-    return Expected(hypot(mean, extra), hypot(p95, P95_OVER_MEAN * extra), least_certain(tiers))
+    own = Expected.said(errors, known, table.get("tiers", {}).get(phase, tier))
+    return own.beside(Expected.of(extra, tier))
 
 
 def _priced_as(kernel: str, device: Device) -> str:

@@ -11,7 +11,7 @@ from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError, one_of
 from shapes.frozen import Named, Names, Numbers, Sizes, frozen, replace
-from shapes.memory.modules import buffer_bytes, layer_tape
+from shapes.memory.modules import buffer_bytes
 from shapes.memory.moments import Component, Gradients, Recipe, Step, communication, microbatches_of, training
 from shapes.model import (
     Block,
@@ -200,13 +200,13 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     yield Component("kv_cache", sum(held for held, _ in cached), what)
     plain = Step(model, workload, Recipe(implementation=step.recipe.implementation))
     layers = [
-        (stack.hidden, block, plain.sizes(sequence_length(model, stack, workload))) for stack, block in step.blocks
+        (stack.hidden, block, plain.forward(sequence_length(model, stack, workload))) for stack, block in step.blocks
     ] + [
-        (tower.stack.hidden, block, replace(plain, workload=own).sizes(patches))
+        (tower.stack.hidden, block, replace(plain, workload=own).forward(patches))
         for tower, own, patches, _ in image_workloads(model, workload)
         for block in tower.stack.kinds
     ]
-    forward = max(layer_tape(block, hidden, sizes).forward_peak_bytes() for hidden, block, sizes in layers)
+    forward = max(run.layer_tape(block, hidden).forward_peak_bytes() for hidden, block, run in layers)
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
     positions = workload.b * (workload.s if workload.decode else 1)
     rows = positions * -(-model.vocab // workload.t) if model.head else 0

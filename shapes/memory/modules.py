@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
 from functools import cache, partial
 
-from shapes.frozen import frozen, replace
 from shapes.memory.tape import Runs, Tape, Tensor, declared, play
 from shapes.model import (
     AttentionShape,
@@ -70,13 +70,14 @@ def alibi_in_fp32(style: Style, attention: Attention) -> bool:
     return "joint-dropout" in style and not attention.rotary_dim
 
 
-@frozen
-class Sizes:
-    """One device's sizes: ``rows`` of tokens, ``whole`` of them where tensor parallelism leaves tensors whole.
+@dataclass
+class Forward:
+    """One device's modules as they run forward onto a tape: ``rows`` of tokens, ``whole`` of them where tensor
 
-    ``s``: tokens of a sequence. ``element``: bytes of an activation; ``mask``: of a dropout mask's element; ``stored``:
-    of a saved input of a matrix product (1 where an fp8 recipe saves the quantised one); ``adapter``: of an adapter's
-    weight; ``product``: of what a matrix product reads and writes (autocast's, where hidden states are wider).
+    parallelism leaves tensors whole. ``s``: tokens of a sequence. ``element``: bytes of an activation; ``mask``: of a
+    dropout mask's element; ``stored``: of a saved input of a matrix product (1 where an fp8 recipe saves the quantised
+    one); ``adapter``: of an adapter's weight; ``product``: of what a matrix product reads and writes (autocast's, where
+    hidden states are wider). ``mixture``: whether the layer has one.
     """
 
     style: Style
@@ -87,61 +88,46 @@ class Sizes:
     element: int
     mask: int
     stored: float
-    loss: Loss | None = None
-    adapter: int = 4
-    product: int = 2
+    loss: Loss | None
+    adapter: int
+    product: int
+    mixture: bool = False
+    tape: Tape = field(default_factory=Tape)
 
-
-def layer_tape(block: Block, hidden: int, sizes: Sizes) -> Tape:
-    """One layer of ``block`` on one device."""
-    whole = sizes.workload.saving.everything
-    run = _Forward(sizes, Tape(recomputing=whole, dropping=whole), mixture=isinstance(block.mlp, MoeShape))
-    streams = block.streams.number if block.streams else 1
-    x = run.tape.tensor(sizes.whole * hidden * sizes.element * streams)
-    (run.parallel_layer if block.parallel else run.layer)(block, hidden, x)
-    return run.tape
-
-
-def tail_tape(model: ModelShape, sizes: Sizes, *, loss: bool) -> Tape:
-    """Final norm, LM-head and, when training, the cross-entropy over fp32 logits."""
-    run = _Forward(sizes, Tape())
-    streams = model.main.streams
-    x = run.tape.tensor(sizes.whole * model.hidden * sizes.element * model.main.residuals)
-    if streams:
-        x = run.collapsed(streams, streams.head(model.hidden), x)
-    if model.main.final_norm or "wide-layer" in sizes.style:  # olmo's norms have no weights
-        x = run.norm(x, sizes.whole * model.hidden)
-    for linear in model.before_head:
-        x = run.linear(linear, x)
-    for _ in range(model.heads * (model.head_passes if loss else 1)):
-        if model.head_linear is not None:
-            run.head(model.head_linear, x, loss=loss)
-    return run.tape
-
-
-class _Forward:
-    """Modules of one device as they run forward onto a tape."""
-
-    def __init__(self, sizes: Sizes, tape: Tape, *, mixture: bool = False) -> None:
-        self.sizes, self.tape, self.workload, self.t = sizes, tape, sizes.workload, sizes.workload.t
-        self.mixture = mixture
-        self.megatron = "megatron" in sizes.style
-        workload = sizes.workload
+    def __post_init__(self) -> None:
+        self.t, self.megatron = self.workload.t, "megatron" in self.style
         found = {
-            "narrow": sizes.element < 4,
-            "learned": layers_train(workload),
-            "fp8-input": "fp8_act_input" in workload.saving.again,
+            "narrow": self.element < 4,
+            "learned": layers_train(self.workload),
+            "fp8-input": "fp8_act_input" in self.workload.saving.again,
         }
-        self.words = sizes.style | {word for word, holds in found.items() if holds}
-        self.numbers = {
-            "e": sizes.element,
-            "product_e": sizes.product,
-            "adapter_e": sizes.adapter,
-            "mask": sizes.mask,
-            "rows": sizes.rows,
-            "whole": sizes.whole,
-            "s": sizes.s,
-        }
+        self.words = self.style | {word for word, holds in found.items() if holds}
+        named = {"e": self.element, "product_e": self.product, "adapter_e": self.adapter}
+        self.numbers = named | {name: getattr(self, name) for name in ("mask", "rows", "whole", "s")}
+
+    def layer_tape(self, block: Block, hidden: int) -> Tape:
+        """The tape with one layer of ``block`` on it."""
+        self.tape.recomputing = self.tape.dropping = self.workload.saving.everything
+        self.mixture = isinstance(block.mlp, MoeShape)
+        streams = block.streams.number if block.streams else 1
+        x = self.tape.tensor(self.whole * hidden * self.element * streams)
+        (self.parallel_layer if block.parallel else self.layer)(block, hidden, x)
+        return self.tape
+
+    def tail_tape(self, model: ModelShape) -> Tape:
+        """The tape with the final norm, LM-head and cross-entropy over fp32 logits on it."""
+        streams = model.main.streams
+        x = self.tape.tensor(self.whole * model.hidden * self.element * model.main.residuals)
+        if streams:
+            x = self.collapsed(streams, streams.head(model.hidden), x)
+        if model.main.final_norm or "wide-layer" in self.style:  # olmo's norms have no weights
+            x = self.norm(x, self.whole * model.hidden)
+        for linear in model.before_head:
+            x = self.linear(linear, x)
+        for _ in range(model.heads * model.head_passes):
+            if model.head_linear is not None:
+                self.head(model.head_linear, x)
+        return self.tape
 
     def marked(self, name: str, *, product: bool = False, counted: bool = False) -> AbstractContextManager[None]:
         """What of such a module is no product, or a ``product`` by its name (``counted``: by operator)."""
@@ -153,12 +139,9 @@ class _Forward:
         own = policy.modules_of(f".{name}", mixture=self.mixture) if product else policy.again.intersection([name])
         return tape.marked(again=bool(own), drops=policy.drops(own)) if own or product else nullcontext()
 
-    def narrowed(self) -> _Forward:
+    def narrowed(self) -> Forward:
         """The same tape where hidden states are as wide as products' results."""
-        sizes = self.sizes
-        if sizes.product >= sizes.element:
-            return self
-        return _Forward(replace(sizes, element=sizes.product), self.tape, mixture=self.mixture)
+        return self if self.product >= self.element else replace(self, element=self.product)
 
     def play(
         self,
@@ -195,13 +178,13 @@ class _Forward:
                 inner = self.collapsed(block.streams, block.streams.linears(hidden, 1)[0], x)
             if block.mixer is None or part is not block.attention:
                 with self.marked("layernorm"):
-                    normed = inner if "no-pre-norms" in self.words else self.norm(inner, self.sizes.whole * hidden)
+                    normed = inner if "no-pre-norms" in self.words else self.norm(inner, self.whole * hidden)
             branch = self.part(part, hidden, normed)
             if not isinstance(part, RecurrentShape):
                 tape.hold(normed)
             branch = self.dropout(branch, block.dropout)
             if "post-norms" in self.words:
-                branch = self.norm(branch, self.sizes.whole * hidden)
+                branch = self.norm(branch, self.whole * hidden)
             if block.streams:
                 x = tape.op("mixed streams", (x, branch), x.bytes, (x, branch))
                 tape.named = ()
@@ -218,7 +201,7 @@ class _Forward:
         tape, pairs = self.tape, augment.linears(hidden)[: 4 if augment.laurel else 2]
         for into, back in zip(pairs[::2], pairs[1::2], strict=True):
             inner = self.play("activation", {"x": self.linear(into, x)})
-            branch = self.norm(self.linear(back, inner), self.sizes.whole * hidden)
+            branch = self.norm(self.linear(back, inner), self.whole * hidden)
             x = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
         if augment.streams > 1:
             for name in ("predicted", "corrected"):
@@ -231,7 +214,7 @@ class _Forward:
 
     def parallel_layer(self, block: Block, hidden: int, x: Tensor) -> None:
         """Attention and MLP read the same hidden state and are added together."""
-        tape, n = self.tape, self.sizes.whole * hidden
+        tape, n = self.tape, self.whole * hidden
         with self.marked("layernorm"):
             normed = self.norm(x, n)
         branch = self.attention(block.attention, hidden, normed) if block.attention else normed
@@ -265,33 +248,33 @@ class _Forward:
         """``n`` elements normed by rows of ``width`` (0: a row a token)."""
         kernels = {"layer": "norm", "wide-layer": "wide-norm"}
         module = next((kernels[word] for word in kernels if word in self.words), "written-norm")
-        return self.play(module, {"x": x}, n=n, r=4 * (n // width if width else self.sizes.whole))
+        return self.play(module, {"x": x}, n=n, r=4 * (n // width if width else self.whole))
 
     # Matrix products.
 
     def linear(self, linear: Linear, x: Tensor, *, rows: int | None = None, matrices: int = 1) -> Tensor:
         """y = x W^T: saves x; its backward holds the weight's gradient until it is accumulated."""
-        sizes, own = self.sizes, linear.on_shard(self.t)
-        at = rows if rows is not None else sizes.whole if linear.shard == "row" else sizes.rows
+        own = linear.on_shard(self.t)
+        at = rows if rows is not None else self.whole if linear.shard == "row" else self.rows
         weights = matrices * own.out_features * own.in_features
         if "learned" not in self.words:
             return self.frozen(linear, own, x, at, weights)
         # By operator what a product made is kept, in 16 bits, and what it reads is made again.
-        quantised = sizes.stored != sizes.element and not self.workload.saving.alternate
+        quantised = self.stored != self.element and not self.workload.saving.alternate
         with self.marked(linear.name, product=True, counted=rows is None):
             return self.tape.op(
                 linear.name,
                 (x,),
-                at * own.out_features * sizes.element,
+                at * own.out_features * self.element,
                 () if quantised else (x,),
-                saves_bytes=int(x.bytes * sizes.stored / sizes.element) if quantised else 0,
+                saves_bytes=int(x.bytes * self.stored / self.element) if quantised else 0,
                 weights=weights,
                 views_gradient=rows is None,
             )
 
     def frozen(self, linear: Linear, own: Linear, x: Tensor, rows: int, weights: int) -> Tensor:
         """A frozen matrix, which saves nothing, and its adapter."""
-        workload, e, product = self.workload, self.sizes.element, self.sizes.product
+        workload, e, product = self.workload, self.element, self.product
         quantised = has_adapters(workload) and is_quantised(linear, workload) and linear.name != "lm_head"
         wide = x.bytes > rows * own.in_features * product
         narrowed, y = x.bytes * product // e if wide else x.bytes, rows * own.out_features * product
@@ -301,7 +284,7 @@ class _Forward:
         pair = [adapter.on_shard(self.t) for adapter in adapters(linear, workload)]
         if not pair:
             return out
-        casts = not quantised and self.sizes.adapter > product
+        casts = not quantised and self.adapter > product
         words["casts"], words["narrows"] = casts, casts or narrowed < x.bytes
         words["promotes"] = wide and quantised and e > product
         a, b = pair
@@ -316,7 +299,7 @@ class _Forward:
             out_features=b.out_features,
             a=a.out_features * a.in_features,
             b=b.out_features * b.in_features,
-            cast_e=product * (self.sizes.adapter > product),
+            cast_e=product * (self.adapter > product),
         )
 
     def fused(self, asked: bool | None) -> bool | None:
@@ -326,13 +309,13 @@ class _Forward:
     # Attention.
 
     def attention(self, attention: Attention, hidden: int, x: Tensor) -> Tensor:
-        tape, e, tensors = self.tape, self.sizes.element, {"x": x}
+        tape, e, tensors = self.tape, self.element, {"x": x}
         linears = attention.linears(hidden, fused=self.fused(self.workload.fused_qkv))
         if attention.indexer:
             linears = tuple(linear for linear in linears if linear.learns)
             self.chosen(attention.indexer, x)
         run = self
-        if is_sparse(attention, self.sizes.s):
+        if is_sparse(attention, self.s):
             out = self.sparse(attention, linears, tensors)
         else:
             self.projected(attention, linears, tensors)
@@ -340,7 +323,7 @@ class _Forward:
             core = names[1:]
             with self.marked("core_attn"):
                 if run is not self:
-                    product = self.sizes.product
+                    product = self.product
                     core = tuple(tape.op("cast for its products", (one,), one.bytes * product // e) for one in core)
                 if self.workload.attention == "eager":
                     tape.named = names  # the layer's own code has names for these until its core is done
@@ -359,7 +342,7 @@ class _Forward:
 
     def projected(self, attention: Attention, linears: Linears, tensors: dict[str, Tensor]) -> None:
         """Add queries, keys and values, and a gate on the output, to ``tensors``."""
-        rows, (heads, kv_heads), numbers = self.sizes.rows, attention.on_shard(self.t), self.core(attention)
+        rows, (heads, kv_heads), numbers = self.rows, attention.on_shard(self.t), self.core(attention)
         width = attention.head_dim if attention.qk_norm == "head" else 0
         runs = self.products(linears) | {
             "q_norm": partial(self.norm, n=rows * heads * attention.head_dim, width=width),
@@ -389,13 +372,13 @@ class _Forward:
     def chosen(self, indexer: Indexer, x: Tensor) -> None:
         """An indexer's scores and choice, which nothing saves; queries take turns where their scores are many."""
         if not indexer.reused:
-            rows, s = self.sizes.rows, self.sizes.s
+            rows, s = self.rows, self.s
             scores, choice = 4 * rows * (s // indexer.rate), 4 * rows * min(indexer.top_k, s)
             self.play("indexer", {"x": x}, scores=min(scores, INDEX_SCORES_BYTES), choice=choice)
 
     def sparse(self, attention: Attention, linears: Linears, tensors: dict[str, Tensor]) -> Tensor:
         """Attention whose queries have keys of their own, by one fused kernel (shapes.operators.cores)."""
-        rows, e, s = self.sizes.rows, self.sizes.element, self.sizes.s
+        rows, e, s = self.rows, self.element, self.s
         heads, (_, head_dim, v_dim, latent) = attention.on_shard(self.t)[0], core_sizes(attention, self.t)
         entries, keys, _ = attended(attention, s, s)
         numbers = {"heads": heads, "kv_heads": 1, "head_dim": head_dim, "v_dim": v_dim, "out_dim": attention.v_dim}
@@ -419,46 +402,46 @@ class _Forward:
             return self.play("sparse-core", tensors, words, choice=choice, **numbers)
 
     def flash(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        sizes, workload, (heads, kv_heads) = self.sizes, self.workload, attention.on_shard(self.t)
-        has_mask = masked(sizes.style, attention, sizes.s)
+        workload, (heads, kv_heads) = self.workload, attention.on_shard(self.t)
+        has_mask = masked(self.style, attention, self.s)
         repeated = has_mask and k.bytes < q.bytes
         tensors, numbers = {"q": q, "k": k, "v": v}, self.core(attention)
         if repeated and "expands-kv" in self.words and kv_heads == 1:
             # The one head is copied for all of them where there are several sequences, and else a view of itself.
-            expanded = 4 * sizes.rows * (heads if workload.b > 1 else 1)
+            expanded = 4 * self.rows * (heads if workload.b > 1 else 1)
             return self.play("math", tensors, expanded=expanded, **numbers)
         # Each layer casts the mask to the queries' type; one with a bias in it has that type, and all layers save one.
-        cast = has_mask and not alibi_in_fp32(sizes.style, attention)
-        bias = workload.b * sizes.s**2 * sizes.element if cast else 0
+        cast = has_mask and not alibi_in_fp32(self.style, attention)
+        bias = workload.b * self.s**2 * self.element if cast else 0
         return self.play("flash", tensors, {"repeated": repeated}, bias=bias, **numbers)
 
     def core(self, attention: Attention) -> dict[str, int]:
         heads, kv_heads = attention.on_shard(self.t)
         batch = self.workload.b * heads
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": attention.head_dim, "v_dim": attention.v_dim}
-        return sizes | {"batch": batch, "square": batch * self.sizes.s**2}
+        return sizes | {"batch": batch, "square": batch * self.s**2}
 
     def eager(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        sizes, numbers, (heads, kv_heads) = self.sizes, self.core(attention), attention.on_shard(self.t)
+        numbers, (heads, kv_heads) = self.core(attention), attention.on_shard(self.t)
         several, sinks = self.workload.b > 1 or self.megatron, attention.sinks and not self.megatron
         words = {
             "several": several,
             "copies": several or 1 < kv_heads < heads,
-            "alibi": alibi_in_fp32(sizes.style, attention),
+            "alibi": alibi_in_fp32(self.style, attention),
             "sinks": sinks,
             "softmax-fp32": "narrow" in self.words and "softmax-narrow" not in self.words,
             "attention-dropout": attention.dropout > 0,
         }
-        numbers["score_e"] = 4 if "scores-fp32" in self.words else sizes.element
-        numbers["sinks"] = numbers["batch"] * sizes.s if sinks else 0
+        numbers["score_e"] = 4 if "scores-fp32" in self.words else self.element
+        numbers["sinks"] = numbers["batch"] * self.s if sinks else 0
         out = self.play("eager", {"q": q, "k": k, "v": v}, words, **numbers)
-        self.tape.returned = numbers["square"] * sizes.element if "returns-scores" in self.words else 0
+        self.tape.returned = numbers["square"] * self.element if "returns-scores" in self.words else 0
         return out
 
     # Recurrent layers, MLPs and mixtures.
 
     def recurrence(self, mixer: RecurrentShape, hidden: int, x: Tensor) -> Tensor:
-        rows, e, (heads, groups) = self.sizes.rows, self.sizes.element, mixer.on_shard(self.t)
+        rows, e, (heads, groups) = self.rows, self.element, mixer.on_shard(self.t)
         chunks, outward = -(-rows // mixer.chunk), mixer.linears(hidden)[-1]
         projected: dict[str, Tensor] = {}
         for parts, linears in mixer.projections(hidden):
@@ -511,7 +494,7 @@ class _Forward:
             name: partial(self.linear, linear, rows=rows, matrices=matrices) for name, linear in named.items()
         }
         runs["activation"] = lambda gate: self.play("activation", {"x": gate})
-        width = (rows or self.sizes.rows) * -(-mlp.width // self.t) * self.sizes.element
+        width = (rows or self.rows) * -(-mlp.width // self.t) * self.element
         with self.marked("moe_act" if rows else ""):
             return self.play("mlp", {"x": x}, words, runs, width=width)
 
@@ -520,9 +503,9 @@ class _Forward:
         workload, channels = self.workload, moe.routed_width(hidden)
         # Routing is even over devices, so a device meets as many routed rows as it sends out; the fullest expert's load
         # is what a device must hold when it has only a few experts.
-        routed = round(self.sizes.rows * moe.top_k * (workload.expert_load if workload.e > 1 else 1.0))
+        routed = round(self.rows * moe.top_k * (workload.expert_load if workload.e > 1 else 1.0))
         own, local = moe.expert_linears(hidden, fused=workload.fused_gate_up), moe.experts // workload.e
-        wide, back = {"router-wide", "narrow"} <= self.words, routed * channels * self.sizes.element
+        wide, back = {"router-wide", "narrow"} <= self.words, routed * channels * self.element
         # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
         # it again, which has let go of it by then.
         spare = 8 * routed * channels - (back if self.tape.recomputing else 0) if wide else back
@@ -546,19 +529,18 @@ class _Forward:
             routed=routed,
             channels=channels,
             spare=spare,
-            sum_e=4 if wide else self.sizes.element,
+            sum_e=4 if wide else self.element,
         )
 
     # Behind the layers.
 
-    def head(self, head: Linear, x: Tensor, *, loss: bool) -> None:
-        run, product = self.narrowed(), self.sizes.product
+    def head(self, head: Linear, x: Tensor) -> None:
+        run, product = self.narrowed(), self.product
         if run is not self:
             weight = head.on_shard(self.t)
             x = self.play("head-input", {"x": x}, weight=weight.out_features * weight.in_features * product)
         logits = run.linear(head, x)
         if "logit-softcap" in self.words:
             logits = run.play("logit-softcap", {"x": logits})
-        if loss:
-            kind = self.sizes.loss or ("in-place" if "fused-loss" in self.words else "fp32")
-            run.play(f"loss-{kind}", {"x": logits}, count=logits.bytes // product)
+        kind = self.loss or ("in-place" if "fused-loss" in self.words else "fp32")
+        run.play(f"loss-{kind}", {"x": logits}, count=logits.bytes // product)

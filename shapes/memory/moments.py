@@ -15,7 +15,7 @@ from itertools import product
 from math import ceil, prod
 
 from shapes.frozen import frozen, replace, shown
-from shapes.memory.modules import Sizes, Style, alibi_in_fp32, layer_tape, masked, style_of, tail_tape
+from shapes.memory.modules import Forward, Style, alibi_in_fp32, masked, style_of
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import (
     OPTIMIZERS,
@@ -183,14 +183,14 @@ class Step:
     def last(self) -> bool:
         return self.stage == "last" or self.workload.p == 1
 
-    def sizes(self, s: int) -> Sizes:
-        """One device's sizes of sequences of length ``s``."""
+    def forward(self, s: int) -> Forward:
+        """One device's modules on sequences of length ``s``, and an empty tape."""
         workload, rows, e = self.workload, self.workload.b * s, self.workload.activation_bytes
         whole = -(-rows // workload.t) if workload.sequence_parallel else rows
         # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
         stored = self.quantised_bytes or e
         wide = 4 if widened(workload) else e
-        return Sizes(
+        return Forward(
             self.style,
             workload,
             rows,
@@ -362,15 +362,14 @@ def _alone(step: Step, checkpointing: str, e: int = 1) -> Step:
 @lru_cache(maxsize=2048)
 def _tail(step: Step, gradients: Gradients) -> int:
     """The fullest moment of the final norm, head and loss."""
-    sizes = step.sizes(sequence_length(step.model, step.model.main, step.workload))
-    return _backward(tail_tape(step.model, sizes, loss=True), 4, step, gradients)
+    run = step.forward(sequence_length(step.model, step.model.main, step.workload))
+    return _backward(run.tail_tape(step.model), 4, step, gradients)
 
 
 #: A plan goes through degrees of pipelines, and for each through the same experts, microbatches and policies.
 @lru_cache(maxsize=2**14)
 def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) -> _Layer:
-    workload, sizes = step.workload, step.sizes(s)
-    tape = layer_tape(block, hidden, sizes)
+    workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
     x = tape.storages[INPUT]
     policy, kept = workload.saving, tape.saved(selective=True)
     backward = _backward(tape, x, step, gradients, made=0 if step.fused_wgrad else None)
