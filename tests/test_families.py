@@ -241,8 +241,8 @@ def test_every_decoder_family_has_a_small_configuration() -> None:
 @pytest.mark.parametrize("label", FAMILIES)
 def test_a_reader_s_model_has_its_class_s_parameters_and_products(label: str) -> None:
     pytest.importorskip("transformers")
-    from shapes.trace.config import build, load_config
-    from shapes.trace.prove import OfClass, differences, run_products
+    from shapes.trace.config import Built, build, load_config
+    from shapes.trace.prove import differences, run_products
 
     model = read_config(config(label)).model
     model = replace(model, head=False) if label in HEADLESS else model
@@ -250,7 +250,7 @@ def test_a_reader_s_model_has_its_class_s_parameters_and_products(label: str) ->
     module, _ = build(settings, where, attention="auto", dtype="bf16")
     assert model.parameters == sum(parameter.numel() for parameter in module.parameters())
     for s in (64, 96):
-        run = run_products(OfClass(module, settings).graph(s))
+        run = run_products(Built(module, settings).graph(s))
         apart = differences(model, run, Workload(b=1, s=s, phase="infer"))
         kinds = [line.split(" forward ")[1].split()[0] for line in apart]
         assert set(kinds) <= ({"1"} if label in EAGER else {"gemm", "grouped"} if label in LOOPS else set()), apart

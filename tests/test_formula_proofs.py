@@ -42,19 +42,18 @@ HEADS = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "vit": "ViT
 def left_over(config: dict[str, Any]) -> str | None:
     """The first thing that the class of ``config`` runs and its formula does not say, or the other way round."""
     from shapes.trace.config import Built, with_class
-    from shapes.trace.prove import OfClass, difference, recorded
+    from shapes.trace.prove import difference, recorded
 
     formula = read_config(config).model
 
     def once(built: Built) -> str | None:
-        subject = OfClass(built.module, built.settings, built.where)
-        graph, lengths, dtype = recorded(subject)
+        graph, lengths, dtype = recorded(built)
         for node in graph.nodes:
             # A mask that depends on tokens' values, of keys that an indexer chose: the formula is taken at its word.
             chosen = hasattr(built.settings, "index_topk") and node.core is not None and node.core.window is None
             if node.core is not None and (node.where in graph.problems or chosen):
                 node.core = replace(node.core, causal=True, window=None)
-        return difference(replace(formula, towers=()), graph, subject, lengths, dtype)
+        return difference(replace(formula, towers=()), graph, built, lengths, dtype)
 
     found: str | None = with_class(config, once, attention="auto", dtype="bf16")
     return found

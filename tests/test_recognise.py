@@ -142,14 +142,14 @@ class _Scaled(torch.nn.Module):
 
 @pytest.mark.parametrize("wrapped", [lambda mlp: _Wider(mlp, 96), lambda mlp: _Scaled(mlp, 1)])
 def test_a_class_with_one_product_or_vector_more_is_not_proven(wrapped: Any) -> None:
-    from shapes.trace.config import build, load_config
-    from shapes.trace.prove import OfClass, prove
+    from shapes.trace.config import Built, build, load_config
+    from shapes.trace.prove import prove
 
     settings, where = load_config(config("llama"))
     model, _ = build(settings, where, attention="auto", dtype="bf16")
-    assert prove(OfClass(model, settings)).model is not None
+    assert prove(Built(model, settings)).model is not None
     model.model.layers[2].mlp = wrapped(model.model.layers[2].mlp)
-    found = prove(OfClass(model, settings))
+    found = prove(Built(model, settings))
     assert found.model is None
     assert any("layers.*.mlp" in one.module for one in found.unproven)
 
@@ -184,15 +184,15 @@ MUTATIONS: dict[str, Callable[[ModelShape], ModelShape]] = {
 
 @pytest.fixture(scope="module")
 def recorded() -> tuple[Any, ModelShape]:
-    from shapes.trace.config import build, load_config
-    from shapes.trace.prove import OfClass, prove
+    from shapes.trace.config import Built, build, load_config
+    from shapes.trace.prove import prove
 
     kinds = ["sliding_attention"] * 3 + ["full_attention"]
     settings, where = load_config(config("exaone4", head_dim=16, sliding_window=16, layer_types=kinds))
     module, _ = build(settings, where, attention="auto", dtype="bf16")
-    model = prove(OfClass(module, settings)).model
+    model = prove(Built(module, settings)).model
     assert model is not None
-    return OfClass(module, settings).graph(64), model
+    return Built(module, settings).graph(64), model
 
 
 @pytest.mark.parametrize("changed", MUTATIONS)

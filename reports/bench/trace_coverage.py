@@ -169,11 +169,10 @@ def matrix_operators(traced: Any) -> dict[Any, int]:
 
 def every_layer(settings: Any, name: str, dtype: str) -> Any:
     """The trace of all layers, where ``trace_config`` runs two of each kind."""
-    from shapes.trace.config import run_class, with_class
-    from shapes.trace.inputs import example_inputs
+    from shapes.trace.config import with_class
 
     def once(built: Any) -> Any:
-        return run_class(built.module, built.settings, example_inputs(built.module, b=B, s=S), B * S, train=True)
+        return built.run(S, b=B)
 
     return with_class(settings, once, attention="eager", dtype=dtype)
 

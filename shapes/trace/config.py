@@ -7,18 +7,19 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 import transformers
-from torch import nn
+from torch import Tensor, nn
 
 from shapes.errors import InputError, read_text
 from shapes.frozen import Named
-from shapes.trace.dimensions import NAMES, named_dimensions, size_in
+from shapes.trace.dimensions import NAMES, named_dimensions, positions, size_in
+from shapes.trace.graph import Graph, record
 from shapes.trace.guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
 from shapes.trace.inputs import DataAnswers, example_inputs
 from shapes.trace.repeats import Cut, layers_cut
@@ -45,16 +46,26 @@ def quietly() -> Iterator[None]:
         transformers.logging.set_verbosity(before)
 
 
+#: Lengths of the sequence at which a shape has to be the model: sizes that only one length gives differ at the other.
+LENGTHS = (64, 96)
+#: In place of the second where attention runs as products: most windows that a class builds itself show there.
+EAGER_LENGTH = 768
+
+
 @dataclass(slots=True)
 class Built:
     """A class of transformers on the meta device, built once and run as often as is asked."""
 
     module: nn.Module
     settings: Any
-    where: str
-    notes: list[str]
+    where: str | None = None
+    notes: list[str] = field(default_factory=list)
     #: Why its products cannot be listed.
     too_long: TooLong | None = None
+
+    @property
+    def name(self) -> str:
+        return str(self.settings.model_type)
 
     def on_few_layers(self, once: Callable[[Cut | None], T]) -> T:
         """``once`` with as few layers as show all that there are; with all where the class does not run with few."""
@@ -76,9 +87,8 @@ class Built:
                 return self.trace(train=train, **run)
         except TooLong as error:
             sizes, keys = named_dimensions(self.settings)
-            parameters = parameters_of(self.module)
             notes = (f"its products are not listed: {error.expected}",)
-            return Traced((), parameters, None, self.settings.model_type, notes=notes, dimensions=sizes, keys=keys)
+            return Traced((), parameters_of(self.module), None, self.name, notes=notes, dimensions=sizes, keys=keys)
 
     @offline()
     @quietly()
@@ -88,10 +98,7 @@ class Built:
         # transformers 4's gpt_oss gives every token to every expert unless it trains; experts have no dropout to wake.
         for one in self.module.modules() if train else ():
             one.training |= type(one).__name__.endswith("Experts")
-        inputs = example_inputs(self.module, b=b, s=s, decoder_s=decoder_s)
-        traced = self.on_few_layers(
-            lambda cut: run_class(self.module, self.settings, inputs, b * s, train=train, cut=cut, where=self.where)
-        )
+        traced = self.on_few_layers(lambda cut: self.run(s, b=b, train=train, decoder_s=decoder_s, cut=cut))
         sizes, keys = named_dimensions(self.settings)
         return replace(
             traced,
@@ -102,24 +109,68 @@ class Built:
             keys=keys,
         )
 
-
-def run_class(
-    module: nn.Module,
-    settings: Any,
-    inputs: Named,
-    tokens: int,
-    *,
-    train: bool,
-    cut: Cut | None = None,
-    where: str | None = None,
-) -> Traced:
-    """One call of a model of transformers; the operators of its layers count as ``cut`` says."""
-    options = {"train": train, "model_type": settings.model_type, "config": settings}
-    return masks_where_read(
-        lambda masks: run(
-            module, (), inputs, answers=answers_for(settings, tokens), masks=masks, cut=cut, where=where, **options
+    def run(
+        self, s: int, *, b: int = 1, train: bool = True, decoder_s: int | None = None, cut: Cut | None = None
+    ) -> Traced:
+        """One call; the operators of its layers count as ``cut`` says."""
+        inputs = example_inputs(self.module, b=b, s=s, decoder_s=decoder_s)
+        options = {"train": train, "model_type": self.name, "config": self.settings, "cut": cut, "where": self.where}
+        return masks_where_read(
+            lambda masks: run(
+                self.module, (), inputs, answers=answers_for(self.settings, b * s), masks=masks, **options
+            )
         )
-    )
+
+    @property
+    def longest(self) -> int:
+        """Tokens at which eager attention is recognised."""
+        return min(EAGER_LENGTH, positions(self.settings) or EAGER_LENGTH)
+
+    def lengths(self) -> tuple[int, int]:
+        """Tokens of the forward pass that is recognised, and of the pass forward and backward that proves it."""
+        if getattr(self.module.config, "_attn_implementation", None) != "eager":
+            return LENGTHS
+        # Layers that look their attention up run fused; the others stay as they are. The long length first: a class
+        # may take short sequences in another way, from then on for long ones too.
+        attend_with(self.module, "sdpa")
+        return self.longest, LENGTHS[0]
+
+    def graph(self, s: int) -> Graph:
+        """The graph of one forward pass."""
+        graph = masks_where_read(lambda masks: self._graph(s, masks))
+        unknown = any(node.kind == "lookup" and node.index is None for node in graph.nodes)
+        if not graph.eager and not unknown:
+            return graph
+        # What eager attention sees is in the values of its masks; some classes keep those, and positions, in buffers.
+        buffers = buffers_of(self.module)
+        if graph.eager:
+            attend_with(self.module, "eager")
+            return self._graph(s, True, buffers)
+        return masks_where_read(lambda masks: self._graph(s, masks, buffers))
+
+    def _graph(self, s: int, masks: bool, buffers: Mapping[str, Tensor] | None = None) -> Graph:
+        return record(
+            self.module,
+            (),
+            example_inputs(self.module, b=1, s=s),
+            answers=answers_for(self.settings, s),
+            transformers=True,
+            masks=masks,
+            buffers=buffers,
+            where=self.where,
+        )
+
+
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """The values of a transformers model's buffers, from a second one on the CPU whose weights are never touched."""
+    made: Any = type(module)
+    with torch.device("cpu"), without_initialization():
+        dtype = next(module.parameters()).dtype
+        try:
+            copy = made._from_config(deepcopy(module.config), dtype=dtype, attn_implementation="eager")
+        except RuntimeError as error:
+            raise InputError(f"not enough memory to look at the buffers of {made.__name__}") from error
+    return dict(copy.named_buffers())
 
 
 @offline()

@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from copy import deepcopy
 from dataclasses import field, replace
+from functools import partial
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 from torch.utils import _pytree
 
@@ -21,15 +20,15 @@ from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
-from shapes.trace.config import Built, answers_for, attend_with, run_class, without_initialization
+from shapes.trace.config import Built
 from shapes.trace.dimensions import named_dimensions, positions
 from shapes.trace.graph import Graph, Node, record
 from shapes.trace.guards import TooLong, bounded_operators
-from shapes.trace.inputs import LoopAnswers, example_inputs
+from shapes.trace.inputs import LoopAnswers
 from shapes.trace.recognise import Recogniser
 from shapes.trace.repeats import Cut, Names
-from shapes.trace.result import batch_and_sequence
-from shapes.trace.run import masks_where_read, on_meta, parameters_of, run, to_meta
+from shapes.trace.result import Traced, batch_and_sequence
+from shapes.trace.run import on_meta, parameters_of, run, to_meta
 from shapes.workload import Workload
 
 #: A product or core as both sides give it.
@@ -83,11 +82,10 @@ def differences(
     model: ModelShape,
     run: Counter[Key],
     workload: Workload,
-    phases: tuple[str, ...] = ("forward",),
     *,
     masks: bool = True,
 ) -> list[str]:
-    """What torch ran and ``model`` does not say, and the other way round, in the phases given; one line each.
+    """What torch ran and ``model`` does not say, and the other way round, one line each.
 
     ``masks``: what each attention sees is compared too.
     """
@@ -96,7 +94,6 @@ def differences(
         said = products(found if masks else _unmasked(found))
     except InputError as error:
         return [str(error)]
-    said, run = (Counter({key: one[key] for key in one if key[0] in phases}) for one in (said, run))
     lines = [f"torch runs {_line(key)}, {count} more" for key, count in (run - said).items()]
     return lines + [f"torch does not run {_line(key)}, {count} times" for key, count in (said - run).items()]
 
@@ -129,72 +126,9 @@ class Proof:
     built: Built | None = field(default=None, compare=False)
 
 
-#: Lengths of the sequence at which a shape has to be the model: sizes that only one length gives differ at the other.
-LENGTHS = (64, 96)
-#: In place of the second where attention runs as products: most windows that a class builds itself show there.
-EAGER_LENGTH = 768
-
-
-@frozen
-class OfClass:
-    """A model of transformers.
-
-    ``longest``: tokens at which eager attention is recognised. ``lengths``: of the forward pass that is recognised, and
-    of the pass forward and backward that proves it; ``graph`` and ``trace`` are of such passes.
-    """
-
-    module: nn.Module
-    settings: Any
-    where: str | None = None
-
-    @property
-    def name(self) -> str:
-        return str(self.settings.model_type)
-
-    @property
-    def longest(self) -> int:
-        return min(EAGER_LENGTH, positions(self.settings) or EAGER_LENGTH)
-
-    def lengths(self) -> tuple[int, int]:
-        if getattr(self.module.config, "_attn_implementation", None) != "eager":
-            return LENGTHS
-        # Layers that look their attention up run fused; the others stay as they are. The long length first: a class
-        # may take short sequences in another way, from then on for long ones too.
-        attend_with(self.module, "sdpa")
-        return self.longest, LENGTHS[0]
-
-    def graph(self, s: int) -> Graph:
-        graph = masks_where_read(lambda masks: self._graph(s, masks))
-        unknown = any(node.kind == "lookup" and node.index is None for node in graph.nodes)
-        if not graph.eager and not unknown:
-            return graph
-        # What eager attention sees is in the values of its masks; some classes keep those, and positions, in buffers.
-        buffers = buffers_of(self.module)
-        if graph.eager:
-            attend_with(self.module, "eager")
-            return self._graph(s, True, buffers)
-        return masks_where_read(lambda masks: self._graph(s, masks, buffers))
-
-    def _graph(self, s: int, masks: bool, buffers: Mapping[str, Tensor] | None = None) -> Graph:
-        return record(
-            self.module,
-            (),
-            example_inputs(self.module, b=1, s=s),
-            answers=answers_for(self.settings, s),
-            transformers=True,
-            masks=masks,
-            buffers=buffers,
-            where=self.where,
-        )
-
-    def trace(self, s: int) -> Iterable[Operator]:
-        inputs = example_inputs(self.module, b=1, s=s)
-        return run_class(self.module, self.settings, inputs, s, train=True, where=self.where).operators
-
-
 @frozen
 class OfModule:
-    """A module of one's own, called as in an example of ``b`` sequences of ``s`` tokens; members as `OfClass`'s."""
+    """A module of one's own, called as in an example of ``b`` sequences of ``s`` tokens; members as `Built`'s."""
 
     module: nn.Module
     args: tuple[Any, ...]
@@ -220,9 +154,9 @@ class OfModule:
             self.module, args, kwargs, answers=LoopAnswers(), transformers=False, buffers=self.buffers, where=self.name
         )
 
-    def trace(self, s: int) -> Iterable[Operator]:
+    def run(self, s: int) -> Traced:
         args, kwargs = self._arguments(s)
-        return run(self.module, args, kwargs, train=True, model_type=self.name, answers=LoopAnswers()).operators
+        return run(self.module, args, kwargs, train=True, model_type=self.name, answers=LoopAnswers())
 
     def _arguments(self, s: int) -> tuple[tuple[Any, ...], Values]:
         """The example's with one sequence of s tokens."""
@@ -237,14 +171,14 @@ class OfModule:
 
 
 #: What is proven: a module on the meta device that can be called with a sequence of any length.
-Provable = OfClass | OfModule
+Provable = Built | OfModule
 
 
 def prove_built(built: Built) -> Proof:
     """The class of a configuration, recognised and proven."""
     try:
         with bounded_operators():
-            found = built.on_few_layers(lambda cut: prove(OfClass(built.module, built.settings, built.where), cut))
+            found = built.on_few_layers(partial(prove, built))
     except TooLong as error:
         parameters = parameters_of(built.module)
         found, built.too_long = Proof(None, _whole_unproven(error.expected), parameters), error
@@ -320,10 +254,9 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: tupl
         return found[0]
     # What masks let through is proven forward: not every class tells its core of it. Eager attention is
     # products of activations alone; their gradients follow from those that ran forward.
-    traced = products(_unmasked(subject.trace(second)))
+    traced = products(_unmasked(subject.run(second).operators))
     workload = Workload(b=1, s=second, dtype=dtype, attention="eager" if graph.eager else "flash")
-    phases = ("forward", "dgrad", "wgrad")
-    return next(iter(differences(model, traced, workload, phases, masks=False)), None)
+    return next(iter(differences(model, traced, workload, masks=False)), None)
 
 
 def _main_dtype(graph: Graph) -> str:
@@ -351,18 +284,6 @@ def _whole(model: ModelShape, cut: Cut) -> ModelShape:
     changed = sum(new is not old for new, old in zip(stacks, model.stacks, strict=True))
     refuse(changed != 1, "layers of one kind that are not alike")
     return replace(model, stacks=tuple(stacks))
-
-
-def buffers_of(module: nn.Module) -> dict[str, Tensor]:
-    """The values of a transformers model's buffers, from a second one on the CPU whose weights are never touched."""
-    made: Any = type(module)
-    with torch.device("cpu"), without_initialization():
-        dtype = next(module.parameters()).dtype
-        try:
-            copy = made._from_config(deepcopy(module.config), dtype=dtype, attn_implementation="eager")
-        except RuntimeError as error:
-            raise InputError(f"not enough memory to look at the buffers of {made.__name__}") from error
-    return dict(copy.named_buffers())
 
 
 def _unproven(graph: Graph, problems: Mapping[str, str], module: nn.Module, cut: Cut | None) -> tuple[Unproven, ...]:

@@ -25,8 +25,7 @@ def traced_otherwise(
 
     experts run by transformers' implementation ``experts`` (None: the class's own).
     """
-    from shapes.trace.config import Built, run_class, with_class
-    from shapes.trace.inputs import example_inputs
+    from shapes.trace.config import Built, with_class
     from tests.oracles.projections import regroup
     from tests.oracles.shards import shard
 
@@ -35,8 +34,7 @@ def traced_otherwise(
             shard(built.module, plan, t, built.where)
         if experts is not None:
             built.settings._experts_implementation = experts
-        inputs = example_inputs(built.module, b=b, s=s)
-        found = run_class(built.module, built.settings, inputs, b * s, train=phase == "train")
+        found = built.run(s, b=b, train=phase == "train")
         return replace(found, operators=regroup(found.operators, built.module, qkv=fused, gate_up=fused)[0])
 
     return with_class(config, once, attention=attention, dtype="bf16")
