@@ -42,7 +42,7 @@ TEXTS: dict[str, tuple[str, dict[str, str]]] = {
     ),
     "flow.yml": ('# c\n{"model_type": "gpt2", "n_layer": 2,\n  "vocab_size": 50211, # odd\n}\n', {"50211": "50240"}),
     "train.py": ("# nano\nn_layer = 2\nn_head=12\nn_embd =   768\nvocab_size=50211  # 50211\n", {"=50211": "=50240"}),
-    "run.sh": (MEGATRON, {"50211": "50304", "11000": "11264"}),
+    "run.sh": (MEGATRON, {"50211": "50304", "11000": "11008"}),
     "params.toml": (
         '# c\nmodel_type = "gpt2" # é\nn_layer = 2\n\tn_embd = 768\nvocab_size   =   50211 # odd\n',
         {"50211": "50240"},

@@ -17,9 +17,13 @@ from hypothesis import assume, given, reject, seed, settings
 from hypothesis import strategies as st
 
 import sizer
+from shapes.step import Step
+from shapes.workload import WORDS, WORKLOAD_FIELDS, workload_fields
 from sizer.checking.checks import Request
 from sizer.checking.fixes import ConfigText, fix_of
+from sizer.checking.grading import equal_work
 from sizer.searching.space import NothingLeftError
+from sizer.subject import Subject
 
 SEED = int(os.environ.get("SIZER_SEED", "20261123"))
 DEVICES = ("a100-sxm-80gb", "h100-sxm", "h200", "b200", "a10", "mi300x")
@@ -199,6 +203,24 @@ def test_a_suggestion_that_is_applied_changes_what_it_said(config: dict[str, Any
             assert after.subject.parameters - settled.subject.parameters == suggestion.parameters_change
             change = after.propose().step.seconds - before.seconds
             assert change == pytest.approx(suggestion.step_seconds_change, abs=1e-9 * before.seconds), suggestion
+
+
+@relation(draws=4, config=models(), t=st.sampled_from((2, 4)), **SIZES)
+def test_a_suggestion_for_the_workload_that_is_applied_has_its_price(
+    config: dict[str, Any], b: int, s: int, t: int, device: str
+) -> None:
+    config = {**config, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 5632}
+
+    def read(**fields: Any) -> tuple[Subject, Step]:
+        settled = Request(device=device, workload={"b": b, "s": s, "t": t, **fields}).settle("config.json", config)
+        return settled.subject, settled.propose().step
+
+    before, report = read(), sizer.check(config, device=device, b=b, s=s, t=t)
+    for suggestion in (one for finding in report.findings for one in finding.suggestions):
+        if suggestion.change.keys() <= {*WORDS.values(), *WORKLOAD_FIELDS}:
+            after = read(**workload_fields(suggestion.change))
+            change = after[1].seconds * equal_work(*before, *after) - before[1].seconds
+            assert change == pytest.approx(suggestion.step_seconds_change, abs=1e-9 * before[1].seconds), suggestion
 
 
 @relation(draws=4, old=models(), new=models(), **SIZES)

@@ -303,7 +303,8 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
         if subject.model is None:
             offers.append(_unpriced(suggested, subject))
             continue
-        suggestion = replace(suggested, change=within(subject.asked or subject.workload, suggested.change))
+        change = within(subject.asked or subject.workload, suggested.change, runs=subject.asked is None)
+        suggestion = replace(suggested, change=change)
         by = own if of_dimensions(suggestion.change) else predicted
         offer = price_offer(suggestion, by, finding.at_most_s, runs=finding.error)
         if offer is not None and (not finding.violated or alike <= offer.fixes):
@@ -575,11 +576,9 @@ def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
     sizes = [value for key, value in offer.change.items() if isinstance(value, int) and key != "heads"]
     aligned = min((min(size & -size, PREFERRED) for size in sizes), default=PREFERRED)
     heads = int(offer.change.get("heads", SHARDS))
-    # Seconds saved at equal FLOPs: a smaller model's lesser work taken off, a larger one's put in.
-    seconds, work = offer.step.seconds, offer.flops / offer.step.flops if offer.step.flops else 0.0
     return (
         not _same_size(offer, subject),
-        -round((seconds * work - offer.change_s) / (TIE * seconds)) if seconds else 0,
+        -round(offer.saving / (TIE * offer.step.seconds)) if offer.step.seconds else 0,
         -aligned,
         -min(heads & -heads, SHARDS),
         offer.change_s,

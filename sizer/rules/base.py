@@ -47,12 +47,19 @@ def suggest(name: str, values: Iterable[int], note: str = "") -> Suggestions:
     return tuple(Suggestion({name: value}, note) for value in values)
 
 
-def within(workload: Workload, change: Mapping[str, Any]) -> dict[str, Any]:
-    """``change`` of ranks with the data-parallel ones that the given devices leave, where they come out."""
+def within(workload: Workload, change: Mapping[str, Any], *, runs: bool = True) -> dict[str, Any]:
+    """``change`` of ranks with the data-parallel ones that the given devices leave, where they come out.
+
+    Devices that nobody counted stay several where training ``runs`` on several: one alone is run by other software,
+    whose price is not this.
+    """
+    before = math.prod(getattr(workload, key) for key in ("t", "p", "cp"))
     ranks = math.prod(change.get(key, getattr(workload, key)) for key in ("t", "p", "cp"))
-    if workload.gpus is None or {"t", "p", "cp"}.isdisjoint(change) or workload.gpus % ranks:
+    alone = runs and workload.train and ranks * workload.d == 1
+    gpus = workload.gpus or before * alone
+    if not gpus or {"t", "p", "cp"}.isdisjoint(change) or gpus % ranks:
         return {**change}
-    return {**change, "d": workload.gpus // ranks}
+    return {**change, "d": gpus // ranks}
 
 
 @frozen
