@@ -93,13 +93,12 @@ def sliding(fields: Fields) -> Window:
     return lambda _: window
 
 
-def listed(fields: Fields, name: str) -> list[str] | None:
+def listed(fields: Fields, name: str) -> list[str]:
     """A word a layer; some files go on with those of the multi-token prediction layers."""
     layers, more = layer_count(fields), fields.count("num_nextn_predict_layers")
     given = fields.raw(name, default=None)
     padded = more > 0 and isinstance(given, list) and len(given) == layers + more
-    words = fields.strings(name, layers + more if padded else layers)
-    return words[:layers] if words else None
+    return fields.strings(name, length=layers + more if padded else layers)[:layers]
 
 
 def sliding_where(fields: Fields, local: Chosen) -> Window:
@@ -259,20 +258,19 @@ def latent(fields: Fields, **traits: Any) -> Core:
     return lambda _: core
 
 
+#: Traits that each layer has, and what they usually are.
+_OF_BLOCK: Values = {"norms": 2, "norm_weights": 1, "parallel": False, "streams": None, "augment": None}
+_OF_BLOCK["dropout"] = lambda fields: fields.number(*DROPOUT)
+
+
 def stack(
     fields: Fields,
     attention: AttentionPart,
     mlp: MlpPart,
     *,
     side: str = "decoder",
-    dropout: Any = lambda fields: fields.number(*DROPOUT),
-    norms: Any = 2,
-    norm_weights: Any = 1,
-    parallel: Any = False,
-    streams: Any = None,
     layer_before: Any = (),
     layer_extra: Any = (),
-    augment: Any = None,
     mixer: Any = None,
     kinds: Any = "attention",
     alone: bool = False,
@@ -285,12 +283,11 @@ def stack(
     ``sparse_extra``: of each with experts.
 
     ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer`` in its place),
-    "both"; where each is ``alone`` (no MLP behind it) also "mlp", "moe". ``traits`` are further fields of Stack.
+    "both"; where each is ``alone`` (no MLP behind it) also "mlp", "moe". ``traits``: of Block and Stack.
     """
-    common = {"norms": norms, "norm_weights": norm_weights, "parallel": parallel, "dropout": dropout}
-    common["streams"], common["augment"] = streams, augment
-    common["before"], common["extra"] = layer_before, _vectors(fields, layer_extra)
-    common, traits = told(fields, common), told(fields, traits)
+    traits = told(fields, {**_OF_BLOCK, **traits})
+    common = {name: traits.pop(name) for name in _OF_BLOCK}
+    common |= {"before": said(fields, layer_before), "extra": _vectors(fields, layer_extra)}
     words = said(fields, kinds)
     words = [words] * layer_count(fields) if isinstance(words, str) else words
     having = (
@@ -320,7 +317,7 @@ def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Call
     return lambda layer, kind: made(layer) if made and kind in kinds else None
 
 
-_OF_STACK = {*(stack.__kwdefaults__ or ()), "final_norm", "positions", "embedding_norm"}
+_OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions", "embedding_norm"}
 
 
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:

@@ -77,13 +77,9 @@ def gpt_neo_windows(fields: Fields) -> Window:
 
 def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[int], dict[str, int]]:
     """Traits of each layer's attention by lists under ``keys``; ``optional``: which may be absent."""
-    lists = {trait: fields.integers(key) for trait, key in keys.items()}
+    lists = {trait: fields.integers(key, length=layer_count(fields)) for trait, key in keys.items()}
     for trait, found in lists.items():
-        fields.refuse(
-            len(found) != layer_count(fields) and not (optional and not found),
-            f"expected a list of {layer_count(fields)} numbers",
-            keys[trait],
-        )
+        fields.refuse(not (found or optional), "expected a number for each layer", keys[trait])
     return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
 
 
@@ -108,9 +104,7 @@ def gemma_widths(fields: Fields) -> list[int]:
     """An MLP's width in each layer: of a list, or of a number, which layers with borrowed keys may double."""
     layers, borrowed = layer_count(fields), fields.count("num_kv_shared_layers")
     if isinstance(fields.raw("intermediate_size", default=GEMMA3N_WIDTH), list):
-        widths = fields.integers("intermediate_size")
-        fields.refuse(len(widths) != layers, f"expected {layers} numbers", "intermediate_size")
-        return widths
+        return fields.integers("intermediate_size", length=layers)
     width, doubles = fields.integer("intermediate_size", default=GEMMA3N_WIDTH), fields.flag("use_double_wide_mlp")
     return [width * (2 if doubles and layer >= layers - borrowed else 1) for layer in range(layers)]
 
@@ -311,7 +305,9 @@ def _runs_indexer(fields: Fields, every: int) -> list[bool]:
     every = fields.count("index_topk_freq", default=every) or 1
     first = fields.count("index_skip_topk_offset", default=2)
     pattern = fields.raw("index_topk_pattern", default=None)
-    words = fields.strings("indexer_types", layers) or (list(pattern) if isinstance(pattern, (str, list)) else [])
+    words = fields.strings("indexer_types", length=layers) or (
+        list(pattern) if isinstance(pattern, (str, list)) else []
+    )
     if words:
         fields.refuse(
             len(words) != layers or not {"full", "shared", "F", "S"}.issuperset(words),
@@ -338,7 +334,7 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Core:
     chosen, window = chosen_latent(fields, **traits), fields.count("sliding_window", "sliding_window_size", default=512)
     slides = fields.flag("use_sliding_window", default=True)
     usual = ["sliding_attention" if slides and i > 1 and i % 4 != 1 else "full_attention" for i in range(layers)]
-    words = fields.strings("layer_types", layers) or usual
+    words = fields.strings("layer_types", length=layers) or usual
     # Files that list no layers' sizes call those with an indexer full_attention, too.
     dense = "" if fields.flag("use_dsa", default=not listed.config) else "full_attention"
     near["qk_rope_head_dim"] = near["qk_rope_head_dim"] or near["head_dim"] - near["qk_nope_head_dim"]
@@ -356,20 +352,14 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Core:
 def blocks_of_keys(fields: Fields) -> Core:
     """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
     layers, inside = layer_count(fields), fields.nested("sparse_attention_config")
-
-    def size(name: str, legacy: str) -> int:
-        found = inside.optional(legacy)
-        return fields.integer(f"index_{name}") if found is None else found
-
-    indexer = Indexer(
-        size("n_heads", "sparse_num_index_heads"),
-        size("head_dim", "sparse_index_dim"),
-        size("topk_blocks", "sparse_topk_blocks"),
-        size("block_size", "sparse_block_size"),
-        grouped=True,
+    spelled = {"n_heads": "num_index_heads", "head_dim": "index_dim", "topk_blocks": "topk_blocks"}
+    heads, dim, kept, block = (
+        inside.optional(f"sparse_{legacy}") or fields.integer(f"index_{name}")
+        for name, legacy in {**spelled, "block_size": "block_size"}.items()
     )
+    indexer = Indexer(heads, dim, kept, block, grouped=True)
     inside.ignore("sparse_local_block", "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
-    words, numbers = fields.strings("layer_types", layers), inside.integers("sparse_attention_freq")
+    words, numbers = fields.strings("layer_types", length=layers), inside.integers("sparse_attention_freq")
     sparse = [word == "minimax_m3_sparse" for word in words] if words else [bool(one) for one in numbers]
     if not inside.flag("use_sparse_attention", default=True):
         sparse = []
@@ -388,7 +378,7 @@ _RATES = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_com
 def _rates(fields: Fields) -> list[int]:
     """How many tokens each layer's compressed entries stand for."""
     layers = layer_count(fields)
-    words, ratios = fields.strings("layer_types", layers), fields.integers("compress_ratios")[:layers]
+    words, ratios = fields.strings("layer_types", length=layers), fields.integers("compress_ratios")[:layers]
     default = [128] * min(layers, 2) + [4 if layer % 2 else 128 for layer in range(max(layers - 2, 0))]
     found = [_RATES.get(word, -1) for word in words] if words else ratios or default
     fields.refuse(
@@ -462,7 +452,7 @@ def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
 def _layer_kinds(fields: Fields, whole: Chosen) -> list[str]:
     """The layers' kinds as the file lists them, else attention where ``whole`` says."""
     layers, names = layer_count(fields), ("layer_types", "layers_block_type")
-    listed = next((found for name in names if (found := fields.strings(name, layers))), None)
+    listed = fields.strings(*names, length=layers)
     return _kinds(fields, listed or ["attention" if whole(layer) else "mamba" for layer in range(layers)], *names)
 
 
@@ -501,10 +491,7 @@ def step_rank(fields: Fields, key: str) -> int:
 
 def listed_parts(fields: Fields) -> list[str]:
     """nemotron_h's layers of one part each: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
-    pattern = fields.text("hybrid_override_pattern")
-    listed = fields.raw("layers_block_type", "layer_types", default=None) or list(pattern)
-    if not isinstance(listed, list) or not all(isinstance(one, str) for one in listed):
-        raise fields.error("expected a list of layer types", "layers_block_type", "layer_types")
+    listed = fields.strings("layers_block_type", "layer_types") or list(fields.text("hybrid_override_pattern"))
     usual = ["linear_attention", "moe", "full_attention", "mlp"]
     return _kinds(fields, listed or usual, "hybrid_override_pattern")
 

@@ -9,7 +9,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
@@ -184,19 +183,12 @@ def _scheme(fields: Fields, experts: str) -> Scheme | None:
     return Scheme(usual, kept, named) if usual or named else None
 
 
-def _strings(fields: Fields, expected: str, *names: str, default: Any = ()) -> list[str]:
-    found: Any = next((one for name in names if (one := fields.raw(name, default=None))), list(default))
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise fields.error(expected, *names)
-    return found
-
-
 def _kept(fields: Fields) -> list[str]:
     """Names of the modules that are not quantised."""
     dynamic = fields.raw("dynamic", default=None) or {}  # gptq's
     if not isinstance(dynamic, Mapping) or any(not str(one).startswith("-:") for one in dynamic):
         raise fields.error("expected no layers with settings of their own: they are not read", "dynamic")
-    named = _strings(fields, "expected a list of modules' names", *table("weights")["kept"])
+    named = fields.strings(*table("weights")["kept"], of="modules' names")
     return [*named, *(f"re:{one[2:]}" for one in dynamic)]
 
 
@@ -286,7 +278,7 @@ def _compressed(fields: Fields) -> Found:
     for name in groups.config:
         group = groups.nested(name)
         found = _of_group(group)
-        targets = _strings(group, "expected a list of classes and names", "targets", default=["Linear"])
+        targets = group.strings("targets", of="classes and names") or ["Linear"]
         usual = found if "Linear" in targets else usual
         if names := [one for one in targets if one != "Linear"]:
             named.append((Names(names, fields), found))

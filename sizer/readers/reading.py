@@ -170,21 +170,22 @@ class Fields:
             raise self.error("expected a number of at least 0", *names)
         return float(value)
 
-    def strings(self, name: str, length: int) -> list[str] | None:
-        """A list of ``length`` strings, or None where absent."""
-        value = self.raw(name, default=None)
-        if value is None:
-            return None
-        if not isinstance(value, list) or len(value) != length or not all(isinstance(item, str) for item in value):
-            raise self.error(f"expected a list of {length} strings", name)
-        return value
+    def strings(self, *names: str, length: int | None = None, of: str = "strings") -> list[str]:
+        """A list of strings, of ``length`` where that is given: that of the first name with one; absent: empty."""
+        self.ignore(*names)
+        value: Any = next((found for name in names if (found := self.raw(name, default=None))), [])
+        each = isinstance(value, list) and all(isinstance(item, str) for item in value)
+        wrong = not each or (value and length not in (None, len(value)))
+        self.refuse(wrong, f"expected a list of {'' if length is None else f'{length} '}{of}", *names)
+        return list(value)
 
-    def integers(self, name: str) -> list[int]:
-        """A list of integers of zero or more (at most a million); absent: empty."""
+    def integers(self, name: str, length: int | None = None) -> list[int]:
+        """A list of integers of zero or more (at most a million, or ``length``); absent: empty."""
         value = self.raw(name, default=None) or []
         few = isinstance(value, list) and len(value) <= 1_000_000
-        if not few or not all(isinstance(item, int) and not isinstance(item, bool) and item >= 0 for item in value):
+        if not few or not all(type(item) is int and item >= 0 for item in value):
             raise self.error("expected a list of integers", name)
+        self.refuse(value and length not in (None, len(value)), f"expected {length} integers", name)
         return list(value)
 
     def nested(self, *names: str) -> Fields:

@@ -119,9 +119,9 @@ def read_recipe(
     given = ((theirs, at(config, ours)) for ours, theirs in row["names"].items())
     settings = {one: value for one, value in given if value not in (None, "auto") and unknown_in(str(value)) is None}
     degrees = {ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := at(config, theirs)) is int}
-    listed = ", ".join((key, *row["names"], *row.get("degrees", ())))
+    taken = (*row["names"], *row.get("degrees", ()))
     notes = (
-        f"of the recipe's keys {listed} are read, and no others",
+        f"of the recipe's keys {', '.join((key, *taken))} are read, and no others",
         *notes,
         *config.get("_notes", ()),
         *reading.notes,
@@ -129,7 +129,7 @@ def read_recipe(
     notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
     rounds = {key: _sizes(said, config) for key, said in row.get("rounds", {}).items()}
     workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
-    held = ((one, unknown_in(str(at(config, one)))) for one in (*row["names"], *row.get("degrees", ())))
+    held = ((one, unknown_in(str(at(config, one)))) for one in taken)
     unread = (*reading.unread, *(Unread(one, what, changes=LACKS) for one, what in held if what))
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if row["names"] else reading

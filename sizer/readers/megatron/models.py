@@ -85,15 +85,19 @@ def _tokenizers(fields: Fields) -> tuple[str, str]:
 
     A type says nothing of a model with a name of its own (llm-jp's under Llama2Tokenizer, a folder's under GPT-2's).
     """
-    unknown = fields.config.get("_unknown", {})
-    said = fields.raw("tokenizer_model", "tokenizer_name_or_path", default=unknown.get("tokenizer_model"))
+    said = _said(fields, "tokenizer_model", "tokenizer_name_or_path")
     model, kind = str(said or fields.config.get("_tokenizer", "")), fields.text("tokenizer_type")
-    if not kind and fields.raw("merge_file", default=unknown.get("merge_file")):
+    if not kind and _said(fields, "merge_file"):
         kind = "GPT2BPETokenizer"
-    if not model and (own := _OWN_FOLDER.search(str(fields.raw("vocab_file", default=unknown.get("vocab_file"))))):
+    if not model and (own := _OWN_FOLDER.search(str(_said(fields, "vocab_file")))):
         model = own[1]
     named = model.rstrip("/").rpartition("/")[2]
     return model, "" if named and "$" not in named and not named.startswith("tokenizer.") else kind
+
+
+def _said(fields: Fields, *names: str) -> Any:
+    """A value, or what a script has for the first name in its place; None for neither."""
+    return fields.raw(*names, default=fields.config.get("_unknown", {}).get(names[0]))
 
 
 def _common(fields: Fields) -> Values:
@@ -394,8 +398,7 @@ def _is_bert(fields: Fields) -> bool:
     """BERT's launch says so by its program, its tokenizer or its one vocabulary file."""
     tokenizer = fields.text("tokenizer_type")
     named = "bert" in str(fields.config.get("_program", "")) or tokenizer.startswith("BertWordPiece")
-    file = str(fields.raw("vocab_file", default=fields.config.get("_unknown", {}).get("vocab_file", "")))
-    return named or (not tokenizer and file.endswith("vocab.txt"))
+    return named or (not tokenizer and str(_said(fields, "vocab_file")).endswith("vocab.txt"))
 
 
 def _bert(fields: Fields) -> Noted:
