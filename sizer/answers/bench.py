@@ -124,19 +124,12 @@ class Row:
 
 @frozen
 class Table:
-    """A sweep's rows; ``notes``: what was not measured and why."""
+    """A sweep's rows; ``notes``: what was not measured and why. ``title``: a suite's."""
 
     rows: Sequence[Row]
     sweep: Sweep
     environment: Environment
     notes: Names = ()
-
-
-@frozen
-class Group:
-    """Tables that belong together: a suite under its title, or one call's."""
-
-    parts: tuple[Table, ...]
     title: str = ""
 
 
@@ -146,11 +139,11 @@ class Bench(Printable):
 
     COMMAND = "bench"
 
-    groups: tuple[Group, ...]
+    tables: tuple[Table, ...]
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
-        return tuple(one for group in self.groups for part in group.parts for one in part.sweep.results.values())
+        return tuple(one for table in self.tables for one in table.sweep.results.values())
 
     @property
     def failed(self) -> str:
@@ -198,25 +191,25 @@ class Bencher:
         """Those named, else what the device trains in."""
         return named or (("fp32",) if self.executor.environment.cpu else ("bf16",))
 
-    def operators(self, jobs: Sequence[Job]) -> Group:
+    def operators(self, jobs: Sequence[Job]) -> Table:
         sweep = self._measure(jobs, self.time_limit_s)
-        return Group((self._table([(job, None) for job in jobs], sweep),))
+        return self._table([(job, None) for job in jobs], sweep)
 
-    def parts(self, subject: Subject, asked: Named) -> Group:
+    def parts(self, subject: Subject, asked: Named) -> Table:
         """Whole parts of a configuration, of each kind of block that it has; ``asked``: `bench`'s options by name."""
         model, phase, compiled = subject.whole(), asked["phase"], asked["compiled"]
         alone = (replace(model, stacks=(replace(model.main, blocks=(one,)),)) for one in model.main.blocks)
         made = [Part(asked["op"], one, subject.workload, DIRECTIONS.get(phase, phase), compiled) for one in alone]
         return self.operators([Job(part, kernel) for part in made for kernel in asked["kernels"] or ("",)])
 
-    def configuration(self, subject: Subject) -> Group:
+    def configuration(self, subject: Subject) -> Table:
         jobs, notes = jobs_of_subject(subject)
         sweep = self._measure(jobs.values(), self.time_limit_s)
-        return Group((self._table([(job, operator) for operator, job in jobs.items()], sweep, tuple(notes)),))
+        return self._table([(job, operator) for operator, job in jobs.items()], sweep, tuple(notes))
 
     def everything(
         self, paths: Sequence[Path], say: Callable[[str], None], shard: str | None, device: str | None = None
-    ) -> tuple[list[Group], bool]:
+    ) -> tuple[list[Table], bool]:
         """What `bench all` measures, and whether the self-test passed: a line for each check that did not."""
         start, limit_s = time.monotonic(), (self.time_limit_s or 0.0) * (1 - RESERVE)
         tested = self_test(self.executor)
@@ -225,24 +218,24 @@ class Bencher:
                 say(f"self-test: {one.name}: {one.said}")
         scale, race_s = ON_A_CPU if self.executor.environment.cpu else 1.0, RACED * limit_s
         rest = replace(self, time_limit_s=max(0.0, limit_s - race_s - (time.monotonic() - start)))
-        groups = rest.suites(suites_of(paths, scale, shard), "" if shard else "all")
+        tables = rest.suites(suites_of(paths, scale, shard), "" if shard else "all")
         for line in race(round(BOOK * scale), race_s / 2, device) if not shard else ():
             say(line)
-        return groups, tested.passed
+        return tables, tested.passed
 
-    def suites(self, suites: Sequence[Suite], name: str = "") -> list[Group]:
+    def suites(self, suites: Sequence[Suite], name: str = "") -> list[Table]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's.
 
         ``<name>.summary.json`` in ``out`` is of them all; without a name it is the first suite's.
         """
-        start, limit_s, groups = time.monotonic(), self.time_limit_s, []
+        start, limit_s, tables = time.monotonic(), self.time_limit_s, []
         summaries: Values = {}
         for place, suite in enumerate(suites):
             share_s = (limit_s - (time.monotonic() - start)) / (len(suites) - place) if limit_s is not None else None
-            groups.append(self._suite(suite, share_s, f"{name or suites[0].name}.summary.json", summaries))
-        return groups
+            tables.append(self._suite(suite, share_s, f"{name or suites[0].name}.summary.json", summaries))
+        return tables
 
-    def _suite(self, suite: Suite, limit_s: float | None, file: str, summaries: Values) -> Group:
+    def _suite(self, suite: Suite, limit_s: float | None, file: str, summaries: Values) -> Table:
         sweep, labels = None, {job.key: job.label for job in suite.jobs}
         with Rows(self.out, suite.name) as rows:
             try:
@@ -253,7 +246,7 @@ class Bencher:
                 if self.out is not None:
                     summaries[suite.name] = self._summary(suite, sweep, rows.count)
                     write_whole(self.out / file, (json.dumps(summaries, indent=2) + "\n").encode())
-        return Group((self._table([(job, None) for job in suite.jobs], sweep),), f"{suite.name}: {suite.title}")
+        return replace(self._table([(job, None) for job in suite.jobs], sweep), title=f"{suite.name}: {suite.title}")
 
     def _measure(
         self,

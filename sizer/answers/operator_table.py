@@ -164,32 +164,25 @@ def _alone(subject: Subject, step: Step) -> tuple[Cost | None, ...]:
     return tuple(cost if one in known else None for one, cost in zip(step.operators, step.costs, strict=True))
 
 
-#: What a row has of an operator's cost, null where that is not known.
+#: What a row has of an operator, null where that has no such thing.
+_OF_OPERATOR = (
+    *("name", "phase", "kind", "count", "batch", "m", "n", "k", "window", "dtype", "layout", "weight_bytes", "flops"),
+    *("visible_flops", "bytes", "tflops"),
+)
+#: What a row has of its cost, null where that is not known.
 _OF_COST = ("seconds", "bound", "tile_efficiency", "wave_efficiency", "source", "tier", "regime", "error", "kernel")
 
 
 def _row(operator: Operator, cost: Cost | None) -> Values:
     # Of attention its scores' product: queries x keys over the head dimension, a head at a time.
     sizes = ("q_len", "kv_len", "head_dim") if isinstance(operator, Attention | CachedAttention) else "mnk"
-    m, n, k = (getattr(operator, name, None) for name in sizes)
-    seconds = cost.seconds if cost is not None else None
+    counted, seconds = visible_flops(operator), cost.seconds if cost is not None else None
     return {
-        "name": operator.name,
-        "phase": operator.phase,
-        "kind": operator.kind,
-        "count": operator.count,
+        **{name: getattr(operator, name, None) for name in _OF_OPERATOR},
+        **{name: getattr(operator, size, None) for name, size in zip("mnk", sizes, strict=True)},
         "batch": getattr(operator, "batch", 1),
-        "m": m,
-        "n": n,
-        "k": k,
-        "window": getattr(operator, "window", None),
-        "dtype": operator.dtype,
-        "layout": getattr(operator, "layout", None),
-        "weight_bytes": getattr(operator, "weight_bytes", None),
-        "flops": operator.flops,
-        "visible_flops": visible_flops(operator),
-        "bytes": operator.bytes,
-        "tflops": visible_flops(operator) / seconds / 1e12 if seconds else None,
+        "visible_flops": counted,
+        "tflops": counted / seconds / 1e12 if seconds else None,
         **{name: getattr(cost, name, None) for name in _OF_COST},
         "error_p95": cost.p95 if cost is not None else None,
     }

@@ -33,7 +33,6 @@ from sizer.answers.bench import (
     SUSTAINED,
     Bench,
     Bencher,
-    Group,
     Planned,
     Stored,
     every_suite,
@@ -43,6 +42,7 @@ from sizer.answers.bench import (
     self_test,
     suites_of,
 )
+from sizer.answers.bench import Table as Measured
 from sizer.cli.options import (
     Asked,
     Command,
@@ -120,10 +120,10 @@ def _measure(asked: Asked, settings: Values, everything: bool) -> None:
             tell, out = partial(_tell, told), asked.out and Path(asked.out)
             bencher = Bencher(executor, store, settings, tell, asked.time_limit, asked.fresh, out)
             if everything:
-                groups, passed = bencher.everything(asked.suite, say_line, asked.shard, asked.device)
+                tables, passed = bencher.everything(asked.suite, say_line, asked.shard, asked.device)
             else:
-                groups, passed = _groups(bencher, asked), True
-    answer = Bench(tuple(groups))
+                tables, passed = _tables(bencher, asked), True
+    answer = Bench(tuple(tables))
     asked.answer(answer)
     if answer.failed:
         say_line(answer.failed)
@@ -135,7 +135,7 @@ def _tell(told: Callable[..., None], now: Progress) -> None:
     told(now.done, now.total, f"{rate:.4g} TFLOPS" if rate else "", now.left_s)
 
 
-def _groups(bencher: Bencher, asked: Asked) -> list[Group]:
+def _tables(bencher: Bencher, asked: Asked) -> list[Measured]:
     if asked.suite:
         return bencher.suites(_suites(asked))
     dtypes, said = bencher.dtypes(asked.dtypes), {**vars(asked), **asked.workload}

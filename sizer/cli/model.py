@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sizer
-from shapes.engines import ALIASES, FORMATS, USES, list_engines
 from shapes.errors import read_bounded, refuse
 from shapes.workload import option_of
 from sizer.cli.options import (
@@ -50,9 +49,7 @@ def memory(asked: Asked) -> None:
         raise SystemExit(1)
 
 
-@subcommand(
-    "deploy", "CONFIG device deploy config output", recipes=(*FORMATS, *ALIASES), engines=(*list_engines(), *USES)
-)
+@subcommand("deploy", "CONFIG device deploy config output")
 def deploy(asked: Asked) -> None:
     """Say whether CONFIG fits so many ranks, and which engines load it, pad it, fall back or refuse it, with sources.
 

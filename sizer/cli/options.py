@@ -160,18 +160,17 @@ _RANGES: dict[str, Callable[..., Any]] = {"int": _Whole, "float": partial(click.
 _OPTIONS: Values = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
 
 
-def declared(table: str, /, **words: Iterable[str]) -> Decorator:
-    """The options of a table of options.json, in its order. ``words``: lists that help names.
+def declared(table: str) -> Decorator:
+    """The options of a table of options.json, in its order.
 
     A row is click's keywords, but "names"; "kind": count, quantity, time (``numbers``), int, float, file,
     folder, there (a folder that is), with "least" (of floats excluded) and "most"; "choices", or where they are;
-    "completes": where names are.
+    "completes": where names are. Help lists the names of a {module:name}.
     """
-    listed = {name: ", ".join(known) for name, known in words.items()}
-    return several(*(_declared(dict(row), listed) for row in _OPTIONS[table]))
+    return several(*(_declared(dict(row)) for row in _OPTIONS[table]))
 
 
-def _declared(said: Values, listed: dict[str, str]) -> Decorator:
+def _declared(said: Values) -> Decorator:
     kind, names, ends = said.pop("kind", ""), said.pop("names"), [said.pop(end, None) for end in ("least", "most")]
     if kind:
         said["type"] = _RANGES[kind](*ends) if any(end is not None for end in ends) else _KINDS[kind]
@@ -180,9 +179,8 @@ def _declared(said: Values, listed: dict[str, str]) -> Decorator:
         said["type"] = Known(_held(known) if isinstance(known, str) else known)
     if "completes" in said:
         said["shell_complete"] = completing(*said.pop("completes"))
-    return click.option(
-        *names, cls=Option, **said | {"help": said["help"].format(**listed) if listed else said["help"]}
-    )
+    said["help"] = re.sub(r"\{(.*?:.*?)\}", lambda found: ", ".join(_held(found[1])), said["help"])
+    return click.option(*names, cls=Option, **said)
 
 
 def several(*options: Decorator) -> Decorator:
@@ -344,13 +342,10 @@ def codes(values: Names) -> Names:
     return tuple(code.strip() for value in values for code in value.split(",") if code.strip())
 
 
-def subcommand(
-    name: str, parts: str, epilog: str | None = None, **words: Iterable[str]
-) -> Callable[[Callable[[Asked], None]], Command]:
+def subcommand(name: str, parts: str, epilog: str | None = None) -> Callable[[Callable[[Asked], None]], Command]:
     """A command of a function that takes its options as one object; its errors name options, not fields.
 
-    ``parts``: its argument, then tables of options.json in the order of help, and "workload" and "output". ``words``:
-    lists that the help of its own table names.
+    ``parts``: its argument, then tables of options.json in the order of help, and "workload" and "output".
     """
 
     def decorate(function: Callable[[Asked], None]) -> Command:
@@ -364,18 +359,18 @@ def subcommand(
             except InputError as error:
                 raise option_error(error) from None
 
-        made = several(*(_part(one, name, words) for one in parts.split()))(called)
+        made = several(*(_part(one, name) for one in parts.split()))(called)
         return click.command("command", cls=Command, epilog=epilog)(made)
 
     return decorate
 
 
-def _part(part: str, command: str, words: dict[str, Iterable[str]]) -> Decorator:
+def _part(part: str, command: str) -> Decorator:
     if "CONFIG" in part:
         return click.argument("config", type=config_name, required=part == "CONFIG", shell_complete=MODELS)
     if part == "workload":
         return workload_options
-    return output_options(command) if part == "output" else declared(part, **words if part == command else {})
+    return output_options(command) if part == "output" else declared(part)
 
 
 def _allow(options: Values) -> None:
@@ -420,7 +415,7 @@ _FURTHER = [option_of(field).removeprefix("--workload ") for field, one in OPTIO
 #: Every option a field of ``Workload``, passed on under that name, None where not given; the rarer ones by one option.
 workload_options = several(
     *(workload_option(field) for field, one in OPTIONS.items() if not one.further),
-    declared("further", further=_FURTHER),
+    declared("further"),
 )
 
 
@@ -484,7 +479,7 @@ def _meant(expected: str, key: str | None, value: object) -> str:
 def output_options(command: str) -> Decorator:
     """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
     names, (format_, output) = formats(command), _OPTIONS["output"]
-    return several(_declared({**format_, "choices": names, "default": names[0]}, {}), _declared(dict(output), {}))
+    return several(_declared({**format_, "choices": names, "default": names[0]}), _declared(dict(output)))
 
 
 def write_answer(command: str, answer: object, format_: str | None = None, output: str | None = None) -> None:

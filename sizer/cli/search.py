@@ -51,7 +51,7 @@ _LIMITS: dict[str, tuple[str, Callable[[str], Any], str]] = {
 }
 
 
-@subcommand("search", "[CONFIG] search stack workload measuring config output", limits=_LIMITS)
+@subcommand("search", "[CONFIG] search stack workload measuring config output")
 def command(asked: Asked) -> None:
     """Find faster neighbouring dimensions of a baseline: CONFIG, or --h, or --params.
 

@@ -35,10 +35,10 @@ def records(measurements: Sequence[Measurement]) -> Table:
 def document(answer: Bench) -> Document:
     sections = [
         Section(
-            group.title or "Measured",
-            [*lines([group.title], "head"), *(said for part in group.parts for said in _sweep(part))],
+            table.title or "Measured",
+            [*lines([table.title], "head"), *_sweep(table)],
         )
-        for group in answer.groups
+        for table in answer.tables
     ]
     return Document("sizer bench", sections, answer, records=partial(records, answer.measurements))
 

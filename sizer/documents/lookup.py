@@ -4,7 +4,7 @@ from shapes.cost.constants import expected, gemm_constants
 from shapes.cost.explain import expected_errors
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import DTYPES
-from shapes.frozen import Names, Values, frozen
+from shapes.frozen import Names, Values, frozen, plain
 from sizer.documents import Cell, Document, Section, Table, Text, columns, lines, percent_text
 from sizer.printing import Printable
 from sizer.rules import Rule
@@ -20,21 +20,7 @@ class Devices(Printable):
     in_full: bool
 
     def to_dict(self) -> Values:
-        return {"devices": [{**device.to_dict(), "expected_errors": _errors(device)} for device in self.devices]}
-
-
-def _errors(device: Device) -> list[Values]:
-    return [
-        {
-            "kernel": one.kernel,
-            "dtype": one.dtype,
-            "class": one.regime,
-            "tier": one.expected.tier,
-            "error": one.expected.error,
-            "error_p95": one.expected.p95,
-        }
-        for one in expected_errors(device)
-    ]
+        return {"devices": [{**one.to_dict(), "expected_errors": plain(expected_errors(one))} for one in self.devices]}
 
 
 def devices(names: Names = ()) -> Devices:
