@@ -1,6 +1,7 @@
 """The program: `sizer`, and `python -m sizer`."""
 
 import gc
+import os
 import sys
 
 # `python -m` puts the working directory first on the path: what lies there is a user's, never code to run. It stays
@@ -12,6 +13,10 @@ if _RUN_AS_MODULE and not __file__.replace("\\", "/").startswith(f"{sys.path[0]}
 
 def run() -> None:
     """The command line; ends the process with its code."""
+    import _signal  # type: ignore[import-not-found] # in the interpreter: signal itself takes milliseconds to load
+
+    if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # until the program's own are loaded
+        _signal.signal(_signal.SIGINT, lambda *_: os._exit(130 * bool(os.write(2, b"sizer: interrupted\n"))))
     from shapes.program import REQUESTS
     from sizer.process import end_in_order_of_signals, flush_output, hold_standard_files
 

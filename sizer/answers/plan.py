@@ -54,7 +54,7 @@ CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 CHUNKS = (2, 4, 8)
 
 #: Candidates that run the same operators follow each other.
-_ORDER = attrgetter("t", "cp", "p", "e", "zero", "replicas", "b", "checkpointing", "vpp")
+_ORDER = attrgetter("zero", "replicas", "b", "checkpointing", "vpp")
 
 ASSUMPTIONS = (
     "1F1B pipelines, interleaved where vpp > 1; layers spread as evenly as they divide, embedding and head on the ends",
@@ -286,7 +286,7 @@ def plan_config(
 
     ``workload``: fields of ``Workload``, ``gpus`` and ``global_batch`` among them; a plan finds the degrees and the
     microbatch. ``stack`` (None: that of `sizer check` of such a split), ``tokens`` of a whole training and the
-    ``price`` of a device hour as for ``plan``; ``top``: how many are shown; ``progress(done, of, best)``.
+    ``price`` of a device hour as for ``plan``; ``top``: how many are shown; ``progress(splits, of, best)``.
     InputError where no split fits.
 
     The phase decode plans serving: ``engine`` (None: vllm) is one of ``shapes.step.serving``, ``ttft`` and ``tpot`` the
@@ -366,26 +366,29 @@ def plan(
     and the global batch exists at all.
     """
     positive_amounts(tokens=tokens, price=price)
-    base = replace(base, implementation=options.pop("implementation", base.implementation))
+    saved_by = options.pop("implementation", base.implementation)
+    base = replace(base, phase="train", sequence_parallel=False, implementation=saved_by)
     dropped: Counter[str] = Counter()
     pricer = Pricer(device, stack=load_stack(stack))
-    needed = operator_count(model, base.s, global_batch, base=replace(base, phase="train")).model_flops
-    spread = memory(model, replace(base, phase="train", b=1, d=gpus, zero=3), **options).components
+    needed = operator_count(model, base.s, global_batch, base=base).model_flops
+    spread = memory(model, replace(base, b=1, d=gpus, zero=3), **options).components
     kept = ("weights", "master_weights", "optimizer_states")
     states = gpus * sum(spread.get(name, 0) for name in kept)  # the less, the more devices there are
     least, taken = -(-states // device.memory.bytes), f"{states / 2**30:,.0f} GiB"
     expected = f"expected at least {least} devices: weights and optimizer states alone take {taken}"
     refuse(least > gpus, expected, "gpus", gpus)
-    fits = _fitting(model, device, gpus, global_batch, base, options, dropped)
-    fitting = sorted(fits, key=lambda one: _ORDER(one[0]))
+    base = replace(base, global_batch=global_batch, gpus=gpus)
+    policies = lru_cache(partial(_policies, model, base))
     listed = lru_cache(maxsize=1)(partial(operators, model))
+    splits = list(_splits(model, device, gpus, base, dropped))
     found: list[tuple[Candidate, float]] = []
-    for workload, used in _going(fitting):
-        # Chunks of a pipeline run the same operators.
-        one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
-        insort(found, one, key=lambda pair: (pair[0].memory_bytes > ROOM * device.memory.bytes, pair[0].seconds))
-        if progress is not None:
-            progress(len(found), len(fitting), found[0][0])
+    for at, split in enumerate(_going(splits), 1):
+        for workload, used in _going(_fitting(model, device, split, policies, options, dropped)):
+            # Chunks of a pipeline run the same operators.
+            one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
+            insort(found, one, key=lambda pair: (pair[0].memory_bytes > ROOM * device.memory.bytes, pair[0].seconds))
+        if found and progress is not None:
+            progress(at, len(splits), found[0][0])
     _some(found, gpus, dropped)
     return Plan(
         gpus,
@@ -420,22 +423,19 @@ def _going(items: Iterable[T]) -> Iterator[T]:
 def _fitting(
     model: ModelShape,
     device: Device,
-    gpus: int,
-    global_batch: int,
-    base: Workload,
+    split: Workload,
+    policies: Callable[[Implementation], Names],
     options: Values,
     dropped: Counter[str],
-) -> Iterator[tuple[Workload, int]]:
-    """What fits, with its bytes."""
-    base = replace(base, phase="train", sequence_parallel=False, global_batch=global_batch, gpus=gpus)
-    policies = lru_cache(partial(_policies, model, base))
-    for split in _going(_splits(model, device, gpus, base, dropped)):
-        if global_batch % split.d:
-            dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
-            continue
-        for one in _schedules(model, split, device.link.domain_devices, dropped):
-            some = policies(one.saved_by)
-            yield from _microbatches(model, one, device.memory.bytes, some, options, dropped)
+) -> list[tuple[Workload, int]]:
+    """What fits of a split, with its bytes."""
+    if split.global_batch is None or split.global_batch % split.d:
+        dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
+        return []
+    fits: list[tuple[Workload, int]] = []
+    for one in _schedules(model, split, device.link.domain_devices, dropped):
+        fits += _microbatches(model, one, device.memory.bytes, policies(one.saved_by), options, dropped)
+    return sorted(fits, key=lambda fit: _ORDER(fit[0]))
 
 
 def _policies(model: ModelShape, base: Workload, implementation: Implementation) -> Names:
