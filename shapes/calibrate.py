@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import date
 from math import isfinite
 from pathlib import Path
@@ -24,7 +23,7 @@ from shapes.cost.gemm import aligned_seconds, uncorrected_seconds
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse, write_whole
-from shapes.frozen import Named, Values, frozen, plain
+from shapes.frozen import Named, Values, frozen, plain, replace
 from shapes.measure.dataset import control_median
 from shapes.toml_table import DATA, content
 

@@ -64,19 +64,17 @@ class Table:
         """(each row's combination of the columns ``names``, the first row of each combination)."""
         if names not in self._codes:
             first, *others = sorted(names)
-            code, count = self._single(first)
-            for name in others:
-                own, many = self._single(name)
-                code, count = _renumbered(code * many + own, count * many)
+            if others:
+                (code, places), (own, values) = (self.codes(frozenset(one)) for one in (others, (first,)))
+                code, count = _renumbered(code + len(places) * own, len(places) * len(values))
+            else:
+                values = self.columns[first]
+                low = int(values.min())
+                code, count = _renumbered(values - low, int(values.max()) - low + 1)
             place = np.empty(count, np.intp)
             place[code[::-1]] = np.arange(self.size)[::-1]
             self._codes[names] = code, place
         return self._codes[names]
-
-    def _single(self, name: str) -> tuple[Array, int]:
-        values = self.columns[name]
-        low = int(values.min())
-        return _renumbered(values - low, int(values.max()) - low + 1)
 
     def lifted(self, names: frozenset[str], among: frozenset[str]) -> Array:
         """Of each combination of the columns ``among`` the combination of the fewer columns ``names``."""

@@ -9,13 +9,12 @@ import os
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import AnyPath, InputError, refuse
-from shapes.frozen import Named, Names, Numbers, Sizes, Values, frozen, plain
+from shapes.frozen import Named, Names, Numbers, Sizes, Values, frozen, plain, replace
 from shapes.toml_table import Table, load, names, nearest, shipped
 
 #: What is spoken of where no device is named.

@@ -8,12 +8,11 @@ shapes.cost.fused_attention.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import lru_cache
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, one_of
-from shapes.frozen import Named, Names, frozen
+from shapes.frozen import Named, Names, frozen, replace
 from shapes.toml_table import DATA, Table, content, load, named
 
 #: Kernels by the names that ``--attention`` takes; "flash" is what "auto" was called first.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from math import prod
 from pathlib import Path
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Named, Names, Sizes, Values, frozen
+from shapes.frozen import Named, Names, Sizes, Values, frozen, replace
 from shapes.kernels import load_kernel
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions

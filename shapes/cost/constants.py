@@ -12,7 +12,7 @@ Kernels with a form and a few constants of their own (``published``) were fitted
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import MISSING, fields
 from functools import cache, lru_cache
 from math import hypot, inf, log2
 from types import SimpleNamespace
@@ -31,7 +31,7 @@ from shapes.cost.corrections import (
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
-from shapes.frozen import Named, Names, Numbers, Values, frozen
+from shapes.frozen import Named, Names, Numbers, Values, frozen, replace
 from shapes.toml_table import DATA, content
 
 #: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.

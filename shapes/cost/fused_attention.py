@@ -19,7 +19,7 @@ and backward; reports/fit writes the files), or the nearest device's, scaled.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from functools import lru_cache
 from math import hypot
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ from shapes.cost.constants import (
 from shapes.cost.corrections import Array
 from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
-from shapes.frozen import Named, Names, frozen
+from shapes.frozen import Named, Names, frozen, replace
 from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
 from shapes.toml_table import content, names, shipped

@@ -21,7 +21,6 @@ device's peak, and its memory for all that no cache holds.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -33,7 +32,7 @@ from shapes.cost.corrections import LAYOUT, AlignmentConstants, Array, Cells, In
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, next_multiple
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.operators.types import Layout
 
 #: One value or many; all of them come back as numpy has them.

@@ -18,7 +18,6 @@ only: `copies_sent`. A router limited to some groups of experts (DeepSeek-V3's, 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from math import log2
 from typing import Any
 
@@ -32,6 +31,7 @@ from shapes.cost.constants import (
     published_origin,
 )
 from shapes.device import Device
+from shapes.frozen import replace
 from shapes.operators.types import Collective, Elementwise, Operator, kind_of, named_function
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Named, Values, frozen, replace
 from shapes.model import Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm
 from shapes.toml_table import DATA, content

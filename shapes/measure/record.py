@@ -13,13 +13,13 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, fields, replace
+from dataclasses import field, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from shapes.errors import InputError, decoded, refuse
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Named, Values, frozen, replace
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat, key_of
 from shapes.measure.stats import CONFIDENCE, Array, summarise

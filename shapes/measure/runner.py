@@ -11,12 +11,11 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
-from dataclasses import replace
 
 import numpy as np
 
 from shapes.errors import refuse
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Event, Executor, Settings
 from shapes.measure.jobs import Job, by_key

@@ -18,14 +18,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import replace
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Condition, Thread
 from typing import Any, Protocol
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.measure.environment import Environment
 from shapes.measure.executor import DeviceLostError, Event, Executor, Round, Samples, Settings
 from shapes.measure.in_process import InProcess

@@ -6,11 +6,11 @@ libraries allocate past torch. vLLM prints each as it starts.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 
 from shapes.device import Device
 from shapes.errors import refuse
+from shapes.frozen import replace
 from shapes.memory import GIB, largest_size, memory
 from shapes.model import ModelShape
 from shapes.workload import Workload
@@ -53,7 +53,7 @@ def _largest(
     refuse(not 0 < utilization <= 1, "expected a share, above 0 and up to 1", "memory_utilization", utilization)
     bounds = (LONGEST_SEARCHED, 1 + workload.speculative) if key == "context" else ()
     return largest_size(
-        lambda size: engine_bytes(model, replace(workload, s=1, **{key: size}), weight_dtype),  # type: ignore[arg-type]
+        lambda size: engine_bytes(model, replace(workload, s=1, **{key: size}), weight_dtype),
         utilization * device.memory.bytes,
         *bounds,
     )

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, lru_cache
 from math import prod
 from typing import Any
 
-from shapes.frozen import Named, Names, Values, frozen
+from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.toml_table import DATA, content
 
 #: The storage of a tape's first tensor: its module's input.

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from shapes.errors import InputError, positive_int
-from shapes.frozen import Values, frozen
+from shapes.frozen import Values, frozen, replace
 from shapes.model import (
     AttentionShape,
     Block,

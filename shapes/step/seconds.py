@@ -21,14 +21,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 
 from shapes.cost import Cost
 from shapes.device import Device
-from shapes.frozen import Named, frozen
+from shapes.frozen import Named, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
 from shapes.step.stack import ELEMENTWISE, EXPERTS, FACTS, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack

@@ -18,13 +18,12 @@ reports/fit/serving.py. Values are numbers, or arrays of one length.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from shapes.device import Device
-from shapes.frozen import Named, Names, frozen
+from shapes.frozen import Named, Names, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator

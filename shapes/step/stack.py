@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from types import MappingProxyType
@@ -16,7 +15,7 @@ from typing import get_args
 
 from shapes.cost.constants import TIERS
 from shapes.errors import AnyPath, InputError, refuse
-from shapes.frozen import Named, Names, Numbers, frozen
+from shapes.frozen import Named, Names, Numbers, frozen, replace
 from shapes.toml_table import DATA, Amount, Share, Table, content, load, names, shipped
 from shapes.workload import LOSSES, AttentionKernel
 

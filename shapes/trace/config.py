@@ -7,7 +7,7 @@ import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import deepcopy
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,7 +17,7 @@ import transformers
 from torch import Tensor, nn
 
 from shapes.errors import InputError, read_text
-from shapes.frozen import Named
+from shapes.frozen import Named, replace
 from shapes.trace.dimensions import NAMES, named_dimensions, positions, size_in
 from shapes.trace.graph import Graph, record
 from shapes.trace.guards import TooLong, bounded_modules, bounded_operators, check_counts, offline

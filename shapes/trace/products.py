@@ -9,7 +9,6 @@ transposed with it. The gradient of an activation keeps the orientation in which
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from math import prod
 from typing import Any, Literal
 
@@ -17,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.operators.types import Layout
 from shapes.trace.dimensions import NAMES
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain, pairwise
 from operator import or_
@@ -17,7 +17,7 @@ from operator import or_
 from torch import nn
 
 from shapes.errors import InputError
-from shapes.frozen import Names, frozen
+from shapes.frozen import Names, frozen, replace
 from shapes.model import (
     DELTA_CHUNK,
     AttentionShape,

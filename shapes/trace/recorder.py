@@ -8,13 +8,12 @@ from which operand of that product the formula still needs: the weight gives dgr
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from shapes.frozen import Sizes, Values, frozen
+from shapes.frozen import Sizes, Values, frozen, replace
 from shapes.operators.types import Gemm, GroupedGemm, Operator, Phase
 from shapes.trace.dimensions import NAMES
 from shapes.trace.guards import count_operator

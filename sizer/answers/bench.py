@@ -10,14 +10,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from shapes.cost import predict
 from shapes.device import Device
 from shapes.errors import InputError, make_folder, one_of, refuse, write_whole
-from shapes.frozen import Named, Names, Values, frozen
+from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.measure import InProcess
 from shapes.measure.backend import driver_here
 from shapes.measure.dataset import objection

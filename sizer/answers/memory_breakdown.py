@@ -1,11 +1,10 @@
 """What `sizer memory` answers: the components, what fits, and what each saving buys."""
 
-from dataclasses import replace
 from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import refuse
-from shapes.frozen import Names, frozen, shown
+from shapes.frozen import Names, frozen, replace, shown
 from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests

@@ -11,7 +11,6 @@ import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from operator import mul
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import frozen, shown
+from shapes.frozen import frozen, replace, shown
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import needed_flops

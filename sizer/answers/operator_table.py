@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from operator import itemgetter
 from typing import Any, Unpack
 
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Values, frozen, shown
+from shapes.frozen import Values, frozen, replace, shown
 from shapes.memory import Memory, memory
 from shapes.operators.types import Attention, CachedAttention, Operator
 from shapes.step import Pricer, Step

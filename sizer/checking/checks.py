@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import field, replace
+from dataclasses import field
 from math import inf
 
 from shapes.cost import attention_titles
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
-from shapes.frozen import Named, Names, frozen
+from shapes.frozen import Named, Names, frozen, replace
 from shapes.operators.types import Collective, Elementwise, needed_flops
 from shapes.step import CostSource, Pricer, Step
 from sizer.checking.findings import ModelSummary, Report, StepTime

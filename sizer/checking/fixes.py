@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from difflib import unified_diff
 from itertools import islice, product
 from pathlib import Path
 
 from shapes.errors import InputError, read_bounded, refuse, write_whole
-from shapes.frozen import Names, frozen
+from shapes.frozen import Names, frozen, replace
 from shapes.model.resize import DIMENSIONS
 from shapes.workload import WORKLOAD_FIELDS, option_of
 from sizer.checking.checks import Request, Settled, report_of

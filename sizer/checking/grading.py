@@ -10,14 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
 
 from shapes.cost.constants import gemm_constants, least_certain
 from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.frozen import Names, Values, frozen
+from shapes.frozen import Names, Values, frozen, replace
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention

@@ -1,13 +1,12 @@
 """Measuring: `check --measure`, and for search and bench the device at hand and what of a step can be timed alone."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 
 from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse
-from shapes.frozen import Names, frozen
+from shapes.frozen import Names, frozen, replace
 from shapes.measure.executor import Executor
 from shapes.measure.jobs import ATTENTION, Job, MemoryBound
 from shapes.measure.record import Measurement

@@ -19,14 +19,14 @@ import stat
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import field, replace
+from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, read_bounded, read_text, refuse, write_whole
-from shapes.frozen import Named, Names, Values, frozen
+from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.toml_table import Table
 from shapes.workload import workload_fields
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ import click
 
 from shapes.device import load_device
 from shapes.errors import InputError, one_of, printable, refuse
+from shapes.frozen import replace
 from sizer.checking.checks import Request, Settled
 from sizer.checking.findings import Checked, Report
 from sizer.checking.project import Accepted, known_rule, load_accepted, load_defaults, write_accepted

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,7 @@ import click
 
 from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
-from shapes.frozen import Names, frozen
+from shapes.frozen import Names, frozen, replace
 from sizer.answers.diff import Diff, budgets_of, compare, diff_of
 from sizer.checking.checks import Request, Settled
 from sizer.checking.project import nearest_table

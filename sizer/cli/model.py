@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import sizer
 from shapes.errors import read_bounded, refuse
+from shapes.frozen import replace
 from shapes.workload import option_of
 from sizer.cli.options import (
     Asked,

@@ -1,9 +1,9 @@
 """A diff: both versions of each configuration on every device, the findings added and fixed, the budgets broken."""
 
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
+from shapes.frozen import replace
 from sizer.answers.diff import DeviceDiff, Diff, FileDiff
 from sizer.documents import (
     PAGES,

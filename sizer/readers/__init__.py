@@ -5,13 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Names
+from shapes.frozen import Named, Names, replace
 from shapes.model import ModelShape
 from shapes.program import added
 from sizer.readers.loading import (

@@ -5,11 +5,11 @@ Trainers' settings (``--training FILE``) are read so too: they give the workload
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, positive_int
+from shapes.frozen import replace
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
 

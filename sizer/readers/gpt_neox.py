@@ -1,9 +1,9 @@
 """GPT-NeoX YAML: dashes and underscores both occur, and a gated MLP is cut to two thirds, as transformer.py does."""
 
 import re
-from dataclasses import replace
 
 from shapes.errors import shorten
+from shapes.frozen import replace
 from shapes.model.resize import dimensions
 from sizer.readers import layouts
 from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Unread, Values, vocabulary

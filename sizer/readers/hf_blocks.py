@@ -7,9 +7,9 @@ the fields (``flag("attention_bias")``), called when a file is read.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
+from shapes.frozen import replace
 from shapes.model import (
     AttentionShape,
     Block,

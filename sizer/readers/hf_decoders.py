@@ -1,10 +1,10 @@
 """Decoder families of transformers, each a table of families.toml, and what such a table cannot say as functions."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from shapes.dtypes import next_multiple
+from shapes.frozen import replace
 from shapes.model import (
     AttentionShape,
     Augment,

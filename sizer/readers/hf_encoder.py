@@ -1,10 +1,10 @@
 """BERT, RoBERTa, T5, BART, Whisper, ViT, SigLIP of transformers; towers before a text tower, as ``towers.json`` has."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
+from shapes.frozen import replace
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack, Tower, run_lengths
 from sizer.readers.hf_blocks import (
     HEADS,

@@ -7,11 +7,10 @@ compressed-tensors' defaults. The towers before a text tower keep 16 bits.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from functools import cache
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.model import Block, ModelShape, MoeShape, run_lengths
 from shapes.model.layers import each_layer
 from shapes.recipes import WeightFormat

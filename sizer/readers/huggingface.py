@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from math import prod
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, refuse
+from shapes.frozen import replace
 from shapes.model import ModelShape
 from sizer.readers.hf_blocks import (
     NAMES,

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
 from shapes.errors import InputError
+from shapes.frozen import replace
 from shapes.model.resize import dimensions
 from sizer.readers import huggingface
 from sizer.readers.expressions import check_allowed, expressed, flat, notes_of, workload

@@ -1,7 +1,6 @@
 """nanoGPT: a Python file of assignments or a saved GPTConfig."""
 
-from dataclasses import replace
-
+from shapes.frozen import replace
 from sizer.readers import layouts
 from sizer.readers.reading import FORMATS, Config, Names, Reading, Values
 

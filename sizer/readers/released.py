@@ -6,11 +6,11 @@ A name is ``organisation/name`` or the name alone, in any case. Nothing is downl
 import os
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 from shapes.errors import InputError, refuse, shorten
+from shapes.frozen import replace
 from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import expressed, flat, with_settings_of

@@ -7,12 +7,12 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, read_bounded, refuse
+from shapes.frozen import replace
 from sizer.readers.loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
 from sizer.readers.reading import FORMATS, Config, Reading, Values, at, fits
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import partial
 
 from shapes.dtypes import next_multiple
+from shapes.frozen import replace
 from shapes.model import AttentionShape, ModelShape, named
 from shapes.model.resize import Side, sides
 from shapes.operators.parallel import divides_over, head_counts, mlp_widths

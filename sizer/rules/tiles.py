@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from math import inf
 from operator import itemgetter
 
 from shapes.cost import Cost
 from shapes.dtypes import next_multiple
+from shapes.frozen import replace
 from shapes.operators.types import Attention, Gemm, Operator, Product
 from sizer.rules.base import (
     Answer,

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from math import lcm, prod
 from typing import Any
 
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError
+from shapes.frozen import replace
 from shapes.memory import divisors, memory_of_parameters, smallest_tp
 from shapes.model import ModelShape, default_precision
 from shapes.operators.parallel import largest_divisor

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from math import exp, inf
 from statistics import NormalDist
 
@@ -11,7 +10,7 @@ from numpy.typing import NDArray
 
 from shapes.cost import Timing
 from shapes.errors import InputError, one_of, refuse
-from shapes.frozen import Names, Sizes, frozen
+from shapes.frozen import Names, Sizes, frozen, replace
 from shapes.measure.executor import NotMeasured, Prepared
 from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, Part, PartName

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from math import inf
 from typing import Any
 
@@ -20,7 +19,7 @@ from shapes.cost import Cost, Timing, seconds_of
 from shapes.cost.constants import least_certain
 from shapes.device import Device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Names, Sizes, frozen
+from shapes.frozen import Names, Sizes, frozen, replace
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.model.resize import resize

@@ -5,7 +5,6 @@ baseline's is left out, which a note says; bounds around published practice are 
 """
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from math import gcd, lcm
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.frozen import replace
 from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
 from shapes.step import Pricer

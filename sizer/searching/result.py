@@ -1,11 +1,11 @@
 """What a search answers: ranked candidates, a verdict in one sentence, and the best one under the file's own keys."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 
 from shapes.cost import Timing
 from shapes.errors import InputError
-from shapes.frozen import AsJson, Names, Sizes, frozen, shown
+from shapes.frozen import AsJson, Names, Sizes, frozen, replace, shown
 from shapes.model.resize import dimensions
 from shapes.workload import Workload
 from sizer.printing import Printable

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from functools import partial
 from itertools import islice
 from math import log, sqrt
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shapes.cost import Timing
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Sizes, frozen
+from shapes.frozen import Sizes, frozen, replace
 from shapes.memory import memory
 from shapes.operators import operators
 from shapes.step import Pricer

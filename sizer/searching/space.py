@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from itertools import product
 from math import lcm, log
 from operator import itemgetter
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import Named, Names, Sizes, frozen
+from shapes.frozen import Named, Names, Sizes, frozen, replace
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators

@@ -3,7 +3,6 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import partial
 from math import ceil, floor, gcd, lcm
 from typing import Any
@@ -15,6 +14,7 @@ from shapes.columns import Table, rows_by
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import one_of, refuse
+from shapes.frozen import replace
 from shapes.model import (
     AttentionShape,
     Block,

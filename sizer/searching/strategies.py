@@ -24,7 +24,7 @@ by up to a percent for as long as it stays prepared.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field
 from math import log, sqrt
 from random import Random
 
@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import stdtr
 
-from shapes.frozen import frozen
+from shapes.frozen import frozen, replace
 from shapes.measure.stats import correlation_length
 from shapes.program import REQUESTS
 

@@ -6,7 +6,6 @@ mistake is one line, as everywhere. Nothing is written, and of files only config
 
 import json
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from mcp.server.stdio import stdio_server
 
 import sizer
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Values
+from shapes.frozen import Named, Values, replace
 from shapes.step.stack import list_stacks
 from shapes.workload import OPTIONS, WORDS
 from sizer.readers import Source, is_name

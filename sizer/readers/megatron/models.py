@@ -1,10 +1,10 @@
 """Megatron-Core's GPT, BERT, T5 and hybrid models from their arguments."""
 
 import re
-from dataclasses import replace
 from typing import Any
 
 from shapes.dtypes import next_multiple
+from shapes.frozen import replace
 from shapes.model import (
     DELTA_CHUNK,
     AttentionShape,
