@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shapes.memory import Memory, memory, memory_of_parameters
-from shapes.memory.moments import Gradients, Moment, Recipe, Step, moments
+from shapes.memory.moments import Gradients, Moment, Step, moments
 from shapes.memory.tape import Tape, declared, line_of, listing
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, parameter_count
 from shapes.model.stages import ShardParameters
@@ -35,7 +35,7 @@ def test_megatron_weights_what_activations_make_and_keeps_no_experts_outputs() -
     kept = {
         name: list(step.forward(512).layer_tape(block, 256).saved().values()).count(routed)
         for name in ("huggingface", "megatron")
-        for step in [Step(model, Workload(b=1, s=512), Recipe(implementation=name))]  # type: ignore[arg-type]
+        for step in [Step(model, Workload(b=1, s=512), implementation=name)]  # type: ignore[arg-type]
     }
     assert kept["huggingface"] - kept["megatron"] == 1
 
@@ -330,9 +330,7 @@ def test_interleaved_chunks_keep_more_microbatches_in_flight(p: int, vpp: int, i
     # Korthikanti et al. 2205.05198, 4.2.3: (p - 1) / (p vpp) more than p stages' worth, whole microbatches here.
     model, w = replace(llama(24), head=False), Workload(b=8, s=512, p=p, vpp=vpp)
     found = memory(model, w, implementation="megatron", microbatches=32)
-    (end,) = moments_of(
-        Step(model, w, Recipe(implementation="megatron"), "first", in_flight), STAY, "end of the forward"
-    )
+    (end,) = moments_of(Step(model, w, "first", in_flight, implementation="megatron"), STAY, "end of the forward")
     assert (found.stage, bytes_of(found, "activations")) == ("first", end.saved)
     few = memory(model, w, implementation="megatron", microbatches=2)
     assert 3 * bytes_of(few, "activations") == pytest.approx(2 * 3 * end.saved / in_flight, rel=0.01)

@@ -13,8 +13,7 @@ from reports.bench.step_rows import price_step
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
-from shapes.memory.modules import layer_tape
-from shapes.memory.moments import Recipe, Step
+from shapes.memory.moments import Step
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.step.stack import load_stack
@@ -94,8 +93,8 @@ def test_of_some_layers_alone_time_and_memory_lie_between() -> None:
 
 def saved(shape: ModelShape, policy: str) -> int:
     workload = Workload(b=2, s=1024, checkpointing=policy)
-    sizes = Step(shape, workload, Recipe(implementation="megatron")).sizes(workload.s)
-    return layer_tape(shape.main.blocks[-1], shape.hidden, sizes).saved_bytes(selective=True)
+    run = Step(shape, workload, implementation="megatron").forward(workload.s)
+    return run.layer_tape(shape.main.blocks[-1], shape.hidden).saved_bytes(selective=True)
 
 
 def test_a_module_without_its_output_saves_neither_it_nor_what_is_inside() -> None:

@@ -12,7 +12,7 @@ from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError, one_of
 from shapes.frozen import Named, Names, Numbers, Sizes, frozen, replace
 from shapes.memory.modules import buffer_bytes
-from shapes.memory.moments import Component, Gradients, Recipe, Step, communication, microbatches_of, training
+from shapes.memory.moments import Component, Gradients, Step, communication, microbatches_of, training
 from shapes.model import (
     Block,
     ModelShape,
@@ -136,16 +136,16 @@ def memory(
         bits = replace(bits, gradients=dtype_bytes(workload.reduces))
     named = optimizer or workload.optimizer or "adamw"
     copies = 1 if low and on and on.architecture in low.either_layout else 2
-    recipe = Recipe(bits, named, saved_by, microbatches_of(workload, microbatches), dropout_mask_bytes, loss, copies)
+    how = (1, bits, named, saved_by, microbatches_of(workload, microbatches), dropout_mask_bytes, loss, copies)
     whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
-    steps = [Step(model, whole, recipe, stage) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
+    steps = [Step(model, whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
     found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
     return max(found, key=lambda one: one.total_bytes)
 
 
 def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
-    recipe, n, overhead = step.recipe, parameter_count(step.tensors), tuple(_overhead(step, context_bytes))
-    named = (step.stage, n, kept_in, recipe.optimizer, recipe.implementation, limit)
+    n, overhead = parameter_count(step.tensors), tuple(_overhead(step, context_bytes))
+    named = (step.stage, n, kept_in, step.optimizer, step.implementation, limit)
     if not step.workload.train:
         return Memory((*_inference(step, weight_dtype), *overhead), *named)
     parts, moment, found, gradients = training(step)
@@ -198,7 +198,7 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     cached = [part for stack, block in step.blocks for part in _cached(step, stack, block)]
     what = "; ".join(text for _, text in cached) or "no causal attention"
     yield Component("kv_cache", sum(held for held, _ in cached), what)
-    plain = Step(model, workload, Recipe(implementation=step.recipe.implementation))
+    plain = Step(model, workload, implementation=step.implementation)
     layers = [
         (stack.hidden, block, plain.forward(sequence_length(model, stack, workload))) for stack, block in step.blocks
     ] + [

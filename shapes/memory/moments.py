@@ -107,12 +107,17 @@ Runs = Sequence[tuple[int, int]]
 
 
 @frozen
-class Recipe:
-    """How a step is run, beyond its workload: the options of ``shapes.memory.memory``.
+class Step:
+    """A training or inference step on one device of a ``stage``; ``in_flight`` microbatches at once.
 
-    ``mask``: bytes of a dropout mask's element; ``layouts``: in which a matrix quantised for training is kept.
+    From ``precision`` on: the options of ``shapes.memory.memory``; ``mask``: bytes of a dropout mask's element;
+    ``layouts``: in which a matrix quantised for training is kept.
     """
 
+    model: ModelShape
+    workload: Workload
+    stage: Stage = "last"
+    in_flight: int = 1
     precision: Precision = PRECISIONS["fp32"]
     optimizer: str = "adamw"
     implementation: Implementation = "huggingface"
@@ -120,17 +125,6 @@ class Recipe:
     mask: int = 1
     loss: Loss | None = None
     layouts: int = 2
-
-
-@frozen
-class Step:
-    """A training or inference step on one device of a ``stage``; ``in_flight`` microbatches at once."""
-
-    model: ModelShape
-    workload: Workload
-    recipe: Recipe = Recipe()
-    stage: Stage = "last"
-    in_flight: int = 1
 
     @property
     def kinds(self) -> Kinds:
@@ -152,11 +146,11 @@ class Step:
 
     @property
     def megatron(self) -> bool:
-        return self.recipe.implementation == "megatron"
+        return self.implementation == "megatron"
 
     def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
-        workload, each = self.workload, self.recipe.precision.gradients
+        workload, each = self.workload, self.precision.gradients
         d, expert_d = (workload.d, workload.expert_d) if workload.zero == 2 or workload.regathers else (1, 1)
         return -(-there.dense * each // d) - (-there.experts * each // expert_d)
 
@@ -173,7 +167,7 @@ class Step:
 
     @property
     def style(self) -> Style:
-        return style_of(self.model.model_type, self.recipe.implementation)
+        return style_of(self.model.model_type, self.implementation)
 
     @property
     def first(self) -> bool:
@@ -197,10 +191,10 @@ class Step:
             whole,
             s,
             wide,
-            self.recipe.mask,
+            self.mask,
             wide if stored == e else stored,
-            self.recipe.loss,
-            self.recipe.precision.weights,
+            self.loss,
+            self.precision.weights,
             e,
         )
 
@@ -353,7 +347,8 @@ def _alone(step: Step, checkpointing: str, e: int = 1) -> Step:
             gpus=None,
             global_batch=None,
         ),
-        recipe=replace(step.recipe, optimizer="adamw", microbatches=None),
+        optimizer="adamw",
+        microbatches=None,
         stage="last",
         in_flight=1,
     )
@@ -411,7 +406,7 @@ def _embedding(step: Step) -> int:
         dropout = stack.blocks[0].dropout > 0
         kept = bool(stack.embedding_norm) + (leaf and (stack.positions > 0 or dropout))
         masks = dropout and "no-embedding-dropout" not in step.style
-        total += channels * (masks * step.recipe.mask + kept * workload.activation_bytes)
+        total += channels * (masks * step.mask + kept * workload.activation_bytes)
     return total
 
 
@@ -473,8 +468,8 @@ class Component:
 
 def gradients_of(step: Step) -> Gradients:
     """Whether gradients exist before a microbatch's backward: accumulation and frameworks' own buffers keep them."""
-    each = step.recipe.precision.gradients
-    number = microbatches_of(step.workload, step.recipe.microbatches)
+    each = step.precision.gradients
+    number = microbatches_of(step.workload, step.microbatches)
     if step.megatron:
         return Gradients(True, "stay: Megatron's gradient buffers are allocated once", each)
     if number is None or number > 1:
@@ -508,7 +503,7 @@ def training(step: Step) -> tuple[tuple[Component, ...], str, list[tuple[str, in
     # default, keeps gradients in addition.
     buckets = 0
     if workload.d > 1 and not workload.zero and not step.megatron:
-        buckets = parameter_count(trained) * step.recipe.precision.gradients
+        buckets = parameter_count(trained) * step.precision.gradients
     dummies = tuple(_dummy_wgrads(step))
     always = sum(part.bytes for part in (*states, *dummies)) + exchanged + buckets
     how = _gradients_formula(fullest.gradients, workload, gradients)
@@ -536,7 +531,7 @@ def _in_flight(step: Step) -> int:
         return 1
     # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
     most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
-    return min(most, microbatches_of(workload, step.recipe.microbatches) or most)
+    return min(most, microbatches_of(workload, step.microbatches) or most)
 
 
 def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gradients) -> str:
@@ -548,7 +543,6 @@ def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gr
 
 def _states(step: Step, tensors: Tensors, trained: Tensors) -> list[Component]:
     """Weights, master weights where there are some, and last the optimizer's states: of all ``tensors``."""
-    recipe = step.recipe
     n, found = parameter_count(tensors), []
     for name, zero in (("weights", 3), ("master_weights", 1), ("optimizer_states", 1)):
         split = (tuple(one for one in tensors if one.expert is expert) for expert in (False, True))
@@ -556,7 +550,7 @@ def _states(step: Step, tensors: Tensors, trained: Tensors) -> list[Component]:
         if not sum(sizes) and name == "master_weights":
             continue
         total, text = _over_ranks(sizes, step.workload, zero=zero)
-        what = f" ({recipe.optimizer}: {OPTIMIZERS[recipe.optimizer]['note']})" if name == "optimizer_states" else ""
+        what = f" ({step.optimizer}: {OPTIMIZERS[step.optimizer]['note']})" if name == "optimizer_states" else ""
         each = "parameters x" if name == "weights" else "x"
         found.append(Component(name, total, f"{n:,} {each} {sum(sizes) / max(n, 1):.4g} bytes{text}{what}"))
     return found
@@ -573,7 +567,7 @@ def _tuned_states(step: Step, tensors: Tensors, trained: Tensors) -> list[Compon
     kept, rest = ("fp32", 4) if widened(workload) else ("16 bits", 2)
     sizes = [0, 0]
     for one in frozen:
-        each = BASES[base] * (step.recipe.layouts if base == "fp8" else 1)
+        each = BASES[base] * (step.layouts if base == "fp8" else 1)
         sizes[one.expert] += one.stored_bytes(rest) if base == "release" else _base_bytes(one, each, rest)
     total, text = _over_ranks(sizes, workload, zero=3)
     experts = "experts, " if base != "release" and any(one.expert for one in frozen) else ""
@@ -612,16 +606,16 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
 
 def _state_bytes(name: str, tensors: Tensors, step: Step) -> int:
     """Bytes of one component of ``tensors``, ZeRO not applied."""
-    recipe, precision = step.recipe, step.recipe.precision
+    precision = step.precision
     if name == "optimizer_states":
-        return optimizer_state_bytes(tensors, recipe.optimizer, precision)
+        return optimizer_state_bytes(tensors, step.optimizer, precision)
     n = parameter_count(tensors)
     if name == "master_weights":
         return precision.master * n
     matrices = parameter_count(tensor for tensor in tensors if tensor.is_matrix and tensor.role == "block")
     # fp8_model_init: what is no matrix of a layer stays in 16 bits.
     whole = precision.weights * n if precision.weights else 2 * (n - matrices)
-    quantised = recipe.layouts * step.quantised_bytes if precision.matrix_copies else 0
+    quantised = step.layouts * step.quantised_bytes if precision.matrix_copies else 0
     return whole + precision.copies * n + ceil(quantised * matrices)
 
 
@@ -647,7 +641,7 @@ def _logits_formula(step: Step, peak: Moment) -> str:
         return "freed before the fullest moment"
     elements = step.workload.tokens * -(-step.model.vocab // step.workload.t)
     head = "; the head in 16 bits" if widened(step.workload) else ""
-    kind = step.recipe.loss or ("in-place" if step.megatron else "fp32")
+    kind = step.loss or ("in-place" if step.megatron else "fp32")
     return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes (cross-entropy {kind}{head})"
 
 
@@ -658,7 +652,7 @@ def communication(step: Step, n: int) -> tuple[int, str]:
 
 
 def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
-    workload, precision = step.workload, step.recipe.precision
+    workload, precision = step.workload, step.precision
     hidden_state = workload.tokens * step.model.hidden * workload.activation_bytes
     if workload.t > 1 and workload.sequence_parallel:
         yield hidden_state, "gathered activations b x s x h"
