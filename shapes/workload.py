@@ -7,7 +7,7 @@ And what the layers of a training step save for their backward, and what of thei
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
@@ -228,50 +228,46 @@ class Workload(AsJson):
             elif one.choices:
                 one_of(value, one.choices, key)
         saving(self.checkpointing)
-        self._check_tuning()
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
-        loads = isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS
-        self._demand(loads, "expert_load", f"expected a number from 1 to {MOST_RANKS} (max/mean)")
-        overlaps = set(NOT_OVERLAPPED).issuperset(_words(self.no_overlap))
-        self._demand(overlaps, "no_overlap", f"expected none, or some of {', '.join(NOT_OVERLAPPED)}")
-        self._demand(self.images is None or self.image_sizes is not None, "images", "expected count x height x width")
-        self._check_serving()
+        for key, holds, expected in (*self._demands(), *self._demands_of_tuning()):
+            refuse(not holds, expected, key, getattr(self, key))
+        if self.decode:
+            self._settle_decoding()
 
-    def _check_tuning(self) -> None:
-        """InputError for a method, base or combination that there is not."""
+    def _demands(self) -> Iterator[tuple[str, bool, str]]:
+        """Fields, whether what they have to be holds, and what that is."""
+        loads = isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS
+        yield "expert_load", loads, f"expected a number from 1 to {MOST_RANKS} (max/mean)"
+        overlaps = set(NOT_OVERLAPPED).issuperset(_words(self.no_overlap))
+        yield "no_overlap", overlaps, f"expected none, or some of {', '.join(NOT_OVERLAPPED)}"
+        yield "images", self.images is None or self.image_sizes is not None, "expected count x height x width"
+        drafts = type(self.speculative) is int and self.speculative >= 0
+        yield "speculative", drafts, "expected 0 or more drafted tokens"
+        if self.decode:
+            for key, modelled in (("cp", self.cp == 1), ("attention", self.attention != "eager")):
+                yield key, modelled, "expected none with the phase decode, which is not modelled so"
+        else:
+            for key in ("context", "speculative"):
+                yield key, not getattr(self, key), "expected the phase decode with it"
+            yield "kv_dtype", not self.train or self.kv_dtype is None, "expected an inference phase with it"
+
+    def _demands_of_tuning(self) -> Iterator[tuple[str, bool, str]]:
+        """The same of a method, its base and their combination."""
         method, base, targets = self.finetune, self.base, self.lora_targets
         if method is base is targets is None:
             return
         adapted, adapters = method in ("lora", "qlora"), "expected it with --finetune lora or qlora"
         narrow = "expected nf4 or int8 with qlora, or either with -16 (lora has a bf16 base)"
-        for holds, key, expected in (
-            (method in (None, *METHODS), "finetune", f"expected one of {', '.join(METHODS)}"),
-            (method is None or self.train, "finetune", "expected no fine-tuning with a phase of inference"),
-            (base in (None, *BASES), "base", f"expected one of {', '.join(BASES)}"),
-            (base is None or adapted, "base", adapters),
-            (method != "qlora" or base != "bf16", "base", narrow),
-            (targets is None or adapted, "lora_targets", adapters),
-        ):
-            self._demand(holds, key, expected)
-
-    def _check_serving(self) -> None:
-        drafts = type(self.speculative) is int and self.speculative >= 0
-        self._demand(drafts, "speculative", "expected 0 or more drafted tokens")
-        if self.decode:
-            self._settle_decoding()
-            return
-        for key in ("context", "speculative"):
-            self._demand(not getattr(self, key), key, "expected the phase decode with it")
-        self._demand(not self.train or self.kv_dtype is None, "kv_dtype", "expected an inference phase with it")
-
-    def _demand(self, holds: bool, key: str, expected: str) -> None:
-        refuse(not holds, expected, key, getattr(self, key))
+        yield "finetune", method in (None, *METHODS), f"expected one of {', '.join(METHODS)}"
+        yield "finetune", method is None or self.train, "expected no fine-tuning with a phase of inference"
+        yield "base", base in (None, *BASES), f"expected one of {', '.join(BASES)}"
+        yield "base", base is None or adapted, adapters
+        yield "base", method != "qlora" or base != "bf16", narrow
+        yield "lora_targets", targets is None or adapted, adapters
 
     def _settle_decoding(self) -> None:
         """The context that a step decodes in, and the tokens that it runs."""
-        for key, modelled in (("cp", self.cp == 1), ("attention", self.attention != "eager")):
-            self._demand(modelled, key, "expected none with the phase decode, which is not modelled so")
         context, runs = self.s if self.context is None else self.context, 1 + self.speculative
         refuse(context < runs, f"expected at least the {runs} tokens that a step runs", "context", context)
         object.__setattr__(self, "context", context)
