@@ -695,14 +695,14 @@ def test_a_microbatch_of_billions_names_the_largest_that_divides(whole: int) -> 
 
 def test_muons_update_is_counted_by_the_shapes_of_matrices() -> None:
     # Llama 3.1 8B: 32 layers of two 4096 x 4096, two 1024 x 4096 and three 4096 x 14336 matrices, five iterations of
-    # 4 r r c + 2 r r r FLOPs: 6.7e14, of which 989 TFLOPS take 0.67 s.
+    # 4 r r c + 2 r r r FLOPs: 6.7e14, which take 0.67 s at 989 TFLOPS, and more at what products reach.
     square, keys, wide = 6 * 4096**3, 4 * 1024**2 * 4096 + 2 * 1024**3, 4 * 4096**2 * 14336 + 2 * 4096**3
     flops = 32 * 5 * (2 * square + 2 * keys + 3 * wide)
     asked: dict[str, Any] = {"b": 4, "s": 4096, "optimizer": "muon", "checkpointing": "full"}
     report = sizer.check(str(CONFIGS / "llama-3.1-8b.json"), select=["SZ134"], **asked)
     (finding,) = report.findings
     assert f"{flops:.1e} FLOPs" in finding.message
-    assert finding.step_seconds == pytest.approx(flops / 989e12, rel=0.01)
+    assert flops / 989e12 < (finding.step_seconds or 0.0) < 1.7 * flops / 989e12
     # Sixteen times the tokens, and a quarter of the matrices a rank.
     accumulated = sizer.check(
         str(CONFIGS / "llama-3.1-8b.json"), select=["SZ134"], d=4, zero=1, global_batch=256, **asked

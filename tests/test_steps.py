@@ -26,7 +26,7 @@ from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.cores import chunks
-from shapes.operators.types import Attention, Collective
+from shapes.operators.types import Attention, Collective, Gemm
 from shapes.step import Pricer, StepCost
 from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
 from shapes.step.stack import (
@@ -858,3 +858,23 @@ def test_published_degrees_are_found_among_what_a_plan_lists(monkeypatch: pytest
     found = [layouts.judged(said | {"degrees": degrees})[4] for degrees in ({}, {"t": 2, "p": 2}, {"t": 3})]
     assert found[0] == "1.00" <= found[1]
     assert found[2] == "does not fit"
+
+
+@pytest.mark.parametrize(("t", "d", "zero"), [(1, 1, 0), (4, 1, 0), (1, 8, 1)])
+def test_muon_multiplies_each_matrix_as_a_rank_holds_it_and_adamw_none(t: int, d: int, zero: int) -> None:
+    workload = Workload(b=1, s=512, t=t, d=d, zero=zero, optimizer="muon")
+    products = [one for one in operators(LLAMA, workload) if one.phase == "optimizer" and isinstance(one, Gemm)]
+    # Jordan's 4 r r c + 2 r r r FLOPs an iteration, of five; a column's shard is of rows, a row's of columns.
+    attention = ((4096 // t, 4096), (1024 // t, 4096), (1024 // t, 4096), (4096, 4096 // t))
+    mlp = ((14336 // t, 4096), (14336 // t, 4096), (4096, 14336 // t))
+    sides = [(min(one), max(one)) for one in (*attention, *mlp)]
+    flops = 32 * 5 * sum(4 * r * r * c + 2 * r**3 for r, c in sides)
+    assert sum(one.flops * one.count for one in products) == flops // (d if zero else 1)
+    assert not [one for one in operators(LLAMA, Workload(b=1, s=512)) if one.phase == "optimizer" and one.flops]
+    pricer = Pricer(H100, stack=load_stack("megatron-core-te"))
+    ways = (workload, replace(workload, optimizer=None))
+    step, plain = (pricer.step(operators(LLAMA, one), one, LLAMA) for one in ways)
+    assert step.flops == plain.flops
+    assert step.cost is not None
+    assert plain.cost is not None
+    assert step.cost.parts["optimizer"] > plain.cost.parts["optimizer"]

@@ -61,6 +61,7 @@ from shapes.operators.cores import (
     index_operators,
     is_sparse,
     model_elementwise,
+    newton_schulz,
     optimizer_update,
     parameter_copies,
     recurrent_operators,
@@ -277,10 +278,12 @@ def _all(model: ModelShape, workload: Workload) -> Listed:
     yield from model_elementwise(model, workload, s)
     yield from end_collectives(model, workload, s)
     if workload.train:
-        held = counted(trained_tensors(model, workload))
+        trained = trained_tensors(model, workload)
+        held = counted(trained)
         layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
         yield from parameter_copies(held, workload)
         yield optimizer_update(held, workload, _states_each(model, workload))
+        yield from newton_schulz(trained, workload)
         yield from gradient_collectives(held, workload, layers)
         if not layers_train(workload):
             yield from _frozen_base(model, workload, held, layers)

@@ -32,6 +32,7 @@ from shapes.model import (
     RecurrentShape,
     SharedKeyShape,
     Streams,
+    Tensors,
 )
 from shapes.model.layers import Attention as Attentions
 from shapes.model.mixers import reading
@@ -242,6 +243,27 @@ def optimizer_update(held: ShardParameters, workload: Workload, states: float | 
     return Elementwise(
         "optimizer", "optimizer", "optimizer", round(share * read), round(share * (always + kept.weights)), "fp32"
     )
+
+
+#: Newton-Schulz iterations of Muon's usual implementations, and an iteration's products of r x c matrices, r <= c: A =
+#: X X', A A and (b A + c A A) X, as (n, k) by what is the short side.
+ITERATIONS, PRODUCTS = 5, {"gram": (True, False), "square": (True, True), "apply": (False, True)}
+
+
+def newton_schulz(tensors: Tensors, workload: Workload) -> Listed:
+    """Products that make each layer's matrix, or a rank's shard of it, orthogonal, where Muon trains it.
+
+    ZeRO gives each data-parallel rank matrices of its own (Megatron-LM, core/optimizer/muon.py).
+    """
+    run = Lowering(workload)
+    for one in tensors if workload.optimizer == "muon" else ():
+        if one.role == "block" and len(one.shape) == 2:  # embeddings and the head are AdamW's
+            sides = {True: min(one.shape), False: max(one.shape)}
+            ranks = (workload.expert_d if one.expert else workload.d) if workload.zero else 1
+            count = -(-one.copies * ITERATIONS // ranks)
+            for name, (n, k) in PRODUCTS.items():
+                named = f"optimizer.{one.name}.{name}"
+                yield Gemm(named, "optimizer", sides[True], sides[n], sides[k], dtype=run.core_dtype(), count=count)
 
 
 def parameter_copies(held: ShardParameters, workload: Workload) -> Listed:

@@ -544,7 +544,7 @@ def named_function(path: str) -> Callable[..., Any]:
 
 
 def needed_flops(listed: Iterable[Operator], *, causal: bool = False) -> float:
-    """FLOPs that ``listed`` need: what MFU counts, a fused attention kernel's own recomputation left out.
+    """FLOPs that ``listed`` need: what MFU counts, a fused attention's own recomputation and an optimizer's left out.
 
     ``causal``: of attention's square only the part that the mask leaves, not all of it.
     """
@@ -553,7 +553,7 @@ def needed_flops(listed: Iterable[Operator], *, causal: bool = False) -> float:
         flops = getattr(operator, "needed_flops", operator.flops)
         if causal and isinstance(operator, Attention):
             flops *= operator.visible_share
-        total += flops * operator.count
+        total += flops * operator.count * (operator.phase != "optimizer")
     return total
 
 

@@ -138,8 +138,8 @@ class Step:
 
     @property
     def flops(self) -> int:
-        """FLOPs of this device's operators in the step."""
-        return self.accumulation * sum(operator.flops * operator.count for operator in self.operators)
+        """FLOPs of this device's operators in the step, forward and backward."""
+        return self.accumulation * sum(one.flops * one.count for one in self.operators if one.phase != "optimizer")
 
     @property
     def source(self) -> str:

@@ -123,7 +123,7 @@ def _by_precision(step: Step, device: Device, told: StepTime) -> Names:
     """MFU over each element type's own peak: a recipe's step has products of several."""
     flops = Counter[str]()
     for op in step.operators:
-        if op.flops:
+        if op.flops and op.phase != "optimizer":
             flops[op.dtype] += op.flops * op.count
     if not flops.keys() <= device.peak_flops.keys():
         return ()

@@ -365,8 +365,6 @@ def fused_cross_entropy(context: Context) -> Answer:
     return [Finding("logits", gib, message)]
 
 
-#: Newton-Schulz iterations of Muon's usual implementations.
-ITERATIONS = 5
 #: A smaller share of the step is not worth a line.
 NOTABLE_UPDATE = 0.05
 
@@ -382,8 +380,8 @@ def muon_update(context: Context) -> Answer:
 
     Every hidden matrix is made orthogonal by five Newton-Schulz iterations, 4 r r c + 2 r r r FLOPs each for r rows and
     c >= r columns: square matrices cost most a parameter, and the cost does not shrink with the tokens of a step. Steps
-    of few tokens spend much of their time on it; AdamW's update only moves bytes. The time is that of the device's
-    peak, so the least; a step's own price has none of it.
+    of few tokens spend much of their time on it; AdamW's update only moves bytes. A rank's shard is made orthogonal by
+    itself (Megatron-LM's blockwise mode).
 
     Bad: Llama 3.1 8B on one device, b 4 and no accumulation: 6.7e14 FLOPs, a fifth of the step.
     Good: the same over 64 accumulated microbatches, or each of 8 ranks taking an eighth of the matrices (ZeRO 1).
@@ -393,19 +391,14 @@ def muon_update(context: Context) -> Answer:
     workload = context.workload
     if workload.optimizer != "muon":
         return NotApplicable("another optimizer")
-    total = 0
-    for one in context.whole.tensors():
-        if one.role == "block" and len(one.shape) == 2:  # embeddings and the head are AdamW's
-            short, long = sorted(one.shape)
-            total += one.copies * ITERATIONS * short * short * (4 * long + 2 * short)
-    ranks = workload.t * workload.p * (workload.d if workload.zero else 1)
-    seconds = total / ranks / (context.device.peak_flops.get("bf16") or context.device.peak(context.dtype))
-    share = seconds / (context.step_s * workload.accumulation + seconds)
+    products = [(op, s) for op, _, s in context.timed() if op.phase == "optimizer" and isinstance(op, Product)]
+    seconds, flops = sum(s for _, s in products), sum(op.flops * op.count for op, _ in products)
+    share = seconds / (context.step.seconds if context.step else context.step_s)
     if share < NOTABLE_UPDATE:
         return ()
     message = (
-        f"Newton-Schulz of the hidden matrices is {total:.1e} FLOPs over {ranks} ranks, {seconds * 1e3:,.0f} ms at the "
-        f"device's peak, {share:.0%} of a step with it: accumulate more, or spread matrices over data-parallel ranks"
+        f"Newton-Schulz of the hidden matrices is {flops:.1e} FLOPs a rank, {seconds * 1e3:,.0f} ms, {share:.0%} of "
+        "the step: accumulate more, or spread matrices over data-parallel ranks"
     )
     return [Finding("optimizer", "muon", message, at_most_s=seconds)]
 

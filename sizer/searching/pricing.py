@@ -288,7 +288,7 @@ def _estimated(space: Space, pricer: Pricer, part: Table) -> Sequence[Any]:
         return (np.nan,) * 4
     times = workload.accumulation if space.as_run is not None else 1
     scale = space.tokens / (workload.tokens * times)
-    flops = round(times * sum(one.flops * one.count for one in listed) * scale)
+    flops = round(times * sum(one.flops * one.count for one in listed if one.phase != "optimizer") * scale)
     return seconds * part.rows_of(scale), flops, model.layers, model.parameters
 
 
