@@ -63,7 +63,9 @@ HEADS_ALONE = ("devices", "device", "deploy")
 FITTED = Calibration("h100-sxm", {}, {"bf16": {"large": 0.04, "skinny": 0.1}, "held out": 0.05}, {})
 
 
-def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch, term: str = "xterm-256color") -> str:
+def shown(
+    command: str, width: int, monkeypatch: pytest.MonkeyPatch, term: str = "xterm-256color", encoding: str = "utf-8"
+) -> str:
     monkeypatch.setattr(measuring, "chosen_executor", lambda *_: FakeExecutor(lambda one: 1e-3))
     monkeypatch.setattr(shapes.calibrate, "stored_products", lambda *_: [FITTED])
     monkeypatch.setattr(shapes.calibrate, "calibrate", lambda *_, **__: FITTED)
@@ -72,12 +74,14 @@ def shown(command: str, width: int, monkeypatch: pytest.MonkeyPatch, term: str =
         store = str(Path(folder) / "store.db")
         calls = [COMMANDS["bench-products"]] if command in ("store-list", "calibrate") else []
         for call in (*calls, COMMANDS[command]):
-            text = on_a_terminal(width, [store if word == "STORE" else word for word in call], monkeypatch, term)
+            text = on_a_terminal(
+                width, [store if word == "STORE" else word for word in call], monkeypatch, term, encoding
+            )
     assert ("\x1b[" in text) == (command != "check-fix" and term != "dumb")  # a patch is plain
     return re.sub(r"\x1b\[[\d;]*m", "", text)
 
 
-def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch, term: str) -> str:
+def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch, term: str, encoding: str) -> str:
     """What a command of this process writes to a pseudo-terminal so wide."""
     leader, follower = pty.openpty()
     fcntl.ioctl(follower, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
@@ -90,7 +94,7 @@ def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch, 
 
     reader = Thread(target=reads)
     reader.start()
-    with open(follower, "w", encoding="utf-8") as terminal, monkeypatch.context() as patched:
+    with open(follower, "w", encoding=encoding) as terminal, monkeypatch.context() as patched:
         for name in ("COLUMNS", "NO_COLOR", "FORCE_COLOR"):
             patched.delenv(name, raising=False)
         patched.setenv("TERM", term)
@@ -101,7 +105,7 @@ def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch, 
         assert end.value.code in (0, 1, None)
     reader.join()
     os.close(leader)
-    return read.decode().replace("\r\n", "\n")
+    return read.decode(encoding).replace("\r\n", "\n")
 
 
 def snapshot(command: str, text: str) -> str:
@@ -147,6 +151,21 @@ def test_a_terminal_of_forty_columns_is_kept_to(command: str, monkeypatch: pytes
 @pytest.mark.parametrize("width", [40, 120])
 def test_a_terminal_that_is_dumb_says_the_same_without_colours(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown("check", width, monkeypatch, "dumb") == shown("check", width, monkeypatch)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "cp437"])
+@pytest.mark.parametrize("command", ["check", "check-devices", "ops", "explain", "diff", "rules"])
+@pytest.mark.parametrize("width", [40, 80])
+def test_a_terminal_without_chinese_keeps_to_its_width_too(
+    command: str, width: int, encoding: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    file = tmp_path / "模型配置文件一二三四五六七八九十.json"
+    file.write_text(Path(GPT2).read_text().replace('"model_type"', '"名": "甲乙丙丁", "model_type"'), encoding="utf-8")
+    said = tuple(str(file) if word == GPT2 else word for word in COMMANDS[command])
+    monkeypatch.setitem(COMMANDS, "written out", said)
+    text = shown("written out", width, monkeypatch, encoding=encoding)
+    assert [line for line in text.splitlines() if len(line) > width] == []
+    assert "\\u" in text or str(file) not in said  # written out, not left out
 
 
 def test_a_plan_has_its_memory_and_mfu_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -509,7 +509,7 @@ def say(text: str) -> None:
     """``text`` on standard output, where a terminal shows it as it is: control characters are written out."""
     end_line()
     refuse(sys.stdout is None, "standard output is closed: name a file with -o")
-    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    encoding = _encoding()
     shown = _with_newline(text).encode(encoding, "backslashreplace").decode(encoding)
     try:
         shown = _CONTROL.sub(lambda found: ascii(found.group())[1:-1], shown)
@@ -537,9 +537,14 @@ def _with_newline(text: str) -> str:
 
 def _page(output: str | None) -> Page:
     """As wide as the terminal; where colours are forced, a pipe is one."""
-    shown = output is None and sys.stdout is not None
     width = min(shutil.get_terminal_size((100, 24)).columns, 200)
-    return Page(width, shown and (sys.stdout.isatty() or _colours()), shown and _colours())
+    if output is not None or sys.stdout is None:
+        return Page(width)
+    return Page(width, sys.stdout.isatty() or _colours(), _colours(), _encoding())
+
+
+def _encoding() -> str:
+    return getattr(sys.stdout, "encoding", None) or "utf-8"
 
 
 def _colours() -> bool:

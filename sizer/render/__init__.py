@@ -13,7 +13,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shapes.errors import one_of
+from shapes.errors import one_of, printable
 from shapes.frozen import Names, frozen
 from shapes.program import added
 
@@ -25,12 +25,18 @@ if TYPE_CHECKING:
 class Page:
     """``width`` in columns; ``coloured`` is of terminals.
 
-    ``terminal``: somebody looks at it as it comes, so that findings are shown with the lines of the file.
+    ``terminal``: somebody looks at it as it comes, so that findings are shown with the lines of the file. What its
+    ``encoding`` has not is written out before anything is measured.
     """
 
     width: int = 100
     terminal: bool = False
     coloured: bool = False
+    encoding: str = "utf-8"
+
+    def shown(self, text: str) -> str:
+        """``text`` as it can be written."""
+        return printable(text).encode(self.encoding, "backslashreplace").decode(self.encoding)
 
 
 #: A command, or a command and the option or subcommand that asks for another view -> function of sizer.documents, and

@@ -9,7 +9,6 @@ from functools import cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from shapes.errors import printable
 from sizer.checking.findings import PricedFinding
 from sizer.documents import (
     Cell,
@@ -83,11 +82,12 @@ def _console(page: Page) -> Console:
 
 
 def _drawn(what: RenderableType, page: Page) -> list[str]:
-    """The lines that rich makes of it."""
+    """The lines that rich makes of it; signs of its own that cannot be written are as wide as what stands for them."""
     console = _console(page)
     with console.capture() as held:
         console.print(what)
-    return [_PADDING.sub(r"\1", line) for line in held.get().split("\n")[:-1]]
+    text = held.get().encode(page.encoding, "replace").decode(page.encoding)
+    return [_PADDING.sub(r"\1", line) for line in text.split("\n")[:-1]]
 
 
 def _flowed(part: Text, page: Page, head: str = "", hang: int = 2) -> list[str]:
@@ -96,11 +96,11 @@ def _flowed(part: Text, page: Page, head: str = "", hang: int = 2) -> list[str]:
     Elsewhere what has no head is one line.
     """
     if not page.terminal:
-        said = head + printable(str(part))
+        said = head + page.shown(str(part))
         return textwrap.wrap(said, page.width, subsequent_indent=" " * hang) if head else [said]
     from rich.text import Text as Said
 
-    whole = Said.assemble(head, *((printable(one.shown), one.style) for one in part.pieces))
+    whole = Said.assemble(head, *((page.shown(one.shown), one.style) for one in part.pieces))
     lines = whole.wrap(_console(page), max(page.width - hang, NARROW))
     return _drawn(Said("\n" + " " * hang).join(lines), page)
 
@@ -109,31 +109,31 @@ def _table(table: Table, page: Page) -> list[str]:
     columns, rows = table.seen("text")
     if not rows:
         return []
-    left_out = _narrowed(columns, rows, page.width) if page.terminal else []
-    said, numbers = _said(columns, rows), numeric(rows)
+    left_out = _narrowed(columns, rows, page) if page.terminal else []
+    said, numbers = _said(columns, rows, page), numeric(rows)
     lines = _drawn(_grid(said, numbers), page) if page.terminal else _tabulated(said, numbers)
     caption = table.caption and f"{table.caption}:"
     missing = f"{'left out, the terminal is too narrow: ' * bool(left_out)}{', '.join(left_out)}"
     above, below = (_flowed(Text(text), page) for text in (caption, missing))
-    return ["", *above, *lines, *filter(None, [table.left, *below]), ""]
+    return ["", *above, *lines, *filter(None, [page.shown(table.left), *below]), ""]
 
 
-def _said(columns: list[Column], rows: list[list[Cell]]) -> list[list[str]]:
-    return [[printable(one.name) for one in columns], *([printable(cell.shown) for cell in row] for row in rows)]
+def _said(columns: list[Column], rows: list[list[Cell]], page: Page) -> list[list[str]]:
+    return [[page.shown(one.name) for one in columns], *([page.shown(cell.shown) for cell in row] for row in rows)]
 
 
-def _narrowed(columns: list[Column], rows: list[list[Cell]], width: int) -> list[str]:
+def _narrowed(columns: list[Column], rows: list[list[Cell]], page: Page) -> list[str]:
     """Take out what does not fit: the largest priority first; texts are folded then, and the last column goes."""
     from rich.cells import cell_len
 
     left_out: list[str] = []
     while len(columns) > 1:
-        sizes = (max(map(cell_len, said)) for said in zip(*_said(columns, rows), strict=True))
+        sizes = (max(map(cell_len, said)) for said in zip(*_said(columns, rows, page), strict=True))
         whole = any(one.drop for one in columns)
         least = (
             size if whole or number else min(size, NARROW) for size, number in zip(sizes, numeric(rows), strict=True)
         )
-        if sum(least) + 2 * len(columns) - 2 <= width:
+        if sum(least) + 2 * len(columns) - 2 <= page.width:
             break
         at = max(range(len(columns)), key=lambda place: (columns[place].drop, place))
         left_out.insert(0, columns.pop(at).name)
@@ -197,9 +197,9 @@ def _excerpt(finding: PricedFinding, path: str, page: Page) -> list[str]:
         return []
     line, at = text.split("\n")[place.line - 1], place.column - 1
     start = at - page.width // 2 if at > page.width // 2 else 0  # what matters of a long line is around the key
-    before, key = (printable(part.strip("\r").replace("\t", "  ")) for part in (line[start:at], line[at:]))
+    before, key = (page.shown(part.strip("\r").replace("\t", "  ")) for part in (line[start:at], line[at:]))
     own, comma, rest = key.partition(",")
     head = f"  {place.line:>5} | {'…' * bool(start)}{before}"
     shown = Said.assemble(head, (own.rstrip(), finding.severity), (comma + rest).rstrip(" ,"))
     shown.truncate(page.width, overflow="ellipsis")  # the console folds whatever it is told
-    return [*_flowed(Text(f"  {printable(path)}:{place.line}:{place.column}"), page), *_drawn(shown, page)]
+    return [*_flowed(Text(f"  {path}:{place.line}:{place.column}"), page), *_drawn(shown, page)]
