@@ -10,6 +10,7 @@ from click.testing import CliRunner
 from shapes.errors import InputError
 from sizer.cli import main
 from sizer.readers import Source, load_mapping, read_config
+from sizer.readers.reading import at
 
 BASE = """
 num_layers: 2
@@ -100,10 +101,40 @@ def test_included_values_are_in_their_place(tmp_path: Path) -> None:
     assert read_config(tmp_path / "run.yaml").model.hidden == 128
 
 
-def test_a_base_that_hydra_puts_elsewhere_is_refused(tmp_path: Path) -> None:
-    write(tmp_path, model__small_yaml=f"# @package _global_.trainer\n{BASE}", run_yaml="defaults:\n- model: small\n")
-    with pytest.raises(InputError, match=r"run.yaml: defaults = 'model/small.yaml': has a @package of its own"):
-        read_config(tmp_path / "run.yaml", root=tmp_path)
+@pytest.mark.parametrize(
+    ("header", "named", "section"),
+    [
+        ("_global_.trainer", "model: small", "trainer"),
+        ("trainer.deep", "model: small", "trainer.deep"),
+        ("_group_", "model: small", "model"),
+        ("_global_", "model: small", ""),
+        ("trainer", "model@other: small", "other"),  # what the list says comes first
+        ("trainer", "in: outer", "trainer"),  # from the root, wherever it is named
+    ],
+)
+def test_a_base_is_where_its_header_puts_it(tmp_path: Path, header: str, named: str, section: str) -> None:
+    write(tmp_path, run_yaml=f"defaults:\n- {named}\n- _self_\nvocab: 7\n", in__outer_yaml="defaults: [model: small]\n")
+    write(
+        tmp_path,
+        model__small_yaml=f"\n# @package {header}\n{BASE}",
+        in__model__small_yaml=f"# @package {header}\n{BASE}",
+    )
+    held = load_mapping(Source(tmp_path / "run.yaml", root=str(tmp_path)))
+    assert at(held, f"{section}.hidden_size".strip(".")) == 128
+    assert str(held).count("hidden_size") == 1
+
+
+def test_a_launchers_wrappers_and_hydras_search_path_are_followed(tmp_path: Path) -> None:
+    """As HyperPod's recipes and verl's are."""
+    write(
+        tmp_path,
+        run_yaml="defaults: [/shared/default, ppo, _self_]\nhydra: {searchpath: ['file://lib/config', null]}\n"
+        "training_config: {model_config: {model_name_or_path: Qwen/Qwen3-8B}}\n",
+        shared__default_yaml="# @package recipes\ntraining_config: {model_config: {model_name_or_path: no/such}}\n",
+        lib__config__ppo_yaml="# @package recipes.training_config.training_args\nmicro_train_batch_size: 2\n",
+    )
+    reading = read_config(tmp_path / "run.yaml", root=tmp_path)
+    assert (reading.model.model_type, reading.workload["b"]) == ("qwen3", 2)
 
 
 def test_primus_lays_overrides_over_its_presets_and_takes_the_variables_defaults(tmp_path: Path) -> None:

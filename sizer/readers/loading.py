@@ -282,6 +282,10 @@ _VARIABLE = re.compile(r"\$\{(?:oc\.env:[A-Z]\w*,|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}
 #: A choice within Hydra's defaults: ``${model_engine}_actor``.
 _CHOICE = re.compile(r"\$\{(\w+)\}")
 _REFERENCE = re.compile(r"\$\{(\.?\w+(?:\.\w+)*)\}")
+#: Hydra's header of a file: the section, told from the root, where what it holds belongs.
+_PACKAGE = re.compile(r"\s*#[ \t]*@package[ \t]+(?!_group_)(?:_global_\.?)?(\S*)")
+#: Sections that launchers wrap a trainer's settings in, the outer one first.
+_WRAPPERS = ("recipes", "training_config")
 #: NeMo's resolver, its factors written out.
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}")
 MAX_REFERENCES = 10
@@ -297,6 +301,8 @@ class Tree:
         self.root = Path(root).resolve() if root is not None else next(above, self.first.parent)
         self.names: list[str] = []
         self._open = [self.first]
+        self._placed: Values = {}  # what Hydra's headers put into sections
+        self._searched = [""]
         self._characters = 0
 
     def followed(self, config: Config) -> Values:
@@ -304,11 +310,17 @@ class Tree:
 
         outside of the tree or its own base.
         """
+        listed = at(config, "hydra.searchpath")
+        self._searched += [str(one).partition("://")[2] for one in listed] if isinstance(listed, list) else []
         try:
             found = self._with_bases(config)
+            found = merged(self._placed, found)
         except RecursionError:
             raise InputError("expected fewer levels of nesting", where=str(self.first)) from None
         check_depth(found, str(self.first))
+        for key in _WRAPPERS if self.names else ():
+            if isinstance(inner := found.pop(key, None), Mapping):
+                found = merged(inner, found)
         found = {key: _referenced(value, found, found) for key, value in found.items()}
         named, modules = found.get("model_name"), found.get("modules")
         if "base_emb_dim" in found and isinstance(named, str) and named not in ("", "default"):  # MaxText's
@@ -323,7 +335,8 @@ class Tree:
         here = self._open[-1]
         above = [one for one in here.parents if one.is_relative_to(self.root)]
         try:
-            path = next((file for one in above if (file := one / name).is_file()), here.parent / name).resolve()
+            files = (one / folder / name for one in above for folder in self._searched)
+            path = next((file for file in files if file.is_file()), here.parent / name).resolve()
             there = path.is_file()
         except (OSError, ValueError, RuntimeError):
             path, there = here, False
@@ -355,20 +368,17 @@ class Tree:
     def _refuse(self, wrong: bool, said: str, key: str, name: str) -> None:
         refuse(wrong, said, key, name, str(self._open[-1]))
 
-    def _base(self, name: str, key: str) -> Any:
+    def _base(self, name: str, key: str, section: str = "", given: str = "") -> Any:
+        """What a file holds with its bases, in ``section``; where its header says unless that was ``given``."""
         path, text = self.text(name, key)
-        # Hydra puts what the file holds elsewhere then.
-        self._refuse(
-            "# @package " in text,
-            "has a @package of its own, not followed here: give what `--cfg job` prints",
-            key,
-            name,
-        )
         self._open.append(path)
         found = parse_yaml(text, str(path)) if key == "!include" else parse_mapping(text, str(path))
         found = self._with_bases(found) if isinstance(found, dict) else self._included(found)
         self._open.pop()
-        return found
+        if header := _PACKAGE.match(text) if key == "defaults" and not given else None:
+            self._placed = merged(self._placed, _within(header[1], found))
+            return {}
+        return _within(section, found)
 
     def _included(self, value: Any) -> Any:
         if isinstance(value, Include):
@@ -383,20 +393,20 @@ class Tree:
         found: Values = {}
         itself = False
         for key in named:
-            for package, name in self._named(config, key):
+            for section, name, given in self._named(config, key):
                 itself |= not name
-                found = merged(found, _within(package, self._base(name, key)) if name else own)
+                found = merged(found, self._base(name, key, section, given) if name else own)
         return found if itself else merged(found, own)
 
-    def _named(self, config: Config, key: str) -> Iterator[tuple[str, str]]:
-        """(the section, the file) of each base, in order; no file where ``_self_`` is."""
+    def _named(self, config: Config, key: str) -> Iterator[tuple[str, str, str]]:
+        """(the section, the file, the section if it is given) of each base, in order; no file where ``_self_`` is."""
         listed = config[key] if isinstance(config[key], list) else [config[key]]
         choices = {name: value for one in (config, *listed) if isinstance(one, Mapping) for name, value in one.items()}
         for one in listed:
             place, name = next(iter(one.items())) if isinstance(one, Mapping) and one else (one, "")
             group, _, package = str(place).removeprefix("optional ").partition("@")
             if group == "_self_":
-                yield "", ""
+                yield "", "", ""
             elif group.startswith("override ") and not group.startswith("override hydra/"):
                 self._refuse(True, "changes a base's choice, which is not followed here", key, group)
             elif name is not None and not group.startswith("override "):
@@ -404,7 +414,7 @@ class Tree:
                 file = f"{group}/{chosen}".strip("/")
                 section = group.strip("./").replace("/", ".") if name else ""
                 section = {"_global_": "", "_here_": "", "": section}.get(package, package)
-                yield section, file if file.endswith(_SUFFIXES) else f"{file}.yaml"
+                yield section, file if file.endswith(_SUFFIXES) else f"{file}.yaml", package
 
     def _primus(self, module: Config) -> Values:
         """Primus' module: its presets of the trainer and of the model beneath its overrides."""
