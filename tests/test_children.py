@@ -14,7 +14,7 @@ from measure_fakes import ENVIRONMENT, FakeExecutor
 from shapes.errors import InputError
 from shapes.measure import Settings, workers
 from shapes.measure.environment import Environment
-from shapes.measure.executor import DeviceLostError, Event, Executor, Round
+from shapes.measure.executor import DeviceLostError, Event, Executor, NotMeasured, Prepared, Round
 from shapes.measure.jobs import Job, swiglu
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
@@ -168,6 +168,53 @@ def test_what_is_left_in_the_middle_is_stopped_and_a_new_process_is_started() ->
         events.close()  # type: ignore[attr-defined]
         assert SPAWNED[-1].killed.is_set()
         assert len(SPAWNED) <= asked
+
+
+class Deadly(Device):
+    """Depth 1000 ends the process that samples it, and 2000 runs out of memory there."""
+
+    def sample(self, prepared: Prepared, count: int) -> Any:
+        k = prepared.job.work.k  # type: ignore[union-attr]
+        if k == 1000:
+            raise SystemExit(7)
+        if k == 2000:
+            raise NotMeasured("oom", "out of memory")
+        return super().sample(prepared, count)
+
+
+def test_a_session_outlives_who_loses_its_device_twice_and_names_it() -> None:
+    said: list[str] = []
+    executor = Workers([Child(None, Deadly)], said.append)
+    assert executor.room_bytes == 10**9
+    good, bad, large = (executor.prepare(job(k)) for k in (1, 1000, 2000))
+    assert (good.held_bytes, len(executor.sample(good, 3))) == (10**3, 3)
+    with pytest.raises(NotMeasured, match=r"^the device was lost with it: its process died \(exit code 7\)$"):
+        executor.sample(bad, 2)
+    assert said == ["device: its process died (exit code 7), with gemm 16 x 16 x 1000 tn fp32"] * 2
+    assert len(executor.sample(good, 2)) == 2  # prepared anew, in the third process
+    with pytest.raises(NotMeasured, match="out of memory") as failure:
+        executor.sample(large, 1)
+    assert failure.value.status == "oom"
+    found = executor.finish(good)
+    assert (len(found.samples), len(SPAWNED)) == (5, 3)
+    assert found.environment.host["node"]
+    executor.release(large)
+
+
+def test_a_session_whose_device_does_not_come_back_ends() -> None:
+    class Once(Deadly):
+        def __init__(self, device: str | None) -> None:
+            if len(SPAWNED) > 1:
+                raise RuntimeError("CUDA unknown error")
+            super().__init__(device)
+
+    said: list[str] = []
+    executor = Workers([Child(None, Once)], said.append)
+    bad = executor.prepare(job(1000))
+    with pytest.raises(DeviceLostError, match="no device is left to measure on: what was measured is stored"):
+        executor.sample(bad, 2)
+    assert said[-1] == "device: CUDA unknown error"
+    executor.release(bad)
 
 
 def test_a_users_mistake_comes_out_of_the_process_as_it_is() -> None:

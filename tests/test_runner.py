@@ -100,7 +100,7 @@ def session_of(monkeypatch, kernels: dict[int, object], **backend: object) -> In
 
     monkeypatch.setattr(kernels_package, "build", build)
     session = InProcess(FakeBackend(**backend))  # type: ignore[arg-type]
-    session._environment = ENVIRONMENT
+    session.environment = ENVIRONMENT
     return session
 
 

@@ -287,6 +287,39 @@ def test_a_baseline_that_cannot_run_says_why_and_a_candidate_is_a_note(tmp_path:
     assert {one.change["d_ff"] for one in found.candidates} == {164, 172, 176}
 
 
+def test_a_candidate_that_kills_its_device_is_named_and_not_tried_again(tmp_path: Path) -> None:
+    # A script without `if __name__ == "__main__"`: the device's process must not run it.
+    script = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+import sizer
+from sizer.searching.space import Limits
+from shapes.measure.workers import Child, Workers
+from worker_fakes import Fatal
+
+said = []
+found = sizer.search(
+    h=64, d_ff=170, tokens=64, dtype="fp32", limits=Limits(0.05, step=4), top=100, strategy="exhaustive",
+    measure=Workers([Child(None, Fatal)], said.append), store=sys.argv[2],
+)
+print(json.dumps([len(said), found.notes, sorted(one.change["d_ff"] for one in found.candidates)]))
+"""
+    for losses in (2, 0):
+        command = [sys.executable, "-c", script, str(Path(__file__).parent), str(tmp_path / "s.db")]
+        lost, notes, seen = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+        assert (lost, seen) == (losses, [164, 172, 176])
+        said = "error: the device was lost with it: its process died (SIGSEGV)"
+        assert f"d_ff 168 was not measured ({said})" in notes
+
+
+def test_a_processor_is_measured_in_fp32_where_no_type_is_named(tmp_path: Path) -> None:
+    executor = FakeExecutor(time_of_a_width)
+    executor.environment = replace(executor.environment, threads=2)
+    asked = {key: value for key, value in SMALL.items() if key != "dtype"}
+    sizer.search(**asked, measure=executor, store=str(tmp_path / "s.db"))
+    assert {job.work.workload.dtype for job in executor.asked} == {"fp32"}
+
+
 def test_a_baseline_whose_first_sample_fails_says_why_and_is_closed(tmp_path: Path) -> None:
     class Failing(FakeExecutor):
         def sample(self, prepared: Prepared, count: int) -> np.ndarray:

@@ -60,6 +60,18 @@ class Faulty(FakeExecutor):
             fault(self.asked[-1] if self.asked else None, event)
 
 
+class Fatal(FakeExecutor):
+    """An MLP of width 168 kills the process that prepares it; others take as long as they are wide."""
+
+    def __init__(self, device: str | None) -> None:
+        super().__init__(lambda job: 1e-6 * job.work.block.mlp.width)  # type: ignore[union-attr]
+
+    def prepare(self, job: Job, settings: Any = None) -> Any:
+        if job.work.block.mlp.width == 168:  # type: ignore[union-attr]
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return super().prepare(job, settings)
+
+
 def fault(job: Job | None, event: Any) -> None:
     k = getattr(getattr(job, "work", None), "k", 0)
     if getattr(event, "key", None) or k < 1000:

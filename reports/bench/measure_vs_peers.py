@@ -15,7 +15,7 @@ from collections.abc import Callable
 import numpy as np
 from tabulate import tabulate
 
-from shapes.measure import InProcess, Settings
+from shapes.measure import InProcess
 from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
 from shapes.operators.types import Gemm
@@ -68,7 +68,7 @@ def main() -> None:
     parser.add_argument("--device")
     parser.add_argument("--repeats", type=int, default=10)
     arguments = parser.parse_args()
-    session = InProcess(arguments.device, Settings(time_s=0.2))
+    session = InProcess(arguments.device)
     device = session.backend.device
     tools = {"sizer": ours(session), "torch.utils.benchmark": torch_timer(device)}
     if device.startswith("cuda"):

@@ -13,8 +13,9 @@ from shapes.errors import InputError
 from shapes.measure.dataset import export_dataset
 from shapes.measure.executor import Executor, Settings
 from shapes.measure.store import Store
+from shapes.measure.workers import here
 from shapes.program import install
-from sizer.answers.bench import Bench, Bencher, every_suite, local_executor, self_test, suites_of
+from sizer.answers.bench import Bench, Bencher, every_suite, self_test, suites_of
 
 WORDS = {True: "pass", False: "FAIL", None: "n/a"}
 
@@ -64,7 +65,7 @@ def _planned() -> bool:
 def _measured(given: argparse.Namespace) -> bool:
     """Whether something failed."""
     with Store.open(given.store, measuring=True) as store:
-        executor = local_executor(given.device, None, say)
+        executor = here(given.device, say)
         return _all(given, store, executor) if given.what else _tested(executor)
 
 

@@ -1,13 +1,13 @@
 """Where jobs are run: one seam, so that a cluster fits behind it without touching search or store.
 
 ``Executor`` is the seam: ``run`` takes jobs in order of importance and yields what happens, over as many devices as the
-executor has. ``InProcess`` has ``prepare``, ``sample`` and ``finish`` (or ``release``) as well, for those who
+executor has. A ``Session`` has ``prepare``, ``sample`` and ``finish`` (or ``release``) as well, for those who
 choose what to time next (a search): what is prepared stays on one device, so that samples of two may be paired.
 
 Nothing that crosses the seam holds a device: jobs and settings go in, samples and measurements come out, and whoever
-drives the executor keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` is both, of this
-process and one device; ``shapes.measure.workers.Workers`` runs sweeps on devices in processes of their own. Only the
-command line, the library's front doors and tests choose an executor.
+drives the executor keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` is of this
+process and one device; ``shapes.measure.workers.Workers`` of devices in processes of their own, the first of which is
+the session's; ``workers.here`` chooses. Only the command line, the library's front doors and tests ask for one.
 """
 
 from __future__ import annotations
@@ -120,4 +120,27 @@ class Executor(Protocol):
         No job is started when ``deadline`` (time.monotonic seconds) has passed. ``unfinished``: what an interrupted run
         has left.  DeviceLostError where the device answers nothing any more.
         """
+        ...
+
+
+class Session(Executor, Protocol):
+    """One device, for those who choose what to time next; ``room_bytes`` of its memory are free."""
+
+    @property
+    def room_bytes(self) -> int: ...
+
+    def prepare(self, job: Job) -> Prepared:
+        """``job`` ready to be timed. NotMeasured where it cannot run here."""
+        ...
+
+    def sample(self, prepared: Prepared, count: int) -> Array:
+        """``count`` more times of one call, seconds; kept in ``prepared.samples`` too. NotMeasured where it fails."""
+        ...
+
+    def finish(self, prepared: Prepared) -> Measurement:
+        """The samples as a measurement to keep; what was prepared is let go of."""
+        ...
+
+    def release(self, prepared: Prepared) -> None:
+        """Let go of what was prepared without a measurement, as where there are no samples."""
         ...

@@ -10,6 +10,7 @@ import random
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -61,33 +62,25 @@ class _Kernel:
 
 
 class InProcess:
-    """This process and one device (None: the accelerator at hand, else the CPU). InputError without torch or device.
+    """This process and one device (None: the accelerator at hand, else the CPU). InputError without torch or device."""
 
-    ``settings``: of jobs that are prepared one by one; ``run`` has its own.
-    """
-
-    def __init__(self, device: str | Backend | None = None, settings: Settings | None = None) -> None:
+    def __init__(self, device: str | Backend | None = None) -> None:
         self.backend: Backend = open_backend(device) if device is None or isinstance(device, str) else device
-        self.settings = settings or Settings()
-        self._environment: Environment | None = None
         self._checked: set[str] = set()
         self._control: Prepared | None = None
 
-    @property
+    @cached_property
     def environment(self) -> Environment:
-        if self._environment is None:
-            self._environment = read_environment(self.backend)
-        return self._environment
+        return read_environment(self.backend)
 
     @property
     def room_bytes(self) -> int:
         return self.backend.free_bytes
 
-    def prepare(self, job: Job, settings: Settings | None = None) -> Prepared:
+    def prepare(self, job: Job, settings: Settings = Settings()) -> Prepared:  # noqa: B008  # nothing changes it
         """Build, check and warm up ``job``'s kernel. NotMeasured where it cannot run here."""
         from shapes.measure.kernels import build
 
-        settings = settings or self.settings
         try:
             kernel = build(job, self.backend, settings.seed)
             check = kernel.check_each or kernel.name not in self._checked

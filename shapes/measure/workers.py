@@ -9,31 +9,47 @@ error and skipped. The driver alone keeps what is measured: no device's process 
 from __future__ import annotations
 
 import heapq
+import logging
 import multiprocessing
 import os
 import signal
 import socket
+import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import cached_property
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
-from threading import Condition, Thread
+from threading import Condition, Lock, Thread
+from types import ModuleType
 from typing import Any, Protocol
+
+import numpy as np
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen, replace
+from shapes.measure.backend import driver_here
 from shapes.measure.environment import Environment
-from shapes.measure.executor import DeviceLostError, Event, Executor, Round, Samples, Settings
+from shapes.measure.executor import (
+    DeviceLostError,
+    Event,
+    NotMeasured,
+    Prepared,
+    Round,
+    Samples,
+    Session,
+    Settings,
+)
 from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, Part
 from shapes.measure.record import Measurement, outcome
 from shapes.measure.stats import Array
 
 #: Makes the executor of a process: of torch's ``device``, None being the accelerator that the process was given.
-Make = Callable[[str | None], Executor]
+Make = Callable[[str | None], Session]
 
 #: A process may take so long to be ready, and a device at work say nothing; torch.compile may take ``COMPILING`` times
 #: as long before the first sample.
@@ -42,6 +58,8 @@ START_S, SILENT_S, COMPILING = 180.0, 60.0, 5
 ROUNDS_OF_JOBS, ROUNDS_ALONE = 4, 32
 #: Losses, the last one alone, after which a job is skipped; starts without a word after which a device is given up.
 MOST_LOSSES, MOST_STARTS = 2, 3
+LOST, GONE = "the device was lost with it", "no device is left to measure on: what was measured is stored"
+LOG = logging.getLogger(__name__)
 
 
 class LostError(RuntimeError):
@@ -75,29 +93,62 @@ class Device:
 
     def __init__(self, make: Make, device: str | None) -> None:
         self._make, self._device = make, device
-        self._executor: Executor | None = None
+        self._ready: dict[str, Prepared] = {}
+
+    @cached_property
+    def _executor(self) -> Session:
+        """Opened when it is first asked: of what goes wrong while this is made Ray says little."""
+        return self._make(self._device)
 
     def begin(self) -> Iterator[Environment]:
-        """Open the device. Not when this is made: Ray says little of what goes wrong then."""
-        self._executor = self._make(self._device)
-        yield self._signed(self._executor.environment)
+        yield _signed(self._executor.environment)
+
+    def room(self) -> Iterator[int]:
+        yield self._executor.room_bytes
 
     def run(
         self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
     ) -> Iterator[Event]:
         """What the executor says of the jobs as it comes; the first event says that the device is well."""
-        executor = self._executor or self._make(self._device)
-        self._executor = executor
         deadline = None if left_s is None else time.monotonic() + left_s
-        for event in executor.run(jobs, settings, deadline=deadline, unfinished=unfinished):
+        for event in self._executor.run(jobs, settings, deadline=deadline, unfinished=unfinished):
             if isinstance(event, Measurement):
-                yield replace(event, environment=self._signed(event.environment))
+                yield replace(event, environment=_signed(event.environment))
             else:
                 yield event
 
-    def _signed(self, environment: Environment) -> Environment:
-        """``environment`` saying on which node it is."""
-        return replace(environment, host={**environment.host, "node": socket.gethostname()})
+    def of_session(self, request: str, job: Job, *arguments: Any) -> Iterator[Any]:
+        """What the session's method ``request`` says of ``job``, prepared anew where another process had done so;
+
+        where it cannot run the arguments of NotMeasured.
+        """
+        try:
+            prepared = self._ready.get(job.key) or self._executor.prepare(job)
+            self._ready[job.key] = prepared
+            if request == "prepare":
+                yield prepared.held_bytes
+            elif request == "sample":
+                yield self._executor.sample(prepared, *arguments)
+            else:
+                (prepared.samples,) = arguments
+                found = self._executor.finish(self._ready.pop(job.key))
+                yield replace(found, environment=_signed(found.environment))
+        except NotMeasured as outcome:
+            yield outcome.args
+
+    def release(self, job: Job) -> Iterator[Any]:
+        """Let go of what was prepared."""
+        if (prepared := self._ready.pop(job.key, None)) is not None:
+            self._executor.release(prepared)
+        yield None
+
+
+def _signed(environment: Environment) -> Environment:
+    """``environment`` saying on which node it is."""
+    return replace(environment, host={**environment.host, "node": socket.gethostname()})
+
+
+_STARTING = Lock()
 
 
 class Child:
@@ -116,7 +167,10 @@ class Child:
             context = multiprocessing.get_context("spawn")
             self._pipe, theirs = context.Pipe()
             self.process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
-            self.process.start()
+            with _STARTING:  # a new process runs the main module again, which may be a script without a guard
+                main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
+                self.process.start()
+                sys.modules["__main__"] = main
             theirs.close()
         over = False
         try:
@@ -244,8 +298,17 @@ class _Sweep:
     tell: Callable[[Event | BaseException | None], None]
 
 
+def here(
+    device: str | None = None, say: Callable[[str], None] = lambda line: LOG.warning("sizer: %s", line)
+) -> Session:
+    """The accelerator here in a process of its own, or the processor in this one; ``device``: torch's name of it."""
+    return InProcess(device) if device == "cpu" or not driver_here() else Workers([Child(device)], say)
+
+
 class Workers:
-    """See ``Executor``: a sweep uses every device. ``say`` tells a person a line of what happens to them.
+    """See ``Executor``: a sweep uses every device, and what is a ``Session``'s the first.
+
+    ``say`` tells a person a line of what happens to them.
 
     Devices are to be of one kind; one with another driver or library than most is not used. InputError where none is
     left, or where they have several names.
@@ -278,6 +341,44 @@ class Workers:
             self._say(f"{worker.name}: {error}")
             return None
 
+    @property
+    def room_bytes(self) -> int:
+        found: int = next(iter(list(self._workers[0].ask(self._silent_s, "room"))))
+        return found
+
+    def prepare(self, job: Job) -> Prepared:
+        return Prepared(job, None, self._asked(job, "prepare"))
+
+    def sample(self, prepared: Prepared, count: int) -> Array:
+        taken: Array = self._asked(prepared.job, "sample", count)
+        prepared.samples = np.concatenate((prepared.samples, taken))
+        return taken
+
+    def finish(self, prepared: Prepared) -> Measurement:
+        found: Measurement = self._asked(prepared.job, "finish", prepared.samples)
+        return found
+
+    def release(self, prepared: Prepared) -> None:
+        with suppress(LostError):
+            list(self._workers[0].ask(self._silent_s, "release", prepared.job))
+
+    def _asked(self, job: Job, request: str, *arguments: Any) -> Any:
+        """What `Device.of_session` says; NotMeasured too of a job that loses its device MOST_LOSSES times."""
+        worker, losses = self._workers[0], list[LostError]()
+        while len(losses) < MOST_LOSSES:
+            try:
+                (found,) = worker.ask(self._silent_s, "of_session", request, job, *arguments)
+            except LostError as lost:
+                self._say(f"{worker.name}: {lost}, with {job.title}")
+                losses.append(lost)
+                if self._begin(worker) is None:
+                    raise DeviceLostError(GONE) from None
+                continue
+            if isinstance(found, tuple):
+                raise NotMeasured(*found)
+            return found
+        raise NotMeasured("error", f"{LOST}: {losses[-1]}")
+
     def run(
         self,
         jobs: Sequence[Job],
@@ -308,7 +409,7 @@ class Workers:
                 for worker in self._workers:
                     worker.stop()
         if leases.waiting:
-            raise DeviceLostError("no device is left to measure on: what was measured is stored")
+            raise DeviceLostError(GONE)
 
     def _work(self, worker: Worker, sweep: _Sweep) -> None:
         """What drives one worker: leases, until there are none or its device is given up."""
@@ -325,8 +426,7 @@ class Workers:
                         self._say(f"{worker.name}: {lost}: {len(left)} jobs go back")
                     for job in leases.lost(list(left.values()), alone=len(lease) == 1, at_work=lost.at_work):
                         self._say(f"{job.title}: skipped, a device was lost with it {MOST_LOSSES} times")
-                        message = f"the device was lost with it: {lost}"
-                        sweep.tell(outcome(job, self.environment, "error", message=message))
+                        sweep.tell(outcome(job, self.environment, "error", message=f"{LOST}: {lost}"))
         except BaseException as error:
             sweep.tell(error)
         finally:

@@ -18,8 +18,6 @@ from shapes.cost import predict
 from shapes.device import Device
 from shapes.errors import InputError, make_folder, one_of, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen, replace
-from shapes.measure import InProcess
-from shapes.measure.backend import driver_here
 from shapes.measure.dataset import objection
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor, Settings
@@ -28,7 +26,7 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import Progress, Sweep, measure, shard_of
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, load_suite, sweep_jobs
-from shapes.measure.workers import Child, Workers
+from shapes.measure.workers import here
 from shapes.operators.types import Attention, Gemm, Operator
 from shapes.toml_table import content
 from sizer.checking.measured import jobs_of_subject
@@ -46,13 +44,6 @@ RESERVE, RACED, BOOK, ON_A_CPU = 0.05, 0.08, 4096, 0.02
 
 #: A file of rows is followed by another beyond this many bytes.
 ROLL_BYTES = 8 * 2**20
-
-
-def local_executor(device: str | None, settings: Settings | None, say: Callable[[str], None]) -> Executor:
-    """The accelerator here in a process of its own, or the processor in this one."""
-    if device == "cpu" or not driver_here():
-        return InProcess(device, settings)
-    return Workers([Child(device)], say)
 
 
 def every_suite() -> list[Path]:
@@ -304,7 +295,7 @@ def race(hidden: int, each_s: float, device: str | None) -> Iterator[str]:
                     h=hidden,
                     gemm_only=True,
                     limits=Limits(step=1),
-                    measure=InProcess(device),
+                    measure=here(device),
                     strategy=how,
                     store=f"{folder}/s",
                     time_limit_s=each_s,

@@ -48,8 +48,8 @@ def check(
     suppression = Suppression(tuple(select), tuple(ignore))
     if measure is False:
         return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)
-    from shapes.measure import InProcess
+    from shapes.measure.workers import here
     from sizer.checking.measured import check_measured
 
-    executor = InProcess() if measure is True else measure
+    executor = here() if measure is True else measure
     return check_measured(subject, executor, device, suppression, time_limit_s=time_limit_s, store=store)

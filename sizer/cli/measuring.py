@@ -18,15 +18,16 @@ import click
 from shapes.device import load_device
 from shapes.errors import InputError, read_bounded, read_text, refuse
 from shapes.frozen import Named, Names, Values
-from shapes.measure import Executor, Progress, Settings
+from shapes.measure import Progress, Settings
 from shapes.measure.dataset import Dataset, Exchanged, export_dataset, import_dataset, import_rows, read_datasets
+from shapes.measure.executor import Session
 from shapes.measure.jobs import PartName
 from shapes.measure.others import read_others
 from shapes.measure.record import MAX_IMPORT, Measurement, packed_lines, read_export
 from shapes.measure.runner import ordered
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, values_of
-from shapes.measure.workers import Workers
+from shapes.measure.workers import Workers, here
 from shapes.program import install
 from sizer.answers.bench import (
     OPS,
@@ -37,7 +38,6 @@ from sizer.answers.bench import (
     Stored,
     every_suite,
     jobs_of_op,
-    local_executor,
     option_of,
     self_test,
     suites_of,
@@ -59,15 +59,13 @@ from sizer.process import KEPT, working
 from sizer.subject import read_subject
 
 
-def chosen_executor(
-    ray: str | None, on: str | None, device: str | None = None, settings: Settings | None = None
-) -> Executor:
+def chosen_executor(ray: str | None, on: str | None, device: str | None = None) -> Session:
     """The accelerator here in a process of its own, the processor in this one, or a cluster's devices (``ray``).
 
     ``device``: torch's name of it; of a cluster's only "cpu" (its simulated accelerators), since Ray places.
     """
     if ray is None:
-        return local_executor(device, settings, say_line)
+        return here(device, say_line)
     refuse(
         device not in (None, "cpu"),
         "expected no --device with --ray, which places jobs itself: use --on",
@@ -111,7 +109,7 @@ def _planned(asked: Asked, settings: Named) -> Planned:
 def _measure(asked: Asked, settings: Values, everything: bool) -> None:
     """Exit code 1 where not all could be measured."""
     with Store.open(asked.store_path, measuring=True) as store:  # what is wrong with it is said before torch loads
-        executor = chosen_executor(asked.ray, asked.on, asked.device, Settings(**settings))
+        executor = chosen_executor(asked.ray, asked.on, asked.device)
         if asked.self_test and not everything:
             tested = self_test(executor)
             asked.answer(tested, " --self-test")

@@ -27,7 +27,7 @@ from sizer.searching.space import (
 )
 
 if TYPE_CHECKING:
-    from shapes.measure import InProcess
+    from shapes.measure.executor import Session
     from sizer.searching.measuring import Measured
 
 #: Keywords of ``search`` that go to a measured source, by name.
@@ -67,7 +67,7 @@ def search(
     limits: Limits | None = None,
     objective: str = DEFAULT_OBJECTIVE,
     top: int = 5,
-    measure: bool | InProcess = False,
+    measure: bool | Session = False,
     progress: Progress | None = None,
     stack: str | SoftwareStack | None = None,
     serving: Named | None = None,
@@ -81,7 +81,7 @@ def search(
     The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
     ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Measuring, the
     prediction for the device at hand (for h100-sxm where that is not known, as a CPU) orders the candidates;
-    ``measure`` may be an executor of its own (``shapes.measure.InProcess``). ``stack``: the software that
+    ``measure`` may be an executor of its own (``shapes.measure.executor.Session``). ``stack``: the software that
     runs whole steps (None: that of the configuration's format; of plain dimensions kernels alone are added up, as
     of parts of a model and of what is measured). ``progress(done, of, best)``. ``serving``: fields of the decode step
     that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
@@ -203,7 +203,7 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
 
 
 def _source(
-    measure: bool | InProcess,
+    measure: bool | Session,
     device: str | Device | None,
     measuring: Values,
 ) -> tuple[Device, Measured | None]:
@@ -214,9 +214,9 @@ def _source(
     from sizer.searching.measuring import Measured
 
     if measure is True:
-        from shapes.measure import InProcess
+        from shapes.measure.workers import here
 
-        measure = InProcess()
+        measure = here()
     refuse(isinstance(measure, (list, tuple)), "expected one device with it", "--measure")
     return device_to_measure(measure, device), Measured(measure, **measuring)
 

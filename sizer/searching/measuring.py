@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from shapes.cost import Timing
 from shapes.errors import InputError, one_of, refuse
 from shapes.frozen import Names, Sizes, frozen, replace
-from shapes.measure.executor import NotMeasured, Prepared
-from shapes.measure.in_process import InProcess
+from shapes.measure import record
+from shapes.measure.executor import NotMeasured, Prepared, Session
 from shapes.measure.jobs import Job, Part, PartName
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
+from shapes.measure.workers import LOST
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
 from shapes.operators.types import Gemm, GroupedGemm
 from shapes.program import REQUESTS
@@ -125,7 +126,7 @@ class Measured:
     processor). A candidate's interval is that of its ratio to the baseline it was paired with.
     """
 
-    executor: InProcess
+    executor: Session
     strategy: str = "racing"
     regret: float = 0.01
     confidence: float = 0.95
@@ -218,7 +219,7 @@ def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Tim
 class Sampler:
     """Samples of candidates by index, from the store first."""
 
-    def __init__(self, space: Space, changes: Sequence[Sizes], executor: InProcess, store: Store) -> None:
+    def __init__(self, space: Space, changes: Sequence[Sizes], executor: Session, store: Store) -> None:
         self._jobs = [weighted_jobs(space, change) for change in changes]
         self._executor, self._store = executor, store
         self._ready: dict[str, Prepared] = {}
@@ -252,9 +253,16 @@ class Sampler:
         if len(kept) >= count:
             self._kept[job.key] = kept[count:]
             return kept[:count]
-        prepared = self._ready.pop(job.key, None) or self._prepare(job)
-        self._ready[job.key] = prepared  # the most recently used is last
-        taken = self._executor.sample(prepared, count)
+        try:
+            prepared = self._ready.pop(job.key, None) or self._prepare(job)
+            self._ready[job.key] = prepared  # the most recently used is last
+            taken = self._executor.sample(prepared, count)
+        except NotMeasured as failure:
+            if str(failure).startswith(LOST):  # it would be lost with it again, in this search or another
+                self._ready.pop(job.key, None)
+                self._unsaved.pop(job.key, None)
+                self._store.add([record.outcome(job, self._executor.environment, failure.status, message=str(failure))])
+            raise
         self._unsaved[job.key] = prepared
         if time.perf_counter() - self._saved_at_s >= SAVE_S:
             unsaved = {key: (one.samples, one.controls) for key, one in self._unsaved.items()}
@@ -269,6 +277,8 @@ class Sampler:
         if unfinished is not None:
             return unfinished[0]
         found = self._store.find(job.key, environment)
+        if found is not None and found.message.startswith(LOST):
+            raise NotMeasured(found.status, found.message)
         return found.samples if found is not None and found.ok else np.empty(0)
 
     def _prepare(self, job: Job) -> Prepared:

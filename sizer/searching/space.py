@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 #: Tokens of a search that names no batch: 4 sequences of 4096.
 DEFAULT_B, DEFAULT_S = 4, 4096
 #: What is measured on a processor where nothing is said: a race needs hundreds of runs, of tens of milliseconds each.
-ON_A_CPU = {"b": 1, "s": 1024}
+ON_A_CPU = {"b": 1, "s": 1024, "dtype": "fp32"}
 
 #: What a search of the MLP's width times: the MLPs of a whole model, one MLP, or the ML Engineering book's one product.
 Scope = Literal["model", "mlp", "product"]
