@@ -67,9 +67,13 @@ def test_only_the_command_line_and_the_front_doors_construct_an_executor() -> No
         for folder in ("shapes", "sizer")
         for path in (root / folder).rglob("*.py")
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Call) and getattr(node.func, "id", getattr(node.func, "attr", "")) == "InProcess"
+        if isinstance(node, ast.Call)
+        and getattr(node.func, "id", getattr(node.func, "attr", "")) in ("InProcess", "here")
     }
-    far = {"shapes/measure/ray_workers.py"}  # the end at each device: where its driver's jobs are run
+    far = {
+        "shapes/measure/ray_workers.py",
+        "shapes/measure/workers.py",
+    }  # the end at each device, and the one that is here
     assert made <= {
         "sizer/answers/bench.py",  # `bench all` runs without click, so without the command line
         "sizer/searching/entry.py",

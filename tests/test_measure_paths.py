@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import pytest
@@ -16,15 +16,17 @@ torch = pytest.importorskip("torch")
 import cuda_shim  # noqa: E402  # needs torch
 
 import shapes.measure as measure_package  # noqa: E402
+from shapes.dtypes import DTYPES  # noqa: E402
 from shapes.errors import InputError  # noqa: E402
 from shapes.measure import InProcess, Settings  # noqa: E402
 from shapes.measure.backend import Backend, accelerator_here  # noqa: E402
 from shapes.measure.executor import DeviceLostError, NotMeasured  # noqa: E402
-from shapes.measure.jobs import Job, MemoryBound, Part, head, swiglu  # noqa: E402
+from shapes.measure.jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, head, swiglu  # noqa: E402
 from shapes.measure.kernels import build, functions  # noqa: E402
 from shapes.measure.kernels.functions import ran  # noqa: E402
 from shapes.measure.kernels.parts import MOST_SETS  # noqa: E402
 from shapes.measure.runner import measure  # noqa: E402
+from shapes.measure.suite import PHASES, SWEEPS  # noqa: E402
 from shapes.measure.timer import verify  # noqa: E402
 from shapes.measure.workers import LostError, Workers  # noqa: E402
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm  # noqa: E402
@@ -127,6 +129,14 @@ def test_a_clusters_devices_are_found_asked_and_lost(cluster: tuple[Cluster, Any
     with pytest.raises(InputError, match="expected another"):
         list(one.ask(2.0, "begin"))
     assert len(ray.killed) == 4
+
+
+def test_the_words_of_suites_are_those_that_are_known() -> None:
+    assert SWEEPS["known"]["dtypes"] == list(DTYPES)
+    assert SWEEPS["known"]["layouts"] == list(PHASES)
+    assert SWEEPS["known"]["direction"] == list(get_args(Direction))
+    assert SWEEPS["known"]["grouped"] == list(EXPERTS)
+    assert set(SWEEPS["known"]["attention"]) == {*ATTENTION["sdpa"], *ATTENTION["packages"], *ATTENTION["names"]}
 
 
 def test_a_cluster_that_is_not_there_is_one_line(cluster: tuple[Cluster, Any], monkeypatch: pytest.MonkeyPatch) -> None:

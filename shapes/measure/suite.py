@@ -24,19 +24,17 @@ Every sweep has ``label``, ``dtypes`` and ``priority`` (its place in the file wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator
 from math import prod
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
-from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Names, Values, frozen
-from shapes.measure.jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
+from shapes.frozen import Named, Values, frozen
+from shapes.measure.jobs import Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
-from shapes.toml_table import Table, content
+from shapes.toml_table import DATA, Table, content
 from shapes.workload import Workload
 
 #: Scaled sizes stay multiples of this, so that an offset is the only misalignment there too.
@@ -111,45 +109,51 @@ def _range(text: str) -> range:
     return range(first, last + 1, step)
 
 
-def _integer(table: Table, key: str) -> int | None:
-    return table.integer(key) if table.has(key) else None
-
-
 #: Layout -> the phase that has it.
 PHASES: dict[str, Phase] = {"tn": "forward", "nn": "dgrad", "nt": "wgrad", "tt": "forward"}
-OPS = ("gemm", "grouped", "mlp", "attention", "layer", "head", "memory")
-#: What is timed, and the kernel where it is named.
-_Made = Any | tuple[Any, str]
+#: What a sweep goes through by op; the words of each axis, and those taken where none is named; kernels by op; sizes
+#: that stay as they are whatever the scale.
+SWEEPS = content(DATA / "sweeps.toml")
 
 
 class _Sweep:
     """One ``[[sweep]]`` table as jobs."""
 
     def __init__(self, table: Table, scale: float, place: int) -> None:
-        self._table = table
-        self._scale = scale
-        self.op = table.text("op")
-        self.label = table.text("label")
-        self.priority = _integer(table, "priority") or place + 1
-        self.dtypes = self._choices("dtypes", DTYPES, ("bf16",))
+        self._table, self._scale = table, scale
+        self.op, self.label = table.choice("op", SWEEPS["axes"]), table.text("label")
+        self.priority = self._integer("priority") or place + 1
 
     def jobs(self) -> Iterator[Job]:
-        if self.op not in OPS:
-            raise self._table.fail("op", f"expected one of {', '.join(OPS)}")
-        for made in getattr(self, f"_{self.op}")():
-            work, kernel = made if isinstance(made, tuple) else (made, "")
+        names, made = SWEEPS["axes"][self.op], getattr(self, f"_{self.op}")
+        for values in self._combined(*map(self._axis, names)):
+            each = dict(zip(names, values, strict=True))
+            kernel = each.pop("kernels", "")
+            work = made(**each)
             # A layer's name tells it from the sweep's others.
             name = f" {work.model.model_type}" if self.op == "layer" else ""
             yield Job(work, kernel, self.priority, self.label + name)
 
-    def _sizes(self, key: str, *, scaled: bool = True, default: int | None = None) -> tuple[int, ...]:
-        if not self._table.has(key) and default is not None:
-            return (default,)
+    def _axis(self, name: str) -> Iterable[Any]:
+        if name in ("shape", "heads", "models"):
+            return getattr(self, f"_{name}")()  # type: ignore[no-any-return]
+        if name == "what":
+            return self._table.texts(name)
+        return self._words(name) if name in SWEEPS["words"] else self._sizes(name)
+
+    def _sizes(self, key: str) -> tuple[int, ...]:
         try:
-            found = values_of(self._table.data.get(key))
+            found = values_of(self._table.data[key] if self._table.has(key) else None)
         except ValueError as error:
             raise self._table.fail(key, str(error)) from None
-        return tuple(map(self._scaled, found)) if scaled else found
+        return found if key in SWEEPS["plain"] else tuple(map(self._scaled, found))
+
+    def _integer(self, key: str) -> int | None:
+        return self._table.integer(key) if self._table.has(key) else None
+
+    def _first(self, key: str) -> int:
+        """A size that a sweep has one of; 1 where it names none."""
+        return self._sizes(key)[0] if self._table.has(key) else 1
 
     def _scaled(self, value: int) -> int:
         """``value`` times the scale, keeping its distance to the multiple of 128 below it."""
@@ -159,9 +163,11 @@ class _Sweep:
         smaller = max(1, round(base * self._scale)) if base else 0
         return smaller * SCALE_MULTIPLE + rest
 
-    def _choices(self, key: str, known: Sequence[str], default: Names) -> tuple[Any, ...]:
-        chosen = self._table.texts(key) or default
-        if not set(chosen) <= {*known, *default}:
+    def _words(self, key: str) -> tuple[Any, ...]:
+        usual = SWEEPS["words"][key]
+        known = SWEEPS["known"][self.op if key == "kernels" else key]
+        chosen = self._table.texts(key) or tuple(usual)
+        if not set(chosen) <= {*known, *usual}:
             raise self._table.fail(key, f"expected some of {', '.join(known)}")
         return chosen
 
@@ -173,112 +179,81 @@ class _Sweep:
             raise InputError(f"expected at most {MOST_VALUES} jobs", where=self._table.where, key=key)
         return itertools.product(*lists)
 
-    def _shapes(self) -> Iterator[tuple[int, ...]]:
-        if not self._table.has("shapes"):
-            yield from self._combined(*(self._sizes(axis) for axis in "mnk"))
+    def _shape(self) -> Iterator[tuple[int, ...]]:
+        """m, n and k of every product."""
+        if not self._table.has("offsets"):
+            yield from self._listed()
             return
+        offsets = self._table.data["offsets"]
+        if not isinstance(offsets, list) or not all(isinstance(one, int) for one in offsets):
+            raise self._table.fail("offsets", "expected a list of integers")
+        for shape, move, offset in self._combined(self._listed(), self._words("moves"), offsets):
+            moved = tuple(size + offset * (axis in move) for axis, size in zip("mnk", shape, strict=True))
+            if min(moved) < 1:
+                raise self._table.fail("offsets", "expected offsets that leave every size positive")
+            yield moved
+
+    def _listed(self) -> Iterator[tuple[int, ...]]:
+        if not self._table.has("shapes"):
+            return self._combined(*map(self._sizes, "mnk"))
         try:
             shapes = [values_of(row) for row in self._table.data["shapes"]]
         except (TypeError, ValueError):
             shapes = [()]
         if any(len(shape) != 3 for shape in shapes):
             raise self._table.fail("shapes", "expected rows of m, n and k")
-        for shape in shapes:
-            yield tuple(map(self._scaled, shape))
+        return (tuple(map(self._scaled, shape)) for shape in shapes)
 
-    def _moved(self) -> Iterator[tuple[int, ...]]:
-        if not self._table.has("offsets"):
-            yield from self._shapes()
-            return
-        offsets = self._table.data["offsets"]
-        if not isinstance(offsets, list) or not all(isinstance(one, int) for one in offsets):
-            raise self._table.fail("offsets", "expected a list of integers")
-        moves = self._choices("moves", ("m", "n", "k", "mn", "mk", "nk", "mnk"), ("m", "n", "k"))
-        for shape in self._shapes():
-            for move, offset in self._combined(moves, offsets):
-                moved = tuple(size + offset * (axis in move) for axis, size in zip("mnk", shape, strict=True))
-                if min(moved) < 1:
-                    raise self._table.fail("offsets", "expected offsets that leave every size positive")
-                yield moved
-
-    def _gemm(self) -> Iterator[_Made]:
-        layouts = self._choices("layouts", ("tn", "nn", "nt", "tt"), ("tn",))
-        kernels = self._choices("kernels", ("fast_accum", "precise_accum"), ("",))
-        batch = self._sizes("batch", scaled=False, default=1)[0]
+    def _gemm(self, shape: tuple[int, int, int], layouts: Any, dtypes: str) -> Gemm:
+        batch, out = self._first("batch"), "bf16" if dtypes == "fp8" else None
         kind: Literal["gemm", "bmm"] = "bmm" if batch > 1 else "gemm"
-        for m, n, k in self._moved():
-            for layout, dtype, kernel in self._combined(layouts, self.dtypes, kernels):
-                out = "bf16" if dtype == "fp8" else None
-                phase = PHASES[layout]
-                yield Gemm(self.label, phase, m, n, k, batch, dtype, layout, kind=kind, out_dtype=out), kernel
+        return Gemm(self.label, PHASES[layouts], *shape, batch, dtypes, layouts, kind=kind, out_dtype=out)
 
-    def _grouped(self) -> Iterator[_Made]:
-        groups, kernels = self._table.integer("groups"), self._choices("kernels", EXPERTS, ("",))
-        for m, n, k, kernel, dtype in self._combined(*(self._sizes(axis) for axis in "mnk"), kernels, self.dtypes):
-            yield GroupedGemm(self.label, "forward", groups, m, n, k, dtype=dtype), kernel
+    def _grouped(self, m: int, n: int, k: int, dtypes: str) -> GroupedGemm:
+        return GroupedGemm(self.label, "forward", self._table.integer("groups"), m, n, k, dtype=dtypes)
 
-    def _direction(self) -> Direction:
-        chosen: Direction = self._choices("direction", get_args(Direction), ("forward+backward",))[0]
-        return chosen
+    def _mlp(self, tokens: int, hidden: int, width: int, dtypes: str) -> Part:
+        return swiglu(tokens, hidden, width, dtype=dtypes, gated=self._table.flag("gated") is not False, **self._run())
 
-    def _mlp(self) -> Iterator[_Made]:
-        return self._dense("width", partial(swiglu, gated=self._table.flag("gated") is not False))
+    def _head(self, tokens: int, hidden: int, vocab: int, dtypes: str) -> Part:
+        return head(tokens, hidden, vocab, dtype=dtypes, **self._run())
 
-    def _head(self) -> Iterator[_Made]:
-        return self._dense("vocab", head)
+    def _run(self) -> Values:
+        """How whole parts run."""
+        return {"compiled": bool(self._table.flag("compiled")), "direction": self._words("direction")[0]}
 
-    def _dense(self, size: str, make: Callable[..., Part]) -> Iterator[_Made]:
-        more = {"compiled": bool(self._table.flag("compiled")), "direction": self._direction()}
-        sizes = (self._sizes(key) for key in ("tokens", "hidden", size))
-        for *shape, dtype in self._combined(*sizes, self.dtypes):
-            yield make(*shape, dtype=dtype, **more)
+    def _heads(self) -> tuple[int | None, ...]:
+        """As many as are named; None: those that fill a hidden size."""
+        return self._sizes("heads") if self._table.has("heads") else (None,)
 
-    def _attention(self) -> Iterator[_Made]:
-        kernels = self._choices("kernels", (*ATTENTION["sdpa"], *ATTENTION["packages"], *ATTENTION["names"]), ("",))
-        phases = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
-        causal = self._table.flag("causal") is not False
-        batch, kv = self._sizes("batch", scaled=False)[0], _integer(self._table, "kv_heads")
-        # Either as many heads as are named, or those that fill a hidden size.
-        named = self._table.has("heads")
-        wide = self._sizes("heads", scaled=False) if named else self._sizes("hidden")[:1]
-        sizes = self._sizes("s"), self._sizes("head_dim", scaled=False)
-        for s, d, one, phase, kernel, dtype in self._combined(*sizes, wide, phases, kernels, self.dtypes):
-            heads = one if named else max(1, one // d)
-            yield (
-                Attention(self.label, phase, batch, heads, kv or heads, s, s, d, d, causal=causal, dtype=dtype),
-                kernel,
-            )
+    def _attention(self, s: int, head_dim: int, heads: int | None, phases: Phase, dtypes: str) -> Attention:
+        heads = heads or max(1, self._sizes("hidden")[0] // head_dim)
+        batch, kv, causal = self._first("batch"), self._integer("kv_heads"), self._table.flag("causal") is not False
+        widths = (batch, heads, kv or heads, s, s, head_dim, head_dim)
+        return Attention(self.label, phases, *widths, causal=causal, dtype=dtypes)
 
-    def _layer(self) -> Iterator[_Made]:
-        b, compiled, direction = (
-            self._sizes("b", scaled=False)[0],
-            bool(self._table.flag("compiled")),
-            self._direction(),
-        )
+    def _layer(self, models: ModelShape, s: int, dtypes: str) -> Part:
+        return Part("layer", models, Workload(b=self._first("b"), s=s, dtype=dtypes), **self._run())
+
+    def _models(self) -> Iterator[ModelShape]:
         for table in self._table.tables("models"):
-            model = self._layer_model(table)
+            yield self._model(table)
             table.refuse_the_rest()
-            for s, dtype in self._combined(self._sizes("s"), self.dtypes):
-                yield Part("layer", model, Workload(b=b, s=s, dtype=dtype), direction, compiled)
 
-    def _layer_model(self, table: Table) -> ModelShape:
+    def _model(self, table: Table) -> ModelShape:
         hidden, heads = table.integer("hidden"), table.integer("heads")
-        kv = _integer(table, "kv_heads") or heads
-        head_dim = hidden // heads
+        kv, rotary = (table.integer(key) if table.has(key) else 0 for key in ("kv_heads", "rotary"))
+        kv, head_dim = kv or heads, hidden // heads
         if self._scale != 1.0:  # fewer heads of the same width keep every alignment
             group = heads // kv
             kv = max(1, round(kv * self._scale))
             heads = kv * group
             hidden = heads * head_dim
-        rotary = _integer(table, "rotary") or 0
         gated, parallel, biases = (bool(table.flag(key)) for key in ("gated", "parallel", "biases"))
         attention = AttentionShape(heads, kv, head_dim, rotary_dim=rotary, qkv_bias=biases, o_bias=biases)
         mlp = MlpShape(self._scaled(table.integer("width")), gated, biases)
         block = Block(attention, mlp, norm_weights=2 if biases else 1, parallel=parallel)
         return ModelShape(table.text("name"), (Stack("main", hidden, (block,)),), head=False)
 
-    def _memory(self) -> Iterator[_Made]:
-        phases = self._choices("phases", ("forward", "dgrad"), ("forward", "dgrad"))
-        sizes = self._sizes("rows"), self._sizes("columns")
-        for row in self._combined(self._table.texts("what"), *sizes, phases, self.dtypes):
-            yield MemoryBound(*row)
+    def _memory(self, what: str, rows: int, columns: int, phases: Any, dtypes: str) -> MemoryBound:
+        return MemoryBound(what, rows, columns, phases, dtypes)
