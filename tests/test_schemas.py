@@ -55,6 +55,7 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     "measurements": (BENCH, ("store", "list")),
     "rows": (
         ("ops", GPT2, "--explain", "mlp"),
+        ("explain", "SZ101"),
         ("bench", "--suite", SUITE, "--dry-run"),
     ),
 }

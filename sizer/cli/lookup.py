@@ -7,7 +7,7 @@ import click
 
 from shapes.errors import InputError
 from shapes.program import DISTRIBUTION, install
-from sizer.cli.options import Asked, Command, completing, declared, subcommand, write_answer
+from sizer.cli.options import Asked, Command, completing, declared, subcommand
 
 
 @subcommand("devices", "output")
@@ -30,13 +30,13 @@ def rules(asked: Asked) -> None:
     asked.answer(RULES)
 
 
-@click.command(cls=Command)
+@subcommand("explain", "output")
 @click.argument("rule", shell_complete=completing("sizer.rules:rule_names"))
-def explain(rule: str) -> None:
+def explain(asked: Asked) -> None:
     """Print one RULE's page, by its code or slug."""
     from sizer.rules import find_rule
 
-    write_answer("explain", find_rule(rule))
+    asked.answer(find_rule(asked.rule))
 
 
 def _served(name: str, **said: str) -> None:
