@@ -15,6 +15,7 @@ from shapes.cost.constants import collective_constants
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, Streams
 from shapes.operators import operators
+from shapes.operators.parallel import split_problems
 from shapes.operators.types import Collective, Elementwise
 from shapes.workload import Workload
 
@@ -128,6 +129,14 @@ def test_replicas_of_a_sharded_model_add_up_their_shards() -> None:
     assert found[2][2] == pytest.approx(weights / 8, rel=1e-3)
 
 
+def test_replicas_divide_data_and_context_parallel_ranks() -> None:
+    split = Workload(b=B, s=S, d=2, cp=2, zero=3, replicas=4)
+    assert split_problems(dense(), split) == ()
+    assert [str(one) for one in split_problems(dense(), replace(split, replicas=8))] == [
+        "replicas = 8: expected a divisor of the 4 data-parallel ranks"
+    ]
+
+
 def test_a_stages_neighbour_is_all_ranks_of_a_stage_away() -> None:
     names = [one.name for one in operators(dense(), Workload(b=B, s=S, p=2)) if "pipeline" in one.name]
     assert names == ["pipeline.receive", "pipeline.send"]
@@ -151,6 +160,11 @@ def test_experts_are_sent_what_is_routed_to_them_and_send_it_back() -> None:
     ]
     full = sent(mixture(), "moe.all_to_all", t=2, d=8, e=4, sequence_parallel=True, checkpointing="full")
     assert [one[-1] for one in full] == [4 * LAYERS, 2 * LAYERS]
+    # Under another microbatch's products they have a name of their own, by which the step knows them.
+    for overlap, name in ((True, "overlapped_moe"), (False, "moe")):
+        listed = operators(mixture(), Workload(b=B, s=S, d=8, e=4, ep_overlap=overlap))
+        sends = [one.name for one in listed if isinstance(one, Collective) and "all_to_all" in one.name]
+        assert {one.split(".")[-2] for one in sends} == {name}
 
 
 def test_a_dispatcher_that_sends_a_row_once_a_rank_leaves_out_the_copies_that_meet() -> None:

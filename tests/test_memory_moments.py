@@ -343,6 +343,25 @@ def test_experts_states_are_divided_over_the_ranks_that_hold_them() -> None:
     found = memory(model, Workload(b=1, s=64, d=8, e=4, zero=1))
     assert bytes_of(found, "optimizer_states") == 8 * dense // 8 + 8 * (experts // 4) // 2
     assert bytes_of(found, "weights") == 2 * dense + 2 * (experts // 4)
+    assert "/ 8 (experts: / 2)" in next(part.formula for part in found.parts if part.name == "optimizer_states")
+
+
+def test_of_layers_run_again_the_first_are_taken_of_whatever_kind() -> None:
+    dense = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=1)
+    routed = replace(dense, mlp=MoeShape(8, 2, 512))
+
+    def saved(blocks: tuple[Block, ...], checkpointing: str) -> int:
+        model = ModelShape("qwen3_moe", (Stack("decoder", 256, blocks),), vocab=100)
+        return bytes_of(memory(model, Workload(b=2, s=512, checkpointing=checkpointing)), "activations")
+
+    for first, second in ((dense, routed), (routed, dense)):
+        gone = saved((first, second), "none") - saved((first, second), "full:1")
+        assert gone == saved((first,), "none") - saved((first,), "full") > 0
+
+
+def test_gradients_are_new_where_a_global_batch_is_one_microbatch() -> None:
+    for batch, stay in ((2, False), (4, True)):
+        assert memory(llama(), Workload(b=2, s=64, global_batch=batch)).gradients.stay is stay
 
 
 def test_fp8_weights_alone_leave_what_is_no_matrix_of_a_layer_in_16_bits() -> None:
@@ -364,7 +383,9 @@ def test_buffers_of_communication() -> None:
         ({}, 0),
         ({"p": 2}, 2 * hidden),
         ({"t": 2, "sequence_parallel": True}, hidden),
+        ({"sequence_parallel": True}, 0),
         ({"d": 2, "zero": 1}, model.parameters * (4 + 2)),  # fewer than a bucket's 5e8
+        ({"d": 2, "zero": 2}, model.parameters * (4 + 2)),
         ({"d": 2, "zero": 3}, 2 * 2 * layer),
     ):
         found = memory(model, replace(w, **split))  # type: ignore[arg-type]
@@ -372,6 +393,8 @@ def test_buffers_of_communication() -> None:
             own = memory(model, replace(w, **split), microbatches=1)  # type: ignore[arg-type]
             assert bytes_of(own, "communication") == expected
         assert bytes_of(found, "communication") == expected, split
+    wide = llama(1, tied=True, vocab=3_000_000)
+    assert bytes_of(memory(wide, Workload(b=1, s=64, d=2, zero=1)), "communication") == 5 * 10**8 * (4 + 2)
     # Megatron's distributed optimizer exchanges where gradients and parameters lie.
     assert bytes_of(memory(model, replace(w, d=2, zero=1), implementation="megatron"), "communication") == 0
 

@@ -112,6 +112,17 @@ def test_images_run_the_tower_once_with_the_prompt_and_not_while_decoding() -> N
     assert saved - less == less - without.components["activations"] > 0
 
 
+def test_a_training_step_keeps_what_the_tower_makes_of_each_image() -> None:
+    def kept(images: str | None) -> int:
+        subject = read_subject(configured("qwen3_vl"), b=2, s=256, images=images)
+        assert subject.model is not None
+        return memory(subject.model, subject.workload).components["activations"]
+
+    none, one, two = kept(None), kept("1x128x128"), kept("2x128x128")
+    # Two sequences of 64 patches each, whose 32 channels four layers keep at least twice in 16 bits.
+    assert two - one == one - none > 2 * 64 * 32 * 4 * 2 * 2
+
+
 @pytest.mark.parametrize(
     ("images", "said"),
     [("1x1024", "expected count x height x width"), ("9x512x512", "expected images of at most the sequence's 256")],
