@@ -213,6 +213,7 @@ def test_a_script_without_a_model_says_so() -> None:
         ("--vocab-file /a/gpt2-tokenizer/vocab.json --tokenizer-type GPT2BPETokenizer", 50257, 50304),
         ("--tokenizer-model meta-llama/Llama-3.1-8B", 128256, 128256),
         ("--tokenizer-type Llama2Tokenizer --tokenizer-model $1", 32000, 32000),
+        ("--tokenizer-type Llama2Tokenizer --tokenizer-model /m/baichuan2-13B-hf/tokenizer.model", 125696, 125696),
         ("--tokenizer-type Llama2Tokenizer --tokenizer-model a/b/tokenizer.model", 32000, 32000),
         ("--tokenizer-type Llama2Tokenizer --tokenizer-model $A/llm-jp-tokenizer-100k.ver3.0b1.model", 99487, 99584),
         ("--tokenizer-type PretrainedFromHF --tokenizer-name-or-path bigscience/tokenizer", 250680, 250752),
@@ -258,6 +259,25 @@ def test_latent_attention_and_a_list_of_sparse_layers() -> None:
     assert isinstance(sparse.mlp, MoeShape)
     assert (sparse.mlp.experts, sparse.mlp.top_k, sparse.mlp.width) == (8, 4, 512)
     assert not reading.unread
+
+
+def test_mindspeeds_leading_dense_layers_shared_experts_and_layers_that_do_nothing() -> None:
+    """mindspeed_llm/core/transformer/transformer_block.py, features_manager/moe/shared_expert.py."""
+    reading = with_arguments(
+        "--spec mindspeed_llm.tasks.models.spec.deepseek_spec layer_spec --num-experts 8 --moe-intermediate-size 512 "
+        "--first-k-dense-replace 3 --moe-layer-freq 1 --n-shared-experts 2 --noop-layers 22,23 --gelu-tanh"
+    )
+    dense, sparse = reading.model.main.blocks
+    assert (dense.count, sparse.count) == (3, 19)
+    assert isinstance(dense.mlp, MlpShape)
+    assert isinstance(sparse.mlp, MoeShape)
+    assert (dense.mlp.gated, sparse.mlp.width, sparse.mlp.shared and sparse.mlp.shared.width) == (True, 512, 1024)
+
+
+@pytest.mark.parametrize("more", ["--post-norm", "--full-attention-interval 4", "--enable-dsa-indexer"])
+def test_what_mindspeed_adds_to_a_layer_is_refused(more: str) -> None:
+    with pytest.raises(InputError, match="and is not read here"):
+        with_arguments(more)
 
 
 def test_a_period_of_sparse_layers_begins_with_the_first() -> None:

@@ -24,9 +24,6 @@ from sizer.readers.shell.words import evaluated
 
 #: A model, and what a person should know of how it was read.
 Noted = tuple[ModelShape, Names]
-#: Model specifications that are Megatron's own GPT, whatever they are called.
-_USUAL_SPECS = ("local", "gpt_layer_specs", "mamba_layer_specs", "hybrid_layer_specs")
-
 #: A folder that is called by the tokenizer in it.
 _OWN_FOLDER = re.compile(r"([^/]*(?:[^/$][-_]tokenizer|tokenizer[-_][^/])[^/]*)/vocab\.json$")
 #: Letters and separators of the pattern are those of megatron/core/models/hybrid/hybrid_layer_allocation.py.
@@ -43,7 +40,7 @@ def build(fields: Fields) -> Noted:
     fields, notes = _with_language_model(fields)
     for key, what in known["refused"].items():
         value = fields.raw(key, default=None)
-        usual = key == "spec" and any(name in str(value) for name in _USUAL_SPECS)
+        usual = key == "spec" and any(name in str(value) for name in known["usual_specs"])
         usual = usual or (key == "experimental_attention_variant" and value == "gated_delta_net")
         fields.refuse(value not in (None, False, 0, "") and not usual, f"has no formula here: {what}", key)
     stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
@@ -151,11 +148,13 @@ def _layers(fields: Fields, hidden: int, common: Values) -> list[Block]:
     # Of latent attention's matrices only the last has a bias.
     latent = fields.flag("multi_latent_attention") and bias_linear(fields)
     extra = (("attention.o_proj.bias", hidden),) if latent else ()
+    idle = re.findall(r"\d+", str(fields.raw("noop_layers", default="")))  # MindSpeed's, to fill stages
     return [
         Block(None, mlps[sparse[layer]], mixer=mixer, **common)
         if recurrent[layer]
         else Block(cores[windowed[layer]], mlps[sparse[layer]], extra=extra, **common)
         for layer in range(layers)
+        if str(layer) not in idle
     ]
 
 
@@ -275,7 +274,9 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
 def _sparse(fields: Fields, layers: int) -> list[bool]:
     """The layers with experts; of Megatron-DeepSpeed every other one where nothing is said, the last of each two."""
     if not _deepspeeds(fields):
-        return _layer_flags(fields, "moe_layer_freq", layers, lambda layer, every: layer % every == 0)
+        sparse = _layer_flags(fields, "moe_layer_freq", layers, lambda layer, every: layer % every == 0)
+        leading = fields.count("first_k_dense_replace")  # MindSpeed-LLM's
+        return [flag and layer >= leading for layer, flag in enumerate(sparse)]
     every = fields.integer("expert_interval")
     return [(layer + 1) % every == 0 for layer in range(layers)]
 
@@ -303,12 +304,14 @@ def mixture(fields: Fields) -> MoeShape | None:
     if _deepspeeds(fields):
         top_k = fields.integer("topk")
         return None if experts == 1 else MoeShape(experts, min(top_k, experts), dense, gated, bias)
+    width = fields.optional("moe_ffn_hidden_size") or dense
     shared = fields.optional("moe_shared_expert_intermediate_size", "shared_moe_ffn_hidden_size")
+    shared = shared or fields.count("n_shared_experts") * width
     top_k = fields.top_k(experts, "moe_router_topk")
     return MoeShape(
         experts,
         top_k,
-        fields.optional("moe_ffn_hidden_size") or dense,
+        width,
         gated,
         bias,
         router_bias=bias,
