@@ -274,6 +274,11 @@ def test_mindspeeds_leading_dense_layers_shared_experts_and_layers_that_do_nothi
     assert (dense.mlp.gated, sparse.mlp.width, sparse.mlp.shared and sparse.mlp.shared.width) == (True, 512, 1024)
 
 
+def test_a_model_has_a_layer_that_does_something() -> None:
+    with pytest.raises(InputError, match="noop_layers"):
+        with_arguments(f"--noop-layers {','.join(map(str, range(24)))}")
+
+
 @pytest.mark.parametrize("more", ["--post-norm", "--full-attention-interval 4", "--enable-dsa-indexer"])
 def test_what_mindspeed_adds_to_a_layer_is_refused(more: str) -> None:
     with pytest.raises(InputError, match="and is not read here"):
