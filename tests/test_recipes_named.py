@@ -94,6 +94,17 @@ peft: {{lora_r: 16, q_lora: true}}""",
         {"b": 2, "zero": 3, "checkpointing": "full", "dtype": "bf16"},
     ),
     "tgi": (f"model_id: {QWEN}\nnum_shard: 2", {"phase": "decode", "t": 2}),
+    "truss": (
+        f"model_name: Mine\nmodel_metadata: {{repo_id: no/such}}\ntrt_llm: {{build: {{tensor_parallel_count: 2, "
+        f"checkpoint_repository: {{repo: {QWEN}}}}}}}",
+        {"phase": "decode", "t": 2},
+    ),
+    "truss of a hub's model": (f"model_name: Mine\nmodel_metadata: {{repo_id: {QWEN}}}", {"phase": "decode"}),
+    "hyperpod": (
+        f"model_config: {{model_name_or_path: {QWEN}, peft_config: {{r: 4}}}}\n"
+        "training_args: {micro_train_batch_size: 3, max_len: 144}",
+        {"b": 3, "s": 144, "finetune": "lora", "lora_rank": 4},
+    ),
 }
 
 
