@@ -15,7 +15,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace
+from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace, shown
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content
 
@@ -118,6 +118,9 @@ NOT_OVERLAPPED = ("data", "gather", "tensor", "tensor-forward", "expert", "conte
 #: Largest degree of any parallelism: some rules go through all smaller ones.
 MOST_RANKS = 2**20
 
+#: Megatron pads each shard's rows of the vocabulary to a multiple of so many (--make-vocab-size-divisible-by).
+MEGATRON_ROWS = 128
+
 
 # Fine-tuning, with peft's names and defaults. LoRA (Hu et al. 2106.09685) adds B A to a frozen matrix W [out, in], A
 # [r, in] and B [out, r]; QLoRA (Dettmers et al. 2305.14314) keeps W in 4 bits.
@@ -164,6 +167,7 @@ class Workload(AsJson):
     ``no_overlap`` (commas; of ``NOT_OVERLAPPED``, or "none"): communication that overlaps with nothing, where the
     software stack's would (None: everything overlaps as the stack's does).
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
+    ``vocab_rows``: what runs it pads each shard's rows of the vocabulary to a multiple of so many.
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it is tuned;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
     ``checkpointing`` (of shapes.workload): what layers run again instead of saving it.
@@ -210,6 +214,9 @@ class Workload(AsJson):
     precision: PrecisionName | None = None
     implementation: Implementation | None = None
     compiled: bool = False
+    vocab_rows: int = 1
+
+    JSON = shown(hidden=("vocab_rows",))
     no_overlap: str | None = None
     dispatcher: Dispatcher = "flex"
     cp_comm: ContextWay = "p2p"
@@ -448,6 +455,7 @@ class WorkloadKeywords(TypedDict, total=False):
     precision: PrecisionName | None
     implementation: Implementation | None
     compiled: bool
+    vocab_rows: int
     no_overlap: str | None
     dispatcher: Dispatcher
     cp_comm: ContextWay

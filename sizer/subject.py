@@ -21,7 +21,15 @@ from shapes.operators.parallel import runnable_split, split_problems
 from shapes.operators.types import Operator
 from shapes.recipes import load_recipe
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
-from shapes.workload import WORDS, WORKLOAD_FIELDS, Implementation, Workload, routing_note, workload_fields
+from shapes.workload import (
+    MEGATRON_ROWS,
+    WORDS,
+    WORKLOAD_FIELDS,
+    Implementation,
+    Workload,
+    routing_note,
+    workload_fields,
+)
 from sizer.readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
 from sizer.readers.reading import Unread, sentences
 
@@ -586,7 +594,10 @@ def _with_products_of(subject: Subject, model: ModelShape, device: Device) -> Su
 
 
 def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, device: Device) -> Workload:
-    """``workload`` as ``stack`` runs it: compiled or not, its attention kernel where ``given`` has none."""
+    """``workload`` as ``stack`` runs it: compiled or not, its attention kernel where ``given`` has none.
+
+    Its vocabulary padded, where ``given`` has the stack: Megatron-LM's --make-vocab-size-divisible-by.
+    """
     kernel = stack.attention_kernel(device.architecture)
     run: Values = {}
     # Gaudi has its own kernel, whatever the stack runs elsewhere.
@@ -594,6 +605,8 @@ def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, devi
         run["attention"] = kernel
     if stack.compiles:
         run["compiled"] = True
+    if workload.train and "stack" in given and stack.framework == "megatron":
+        run["vocab_rows"] = MEGATRON_ROWS
     return replace(workload, **run) if run else workload
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -708,6 +709,15 @@ def test_muons_update_is_counted_by_the_shapes_of_matrices() -> None:
         str(CONFIGS / "llama-3.1-8b.json"), select=["SZ134"], d=4, zero=1, global_batch=256, **asked
     )
     assert not accumulated.findings
+
+
+def test_a_named_megatron_stack_is_priced_with_the_rows_that_it_adds() -> None:
+    asked: dict[str, Any] = {"b": 4, "s": 1024, "t": 4, "d": 2, "stack": "megatron-core-te"}
+    gpt2 = json.loads((CONFIGS / "gpt2.json").read_text())
+    written, padded = (sizer.check({**gpt2, "vocab_size": v}, **asked) for v in (50257, 50688))  # 99 x 128 x 4
+    assert written.step.seconds == padded.step.seconds
+    assert written.step.flops < padded.step.flops  # MFU is of the model as written
+    assert written.model.parameters < padded.model.parameters
 
 
 def test_the_rows_that_megatron_adds_to_a_vocabulary_are_told() -> None:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import Any
 
-from shapes.dtypes import QUANTISED
+from shapes.dtypes import QUANTISED, next_multiple
 from shapes.errors import InputError, refuse
 from shapes.frozen import replace
 from shapes.model import (
@@ -105,7 +105,8 @@ def operators(model: ModelShape, workload: Workload) -> Operators:
     if workload.decode:
         _check_decodes(model)
     _check_images(model, workload)
-    return _merged(_all(model, workload), workload)
+    padded = replace(model, vocab=next_multiple(model.vocab, workload.vocab_rows * workload.t))
+    return _merged(_all(padded if workload.vocab_rows > 1 else model, workload), workload)
 
 
 def layer_operators(model: ModelShape, workload: Workload) -> Operators:

@@ -172,9 +172,9 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
 
 
 def _model_flops(subject: Subject, step: Step) -> float:
-    """FLOPs of a microbatch over all its ranks' stages and shares, without what is run again, or by several ranks."""
+    """FLOPs of a microbatch over all its ranks' stages and shares, without padding and what is run again."""
     workload = subject.workload
-    if subject.model is None or (workload.checkpointing, workload.p, workload.cp, workload.t) == ("none", 1, 1, 1):
+    plain = replace(workload, checkpointing="none", p=1, cp=1, t=1, vocab_rows=1)
+    if subject.model is None or workload == plain:
         return needed_flops(step.operators)
-    plain = replace(workload, checkpointing="none", p=1, cp=1, t=1)
     return needed_flops(resized_subject(subject, subject.model, plain).operators)

@@ -13,7 +13,7 @@ from shapes.operators.parallel import divides_over, head_counts, mlp_widths
 from shapes.operators.types import Product
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content
-from shapes.workload import Workload
+from shapes.workload import MEGATRON_ROWS, Workload
 from sizer.rules.base import (
     NEIGHBOURHOOD,
     Answer,
@@ -70,8 +70,8 @@ def vocab_multiple(context: Context) -> Answer:
     )
 
 
-#: Rows that a Megatron embedding is a multiple of on each shard, and a share of padding worth a line.
-MEGATRON_ROWS, NOTABLE_ROWS = 128, 0.01
+#: A share of padding worth a line.
+NOTABLE_ROWS = 0.01
 
 
 @rule("SZ136", source="Megatron-LM, core/tokenizers/utils/build_tokenizer.py:138 (make_vocab_size_divisible_by).")
