@@ -228,7 +228,7 @@ class Workload(AsJson):
     def __post_init__(self) -> None:
         for key, one in OPTIONS.items():
             value = getattr(self, key)
-            if value is None and one.default is None:
+            if value is one.default:
                 continue
             if one.most:
                 positive_int(value, key, maximum=one.most)

@@ -8,6 +8,7 @@
 Least squares on log time with a robust loss. Each constant has a prior (steps_priors.py):
 what the rows do not hold stays there. Errors are those of rows left out: by configuration, devices, layout (both
 and the split), and at random; intervals are quantiles of the left-out residuals, and hold sources left out whole.
+scoreboard.py --rescale then makes the fitted ones as wide as runs take that no fit has used.
 """
 
 from __future__ import annotations
@@ -254,7 +255,7 @@ def main() -> None:
     parser.add_argument("--stack", action="append", choices=sorted(FITTED), help="only these")
     parser.add_argument("--write", action="store_true", help="write the constants into shapes/data/stacks")
     parser.add_argument(
-        "--intervals", action="store_true", help="only set the intervals to what sources left out say, written"
+        "--intervals", action="store_true", help="only widen the intervals to sources left out, written"
     )
     parser.add_argument("--nested", action="store_true", help="choose the priors' width within the folds, record that")
     options = parser.parse_args()
@@ -263,7 +264,7 @@ def main() -> None:
     for name in options.stack or FITTED:
         fit = fits[name] = Fit(name, [row for row in rows if row.stack.name == name])
         if options.nested or options.intervals:
-            (record_nested if options.nested else rescale)(fit)
+            (record_nested if options.nested else widen)(fit)
             continue
         theta = fit.constants(np.ones(len(fit.rows), bool))
         say(f"{name}: {len(fit.rows)} rows; in sample {summary(fit.residuals(theta))}")
@@ -358,7 +359,7 @@ def _errors(residuals: np.ndarray) -> dict[str, float]:
 
 
 def write(fit: Fit, theta: np.ndarray, new: np.ndarray, alike: np.ndarray) -> None:
-    """The stack's file with its fitted tables replaced; the interval holds sources that are new."""
+    """The stack's file with its fitted tables replaced; the interval holds layouts that are new and that are alike."""
     rounded = [float(f"{value:.4g}") for value in fit.values(theta)]
     data = with_constants(fit.data, [name for name, _, _ in fit.spec], rounded)
     data["interval"] = fit.data["interval"] | intervals(fit, new, alike)
@@ -407,11 +408,11 @@ def record_nested(fit: Fit) -> None:
 
 
 def intervals(fit: Fit, new: np.ndarray, alike: np.ndarray) -> dict[str, dict[str, float]]:
-    """Quantiles of measured over predicted of sources left out whole, and of all rows of an architecture."""
+    """Quantiles of measured over predicted, on rows left out: their layout, at random, or all of their architecture."""
     coverage = float(fit.data["coverage"])
     ratio = float(np.quantile(np.concatenate([near_ratios(fit.rows, new), near_ratios(fit.rows, alike)]), coverage))
-    own = unseen(fit) | {"ratio": round(ratio, 3)}
-    found = {"fitted": own}
+    found = {"fitted": _wider(_interval(np.concatenate([new, alike]), coverage, ratio), unseen(fit))}
+    own = found["fitted"]
     architectures = np.array([sorted(fit.data["architectures"]).index(row.device.architecture) for row in fit.rows])
     elsewhere = {"low": own["low"] * 0.85, "high": own["high"] * 1.15, "ratio": own["ratio"] * 1.5}
     if len(set(architectures.tolist())) > 1:
@@ -434,10 +435,10 @@ def _wider(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, fl
     return dict(one) | {"low": min(one["low"], other["low"]), "high": max(one["high"], other["high"])}
 
 
-def rescale(fit: Fit) -> None:
-    """The stack's file with intervals of sources left out whole, its constants as they are."""
+def widen(fit: Fit) -> None:
+    """The stack's file with intervals that hold sources left out whole, its constants as they are."""
     interval = fit.data["interval"]
-    interval["fitted"] = unseen(fit) | {"ratio": interval["fitted"]["ratio"]}
+    interval["fitted"] = _wider(interval["fitted"], unseen(fit))
     interval["borrowed"] = _wider(interval["borrowed"], interval["fitted"])
     say(f"{fit.name}: {interval}")
     text = replaced(fit.path.read_text(encoding="utf-8"), {"interval": interval})
