@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -303,3 +304,14 @@ def test_layers_that_run_again_are_counted_on_every_stage() -> None:
         for p, again in ((4, "full:1"), (1, "full:4"))
     )
     assert of_two == of_one
+
+
+def test_stages_are_powers_of_two_unless_the_layers_or_the_batch_ask_for_others() -> None:
+    def stages(layers: int, global_batch: int) -> set[int]:
+        asked: dict[str, Any] = {"gpus": 12, "global_batch": global_batch, "implementation": "megatron"}
+        found = plan(llama(layers), load_device("h100-sxm"), base=Workload(s=1024), **asked)
+        return {one.workload.p for one in found.candidates}
+
+    assert stages(8, 48) <= {1, 2, 4}
+    assert 3 in stages(9, 48)  # three layers a stage
+    assert stages(8, 16) <= {3, 6}  # no data-parallel ranks of three

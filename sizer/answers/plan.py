@@ -380,9 +380,12 @@ def plan(
     base = replace(base, global_batch=global_batch, gpus=gpus)
     policies = lru_cache(partial(_policies, model, base))
     listed = lru_cache(maxsize=1)(partial(operators, model))
-    splits = list(_splits(model, device, gpus, base, dropped))
+    splits = sorted(_splits(model, device, gpus, base, dropped), key=lambda one: _odd(model.layers, one.p))
     found: list[tuple[Candidate, float]] = []
     for at, split in enumerate(_going(splits), 1):
+        if found and _odd(model.layers, split.p):
+            dropped["pp is a power of two, or divides the layers, with the ends as layers or without"] += 1
+            continue
         for workload, used in _going(_fitting(model, device, split, policies, options, dropped)):
             # Chunks of a pipeline run the same operators.
             one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
@@ -519,6 +522,11 @@ def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, droppe
                 for e in divisors(one.d, one.d):
                     if not split_problems(model, split := replace(one, e=e)):
                         yield split
+
+
+def _odd(layers: int, p: int) -> bool:
+    """Whether published practice has no such pipeline (Nemotron-4 has 96 layers over 12, BLOOM 70 and its ends)."""
+    return p & (p - 1) > 0 and layers % p > 0 and (layers + 2) % p > 0
 
 
 def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[str]) -> Iterator[Workload]:
