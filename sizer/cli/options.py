@@ -240,7 +240,8 @@ def _no_such_option(name: str, path: str, own: Iterable[str], instead: Values) -
         for command in _OPTIONS["brief"]
         if any(name in "/".join(one["names"]).split("/") for one in _OPTIONS[command])
     ]
-    near = [f"; did you mean {one}?" for one in get_close_matches(name, own, 1, 0.75)]
+    begun = [one for one in own if one.startswith(f"{name}-")]
+    near = [f"; did you mean {one}?" for one in begun[:1] or get_close_matches(name, own, 1, 0.75)]
     said = f": it is of sizer {', '.join(having)}" if having else "".join(near)
     further = "-all" * (path.rpartition(" ")[2] in _OPTIONS["brief"])
     return f"No such option {name}{said} ({path} --help{further})"
@@ -467,7 +468,8 @@ def option_error(error: InputError) -> InputError:
 def _meant(expected: str, key: str | None, value: object) -> str:
     """What a value that is no choice may have meant: by its sense, else by its letters."""
     said, (start, _, listed) = str(value).lower(), expected.partition("one of ")
-    sense, choices = spellings()["means"].get((key or "").lstrip("-"), {}).get(said), listed.split(", ")
+    sense, choices = spellings()["means"].get((key or "").lstrip("-"), {}).get(said, ""), listed.split(", ")
+    sense *= not listed or sense.partition(" ")[0].rstrip(",") in choices
     if key == "model_type":
         from sizer.readers.reading import table
 
