@@ -14,8 +14,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shapes.errors import InputError
-from sizer.readers import Reading, UnknownModelType, read_config, read_text
+from sizer.readers import Reading, UnknownModelType, read_config
 from sizer.readers.loading import MAX_BYTES, parse_mapping
+from tests.texts import read_text
 
 CONFIGS = {
     path.stem: json.loads(path.read_text())

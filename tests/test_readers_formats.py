@@ -11,8 +11,9 @@ import pytest
 from shapes.errors import InputError
 from shapes.model.stages import trained_parameters
 from shapes.workload import Workload
-from sizer.readers import READERS, NoModel, Source, read_config, read_text
+from sizer.readers import READERS, NoModel, Source, read_config
 from sizer.readers.loading import states_a_model
+from tests.texts import read_text
 
 MEGATRON = {"vocab-size": 50257, "num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
 NEOX = {"num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}

@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.model import MlaShape, MlpShape, MoeShape
-from sizer.readers import Reading, read_config, read_text
+from sizer.readers import Reading, read_config
 from sizer.readers.shell import follow
+from tests.texts import read_text
 
 PLAIN = "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 \
 --max-position-embeddings 2048 --vocab-size 50257 --micro-batch-size 2 --swiglu --disable-bias-linear"

@@ -12,9 +12,10 @@ from click.testing import CliRunner
 
 from shapes.errors import InputError
 from sizer.cli import main
-from sizer.readers import NoModel, Source, UnknownModelType, load_mapping, read_config, read_text
+from sizer.readers import NoModel, Source, UnknownModelType, load_mapping, read_config
 from sizer.readers.reading import table
 from sizer.subject import read_subject
+from tests.texts import read_text
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 

@@ -20,8 +20,9 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
 
 from shapes.errors import InputError  # noqa: E402
-from sizer.readers import read_config, read_text  # noqa: E402
+from sizer.readers import read_config  # noqa: E402
 from tests import test_python_code, test_readers_formats, test_recipes_named  # noqa: E402
+from tests.texts import read_text  # noqa: E402
 
 #: What a reader finds where it did not look for it.
 WORDS = [

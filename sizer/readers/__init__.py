@@ -104,18 +104,6 @@ def read_config(
     return with_training(reading, asked.training)
 
 
-def read_text(
-    text: str,
-    *,
-    where: str,
-    config_format: str | None = None,
-    settings: Config | None = None,
-    root: str | Path | None = None,
-) -> Reading:
-    """Read a configuration's text; ``where`` names it in errors."""
-    return read_config(Source(where, settings or {}, text=text, root=root), config_format=config_format)
-
-
 def load_mapping(source: object) -> Config:
     """The keys of a configuration as they stand, settings applied: for what no reader knows and a trace takes."""
     asked = source if isinstance(source, Source) else Source(source)

@@ -1,7 +1,6 @@
 """BERT, RoBERTa, T5, BART, Whisper, ViT, SigLIP of transformers; towers before a text tower, as ``towers.json`` has."""
 
 from collections.abc import Callable, Mapping
-from math import prod
 from typing import Any
 
 from shapes.frozen import replace
@@ -261,28 +260,26 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
 
 
 def _reader(outer: Fields, spec: Config, around: Config, text: int) -> Callable[[str], int]:
-    """What works out a sum of products of numbers, keys and names."""
+    """What works out a table's expression of numbers, keys and names."""
     vision = outer.nested("vision_config")
     names = {**table("towers")["names"], **spec["names"], **around.get("names", {})}
 
-    def word(one: str) -> int:
-        if one.isdigit() or one == "text":
-            return text if one == "text" else int(one)
-        if one == "patches":
-            return (value("image_size") // value("patch")) ** 2
-        if one in names:
-            return value(names[one])
-        fields, key = (outer, one[1:]) if one.startswith(".") else (vision, one)
-        defaults = (around if fields is outer else spec).get("defaults", {})
-        spelled = [key, *table("towers")["also"].get(key, ())]
-        given = fields.raw(*spelled, default=defaults.get(key))
-        if isinstance(given, list) and given and all(size == given[0] for size in given):
-            return Fields({key: given[0]}, fields.where, prefix=fields.prefix).integer(key)  # height and width
-        if isinstance(given, bool):
-            return int(given)
-        return fields.integer(*spelled, default=defaults.get(key))
+    class Sizes(dict[str, int]):
+        """What is known, and what else an expression names."""
+
+        def __missing__(self, one: str) -> int:
+            if one in names:
+                return value(names[one])
+            fields, key = (outer, one.removeprefix("outer__")) if one.startswith("outer__") else (vision, one)
+            defaults = (around if fields is outer else spec).get("defaults", {})
+            spelled = [key, *table("towers")["also"].get(key, ())]
+            given = fields.raw(*spelled, default=defaults.get(key))
+            # Some say height and width, or a flag.
+            return int(given) if isinstance(given, bool) else fields.integer(*spelled, default=defaults.get(key))
+
+    sizes = Sizes(text=text)
 
     def value(said: str) -> int:
-        return sum(prod(map(word, term.split("*"))) for term in said.split("+"))
+        return int(eval(said, {"__builtins__": {}}, sizes))  # the table's own expression
 
     return value

@@ -184,7 +184,11 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         model = replace(builder(fields), model_type=model_type, part=part)
         model, heads = (model, ()) if model_type in OWN_HEADS else with_head(outer, model)
         model, released, quantised = _released(top, model)
-        model, towers = _seen(outer, wrapper, model)
+        towers: Names = ()
+        if model.part == "text tower":
+            from sizer.readers.hf_encoder import with_towers
+
+            model, towers = with_towers(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     notes = _notes(config, model_type, None if model.towers else part)
@@ -193,7 +197,8 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         NAME,
         model,
         keys=_keys(fields, model),
-        longest=_longest(fields, model),
+        # The learned positions, or those that it was trained for.
+        longest=model.main.length or model.max_positions or fields.optional(*POSITIONS),
         workload=released,
         notes=(*heads, *notes, *towers, *quantised),
     )
@@ -252,15 +257,6 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     return as_released(said, str(outer.config.get("expert_dtype", "")), model)
 
 
-def _seen(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, Names]:
-    """A text tower with the vision tower before it."""
-    if model.part != "text tower":
-        return model, ()
-    from sizer.readers.hf_encoder import with_towers
-
-    return with_towers(outer, wrapper, model)
-
-
 def _around(config: Config, model_type: str) -> tuple[str, str, str] | None:
     """Where an unknown type has a text tower that is known."""
     for key in _TEXTS if model_type not in BUILDERS else ():
@@ -289,11 +285,6 @@ def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
     if keys.get("head_dim") and fields.raw("head_dim", "d_kv", default=None) is None:
         del keys["head_dim"]
     return keys
-
-
-def _longest(fields: Fields, model: ModelShape) -> int | None:
-    """The longest sequence the file speaks of: the learned positions, or those it was trained for."""
-    return model.main.length or model.max_positions or fields.optional(*POSITIONS)
 
 
 def _notes(config: Config, model_type: str, part: str | None) -> Names:

@@ -4,6 +4,7 @@ those of megatron/training/arguments.py.
 """
 
 import re
+from collections import ChainMap
 from collections.abc import Iterable, Iterator, Mapping
 from operator import itemgetter
 from typing import Any
@@ -203,12 +204,9 @@ def parse_options(words: Iterable[str]) -> Values:
 
 def _devices(script: Script, text: str, words: list[str]) -> int | None:
     """Devices that torchrun, srun or the script's #SBATCH lines start; None where they do not say."""
-    options = parse_options(words)
-    for found in re.finditer(r"(?m)^#SBATCH\s+(--[\w-]+|-N)[= ](\d+)", text[:20_000]):
-        options.setdefault(found[1].lstrip("-").replace("-", "_"), int(found[2]))
-    for command in script.commands:
-        for key, value in parse_options(_split(command)).items():
-            options.setdefault(key, value)
+    batch = re.findall(r"(?m)^#SBATCH\s+(--[\w-]+|-N)[= ](\d+)", text[:20_000])
+    asked = {key.lstrip("-").replace("-", "_"): size for key, size in reversed(batch)}
+    options = ChainMap(parse_options(words), asked, *(parse_options(_split(one)) for one in script.commands))
     nodes, each = (
         next((str(options[key]).split()[0] for key in keys if key in options), default)
         for keys, default in ((_NODES, "1"), (_PER_NODE, ""))

@@ -37,7 +37,7 @@ def build(fields: Fields) -> Noted:
     """The model of the arguments, and what a person should know of how it was read."""
     known = FORMATS["megatron"]
     fields.defaults = known["defaults"]
-    fields, notes = _with_language_model(fields)
+    notes = _language_model(fields)
     for key, what in known["refused"].items():
         value = fields.raw(key, default=None)
         usual = key == "spec" and any(name in str(value) for name in known["usual_specs"])
@@ -50,22 +50,19 @@ def build(fields: Fields) -> Noted:
     return model, (*notes, *more)
 
 
-def _with_language_model(fields: Fields) -> tuple[Fields, Names]:
+def _language_model(fields: Fields) -> Names:
     """A vision-language script's ``language_model_type`` decides some arguments in the code (multimodal/config.py)."""
     kind = fields.raw("language_model_type", default=None)
     sees = any(key in fields.config for key in ("language_model_type", "vision_model_type", "img_h"))
     notes = ("language model only: the vision tower and its projection are not counted",) if sees else ()
-    settings = table("language_models")["language_models"].get(str(kind)) if kind is not None else None
+    settings = table("language_models")["language_models"].get(str(kind), {})
     fields.refuse(
-        kind is not None and settings is None and "ffn_hidden_size" not in fields.config,
+        kind is not None and not settings and "ffn_hidden_size" not in fields.config,
         "decides sizes in code that is not read; give ffn_hidden_size",
         "language_model_type",
     )
-    if settings is None:
-        return fields, notes
-    given, asked, usual = {**fields.config, **settings}, fields.asked, fields.defaults
-    told = Fields(given, fields.where, defaults=usual, asked=asked, present=fields.present)
-    return told, (*notes, f"MLP and biases are those of {kind}")
+    fields.config = {**fields.config, **settings}
+    return (*notes, f"MLP and biases are those of {kind}") if settings else notes
 
 
 def _model(fields: Fields, kind: str, *stacks: Stack, usual: str = "", **traits: Any) -> Noted:
@@ -373,11 +370,10 @@ def _window(fields: Fields) -> int | None:
     value = fields.raw("window_size", default=None)
     if value is None:
         return None
-    first = str(value[0] if isinstance(value, (list, tuple)) and value else value).strip("() ").split(",")[0]
-    fields.refuse(
-        not first.lstrip("-").isdecimal() or len(first) > 9, "expected two integers, such as 127,0", "window_size"
-    )
-    return int(first) + 1 if int(first) >= 0 else None
+    found = re.match(r"[(\[\s]*(-?\d{1,9})\b", str(value))
+    if found is None:
+        raise fields.error("expected two integers, such as 127,0", "window_size")
+    return int(found[1]) + 1 if int(found[1]) >= 0 else None
 
 
 def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool]:
@@ -385,14 +381,12 @@ def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool
     value = fields.raw(key, default=None)
     if value is None:
         return [True] * layers
-    if isinstance(value, str) and value.strip().isdecimal() and len(value) < 6:
-        value = int(value)
-    if isinstance(value, int) and not isinstance(value, bool) and value > 0:
-        return [every(layer, value) for layer in range(layers)]
     try:
-        listed = evaluated(str(value), MAX_LAYERS)
+        listed = evaluated(str(value).strip(), MAX_LAYERS)
     except ValueError:
         raise fields.error("expected an integer or a list such as ([0]*3+[1]*58)", key) from None
+    if isinstance(listed, int) and listed > 0:
+        return [every(layer, listed) for layer in range(layers)]
     if not isinstance(listed, list) or len(listed) != layers:
         raise fields.error(f"expected a pattern of {layers} layers", key)
     return [bool(one) for one in listed]

@@ -236,7 +236,7 @@ _MARK = "\0"
 _UNKNOWN = re.compile("\0([^\0]*)\0")
 #: A list with a sign between: $(IFS=', '; echo "${arr[*]}"), whose first character it is.
 _LISTED = re.compile(r"""\s*IFS=["']?([^\s\w"'])[^;]*;\s*echo "?\$\{(\w+)\[\*\]\}"?\s*""")
-_PARAMETER = re.compile(r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(:?[-=+?])?(.*)")
+_PARAMETER = re.compile(r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?")
 
 Value = str | list[str]
 
@@ -328,9 +328,7 @@ class Variables:
             return [unknown("${" + text + "}")]
         name, index, way, rest = found[1], found[2], found[3] or "", found[4]
         value = self._value(name, index)
-        if not way and rest:
-            return [unknown("${" + text + "}")]
-        if way == "":
+        if not way:
             return value if value is not None else ([] if name in "@*" else [unknown("$" + name)])
         empty = value is None or (":" in way and not any(value))
         if way.endswith("+"):
