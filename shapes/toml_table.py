@@ -112,8 +112,10 @@ class Table:
     """One table of the file ``where``; ``prefix`` is the dotted path before its keys ("memory.").
 
     Each method answers one key and raises InputError naming it; `refuse_the_rest` then refuses what nobody asked for,
-    so that a misspelt key is never silently ignored.
+    so that a misspelt key is never silently ignored. No number is ``most``, or a positive one below its inverse.
     """
+
+    most = LARGEST
 
     def __init__(self, data: object, where: str, prefix: str = "") -> None:
         if not isinstance(data, Mapping):
@@ -147,14 +149,14 @@ class Table:
 
     def number(self, key: str) -> float:
         value = self.zero_or_more(key, "expected a positive number")
-        if value < 1 / LARGEST:
-            raise self.fail(key, "expected a positive number")
+        if value < 1 / self.most:
+            raise self.fail(key, f"expected a positive number, from {1 / self.most:g} up")
         return value
 
     def zero_or_more(self, key: str, expected: str = "expected a number, 0 or more") -> float:
         value = self._get(key)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < LARGEST:
-            raise self.fail(key, expected)
+        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < self.most:
+            raise self.fail(key, f"{expected}, below {self.most:g}")
         return value
 
     def share(self, key: str) -> float:

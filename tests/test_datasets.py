@@ -245,6 +245,8 @@ def endless(folder: Path) -> None:
         (endless, "expected at most 1 MiB"),
         (lambda folder: column(folder, "clocks", {"throttle": 5}), "clocks.throttle = 5: expected a list of texts"),
         (lambda folder: column(folder, "clocks", {"power_limit_w": "x"}), "expected a finite number"),
+        (lambda folder: column(folder, "samples", [1e200] * 3), "samples = [1e+200, 1e+200, 1e+200]: expected a list"),
+        (lambda folder: column(folder, "drift", -1e300), "drift = -1e+300: expected a finite number below 1e+21"),
         (lambda folder: column(folder, "created", 1e300), "created = 1e+300: expected seconds since 1970"),
         (broken_rows, "is not the file dataset.json was written for: their hashes differ"),
         (other_rows, "expected gzip"),

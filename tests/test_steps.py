@@ -129,6 +129,14 @@ def test_an_unknown_stack_or_key_names_what_is_known() -> None:
         stack_from_mapping({**_content(), "host": {**_content()["host"], "launch_s": -1}}, "mine")
 
 
+@pytest.mark.parametrize("value", [1e15, 1e4, 1e-15, float("inf"), float("nan"), 10**30])
+@pytest.mark.parametrize(("table", "key"), [("kernels", "gemm"), ("optimizer", "update"), ("by_dtype", "fp8")])
+def test_a_factor_that_no_stack_has_is_refused_at_load(table: str, key: str, value: float) -> None:
+    content = {**_content(), table: {**_content().get(table, {}), key: value}}
+    with pytest.raises(InputError, match=rf"mine: {table}.{key} = .*: expected a positive number"):
+        stack_from_mapping(content, "mine")
+
+
 def test_an_earlier_release_of_a_stack_is_known_by_its_name() -> None:
     newest, earlier = load_stack("megatron-core-te"), load_stack("megatron-bridge-25.09-fp8")
     own = next(release for release in newest.releases if release.match == "megatron-bridge-25.*")

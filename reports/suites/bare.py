@@ -72,7 +72,7 @@ def _measured(given: argparse.Namespace) -> bool:
 def _all(given: argparse.Namespace, store: Store, executor: Executor) -> bool:
     out = Path(given.out) if given.out else None
     bencher = Bencher(executor, store, {}, lambda _: None, 60 * given.minutes, out=out)
-    groups, passed = bencher.everything(every_suite(), say, None, given.device)
+    groups, passed = bencher.everything(every_suite(), say, None)
     answer = Bench(tuple(groups))
     say(answer.failed or f"{len(answer.measurements)} measured")
     return bool(answer.failed) or not passed

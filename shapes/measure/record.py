@@ -7,7 +7,6 @@ datasets follow. An imported row is checked whole: a wrong field would break eve
 from __future__ import annotations
 
 import json
-import math
 import time
 import uuid
 import zlib
@@ -23,6 +22,7 @@ from shapes.frozen import Named, Values, frozen, replace
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job, flat, key_of
 from shapes.measure.stats import CONFIDENCE, Array, summarise
+from shapes.toml_table import LARGEST
 
 #: "wrong": the result differs from fp32; "unsupported": no kernel here does this work.
 Status = Literal["ok", "oom", "error", "unsupported", "wrong"]
@@ -42,11 +42,11 @@ def _is_text(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < LARGEST
 
 
 def _is_time(value: Any) -> bool:
-    return _is_number(value) and value > 0
+    return _is_number(value) and value > 1 / LARGEST
 
 
 def _column(check: Check, **default: Any) -> Any:
@@ -60,8 +60,8 @@ NAME: Check = (
     "printable text of 1 to 200 characters",
 )
 COUNT: Check = lambda value: _is_number(value) and isinstance(value, int) and 0 <= value <= _LARGEST, "a whole number"
-NUMBER: Check = _is_number, "a finite number"
-TIME: Check = _is_time, "a positive number of seconds"
+NUMBER: Check = _is_number, f"a finite number below {LARGEST:g}"
+TIME: Check = _is_time, f"a positive number of seconds below {LARGEST:g}"
 OBJECT: Check = lambda value: isinstance(value, Mapping), "an object"
 STATUS: Check = (lambda value: value in get_args(Status), f"one of {', '.join(get_args(Status))}")
 MOMENT: Check = lambda value: _is_number(value) and 0 <= value < _YEAR_3000, "seconds since 1970"

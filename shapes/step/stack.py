@@ -221,9 +221,15 @@ def default_stack(config_format: str | None, spread: bool = False, compiled: boo
     return next((one for one in listed if config_format in one.formats), usual)
 
 
+class _Factors(Table):
+    """Seconds over those of a table, launches, shares: what is further from 1 than this is a typing error."""
+
+    most = 1e4
+
+
 def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
     """A validated stack from a stack file's content; InputError names ``where`` and the key."""
-    top = Table(data, where)
+    top = _Factors(data, where)
     kernels, optimizer, host = top.table("kernels"), top.table("optimizer"), top.table("host")
     kernels_of = top.table("attention_kernel")
     result = top.record(

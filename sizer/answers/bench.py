@@ -20,13 +20,12 @@ from shapes.errors import InputError, make_folder, one_of, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.measure.dataset import objection
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Executor, Settings
+from shapes.measure.executor import Executor, Session, Settings
 from shapes.measure.jobs import Job, MemoryBound, Part
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Progress, Sweep, measure, shard_of
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, load_suite, sweep_jobs
-from shapes.measure.workers import here
 from shapes.operators.types import Attention, Gemm, Operator
 from shapes.toml_table import content
 from sizer.checking.measured import jobs_of_subject
@@ -166,7 +165,7 @@ class Bencher:
     ``asked``: the settings that a person gave, which overrule a suite's. ``out``: the folder of suites' files.
     """
 
-    executor: Executor
+    executor: Session
     store: Store
     asked: Named
     progress: Callable[[Progress], None]
@@ -199,7 +198,7 @@ class Bencher:
         return self._table([(job, operator) for operator, job in jobs.items()], sweep, tuple(notes))
 
     def everything(
-        self, paths: Sequence[Path], say: Callable[[str], None], shard: str | None, device: str | None = None
+        self, paths: Sequence[Path], say: Callable[[str], None], shard: str | None
     ) -> tuple[list[Table], bool]:
         """What `bench all` measures, and whether the self-test passed: a line for each check that did not."""
         start, limit_s = time.monotonic(), (self.time_limit_s or 0.0) * (1 - RESERVE)
@@ -210,7 +209,7 @@ class Bencher:
         scale, race_s = ON_A_CPU if self.executor.environment.cpu else 1.0, RACED * limit_s
         rest = replace(self, time_limit_s=max(0.0, limit_s - race_s - (time.monotonic() - start)))
         tables = rest.suites(suites_of(paths, scale, shard), "" if shard else "all")
-        for line in race(round(BOOK * scale), race_s / 2, device) if not shard else ():
+        for line in race(round(BOOK * scale), race_s / 2, self.executor) if not shard else ():
             say(line)
         return tables, tested.passed
 
@@ -283,7 +282,7 @@ class Bencher:
         }
 
 
-def race(hidden: int, each_s: float, device: str | None) -> Iterator[str]:
+def race(hidden: int, each_s: float, executor: Session) -> Iterator[str]:
     """The book's width by brute force and by racing, neither with the other's samples: a line each."""
     try:
         from sizer.searching import search
@@ -295,13 +294,13 @@ def race(hidden: int, each_s: float, device: str | None) -> Iterator[str]:
                     h=hidden,
                     gemm_only=True,
                     limits=Limits(step=1),
-                    measure=here(device),
+                    measure=executor,
                     strategy=how,
                     store=f"{folder}/s",
                     time_limit_s=each_s,
                 )
             yield f"{how}: {found.verdict}, in {found.elapsed_s:.0f} s; {found.notes[1]}"
-    except (ImportError, InputError) as error:
+    except InputError as error:
         yield f"exhaustive against racing: {error}"
 
 

@@ -118,7 +118,7 @@ def _measure(asked: Asked, settings: Values, everything: bool) -> None:
             tell, out = partial(_tell, told), asked.out and Path(asked.out)
             bencher = Bencher(executor, store, settings, tell, asked.time_limit, asked.fresh, out)
             if everything:
-                tables, passed = bencher.everything(asked.suite, say_line, asked.shard, asked.device)
+                tables, passed = bencher.everything(asked.suite, say_line, asked.shard)
             else:
                 tables, passed = _tables(bencher, asked), True
     answer = Bench(tuple(tables))
