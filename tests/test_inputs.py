@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 import types
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,8 +19,10 @@ from shapes.errors import InputError
 from shapes.model import OPTIMIZERS, PRECISIONS
 from shapes.workload import Optimizer, PrecisionName
 from sizer.cli import main
+from sizer.cli.diff import of_git
 from sizer.readers import Source, read_config
 from sizer.readers.expressions import OPTIMIZER_NAMES
+from sizer.readers.loading import expand
 from sizer.subject import read_subject
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
@@ -286,6 +289,39 @@ def test_a_directory_of_files_of_other_names_stands_for_those_that_state_a_model
     assert "package.json" not in answer.output + answer.stderr
     (tmp_path / "none").mkdir()
     assert "or files that state a model" in run(str(tmp_path / "none")).stderr
+
+
+def test_a_folder_holds_the_files_that_a_diff_of_its_repository_looks_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def git(*arguments: str) -> None:
+        command = ["git", "-c", "user.name=x", "-c", "user.email=x@y", *arguments]
+        subprocess.run(command, cwd=tmp_path, check=True, capture_output=True)
+
+    git("init", "-q")
+    git("commit", "-q", "--allow-empty", "-m", "empty")
+    script = "python p.py --num-layers 2 --hidden-size 64 --num-attention-heads 4 --seq-length 8 --vocab-size 128"
+    models = {
+        saved(tmp_path / "hf" / "a", "config.json", LLAMA),
+        saved(tmp_path / "hf" / "a", "small.json", LLAMA),
+        saved(tmp_path / "runs" / "deep", "train.sh", f"{script} --max-position-embeddings 8"),
+        saved(tmp_path / "runs", "gpt.py", "n_layer = 2\nn_head = 4\nn_embd = 64\nvocab_size = 128\nblock_size = 8\n"),
+    }
+    saved(tmp_path / "hf" / "a", "generation_config.json", {"_from_model_config": True})
+    for folder in ("web", ".hidden", "node_modules/x", "venv/lib/python3.11/site-packages/x"):
+        saved(tmp_path / folder, "config.json", LLAMA if folder != "web" else {"port": 80})
+    seeming = saved(tmp_path / "runs", "data.yaml", "columns: [model_type, seconds]\n")
+    git("add", "-f", ".")
+    monkeypatch.chdir(tmp_path)
+    looked_at = {str(tmp_path / pair.path) for pair in of_git("HEAD", ())}
+    assert looked_at == set(expand(str(tmp_path))) == {*models, seeming}
+    answer = run(str(tmp_path), "--fail-on", "never")
+    assert (answer.exit_code, answer.output.count("MFU")) == (0, len(models))
+    assert f"sizer: {seeming}: no model configuration, passed over\n" in answer.output
+    assert run(str(seeming)).exit_code == 2  # named by a person
+    for path in models:
+        Path(path).unlink()
+    assert run(str(tmp_path)).exit_code == 2  # nothing was checked
 
 
 @dataclass

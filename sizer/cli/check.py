@@ -39,6 +39,10 @@ if TYPE_CHECKING:
     from sizer.checking.fixes import ConfigText, Fixed
 
 
+#: Files passed over that are named.
+NAMED = 5
+
+
 @dataclass
 class _Found:
     """What was found in the configurations so far; ``refused``: one could not be read.
@@ -50,7 +54,7 @@ class _Found:
     reports: list[Report] = field(default_factory=list)
     subjects: dict[str, Subject] = field(default_factory=dict)
     refused: bool = False
-    passed_over: int = 0
+    passed_over: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
     executor: Executor | None = None
 
@@ -61,7 +65,7 @@ class _Found:
     def checked(self) -> Checked:
         """The answer, without findings that a baseline has."""
         new = [self.new_in(one) for one in self.reports]
-        return Checked(tuple(report for report, _ in new), sum(number for _, number in new), self.passed_over)
+        return Checked(tuple(report for report, _ in new), sum(number for _, number in new), len(self.passed_over))
 
 
 @subcommand(
@@ -109,7 +113,7 @@ def command(asked: Asked) -> None:
 
 def _check_all(asked: Asked, found: _Found) -> None:
     """Every configuration named, checked; one that cannot be read is said, and hides nothing of the others."""
-    for config, unread in _expanded(asked.configs):
+    for config, named, unread in _expanded(asked.configs):
         try:
             if unread is not None:
                 raise unread
@@ -117,13 +121,16 @@ def _check_all(asked: Asked, found: _Found) -> None:
                 raise NoModel("no model", where=config)
             _check_one(asked, config, found)
         except InputError as error:
-            passed = asked.models_only and isinstance(error, NoModel)
-            found.passed_over += passed
+            passed = (asked.models_only or not named) and isinstance(error, NoModel)
             found.refused |= not passed
-            if not passed:
+            if passed:
+                found.passed_over.append(str(error.where))
+            else:
                 say_line(str(option_error(error)))
-            elif not asked.quiet:
-                say_line(f"{error.where}: no model configuration, passed over")
+    if found.passed_over and not asked.quiet:
+        first, others = ", ".join(found.passed_over[:NAMED]), len(found.passed_over) - NAMED
+        say_line(f"{first}{f' and {others} more' if others > 0 else ''}: no model configuration, passed over")
+    found.refused |= not (found.reports or asked.models_only)  # a folder that only seemed to hold some
 
 
 def _check_one(asked: Asked, config: str, found: _Found) -> None:
@@ -226,10 +233,11 @@ def _take_project_s(asked: Asked) -> None:
     one_of(asked.format_, formats("check"), "format")
 
 
-def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, InputError | None]]:
-    """Each configuration named, by globs and directories too; an argument that names none with its error."""
+def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, bool, InputError | None]]:
+    """Each configuration, whether a person named it (a folder may hold it), or why an argument names none."""
     for config in configs:
         try:
-            yield from ((one, None) for one in ([config] if config == "-" else expand(config)))
+            found = [config] if config == "-" else expand(config)
+            yield from ((one, one == config or not Path(config).is_dir(), None) for one in found)
         except InputError as error:
-            yield config, error
+            yield config, True, error

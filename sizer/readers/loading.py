@@ -78,7 +78,7 @@ MAX_FOUND = 100_000
 #: in Python, where a line has to begin with them, since programs speak of sizes and options all the time.
 _DATA = (".json", ".json5", ".yaml", ".yml", ".toml")
 SUFFIXES = (*_DATA, ".py", ".sh", ".txt", ".slurm", ".bash", ".sbatch")
-_NAMED = rb"base_model|model[-_.](?:config|id|name|path)|--model|vllm|sglang|trtllm"
+_NAMED = rb"base_model|(?<!_from_)model[-_.](?:config|id|name|path)|--model|vllm|sglang|trtllm"
 _SIZES = (
     rb"model_type|flavor|hidden[-_](?:size|dim)|num[-_]layers|n_(?:embd|layers?)|d_model|base_emb_dim|is_\w+_config"
 )
@@ -111,32 +111,36 @@ def expand(argument: str) -> list[str]:
 
 
 def _inside(directory: Path) -> list[str]:
-    """The configurations anywhere in a directory by their usual names; else its own files that state a model."""
+    """The configurations anywhere in a directory: what `diff --git` takes for one where git tracks it."""
     found: list[str] = []
     for seen, (folder, folders, files) in enumerate(os.walk(directory)):
-        folders[:] = sorted(one for one in folders if not one.startswith("."))
-        named = (one for one in files if one in CONFIG_NAMES or (not seen and may_be_configuration(one)))
-        found += [os.path.join(folder, one) for one in named]
         refuse(seen > MAX_FOUND, f"expected at most {MAX_FOUND} folders: name the one meant", where=str(directory))
-    stated = sorted(one for one in found if os.path.isfile(one) and head_states_a_model(one))
-    return [one for one in stated if os.path.basename(one) in CONFIG_NAMES] or stated
+        folders[:] = (one for one in folders if not _of_others(one))
+        found += (os.path.join(folder, one) for one in files if may_be_configuration(one))
+    return sorted(one for one in found if os.path.isfile(one) and head_states_a_model(one))
 
 
 def head_states_a_model(path: str) -> bool:
-    """Whether a file is called as a configuration is, or its beginning states a model."""
-    if os.path.basename(path) in CONFIG_NAMES:
-        return True
+    """`states_a_model` of a file."""
     with open(path, "rb") as file:
         return states_a_model(path, file.read(MAX_TEXT))
 
 
 def may_be_configuration(name: str) -> bool:
     """Whether a file that nobody named may be a configuration by its name, told from the folder looked into."""
-    return name.endswith(SUFFIXES) and not any(part.startswith(".") for part in name.split("/"))
+    return name.endswith(SUFFIXES) and not any(map(_of_others, name.split("/")))
+
+
+def _of_others(name: str) -> bool:
+    """Whether a file or folder is hidden, or an installed program's."""
+    return name.startswith(".") or name in ("node_modules", "site-packages")
 
 
 def states_a_model(name: str, content: bytes) -> bool:
-    """Whether a file's beginning has words that only a model's configuration has."""
+    """Whether a file's beginning has words that only a model's configuration has.
+
+    The one rule of check, diff, the hooks, the action and the editor for what nobody named.
+    """
     script = _PYTHON_STATES if name.endswith(".py") else _SCRIPT_STATES
     return (_DATA_STATES if name.endswith(_DATA) else script).search(content) is not None
 

@@ -22,6 +22,7 @@ from sizer.checking.grading import Proposals, neighbours
 from sizer.documents import Findings, cost_text, suggestion_text, within_text
 from sizer.documents.check import place_of
 from sizer.readers import NoModel, Source, UnknownModelType, read_config
+from sizer.readers.loading import SUFFIXES, states_a_model
 from sizer.readers.locate import Place, key_at, locate
 from sizer.render.findings import rule_url
 from sizer.render.markdown import code, findings_markdown, inline
@@ -59,6 +60,8 @@ CheckedText = Priced | InputError | None
 def check_text(text: str, path: str) -> CheckedText:
     """The text of the file ``path`` checked as its project says."""
     settled = None
+    if path.endswith(SUFFIXES) and not states_a_model(path, text.encode()):
+        return None
     try:
         settled = Request().settle(path, read_config(Source(path, text=text)))
         proposals = settled.propose()
