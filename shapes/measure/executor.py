@@ -1,13 +1,13 @@
 """Where jobs are run: one seam, so that a cluster fits behind it without touching search or store.
 
 ``Executor`` is the seam: ``run`` takes jobs in order of importance and yields what happens, over as many devices as the
-executor has. A ``Session`` has ``prepare``, ``sample`` and ``finish`` (or ``release``) as well, for those who
+executor has. Each has ``prepare``, ``sample`` and ``finish`` (or ``release``) as well, for those who
 choose what to time next (a search): what is prepared stays on one device, so that samples of two may be paired.
 
 Nothing that crosses the seam holds a device: jobs and settings go in, samples and measurements come out, and whoever
 drives the executor keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` is of this
 process and one device; ``shapes.measure.workers.Workers`` of devices in processes of their own, the first of which is
-the session's; ``workers.here`` chooses. Only the command line, the library's front doors and tests ask for one.
+the session's (``workers.Session``). ``workers.here`` chooses, for the command line and the library's front doors.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from shapes.frozen import frozen
 from shapes.measure.environment import BURST, Environment
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, Status
-from shapes.measure.stats import CONFIDENCE, LEAST_PRECISE, Array, Stopping
+from shapes.measure.stats import Array, Stopping
 
 #: Job key -> (samples, the control's samples taken with them): what an interrupted run has left, or a round has so far.
 Samples = Mapping[str, tuple[Array, Array]]
 
 
 @frozen
-class Settings:
+class Settings(Stopping):
     """How long and how well to measure. ``precision``: half-width of the interval relative to the median.
 
     ``time_s``: most device time a job. ``batch_s``: device time of a job in a round. ``interleave``: how
@@ -39,9 +39,6 @@ class Settings:
     ``profiled``: each job by torch's profiler as well, which takes longer than timing it.
     """
 
-    precision: float = 0.005
-    confidence: float = CONFIDENCE
-    least_samples: int = LEAST_PRECISE
     time_s: float = 0.5
     batch_s: float = 0.004
     interleave: int = 8
@@ -50,10 +47,6 @@ class Settings:
     seed: int = 0
     load: str = BURST
     profiled: bool = False
-
-    @property
-    def stopping(self) -> Stopping:
-        return Stopping(self.precision, self.confidence, self.least_samples)
 
 
 class NotMeasured(RuntimeError):  # noqa: N818  # an outcome, not an error of this program
@@ -120,27 +113,4 @@ class Executor(Protocol):
         No job is started when ``deadline`` (time.monotonic seconds) has passed. ``unfinished``: what an interrupted run
         has left.  DeviceLostError where the device answers nothing any more.
         """
-        ...
-
-
-class Session(Executor, Protocol):
-    """One device, for those who choose what to time next; ``room_bytes`` of its memory are free."""
-
-    @property
-    def room_bytes(self) -> int: ...
-
-    def prepare(self, job: Job) -> Prepared:
-        """``job`` ready to be timed. NotMeasured where it cannot run here."""
-        ...
-
-    def sample(self, prepared: Prepared, count: int) -> Array:
-        """``count`` more times of one call, seconds; kept in ``prepared.samples`` too. NotMeasured where it fails."""
-        ...
-
-    def finish(self, prepared: Prepared) -> Measurement:
-        """The samples as a measurement to keep; what was prepared is let go of."""
-        ...
-
-    def release(self, prepared: Prepared) -> None:
-        """Let go of what was prepared without a measurement, as where there are no samples."""
         ...

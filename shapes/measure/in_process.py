@@ -209,8 +209,8 @@ class InProcess:
         out_of_time = late or kernel.busy_s >= settings.time_s
         if taken < LEAST_KEPT or (taken < kernel.next_look and not out_of_time):
             return None
-        kernel.next_look = settings.stopping.next_look(taken)
-        return settings.stopping.reason(summarise(prepared.samples, settings.confidence), out_of_time=out_of_time)
+        kernel.next_look = settings.next_look(taken)
+        return settings.reason(summarise(prepared.samples, settings.confidence), out_of_time=out_of_time)
 
     def finish(self, prepared: Prepared, reason: StopReason = "samples") -> Measurement:
         """The samples as a measurement to keep; what was prepared is let go of. ``reason``: why it ended."""

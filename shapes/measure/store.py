@@ -187,15 +187,9 @@ class Store(ExitStack):
             "was moved or replaced while it was in use: start again",
             where=str(self.path),
         )
-        with self._guarded():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-                self._connection.execute("COMMIT")
-            except BaseException:
-                if self._connection.in_transaction:  # a full disk has rolled it back already
-                    self._connection.execute("ROLLBACK")
-                raise
+        with self._guarded(), self._connection as connection:  # which commits, or rolls back
+            connection.execute("BEGIN IMMEDIATE")
+            yield connection
 
     def add(self, measurements: Iterable[Measurement]) -> int:
         """Write ``measurements``, all or none, and drop their unfinished samples; returns how many were new.

@@ -40,7 +40,6 @@ from shapes.measure.executor import (
     Prepared,
     Round,
     Samples,
-    Session,
     Settings,
 )
 from shapes.measure.in_process import InProcess
@@ -49,7 +48,7 @@ from shapes.measure.record import Measurement, outcome
 from shapes.measure.stats import Array
 
 #: Makes the executor of a process: of torch's ``device``, None being the accelerator that the process was given.
-Make = Callable[[str | None], Session]
+Make = Callable[[str | None], "Session"]
 
 #: A process may take so long to be ready, and a device at work say nothing; torch.compile may take ``COMPILING`` times
 #: as long before the first sample.
@@ -102,9 +101,6 @@ class Device:
 
     def begin(self) -> Iterator[Environment]:
         yield _signed(self._executor.environment)
-
-    def room(self) -> Iterator[int]:
-        yield self._executor.room_bytes
 
     def run(
         self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
@@ -343,8 +339,7 @@ class Workers:
 
     @property
     def room_bytes(self) -> int:
-        found: int = next(iter(list(self._workers[0].ask(self._silent_s, "room"))))
-        return found
+        return int(self.environment.host.get("memory_bytes", 0))
 
     def prepare(self, job: Job) -> Prepared:
         return Prepared(job, None, self._asked(job, "prepare"))
@@ -453,3 +448,7 @@ class Workers:
         except LostError as lost:
             lost.at_work = at_work
             raise
+
+
+#: One device, for those who choose what to time next: NotMeasured of a job that cannot run there.
+Session = InProcess | Workers

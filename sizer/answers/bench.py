@@ -20,12 +20,13 @@ from shapes.errors import InputError, make_folder, one_of, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.measure.dataset import objection
 from shapes.measure.environment import Environment
-from shapes.measure.executor import Executor, Session, Settings
+from shapes.measure.executor import Executor, Settings
 from shapes.measure.jobs import Job, MemoryBound, Part
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Progress, Sweep, measure, shard_of
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, load_suite, sweep_jobs
+from shapes.measure.workers import Session
 from shapes.operators.types import Attention, Gemm, Operator
 from shapes.toml_table import content
 from sizer.checking.measured import jobs_of_subject

@@ -20,14 +20,13 @@ from shapes.errors import InputError, read_bounded, read_text, refuse
 from shapes.frozen import Named, Names, Values
 from shapes.measure import Progress, Settings
 from shapes.measure.dataset import Dataset, Exchanged, export_dataset, import_dataset, import_rows, read_datasets
-from shapes.measure.executor import Session
 from shapes.measure.jobs import PartName
 from shapes.measure.others import read_others
 from shapes.measure.record import MAX_IMPORT, Measurement, packed_lines, read_export
 from shapes.measure.runner import ordered
 from shapes.measure.store import Store
 from shapes.measure.suite import Suite, values_of
-from shapes.measure.workers import Workers, here
+from shapes.measure.workers import Session, Workers, here
 from shapes.program import install
 from sizer.answers.bench import (
     OPS,

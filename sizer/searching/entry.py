@@ -27,7 +27,7 @@ from sizer.searching.space import (
 )
 
 if TYPE_CHECKING:
-    from shapes.measure.executor import Session
+    from shapes.measure.workers import Session
     from sizer.searching.measuring import Measured
 
 #: Keywords of ``search`` that go to a measured source, by name.
@@ -81,7 +81,7 @@ def search(
     The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
     ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Measuring, the
     prediction for the device at hand (for h100-sxm where that is not known, as a CPU) orders the candidates;
-    ``measure`` may be an executor of its own (``shapes.measure.executor.Session``). ``stack``: the software that
+    ``measure`` may be an executor of its own (``shapes.measure.workers.Session``). ``stack``: the software that
     runs whole steps (None: that of the configuration's format; of plain dimensions kernels alone are added up, as
     of parts of a model and of what is measured). ``progress(done, of, best)``. ``serving``: fields of the decode step
     that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the

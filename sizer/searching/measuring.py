@@ -12,11 +12,11 @@ from shapes.cost import Timing
 from shapes.errors import InputError, one_of, refuse
 from shapes.frozen import Names, Sizes, frozen, replace
 from shapes.measure import record
-from shapes.measure.executor import NotMeasured, Prepared, Session
+from shapes.measure.executor import NotMeasured, Prepared
 from shapes.measure.jobs import Job, Part, PartName
 from shapes.measure.stats import summarise
 from shapes.measure.store import Store
-from shapes.measure.workers import LOST
+from shapes.measure.workers import LOST, Session
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
 from shapes.operators.types import Gemm, GroupedGemm
 from shapes.program import REQUESTS
