@@ -75,6 +75,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "granitemoeshared": MOE | {"shared_intermediate_size": 64},
     "hunyuan_v1_moe": MOE | {"moe_topk": [2, 2, 2, 2], "moe_intermediate_size": [160] * 4},
     "hy_v3": MOE,
+    "phimoe of one expert": MOE | {"num_local_experts": 8, "num_experts_per_tok": 1, "pad_token_id": 0},
     "laguna": MOE | MIXED | {"num_attention_heads_per_layer": [6, 4, 4, 6], "shared_expert_intermediate_size": 32},
     "mellum": MOE | MIXED,
     "minicpm3": SMALL | MLA,
@@ -254,6 +255,11 @@ def test_a_reader_s_model_has_its_class_s_parameters_and_products(label: str) ->
         apart = differences(model, run, Workload(b=1, s=s, phase="infer"))
         kinds = [line.split(" forward ")[1].split()[0] for line in apart]
         assert set(kinds) <= ({"1"} if label in EAGER else {"gemm", "grouped"} if label in LOOPS else set()), apart
+
+
+def test_no_shared_expert_is_refused_where_the_class_makes_one_as_wide_as_a_dense_mlp() -> None:
+    with pytest.raises(InputError, match=r"num_shared_experts = 0: expected an integer between 1"):
+        read_config({**config("hy_v3"), "num_shared_experts": 0})
 
 
 def test_a_class_that_rounds_a_head_down_is_read_so() -> None:

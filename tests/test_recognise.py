@@ -206,6 +206,23 @@ def test_the_proof_refuses_a_shape_with_one_fact_changed(recorded: tuple[Any, Mo
     assert refuted(model, graph, replace(workload, dtype="fp16"))
 
 
+def test_memory_that_was_only_reserved_has_no_known_values() -> None:
+    """A mask of it would be read as whatever an earlier model left there (minimax_m3_vl_text's indexer was)."""
+    import torch
+
+    from shapes.trace.graph import Known
+
+    known, made = Known(), torch.zeros(2, 2, device="meta")
+    known.put(made, torch.zeros(2, 2))
+    aten = torch.ops.aten
+    for reserve, arguments in ((aten.empty_like, (made,)), (aten.new_empty, (made, [2, 2])), (aten.empty, ([2, 2],))):
+        out = reserve(*arguments, **({"device": "meta"} if reserve is aten.empty else {}))
+        known.follow(reserve.default if reserve is not aten.empty else reserve.memory_format, arguments, {}, out)
+        assert known.of(out) is None
+        known.follow(aten.fill_.Scalar, (out, 3.0), {}, out)
+        assert known.of(out).tolist() == [[3.0, 3.0], [3.0, 3.0]]
+
+
 def test_rotated_channels_and_dropped_biases_are_the_classes() -> None:
     half = proof("stablelm", partial_rotary_factor=0.5, use_qkv_bias=True).model
     assert (half.attention.rotary_dim, half.attention.qkv_bias, half.attention.o_bias) == (8, True, False)

@@ -62,6 +62,9 @@ class Built:
     notes: list[str] = field(default_factory=list)
     #: Why its products cannot be listed.
     too_long: TooLong | None = None
+    #: Values of its buffers, and whether it attends by products, once a pass has shown that they are needed.
+    buffers: Mapping[str, Tensor] | None = None
+    eager: bool = False
 
     @property
     def name(self) -> str:
@@ -137,18 +140,17 @@ class Built:
 
     def graph(self, s: int) -> Graph:
         """The graph of one forward pass."""
-        graph = masks_where_read(lambda masks: self._graph(s, masks))
+        graph = masks_where_read(lambda masks: self._graph(s, masks or self.eager))
         unknown = any(node.kind == "lookup" and node.index is None for node in graph.nodes)
-        if not graph.eager and not unknown:
+        if self.buffers is not None or not (graph.eager or unknown):
             return graph
         # What eager attention sees is in the values of its masks; some classes keep those, and positions, in buffers.
-        buffers = buffers_of(self.module)
+        self.buffers, self.eager = buffers_of(self.module), graph.eager
         if graph.eager:
             attend_with(self.module, "eager")
-            return self._graph(s, True, buffers)
-        return masks_where_read(lambda masks: self._graph(s, masks, buffers))
+        return self.graph(s)
 
-    def _graph(self, s: int, masks: bool, buffers: Mapping[str, Tensor] | None = None) -> Graph:
+    def _graph(self, s: int, masks: bool) -> Graph:
         return record(
             self.module,
             (),
@@ -156,7 +158,7 @@ class Built:
             answers=answers_for(self.settings, s),
             transformers=True,
             masks=masks,
-            buffers=buffers,
+            buffers=self.buffers,
             where=self.where,
         )
 

@@ -176,14 +176,16 @@ class Known:
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
         """``func`` gave ``out``: its values, where those of all its arguments are known."""
         leaves, form = _pytree.tree_flatten((args, kwargs))
-        made = func._schema.name.split("::")[-1] in _MADE_NEW
+        name = func._schema.name.split("::")[-1]
         values = [self.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-        if made:
+        if name in _OVERWRITES and values[0] is None:
             with _disable_current_modes(), torch.device("cpu"):
-                values = [torch.empty(one.shape, dtype=one.dtype) if isinstance(one, Tensor) else one for one in leaves]
+                values[0] = torch.empty(leaves[0].shape, dtype=leaves[0].dtype)
         unknown = any(value is None and leaf is not None for value, leaf in zip(values, leaves, strict=True))
+        # Memory that was only reserved holds anything.
+        unknown |= "rand" in name or "empty" in name
         outs = tensors_in(out)
-        if unknown or "rand" in func._schema.name or sum(one.numel() for one in outs) > _MOST_KNOWN:
+        if unknown or sum(one.numel() for one in outs) > _MOST_KNOWN:
             if func._schema.is_mutable:
                 self._lost.update((storage._cdata, storage) for storage in (one.untyped_storage() for one in outs))
             return
@@ -431,7 +433,7 @@ def _index(values: Tensor | None) -> Index | None:
     return "tokens" if found == {TOKEN} else "types"
 
 
-_MADE_NEW, _NORMS = NAMES["operators"]["made_new"], NAMES["operators"]["norms"]
+_MADE_NEW, _OVERWRITES, _NORMS = (NAMES["operators"][name] for name in ("made_new", "overwrites", "norms"))
 
 
 #: Keys that a mask is asked about: more than any window.
