@@ -12,7 +12,7 @@ from test_public_models import shape
 import sizer
 from sizer.checking.findings import PricedFinding
 
-NAMES = ("expert", "held", "second", "third", "fourth")
+NAMES = ("expert", "held", "second", "third", "fourth", "fifth")
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )
@@ -49,9 +49,7 @@ def test_a_known_defect_is_warned_of_and_nothing_else(code: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "cases", [CASES, *(one["cases"] for one in HELD)], ids=["expert", "held", "second", "third", "fourth"]
-)
+@pytest.mark.parametrize("cases", [CASES, *(one["cases"] for one in HELD)], ids=NAMES)
 def test_precision_and_recall_of_warnings_are_at_least_95_percent(cases: list[dict[str, Any]]) -> None:
     right, false, found, missed = 0, [], 0, []
     for case in cases:

@@ -133,6 +133,12 @@ class Context:
         return self.model is None or not split_problems(self.model, self.workload)
 
     @property
+    def miscounted(self) -> bool:
+        """Whether the devices are no product of the degrees."""
+        own = self.workload
+        return own.gpus not in (None, own.d * own.t * own.p * own.cp)
+
+    @property
     def whole(self) -> ModelShape:
         """The model, of rules that need one."""
         assert self.model is not None
@@ -194,6 +200,7 @@ PREMISES: dict[str, tuple[Callable[[Context], bool], str]] = {
     "model": (lambda one: one.model is not None, "the time of a step is not known"),
     "split": (lambda one: one.divides, "the model does not divide over its devices (SZ105, SZ110, SZ115, SZ117)"),
     "shards": (lambda one: one.workload.t > 1, "no tensor parallelism"),
+    "counted": (lambda one: not one.miscounted, "the devices are no product of the degrees (SZ120)"),
     "train": (
         lambda one: one.workload.train,
         "inference has no weight gradients, and batches of the requests that wait",

@@ -87,13 +87,14 @@ def batch_arithmetic(context: Context) -> Answer:
     """
     if context.workload.gpus is None and context.workload.global_batch is None:
         return NotApplicable("neither the number of devices nor a global batch was given")
-    return [*_devices(context.workload), *_global_batch(context.workload, context.sets_any("b"))]
+    return [
+        *(_devices(context.workload) if context.miscounted else ()),
+        *_global_batch(context.workload, context.sets_any("b")),
+    ]
 
 
 def _devices(workload: Workload) -> Iterator[Finding]:
-    gpus, t, p, d, cp = workload.gpus, workload.t, workload.p, workload.d, workload.cp
-    if gpus is None or gpus == d * t * p * cp:
-        return
+    gpus, t, p, d, cp = workload.gpus or 0, workload.t, workload.p, workload.d, workload.cp
     change = {"p": largest_divisor(gpus, p)}
     change["t"] = largest_divisor(gpus // change["p"], t)
     change["cp"] = largest_divisor(gpus // change["p"] // change["t"], cp)
@@ -199,7 +200,7 @@ def sequence_shards(context: Context) -> Answer:
     "SZ106",
     source="Machine Learning Engineering book, shape recommendation 5; Megatron-LM (2205.05198)",
     of_costs=True,
-    needs="model split shards",
+    needs="model split shards counted",
 )
 def smallest_tensor_parallel(context: Context) -> Answer:
     """Tensor parallelism should be as small as memory allows.
@@ -232,7 +233,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     "SZ107",
     source="Machine Learning Engineering book, shape recommendation 2 and 'Batch sizes'",
     of_costs=True,
-    needs="model split train",
+    needs="model split train counted",
 )
 def largest_microbatch(context: Context) -> Answer:
     """The microbatch should be as large as memory allows.
