@@ -33,13 +33,13 @@ def read(config: Config, where: str) -> Reading:
         "plain_size": fields.optional("intermediate_size"),
     }
     reading = layouts.read(NAME, sizes, where)
-    mlp, keys = reading.model.dense_mlp, dict(_TABLE["dimensions"])
+    mlp, held = reading.model.dense_mlp, dimensions(reading.model)
     if mlp is not None and mlp.gated:  # half of two thirds is no key of the file, which holds another number
-        del keys["d_ff"]
+        del held["d_ff"]
         notes += (f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {mlp.width} each",)
     return replace(
         reading,
-        keys={name: key for name, key in keys.items() if name in dimensions(reading.model)},
+        keys={name: key for name, key in _TABLE["dimensions"].items() if name in held},
         longest=fields.optional("seq_length"),
         notes=(*reading.notes, *notes),
         unread=left,

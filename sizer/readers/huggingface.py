@@ -17,7 +17,6 @@ from shapes.model import ModelShape
 from sizer.readers.hf_blocks import (
     NAMES,
     POSITIONS,
-    Builder,
     all_but_every,
     all_heads,
     architecture_of,
@@ -95,8 +94,10 @@ def _tables(file: str) -> dict[str, str]:
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 
-_DECODERS, _HYBRIDS, _ENCODERS = map(_tables, ("families", "hybrids", "encoders"))
-_TABLES = {**_DECODERS, **_HYBRIDS, **_ENCODERS, **_tables("formats")}
+DECODERS, HYBRIDS, ENCODERS = map(_tables, ("families", "hybrids", "encoders"))
+#: model_type -> the table that says how its fields become a ModelShape.
+BUILDERS = {**DECODERS, **HYBRIDS, **ENCODERS}
+_TABLES = {**BUILDERS, **_tables("formats")}
 
 
 def _traits(table: Config) -> Values:
@@ -139,15 +140,8 @@ def declared(name: str, fields: Fields) -> ModelShape:
     return family(part, mlps, ignored=tuple(traits.pop("ignored", ())), **traits)(fields)
 
 
-DECODERS, HYBRIDS, ENCODERS = (
-    {name: partial(declared, name) for name in listed} for listed in (_DECODERS, _HYBRIDS, _ENCODERS)
-)
-
-
 NAME = "huggingface"
 
-#: model_type -> how its fields become a ModelShape.
-BUILDERS = {**DECODERS, **HYBRIDS, **ENCODERS}
 #: Where wrappers hold their text tower.
 _TEXTS = ("text_config", "llm_config", "language_config")
 #: Types whose builders read ``architectures`` themselves.
@@ -173,7 +167,9 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         outer = top.nested("thinker_config")
     wrapper = _type_of(outer)
     fields, model_type, part = _sized(outer, wrapper)
-    builder = partial(declared, family) if family else _builder(model_type, fields)
+    if not family and model_type not in BUILDERS:
+        kinds = f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})"
+        raise UnknownModelType(kinds, where=where, key=fields.key_of("model_type"), value=model_type)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
@@ -181,7 +177,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     filled = {**known, "model_type": model_type}
     fields = Fields(given, where, defaults=filled, prefix=fields.prefix, asked=outer.asked)
     try:
-        model = replace(builder(fields), model_type=model_type, part=part)
+        model = replace(declared(family or model_type, fields), model_type=model_type, part=part)
         model, heads = (model, ()) if model_type in OWN_HEADS else with_head(outer, model)
         model, released, quantised = _released(top, model)
         towers: Names = ()
@@ -202,13 +198,6 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         workload=released,
         notes=(*heads, *notes, *towers, *quantised),
     )
-
-
-def _builder(model_type: str, fields: Fields) -> Builder:
-    if model_type in BUILDERS:
-        return BUILDERS[model_type]
-    known = f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})"
-    raise UnknownModelType(known, where=fields.where, key=fields.key_of("model_type"), value=model_type)
 
 
 def _type_of(outer: Fields) -> str:

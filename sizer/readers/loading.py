@@ -13,7 +13,7 @@ import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections.abc import Iterator, Mapping
 from functools import partial
-from glob import iglob
+from glob import has_magic, iglob
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -97,7 +97,7 @@ def expand(argument: str) -> list[str]:
         if path.is_dir() and not any((path / name).is_file() for name in (*CONFIG_NAMES, *WEIGHTS)):
             found = _inside(path)
             missing = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it, or files that state a model"
-        elif path.exists() or not any(character in argument for character in "*?["):
+        elif path.exists() or not has_magic(argument):
             return [argument]
         else:
             listed = islice(iglob(argument, recursive=True), MAX_FOUND)

@@ -108,7 +108,7 @@ class Fields:
     def integer(self, *names: str, default: Any = _MISSING) -> int:
         """A positive integer; a list that says one for every layer is that one."""
         value = self.raw(*names, default=default)
-        if isinstance(value, list) and value and all(one == value[0] for one in value):
+        if isinstance(value, list) and len(value) > 1 and all(one == value[0] for one in value):
             value = value[0]
         return positive_int(value, self.key_of(*names), where=self.where)
 

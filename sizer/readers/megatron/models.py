@@ -40,8 +40,7 @@ def build(fields: Fields) -> Noted:
     notes = _language_model(fields)
     for key, what in known["refused"].items():
         value = fields.raw(key, default=None)
-        usual = key == "spec" and any(name in str(value) for name in known["usual_specs"])
-        usual = usual or (key == "experimental_attention_variant" and value == "gated_delta_net")
+        usual = any(name in str(value) for name in known["usual"].get(key, ()))
         fields.refuse(value not in (None, False, 0, "") and not usual, f"has no formula here: {what}", key)
     stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
     t5 = stacks or "t5" in str(fields.config.get("_program"))
