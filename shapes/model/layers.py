@@ -227,7 +227,7 @@ class Stack:
 
     @property
     def layers(self) -> int:
-        return self.blocks[0].count if len(self.blocks) == 1 else _layers(self)
+        return sum(block.count for block in self.blocks)
 
     @property
     def kinds(self) -> tuple[Block, ...]:
@@ -286,11 +286,6 @@ def run_lengths(blocks: Iterable[Block]) -> tuple[Block, ...]:
         else:
             runs.append(block)
     return tuple(runs)
-
-
-@lru_cache(maxsize=256)
-def _layers(stack: Stack) -> int:
-    return sum(block.count for block in stack.blocks)
 
 
 @lru_cache(maxsize=256)

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shapes.errors import InputError, one_of, positive_int
-from shapes.frozen import Named
+from shapes.frozen import Named, Values
 from shapes.program import install
 from shapes.trace.result import Traced
 from shapes.workload import RunPhase
@@ -86,10 +86,8 @@ def trace_config(
     dtype_bytes(dtype)
     one_of(attention, CHOICES, "attention")
 
-    def traced(built: Built) -> Traced:
-        return built.trace(b=b, s=s, train=phase == "train", decoder_s=decoder_s)
-
-    return _with_class(config, traced, attention=attention, dtype=dtype)
+    run: Values = {"b": b, "s": s, "train": phase == "train", "decoder_s": decoder_s}
+    return _with_class(config, lambda built: built.trace(**run), attention=attention, dtype=dtype)
 
 
 def recognise_config(config: Any) -> Proof:

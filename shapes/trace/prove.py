@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Values, frozen, replace
+from shapes.frozen import Named, Sizes, Values, frozen, replace
 from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
 from shapes.operators import operators
@@ -213,7 +213,8 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     module, (graph, lengths, dtype) = subject.module, recorded(subject)
     reader = Recogniser(graph, module, subject.name, lengths[0])
     model, problems = reader.read(), reader.left
-    parameters = sum(_stands_for(path, cut, all_of_kind=True) * graph.size(path) for path in graph.used)
+    stands_for = cut.stands_for if cut is not None else {}
+    parameters = sum(_times(path, stands_for) * graph.size(path) for path in graph.used)
     if model is not None and not problems and (line := difference(model, graph, subject, lengths, dtype)):
         problems = {"": line}
     if problems:
@@ -221,7 +222,7 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     elif model is not None and cut is not None:
         model = _whole(model, cut)
         refuse(model.parameters != parameters, f"{model.parameters:,} parameters recognised of {parameters:,}")
-    return Proof(model, _unproven(graph, problems, module, cut), parameters, reader.held(), dtype=dtype)
+    return Proof(model, _unproven(graph, problems, module, stands_for), parameters, reader.held(), dtype=dtype)
 
 
 def recorded(subject: Provable) -> tuple[Graph, tuple[int, int], str]:
@@ -266,13 +267,9 @@ def _main_dtype(graph: Graph) -> str:
     return max(flops, key=flops.__getitem__, default="bf16")
 
 
-def _stands_for(path: str, cut: Cut | None, *, all_of_kind: bool = False) -> int:
-    """How many layers of the whole what ``path`` is in counts for."""
-    prefix = f"{cut.container}." if cut is not None else ""
-    if cut is None or not path.startswith(prefix):
-        return 1
-    at = path[len(prefix) :].partition(".")[0]
-    return cut.kinds.count(int(at)) if all_of_kind else cut.stands_for[prefix + at]
+def _times(path: str, stands_for: Sizes) -> int:
+    """How many layers of the whole what ``path`` is in counts for: 1 outside of them."""
+    return next((times for layer, times in stands_for.items() if path.startswith(f"{layer}.")), 1)
 
 
 def _whole(model: ModelShape, cut: Cut) -> ModelShape:
@@ -286,9 +283,9 @@ def _whole(model: ModelShape, cut: Cut) -> ModelShape:
     return replace(model, stacks=tuple(stacks))
 
 
-def _unproven(graph: Graph, problems: Mapping[str, str], module: nn.Module, cut: Cut | None) -> tuple[Unproven, ...]:
+def _unproven(graph: Graph, problems: Mapping[str, str], module: nn.Module, stands_for: Sizes) -> tuple[Unproven, ...]:
     """What was not understood by folded path, with its part of the FLOPs, the largest first."""
-    times = [_stands_for(node.weight or node.where, cut) * _flops(node) for node in graph.nodes]
+    times = [_times(node.weight or node.where, stands_for) * _flops(node) for node in graph.nodes]
     total, names = sum(times) or 1, Names(module)
     found: dict[str, Unproven] = {}
     for path, reason in problems.items():

@@ -389,14 +389,12 @@ class _Layer:
     def _parallel(self) -> bool:
         """Whether the MLP does not read what this layer's attention wrote."""
         products = [node for node in self.nodes if node.kind in ("gemm", "grouped") and node.number in self.claimed]
-        written = [node for node in products if node.kind == "gemm" and self._reads_core(node)]
+        cores = sum(node.bit for node in self.graph.nodes if node.kind in ("attention", "depthwise"))
+        written = [node for node in products if node.kind == "gemm" and node.reads & cores]
         if not written:
             return False
         after = [node for node in products if node.number > written[0].number and not node.bit & self.elsewhere]
         return any(node not in written and not node.reads_any(self.nodes) for node in after)
-
-    def _reads_core(self, node: Node) -> bool:
-        return any(one.kind in ("attention", "depthwise") for one in self.graph.of(node.reads))
 
     def _norms(self, hidden: int) -> tuple[int, int]:
         """Norms of hidden size in a layer, and the weights of each."""
