@@ -1,5 +1,6 @@
 """The operators of a step: where the time goes, the roofline, every operator; and how the time of one comes about."""
 
+import re
 from collections.abc import Iterable, Sequence
 
 from shapes.cost import Cost, Term, attention_titles
@@ -62,15 +63,9 @@ def parts_of(step: StepTime) -> Table:
 
 
 def family(row: Values) -> str:
-    """What an operator belongs to, for its colour."""
-    name = row["name"].lower()
-    if row["kind"] in ("attention", "collective"):
-        return "attention" if row["kind"] == "attention" else "communication"
-    if row["kind"] == "elementwise":
-        return "optimizer" if row["phase"] == "optimizer" else "elementwise"
-    if "attention" in name or "attn" in name:
-        return "attention projections"
-    return "MLP, experts" if any(word in name for word in ("mlp", "expert", "router", "ffn")) else "head, embedding"
+    """What an operator belongs to, for its colour: the first that its kind, phase and name look like."""
+    text = "{kind} {phase} {name}".format_map(row).lower()
+    return str(next(name for name, looks in LOOKS["families_of"].items() if re.search(looks, text)))
 
 
 def roofline(table: OperatorTable) -> list[Chart]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 
-from shapes.frozen import plain
+from shapes.frozen import Values, plain
 from shapes.step.serving import load_serving_stack
 from sizer.answers.plan import Candidate, Plan, ServingPlan
 from sizer.documents import (
@@ -78,13 +78,11 @@ def _training(answer: Plan) -> str:
     )
 
 
-def _record(one: Candidate) -> dict[str, object]:
+def _record(one: Candidate) -> Values:
     """A candidate's figures with the degrees of its split."""
-    values = plain(one)
-    return {
-        **{key: value for key, value in values.items() if not isinstance(value, dict)},
-        **{key: value for inner in values.values() if isinstance(inner, dict) for key, value in inner.items()},
-    }
+    values: Values = plain(one)
+    split: Values = values.pop("workload")
+    return values | split
 
 
 def best_text(candidate: Candidate) -> str:
