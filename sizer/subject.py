@@ -31,7 +31,7 @@ from shapes.workload import (
     workload_fields,
 )
 from sizer.readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
-from sizer.readers.reading import Unread, sentences
+from sizer.readers.reading import Unread, sentences, stated
 
 if TYPE_CHECKING:
     from shapes.model import Unproven
@@ -599,15 +599,11 @@ def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, devi
     Its vocabulary padded, where ``given`` has the stack: Megatron-LM's --make-vocab-size-divisible-by.
     """
     kernel = stack.attention_kernel(device.architecture)
-    run: Values = {}
     # Gaudi has its own kernel, whatever the stack runs elsewhere.
-    if kernel is not None and "attention" not in given and load_kernel(kernel).runs_on(device.architecture):
-        run["attention"] = kernel
-    if stack.compiles:
-        run["compiled"] = True
-    if workload.train and "stack" in given and stack.framework == "megatron":
-        run["vocab_rows"] = MEGATRON_ROWS
-    return replace(workload, **run) if run else workload
+    runs = kernel is not None and "attention" not in given and load_kernel(kernel).runs_on(device.architecture)
+    padded = workload.train and "stack" in given and stack.framework == "megatron"
+    run = stated(attention=runs and kernel, compiled=stack.compiles, vocab_rows=padded and MEGATRON_ROWS)
+    return replace(workload, **run)
 
 
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:

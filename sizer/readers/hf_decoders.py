@@ -452,8 +452,8 @@ def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
 def _layer_kinds(fields: Fields, whole: Chosen) -> list[str]:
     """The layers' kinds as the file lists them, else attention where ``whole`` says."""
     layers, names = layer_count(fields), ("layer_types", "layers_block_type")
-    listed = fields.strings(*names, length=layers)
-    return _kinds(fields, listed or ["attention" if whole(layer) else "mamba" for layer in range(layers)], *names)
+    usual = ["attention" if whole(layer) else "mamba" for layer in range(layers)]
+    return _kinds(fields, fields.strings(*names, length=layers) or usual, *names)
 
 
 def by_period(fields: Fields, every: int, key: str = "", offset: str = "") -> list[str]:

@@ -43,12 +43,9 @@ def _function(name: str) -> Callable[..., Any]:
 
 def _read(kind: str, **given: Any) -> Callable[[Fields], Any]:
     """The first of some keys, as ``Fields`` reads a ``kind``."""
-    names, inside, default = _names(given.pop(kind)), given.pop("inside", None), given
-    return lambda fields: getattr(fields.nested(inside) if inside else fields, kind)(*names, **default)
-
-
-def _names(said: str | list[str]) -> list[str]:
-    return [said] if isinstance(said, str) else said
+    named, inside = given.pop(kind), given.pop("inside", None)
+    names = [named] if isinstance(named, str) else named
+    return lambda fields: getattr(fields.nested(inside) if inside else fields, kind)(*names, **given)
 
 
 def _either(then: Any = True, otherwise: Any = False, **given: Any) -> Any:

@@ -11,6 +11,7 @@ import os
 import re
 import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from functools import partial
 from glob import has_magic, iglob
@@ -251,8 +252,7 @@ def _parse_json(text: str, where: str) -> object:
 def _object(pairs: list[tuple[str, Any]], where: str) -> Values:
     found = dict(pairs)
     if len(found) < len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
         raise DuplicateKey("is given twice here: keep one", where=where, key=twice)
     return found
 
@@ -293,7 +293,6 @@ _WRAPPERS = ("recipes", "training_config")
 #: NeMo's resolver, its factors written out.
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}")
 MAX_REFERENCES = 10
-_SUFFIXES = (".yaml", ".yml", ".json")
 
 
 class Tree:
@@ -418,7 +417,7 @@ class Tree:
                 file = f"{group}/{chosen}".strip("/")
                 section = group.strip("./").replace("/", ".") if name else ""
                 section = {"_global_": "", "_here_": "", "": section}.get(package, package)
-                yield section, file if file.endswith(_SUFFIXES) else f"{file}.yaml", package
+                yield section, file if file.endswith(_DATA) else f"{file}.yaml", package
 
     def _primus(self, module: Config) -> Values:
         """Primus' module: its presets of the trainer and of the model beneath its overrides."""
