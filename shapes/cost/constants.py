@@ -153,6 +153,7 @@ class Origin:
         return f"predicted:{device.name} (constants of {self.device}, scaled)"
 
 
+@lru_cache(maxsize=256)
 def relative(device: Device, table: str = "bf16") -> Device:
     """The fitted device whose constants stand in: itself if fitted, else same architecture first, nearest in balance.
 

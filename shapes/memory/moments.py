@@ -593,15 +593,18 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     """
     if not step.fused_wgrad:
         return
-    workload, found = step.workload, set()
-    for stack, block in step.blocks:
-        linears = block.linears(stack.hidden, fused_qkv=True, fused_gate_up=True)
-        for linear in (*linears, *block.expert_linears(stack.hidden, fused=True)):
-            own = linear.on_shard(workload.t)
-            found.add((own.out_features, own.in_features))
+    workload = step.workload
+    found = set().union(*(_shapes_of(block, stack.hidden, workload.t) for stack, block in step.blocks))
     total = sum(map(prod, found))
     text = f"one for each of {len(found)} shapes of matrices (Transformer Engine's get_dummy_wgrad)"
     yield Component("dummy_wgrads", total * workload.activation_bytes, text)
+
+
+@lru_cache(maxsize=1024)
+def _shapes_of(block: Block, hidden: int, t: int) -> set[tuple[int, int]]:
+    """(out_features, in_features) of a layer's matrices on one rank."""
+    linears = block.linears(hidden, fused_qkv=True, fused_gate_up=True) + block.expert_linears(hidden, fused=True)
+    return {(own.out_features, own.in_features) for own in (linear.on_shard(t) for linear in linears)}
 
 
 def _state_bytes(name: str, tensors: Tensors, step: Step) -> int:
