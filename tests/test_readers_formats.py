@@ -199,7 +199,7 @@ def test_a_layout_counts_what_the_release_has(file: str) -> None:
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"base_emb_dim": 64, "decoder_block": "gpt3"}, r"decoder_block = 'gpt3': has no formula here \(gpt3\)"),
+        ({"base_emb_dim": 64, "decoder_block": "gpt3"}, r"decoder_block = 'gpt3': has no formula here: expected one"),
         ({"base_emb_dim": 64, "num_experts": 8}, "num_experts = 8: has no formula here: expected 1"),
         ({"base_emb_dim": 64, "base_num_query_heads": "x"}, "base_num_query_heads = 'x': expected an integer"),
         ({"base_emb_dim": 64, "student_overrides": {"model_name": "x"}}, "changes the model that is trained"),

@@ -139,6 +139,5 @@ def _kind(row: Config, held: Config, fields: Fields) -> Config:
     keys = row.get("kind", ())
     said = " ".join(str(held.get(key)).lower() for key in keys) if keys else next(filter(held.get, kinds), "")
     if said not in kinds:
-        found = f" ({said})" if said else ""
-        raise fields.error(f"has no formula here{found}: expected one of {', '.join(kinds)}", *(keys or kinds))
+        raise fields.error(f"has no formula here: expected one of {', '.join(kinds)}", *(keys or kinds))
     return kinds[said]
