@@ -79,7 +79,18 @@ def test_no_module_names_what_only_posix_has_as_it_is_imported() -> None:
         for package in ("shapes", "sizer")
         for path in sorted((ROOT / package).rglob("*.py"))
     ]
-    optional = {"torch", "transformers", "ray", "pyarrow", "pygls", "lsprotocol", "mcp", "mcp_types", "vl_convert"}
+    optional = {
+        "torch",
+        "transformers",
+        "ray",
+        "pyarrow",
+        "pygls",
+        "lsprotocol",
+        "mcp",
+        "mcp_types",
+        "anyio",
+        "vl_convert",
+    }
     run(
         f"""
 import importlib
