@@ -26,7 +26,7 @@ from shapes.measure.kernels import build, functions  # noqa: E402
 from shapes.measure.kernels.functions import ran  # noqa: E402
 from shapes.measure.kernels.parts import MOST_SETS  # noqa: E402
 from shapes.measure.runner import measure  # noqa: E402
-from shapes.measure.suite import PHASES, SWEEPS  # noqa: E402
+from shapes.measure.suite import KNOWN, PHASES  # noqa: E402
 from shapes.measure.timer import verify  # noqa: E402
 from shapes.measure.workers import LostError, Workers  # noqa: E402
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm  # noqa: E402
@@ -132,11 +132,11 @@ def test_a_clusters_devices_are_found_asked_and_lost(cluster: tuple[Cluster, Any
 
 
 def test_the_words_of_suites_are_those_that_are_known() -> None:
-    assert SWEEPS["known"]["dtypes"] == list(DTYPES)
-    assert SWEEPS["known"]["layouts"] == list(PHASES)
-    assert SWEEPS["known"]["direction"] == list(get_args(Direction))
-    assert SWEEPS["known"]["grouped"] == list(EXPERTS)
-    assert set(SWEEPS["known"]["attention"]) == {*ATTENTION["sdpa"], *ATTENTION["packages"], *ATTENTION["names"]}
+    assert list(KNOWN["dtypes"]) == list(DTYPES)
+    assert list(KNOWN["layouts"]) == list(PHASES)
+    assert list(KNOWN["direction"]) == list(get_args(Direction))
+    assert list(KNOWN["grouped"]) == list(EXPERTS)
+    assert set(KNOWN["attention"]) == {*ATTENTION["sdpa"], *ATTENTION["packages"], *ATTENTION["names"]}
 
 
 def test_a_cluster_that_is_not_there_is_one_line(cluster: tuple[Cluster, Any], monkeypatch: pytest.MonkeyPatch) -> None:

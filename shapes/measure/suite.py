@@ -24,14 +24,15 @@ Every sweep has ``label``, ``dtypes`` and ``priority`` (its place in the file wh
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
+from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Values, frozen
-from shapes.measure.jobs import Job, MemoryBound, Part, by_key, head, swiglu
+from shapes.measure.jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
 from shapes.toml_table import DATA, Table, content
@@ -111,9 +112,18 @@ def _range(text: str) -> range:
 
 #: Layout -> the phase that has it.
 PHASES: dict[str, Phase] = {"tn": "forward", "nn": "dgrad", "nt": "wgrad", "tt": "forward"}
-#: What a sweep goes through by op; the words of each axis, and those taken where none is named; kernels by op; sizes
-#: that stay as they are whatever the scale.
+#: What a sweep goes through by op; the words of an axis that are taken where none is named; sizes that stay as they are
+#: whatever the scale.
 SWEEPS = content(DATA / "sweeps.toml")
+#: Axis, or op with kernels -> the words that there are.
+KNOWN: Mapping[str, Collection[str]] = {
+    **SWEEPS["known"],
+    "dtypes": DTYPES,
+    "layouts": PHASES,
+    "direction": get_args(Direction),
+    "grouped": EXPERTS,
+    "attention": (*ATTENTION["sdpa"], *ATTENTION["packages"], *ATTENTION["names"]),
+}
 
 
 class _Sweep:
@@ -165,7 +175,7 @@ class _Sweep:
 
     def _words(self, key: str) -> tuple[Any, ...]:
         usual = SWEEPS["words"][key]
-        known = SWEEPS["known"][self.op if key == "kernels" else key]
+        known = KNOWN[self.op if key == "kernels" else key]
         chosen = self._table.texts(key) or tuple(usual)
         if not set(chosen) <= {*known, *usual}:
             raise self._table.fail(key, f"expected some of {', '.join(known)}")
