@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import sys
 import threading
 from collections.abc import Iterator
 from types import SimpleNamespace
@@ -266,6 +267,18 @@ def test_what_is_compiled_may_be_silent_for_longer() -> None:
     list(executor.run([Job(swiglu(8, 8, 8, compiled=True))], Settings()))
     list(executor.run([job(1)], Settings()))
     assert asked[1:] == [50.0, 10.0]
+
+
+def test_a_process_that_does_not_start_leaves_the_main_module_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(_: object) -> None:
+        raise OSError("no more processes")
+
+    main = sys.modules["__main__"]
+    monkeypatch.setattr(Thread, "start", fails)
+    with pytest.raises(OSError, match="no more processes"):
+        list(Child("cpu").ask(1.0, "begin"))
+    assert sys.modules["__main__"] is main
+    SPAWNED.clear()  # it never ran
 
 
 def test_a_process_whose_driver_is_gone_ends() -> None:

@@ -165,8 +165,10 @@ class Child:
             self.process = context.Process(target=_serve, args=(theirs, *self._arguments), daemon=True)
             with _STARTING:  # a new process runs the main module again, which may be a script without a guard
                 main, sys.modules["__main__"] = sys.modules["__main__"], ModuleType("__main__")
-                self.process.start()
-                sys.modules["__main__"] = main
+                try:
+                    self.process.start()
+                finally:
+                    sys.modules["__main__"] = main
             theirs.close()
         over = False
         try:
