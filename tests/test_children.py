@@ -51,7 +51,8 @@ class Thread:
         self._thread.start()
 
     def is_alive(self) -> bool:
-        return self._thread.is_alive()
+        """A process that was killed is not, once it is joined, whatever its thread still does."""
+        return self._thread.is_alive() and not self.killed.is_set()
 
     def kill(self) -> None:
         self.killed.set()
