@@ -215,8 +215,6 @@ class Workload(AsJson):
     implementation: Implementation | None = None
     compiled: bool = False
     vocab_rows: int = 1
-
-    JSON = shown(hidden=("vocab_rows",))
     no_overlap: str | None = None
     dispatcher: Dispatcher = "flex"
     cp_comm: ContextWay = "p2p"
@@ -224,6 +222,8 @@ class Workload(AsJson):
     reduces: SentDtype | None = None
     gathers: SentDtype | None = None
     attention_dtype: Literal["fp8"] | None = None
+
+    JSON = shown(hidden=("vocab_rows",))
 
     def __post_init__(self) -> None:
         for key, one in OPTIONS.items():

@@ -105,8 +105,9 @@ def operators(model: ModelShape, workload: Workload) -> Operators:
     if workload.decode:
         _check_decodes(model)
     _check_images(model, workload)
-    padded = replace(model, vocab=next_multiple(model.vocab, workload.vocab_rows * workload.t))
-    return _merged(_all(padded if workload.vocab_rows > 1 else model, workload), workload)
+    if workload.vocab_rows > 1:
+        model = replace(model, vocab=next_multiple(model.vocab, workload.vocab_rows * workload.t))
+    return _merged(_all(model, workload), workload)
 
 
 def layer_operators(model: ModelShape, workload: Workload) -> Operators:
