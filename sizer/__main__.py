@@ -21,6 +21,7 @@ def run() -> None:
     from sizer.process import end_in_order_of_signals, flush_output, hold_standard_files
 
     gc.set_threshold(100_000)  # starting makes many objects and no garbage
+    os.environ["OPENBLAS_DEFAULT_NUM_THREADS"] = "1"  # numpy starts one for each core, and nothing here multiplies
     hold_standard_files()
     end_in_order_of_signals()
     try:

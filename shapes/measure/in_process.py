@@ -6,6 +6,7 @@ that clock drift meets all alike; a job that is known well enough leaves and the
 
 from __future__ import annotations
 
+import os
 import random
 import time
 from collections.abc import Iterator, Sequence
@@ -65,6 +66,7 @@ class InProcess:
     """This process and one device (None: the accelerator at hand, else the CPU). InputError without torch or device."""
 
     def __init__(self, device: str | Backend | None = None) -> None:
+        os.environ.pop("OPENBLAS_DEFAULT_NUM_THREADS", None)  # the program's own start set it
         self.backend: Backend = open_backend(device) if device is None or isinstance(device, str) else device
         self._checked: set[str] = set()
         self._control: Prepared | None = None
