@@ -199,7 +199,7 @@ def _released(subject: Subject, path: str) -> bool:
         return False
     held, keys = subject.reading.config, [key for key in subject.reading.keys.values() if "." not in key]
     sizes = {key: held[key] for key in ("model_type", *keys) if key in held}
-    models = table("released")["models"].values()
+    models = table("released").values()
     return "model_type" in sizes and any(sizes.items() <= one["config"].items() for one in models)
 
 

@@ -10,6 +10,7 @@ further keys are known to matter or to be harmless (globs allowed).
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
@@ -31,6 +32,22 @@ Config = Named
 #: More layers than any model has; the pattern of layers is walked, so it must end.
 MAX_LAYERS = 10_000
 _MISSING = object()
+
+
+#: What is around a value that a script does not hold.
+_MARK = "\0"
+_UNKNOWN = re.compile("\0([^\0]*)\0")
+
+
+def unknown(text: str) -> str:
+    """``text`` (``$1``, ``$(nproc)``) marked as a value that the script does not hold."""
+    return f"{_MARK}{' '.join(text.split())[:60]}{_MARK}"
+
+
+def unknown_in(text: str) -> str | None:
+    """The unknown part of ``text``, as the script writes it; None where all is."""
+    found = _UNKNOWN.search(text)
+    return found[1] if found else None
 
 
 @cache

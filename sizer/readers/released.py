@@ -3,6 +3,7 @@
 A name is ``organisation/name`` or the name alone, in any case. Nothing is downloaded.
 """
 
+import json
 import os
 import re
 from collections.abc import Callable
@@ -15,26 +16,27 @@ from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import expressed, flat, with_settings_of
 from sizer.readers.loading import beside, is_name, load_text, parse_mapping
-from sizer.readers.reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Unread, at, stated, table
-from sizer.readers.shell import unknown_in
+from sizer.readers.reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Unread, at, stated, unknown_in
 
 
 def released(name: str) -> tuple[Config, str]:
     """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none."""
-    models, sources, known = table("released")["models"], table("released")["sources"], _known()
+    known = _known()
     asked = _plain(name)
     organisation, _, last = asked.rpartition("/")
     mirrored = organisation in FORMATS["names"]["mirrors"]
     found = known.get(asked) or known.get(last if mirrored else asked)
     if found:
-        return models[found]["config"], f"{found}, from the table ({sources[models[found]['source']]})"
+        row = json.loads(_rows()[found])
+        return row["config"], f"{found}, from the table ({row['source']})"
     if cached := _cached(name):
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
     bare = _without_variant(last)
-    for one, row in models.items():
+    for one, text in _rows().items():
         owner, _, own = _plain(one).rpartition("/")
         if _without_variant(own) == bare and (mirrored or organisation in ("", owner)):
-            said = f"sizes and bits are {one}'s, which {name} is a variant of by its name ({sources[row['source']]})"
+            row = json.loads(text)
+            said = f"sizes and bits are {one}'s, which {name} is a variant of by its name ({row['source']})"
             return row["config"], said
     from difflib import get_close_matches  # only an unknown name pays for it
 
@@ -44,6 +46,16 @@ def released(name: str) -> tuple[Config, str]:
         "the hub for its config.json",
         where=name,
     )
+
+
+@cache
+def _rows() -> dict[str, str]:
+    """The table's models, each with the text of its row, a line of the file: parsing all takes longer than a check's
+
+    reading.
+    """
+    text = (Path(__file__).parent / "released.json").read_text("utf-8")
+    return dict(re.findall(r'^ "([^"]+)": (\{.*\}),?$', text, re.MULTILINE))
 
 
 @cache
@@ -75,7 +87,7 @@ def download(name: str) -> None:
 
 def model_names() -> list[str]:
     """The models that the bundled table names."""
-    return list(table("released")["models"])
+    return list(_rows())
 
 
 def _plain(name: str) -> str:

@@ -259,7 +259,7 @@ def main(given: list[str]) -> None:
         for name, config in READ[kind](Path(chosen[kind])):
             if config.get("model_type") == "qwen2":
                 config.pop("attention_bias", None)  # its class has none: its biases are as they are
-            row = {"source": list(READ).index(kind), "config": trimmed(config)}
+            row = {"source": NAMES["sources"][kind], "config": trimmed(config)}
             # A list of every module by name, in two of them, is larger than all of the others together.
             if len(json.dumps(row)) > 100_000:
                 continue
@@ -272,9 +272,9 @@ def main(given: list[str]) -> None:
                 click.echo(f"{known}: {one} and {other} ({kind}) disagree")
     for name in NAMES["left_out"]:
         models.pop(name, None)
-    rows = ",\n".join(f"  {json.dumps(name)}: {json.dumps(models[name])}" for name in sorted(models, key=str.lower))
-    sources = json.dumps([NAMES["sources"][kind] for kind in READ])
-    TARGET.write_text(f'{{\n "sources": {sources},\n "models": {{\n{rows}\n }}\n}}\n', "utf-8")
+    # A model a line: the readers parse the one that is asked for.
+    rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(models[name])}" for name in sorted(models, key=str.lower))
+    TARGET.write_text(f"{{\n{rows}\n}}\n", "utf-8")
     click.echo(f"{len(models)} models")
 
 

@@ -32,9 +32,10 @@ from sizer.readers.reading import (
     recipe_of,
     stated,
     table,
+    unknown_in,
     with_settings,
 )
-from sizer.readers.shell import Script, follow, unknown_in
+from sizer.readers.shell import Script, follow
 
 #: What parse_script adds to a script's arguments for the reader: not arguments themselves.
 _SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from shapes.errors import InputError
-from sizer.readers.shell.words import Part, Scanner, Token, Variables, Word, unknown_in
+from sizer.readers.reading import unknown_in
+from sizer.readers.shell.words import Part, Scanner, Token, Variables, Word
 
 #: Words gone through, those of loops' turns and of branches not taken too: a launch script has some thousands.
 MAX_STEPS = 200_000

@@ -16,6 +16,7 @@ from typing import Any, Literal
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
+from sizer.readers.reading import unknown
 
 #: A launch script is a few KiB.
 MAX_SCRIPT = 2**20
@@ -232,24 +233,11 @@ class Scanner:
 
 #: What a script's variables may hold together: doubling one forty times ends here.
 MAX_EXPANDED = 2**22
-_MARK = "\0"
-_UNKNOWN = re.compile("\0([^\0]*)\0")
 #: A list with a sign between: $(IFS=', '; echo "${arr[*]}"), whose first character it is.
 _LISTED = re.compile(r"""\s*IFS=["']?([^\s\w"'])[^;]*;\s*echo "?\$\{(\w+)\[\*\]\}"?\s*""")
 _PARAMETER = re.compile(r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?")
 
 Value = str | list[str]
-
-
-def unknown(text: str) -> str:
-    """``text`` (``$1``, ``$(nproc)``) marked as a value that the script does not hold."""
-    return f"{_MARK}{' '.join(text.split())[:60]}{_MARK}"
-
-
-def unknown_in(text: str) -> str | None:
-    """The unknown part of ``text``, as the script writes it; None where all is."""
-    found = _UNKNOWN.search(text)
-    return found[1] if found else None
 
 
 class Variables:
