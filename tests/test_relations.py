@@ -118,12 +118,17 @@ FOUND = ("b", "s", "t", "p", "d", "e", "zero", "replicas", "cp", "vpp", "checkpo
 
 
 @relation(
-    draws=5, config=models(), s=SIZES["s"], device=st.sampled_from(DEVICES), optimizer=st.sampled_from(OPTIMIZERS)
+    draws=5,
+    config=models(),
+    s=SIZES["s"],
+    device=st.sampled_from(DEVICES),
+    optimizer=st.sampled_from(OPTIMIZERS),
+    stack=st.sampled_from((None, "megatron-core-te", "megatron-2021", "pytorch-fsdp-2023")),
 )
 def test_check_memory_and_plan_count_the_same_bytes(
-    config: dict[str, Any], s: int, device: str, optimizer: str | None
+    config: dict[str, Any], s: int, device: str, optimizer: str | None, stack: str | None
 ) -> None:
-    asked: dict[str, Any] = {"device": device, "gpus": 8, "global_batch": 16, "optimizer": optimizer}
+    asked: dict[str, Any] = {"device": device, "gpus": 8, "global_batch": 16, "optimizer": optimizer, "stack": stack}
     found = sizer.plan(config, s=s, **asked)
     kinds = {(one.workload.t, one.workload.p, one.workload.cp): one for one in found.candidates}
     for candidate in kinds.values():
@@ -258,3 +263,8 @@ def test_check_memory_diff_and_mfu_answer_alike(
     assert found.explanation is not None
     assert found.explanation.predicted.seconds == pytest.approx(report.step.seconds)
     assert found.rows[0].mfu == pytest.approx(report.step.mfu, rel=1e-4)
+    # Megatron's rows of the vocabulary are held as they are computed: memory and step are the padded model's.
+    rows = 128 * degrees["t"] if stack.startswith("megatron") else 1
+    padded = {**config, "vocab_size": -(-config["vocab_size"] // rows) * rows}
+    assert sizer.memory(padded, **asked).memory == counted.memory
+    assert sizer.check(padded, **asked).step.seconds == report.step.seconds  # type: ignore[union-attr]

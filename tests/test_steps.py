@@ -47,7 +47,7 @@ from sizer.checking import check
 from sizer.checking.findings import PricedFinding
 from sizer.cli import main
 from sizer.readers import READERS, read_config
-from sizer.subject import read_subject
+from sizer.subject import read_subject, run_on
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 BENCH = Path(__file__).parents[1] / "reports" / "bench"
@@ -218,7 +218,7 @@ def test_a_schedule_or_a_sharding_that_cannot_be_is_refused(asked: dict[str, int
 
 def test_a_stack_that_is_named_says_whose_kernels_save_activations() -> None:
     config = str(CONFIGS / "gpt2.json")
-    subject = read_subject(config, s=1024, b=1, stack=CORE)
+    subject = run_on(read_subject(config, s=1024, b=1, stack=CORE), H100)
     listed = plan(
         read_config(config).model,
         H100,

@@ -24,7 +24,7 @@ from shapes.model import (
     parameter_count,
     precision_named,
 )
-from shapes.model.stages import STAGES, Stage, check_finetune
+from shapes.model.stages import STAGES, Stage, as_held, check_finetune
 from shapes.operators import image_workloads, sequence_length
 from shapes.operators.cores import cached_numbers, is_sparse, state_bytes
 from shapes.operators.parallel import check_split
@@ -138,7 +138,7 @@ def memory(
     copies = 1 if low and on and on.architecture in low.either_layout else 2
     how = (1, bits, named, saved_by, microbatches_of(workload, microbatches), dropout_mask_bytes, loss, copies)
     whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
-    steps = [Step(model, whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
+    steps = [Step(as_held(model, workload), whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
     found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
     return max(found, key=lambda one: one.total_bytes)
 

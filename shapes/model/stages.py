@@ -11,6 +11,7 @@ from functools import lru_cache
 from itertools import chain
 from typing import Literal
 
+from shapes.dtypes import next_multiple
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen, replace
 from shapes.model import (
@@ -34,6 +35,13 @@ Stage = Literal["first", "last"]
 STAGES: tuple[Stage, ...] = ("first", "last")
 #: Of each stack that a stage has layers of, the blocks.
 Kinds = tuple[tuple[Stack, tuple[Block, ...]], ...]
+
+
+def as_held(model: ModelShape, workload: Workload) -> ModelShape:
+    """``model`` with the rows of the vocabulary that what runs it adds: Megatron's padding of each shard."""
+    if workload.vocab_rows == 1:
+        return model
+    return replace(model, vocab=next_multiple(model.vocab, workload.vocab_rows * workload.t))
 
 
 def layers_of_stages(layers: int, p: int) -> tuple[int, ...]:

@@ -23,7 +23,7 @@ from collections.abc import Iterable, Iterator
 from math import ceil
 from typing import Any
 
-from shapes.dtypes import QUANTISED, next_multiple
+from shapes.dtypes import QUANTISED
 from shapes.errors import InputError, refuse
 from shapes.frozen import replace
 from shapes.model import (
@@ -41,6 +41,7 @@ from shapes.model.layers import Attention
 from shapes.model.stages import (
     ShardParameters,
     adapters,
+    as_held,
     base_of,
     check_finetune,
     counted,
@@ -105,9 +106,7 @@ def operators(model: ModelShape, workload: Workload) -> Operators:
     if workload.decode:
         _check_decodes(model)
     _check_images(model, workload)
-    if workload.vocab_rows > 1:
-        model = replace(model, vocab=next_multiple(model.vocab, workload.vocab_rows * workload.t))
-    return _merged(_all(model, workload), workload)
+    return _merged(_all(as_held(model, workload), workload), workload)
 
 
 def layer_operators(model: ModelShape, workload: Workload) -> Operators:

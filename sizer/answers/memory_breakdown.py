@@ -125,7 +125,8 @@ def memory(
     ``workload`` are fields of ``Workload``, in either spelling. InputError for a model that is not understood, and
     where devices and degrees do not agree.
     """
-    subject, on = read_subject(config, config_format=config_format, stack=stack, **workload), load_device(device)
+    on = load_device(device)
+    subject = run_on(read_subject(config, config_format=config_format, stack=stack, **workload), on)
     model, settled = subject.whole(), subject.workload
     options = subject.kept | {"weight_dtype": weight_dtype} | ({} if loss is None else {"loss": loss})
     check_batch(settled)
@@ -133,7 +134,7 @@ def memory(
     refuse(training, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
     asked = (model, settled, ROOM * on.memory.bytes)
     saved, engine = savings(*asked, **options), _engine(model, settled, on, memory_utilization, weight_dtype)
-    times = _timed(run_on(subject, on), on, saved)
+    times = _timed(subject, on, saved)
     priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:], strict=False))
     return MemoryBreakdown(
         path=subject.where,

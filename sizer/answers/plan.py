@@ -258,10 +258,7 @@ class ServingPlan(Printable):
 T = TypeVar("T")
 
 #: What a file says of its own split does not bind a plan.
-_FOUND: Values = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1) | {
-    "zero": 0,
-    "attention": "auto",
-}
+_FOUND: Values = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1) | {"zero": 0}
 
 
 def plan_config(
@@ -306,7 +303,8 @@ def plan_config(
         phase,
     )
     gpus = positive_int(asked.pop("gpus", None), "gpus", maximum=2**20)
-    target, found = load_device(device), _FOUND | asked
+    # The stack that is named has a kernel of its own.
+    target, found = load_device(device), _FOUND | ({"attention": "auto"} if stack is None else {}) | asked
     if phase == "decode":
         served_as = _asked(found, *serving)
         context = served_as.prompt_tokens + served_as.output_tokens
@@ -316,7 +314,7 @@ def plan_config(
         return replace(found_ways, notes=beyond_positions(subject.reading, context))
     global_batch = positive_int(found.pop("global_batch", None), "global_batch", maximum=2**31)
     # Without a stack named memory is counted as `memory` and `check` count it for the same file.
-    subject = read_subject(config, config_format=config_format, stack=stack, **found)
+    subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
     form = subject.reading.format if subject.reading is not None else None
     answer = plan(
         subject.whole(),
