@@ -77,6 +77,11 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "model_name: qwen3-0.6b\nper_device_batch_size: 2\nmax_prefill_predict_length: 512",
         {"phase": "decode"},
     ),
+    "arctic": (
+        f"type: sft\nmicro_batch_size: 1\nsequence_parallel_size: 4\nmodel: {{name_or_path: {QWEN}}}\n"
+        "data: {sources: [x], max_length: 1_200}\ndeepspeed: {zero_optimization: {stage: 3}}",
+        {"b": 1, "s": 1200, "cp": 4, "zero": 3},
+    ),
     "ludwig": (
         f"model_type: llm\nbase_model: {QWEN}\nadapter: {{type: lora, r: 4}}\ntrainer: {{batch_size: 3}}",
         {"b": 3, "finetune": "lora", "lora_rank": 4},
@@ -380,3 +385,29 @@ def test_a_rollouts_split_that_the_model_does_not_run_in_leaves_the_training_as_
     file = tmp_path / "recipe.yaml"
     file.write_text(ROUNDS["verl"].replace("parallel_size: 2", "parallel_size: 3"), "utf-8")
     assert not any("of a round's device time" in note for note in sizer.check(file).model.notes)
+
+
+@pytest.mark.parametrize(
+    ("said", "finetune", "rank"),
+    [
+        ("{lora: {rank: 32}}", "lora", 32),
+        ("{lora_config: {enabled: true, dim: 4}}", "lora", 4),
+        ("{use_lora: true}", "lora", 8),
+        ("{peft_method: LoRA}", "lora", 8),
+        ("{lora_config: {enabled: false, dim: 4}}", None, None),
+        ("{lora: {rank: 0}}", None, None),
+        ("{lora_alpha: 16}", None, None),
+    ],
+)
+def test_lora_trains_by_whatever_key_a_recipe_says_so(
+    tmp_path: Path, said: str, finetune: str | None, rank: int | None
+) -> None:
+    found = read(tmp_path, f"worker: {{actor: {{model: {{model_path: {QWEN}}}}}, tuning: {said}}}")
+    assert (found.workload.get("finetune"), found.workload.get("lora_rank")) == (finetune, rank)
+
+
+def test_sizes_beside_a_model_s_name_are_said(tmp_path: Path) -> None:
+    found = read(tmp_path, f"model: {{name_or_path: {QWEN}, num_key_value_layers: 15, rng_seed: 4, lora_dim: 8}}")
+    assert [one for one in found.notes if "beside" in one] == [
+        "beside its name, and not read: num_key_value_layers = 15"
+    ]

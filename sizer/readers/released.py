@@ -6,7 +6,7 @@ A name is ``organisation/name`` or the name alone, in any case. Nothing is downl
 import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from pathlib import Path
 
@@ -16,7 +16,19 @@ from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import expressed, flat, with_settings_of
 from sizer.readers.loading import beside, is_name, load_text, parse_mapping
-from sizer.readers.reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Unread, at, stated, unknown_in
+from sizer.readers.reading import (
+    FORMATS,
+    LACKS,
+    Config,
+    Names,
+    NoModel,
+    Reading,
+    Unread,
+    Values,
+    at,
+    stated,
+    unknown_in,
+)
 
 
 def released(name: str) -> tuple[Config, str]:
@@ -132,6 +144,7 @@ def read_recipe(
     settings = {one: value for one, value in given if value not in (None, "auto") and unknown_in(str(value)) is None}
     degrees = {ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := at(config, theirs)) is int}
     taken = (*row["names"], *row.get("degrees", ()))
+    settings |= {} if row.get("phase") else _lora(config, taken)
     notes = (
         f"of the recipe's keys {', '.join((key, *taken))} are read, and no others",
         *notes,
@@ -139,12 +152,41 @@ def read_recipe(
         *reading.notes,
     )
     notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
+    if sizes := _beside(config, key):
+        notes += (f"beside its name, and not read: {sizes}",)
     rounds = {key: _sizes(said, config) for key, said in row.get("rounds", {}).items()}
     workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
     held = ((one, unknown_in(str(at(config, one)))) for one in taken)
     unread = (*reading.unread, *(Unread(one, what, changes=LACKS) for one, what in held if what))
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
-    return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if row["names"] else reading
+    if not row["names"] and not settings:
+        return reading
+    return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where)
+
+
+#: Keys by which programs say that LoRA trains, or its rank; keys that may give the model other parts.
+_SAYS_LORA = re.compile(r"(?:.*__)?(?:use_|enable_)?q?lora(?:(?:_?\w*__)?enabled?|(?:_?\w*__|_)(?P<rank>r|rank|dim))?")
+_SIZE = re.compile(r"(?!.*lora)(?:.*_)?(?:layers|heads|experts|dim|width|hidden_size)(?:_.*)?")
+
+
+def _lora(config: Config, taken: Collection[str]) -> Values:
+    """LoRA that none of the keys ``taken`` says: by a key of that name, or one whose value it is."""
+    held = flat(config)
+    said = {place: found for place in held if (found := _SAYS_LORA.fullmatch(place.lower()))}
+    off = any(held[one] in (False, 0, "", "null", "None") for one in said)
+    named = any(str(value).lower() in ("lora", "qlora") for value in held.values())
+    if off or not (said or named) or any("lora" in one and one.replace(".", "__") in held for one in taken):
+        return {}
+    ranks = (held[one] for one, found in said.items() if found["rank"] and type(held[one]) is int)
+    return {"use_lora": True, **stated(lora_rank=next(ranks, 0))}
+
+
+def _beside(config: Config, key: str) -> str:
+    """The sizes in the section where a recipe names its model, which may change the model."""
+    section = key.rpartition(".")[0]
+    inner = at(config, section) if section else {}
+    held = inner.items() if isinstance(inner, Mapping) else ()
+    return ", ".join(f"{one} = {value}" for one, value in held if type(value) is int and _SIZE.fullmatch(one))
 
 
 def _sizes(said: Config, config: Config) -> Config:
