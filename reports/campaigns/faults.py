@@ -1,9 +1,9 @@
 """Faults of a device while a sweep runs on tests/cuda_shim.py: no row lost or doubled, every culprit named.
 
 Of so many faults most are shapes that always go wrong: an illegal access, a device's process that is killed, one that
-hangs, memory that is not there; some make the device throttle for a while; the last, one in twenty, kill the driver,
-which is then started again. A thousand faults are met by a sweep of 9,717 shapes, fewer by ten shapes a fault. Devices'
-processes are forked from a server that has torch loaded.
+hangs, memory that is not there; some make the device throttle for a while; the last, one in twenty, kill the driver
+when it has stored some rows more: it is started again. A thousand faults are met by a sweep of 9,717 shapes, fewer by
+ten shapes a fault. Devices' processes are forked from a server that has torch loaded.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -102,8 +103,10 @@ class Make:
 
     def __call__(self, device: str | None) -> InProcess:
         import cuda_shim  # of tests
+        import torch
 
         faulty = Faulty(self.wrong)
+        torch.set_num_threads(1)  # products this small take longer on more
         held.append(cuda_shim.installed(faulty))
         faulty.cuda = held[0].__enter__()
         faulty.cuda.capturable = False  # what is replayed runs no operator here
@@ -117,7 +120,7 @@ held: list[Any] = []
 def drive(folder: Path, wrong: dict[Shape, str], shapes: int) -> None:
     """One run of the driver, in a process of its own."""
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["torch", "cuda_shim"])
+    server.set_forkserver_preload(["cuda_shim", "shapes.measure.kernels", "reports.campaigns.faults"])
     with (
         patch.object(workers.multiprocessing, "get_context", lambda _: server),
         Store.open(folder / "s.db", measuring=True) as store,
@@ -131,28 +134,27 @@ def drive(folder: Path, wrong: dict[Shape, str], shapes: int) -> None:
 
 def stored(folder: Path) -> dict[str, tuple[str, str, bytes]]:
     """Key -> (uid, status, samples) of what a reader sees."""
-    if not (folder / "s.db").exists():
-        return {}
-    try:
-        with Store.open(folder / "s.db", create=False, write=False) as store:
-            found = [(one.key, (one.uid, one.status, one.samples.tobytes())) for one in store.measurements()]
-    except InputError:
-        if (folder / "s.db").stat().st_size:
-            raise
-        return {}  # being created
+    with Store.open(folder / "s.db", create=False, write=False) as store:
+        found = [(one.key, (one.uid, one.status, one.samples.tobytes())) for one in store.measurements()]
     assert len(dict(found)) == len(found), "doubled"
     return dict(found)
 
 
-def _driven(folder: Path, wrong: dict[Shape, str], shapes: int, after_s: float | None) -> int | None:
-    """A driver's exit code; ``after_s``: it is killed that long after a result was stored."""
+def _rows(folder: Path) -> int:
+    """How many results are stored."""
+    with suppress(InputError), Store.open(folder / "s.db", create=False, write=False) as store:
+        return store.count()
+    return 0  # not there yet, or being created
+
+
+def _driven(folder: Path, wrong: dict[Shape, str], shapes: int, more: int | None) -> int | None:
+    """A driver's exit code; ``more``: it is killed when so many more results were stored."""
     driver = multiprocessing.get_context("forkserver").Process(target=drive, args=(folder, wrong, shapes))
-    before = len(stored(folder))
+    before = _rows(folder)
     driver.start()
-    if after_s is not None:
-        while driver.is_alive() and len(stored(folder)) == before:
+    if more is not None:
+        while driver.is_alive() and _rows(folder) - before < more:
             time.sleep(0.05)
-        driver.join(after_s)
         driver.kill()
     driver.join()
     return driver.exitcode
@@ -165,7 +167,7 @@ def run(count: int, rng: random.Random, folder: Path) -> Outcome:
     before: dict[str, tuple[str, str, bytes]] = {}
     for number in range(kills + 1):
         last = number == kills
-        code = _driven(folder, wrong, shapes, None if last else rng.uniform(0.0, 0.9 * shapes / kills / 25))
+        code = _driven(folder, wrong, shapes, None if last else rng.randrange(1, 2 * shapes // (kills + 1)))
         if code not in ((0,) if last else (0, -signal.SIGKILL)):
             outcome.violation(f"exit code {code}", number)
         after = stored(folder)
