@@ -12,7 +12,7 @@ from shapes.errors import InputError
 from shapes.model.stages import trained_parameters
 from shapes.workload import Workload
 from sizer.readers import READERS, NoModel, Source, read_config
-from sizer.readers.loading import states_a_model
+from sizer.readers.loading import expand, states_a_model
 from tests.texts import read_text
 
 MEGATRON = {"vocab-size": 50257, "num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
@@ -623,6 +623,26 @@ def test_nemos_product_is_worked_out_and_a_key_of_recurrences_alone_is_refused()
 def test_a_model_of_another_program_with_nanogpts_sizes_is_not_nanogpts() -> None:
     with pytest.raises(NoModel):
         read_config({"_name": "llama2", "n_layer": 11, "n_head": 6, "n_embd": 768, "mlp_type": "relu2"})
+
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_what_lies_in_this_repository_is_read_or_is_no_model_configuration() -> None:
+    """`sizer check .` fails over no table of ours: of many models, or of readers' own words."""
+    ours = [one for folder in ("sizer", "shapes", "tests/tools") for one in expand(str(ROOT / folder))]
+    assert {"hf_defaults.json", "layouts.json", "released_written.json"} <= {Path(one).name for one in ours}
+    for path in ours:
+        with pytest.raises(NoModel):
+            read_config(path)
+
+
+def test_a_table_of_models_is_none_and_a_model_in_sections_is_one() -> None:
+    small = {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 512, "seq_length": 128}
+    with pytest.raises(NoModel, match="expected one model, found several: hidden_size 64, 128"):
+        read_config({"small": small, "large": {**small, "hidden_size": 128}})
+    assert read_config({"encoder": {"hidden_size": 64}, "decoder": small}).model.hidden == 64
+    assert read_config({"MODEL_ARGS": small, "MODEL_ARGS_2": {**small, "hidden_size": 128}}).model.hidden == 64
 
 
 def test_accelerates_mesh_is_read_and_an_empty_section_is_nothing(tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ from sizer.readers.reading import (
     at,
     check_settings,
     lacking,
+    leaves,
     named_plainly,
     names_of,
     recipe_of,
@@ -206,6 +207,10 @@ def _format_of(config: Config, where: str) -> str | Config:
     claims, names = _claims(), names_of(config)
     lacks = {name: lacking(claim, names) for name, claim in claims.items()}
     claimed = [name for name in claims if not lacks[name]]
+    if claimed and claims[claimed[0]].get("deep") and not any(str(key).upper() == "MODEL_ARGS" for key in config):
+        sizes = {str(value): None for key, value in leaves(config) if key == "hidden_size" and "$" not in str(value)}
+        if len(sizes) > 1:
+            raise NoModel(f"expected one model, found several: hidden_size {', '.join([*sizes][:3])}", where=where)
     if claimed and (len(claimed) == 1 or claims[claimed[0]].get("declared")):
         return claimed[0]
     if claimed:

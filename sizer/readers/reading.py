@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import cache
@@ -361,12 +361,21 @@ def names_of(config: Config) -> tuple[set[str], set[str]]:
         if value is None:
             continue
         name = str(key).lstrip("-").replace("-", "_")
-        found |= {name, f"{name}=", f"{name}={value}"} if isinstance(value, str) else {name}
+        found |= {name, f"{name}=", f"{name}={value}"} if isinstance(value, str | bool) else {name}
         if isinstance(value, Mapping):
             below, further = names_of(value)
             found |= {f"{name}.{one}" for one in below if "." not in one and "=" not in one}
             inner |= below | further
     return found, inner
+
+
+def leaves(config: Config) -> Iterator[tuple[str, Any]]:
+    """Every value of sections at any depth under its own key, dashes as underscores."""
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            yield from leaves(value)
+        else:
+            yield str(key).lstrip("-").replace("-", "_"), value
 
 
 def lacking(claim: Config, names: tuple[set[str], set[str]]) -> list[str]:

@@ -5,7 +5,7 @@ those of megatron/training/arguments.py.
 
 import re
 from collections import ChainMap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from operator import itemgetter
 from typing import Any
 
@@ -27,6 +27,7 @@ from sizer.readers.reading import (
     Unread,
     Values,
     is_harmless,
+    leaves,
     named_plainly,
     reading,
     recipe_of,
@@ -222,7 +223,7 @@ def normalised(config: Config) -> Values:
     flat: Values = {}
     rest = {key: value for key, value in config.items() if key not in SCRIPT_KEYS}
     chosen = {key: value for key, value in rest.items() if str(key).upper() == "MODEL_ARGS"}
-    for name, item in _leaves(chosen or rest):
+    for name, item in leaves(chosen or rest):
         now, meant = _TABLE["aliases"].get(name, (name, None))
         flat |= {now: item if meant is None else meant} if item is not None else {}  # null: not given
     flat |= {key: config[key] for key in SCRIPT_KEYS if key in config}
@@ -230,14 +231,6 @@ def normalised(config: Config) -> Values:
     if unknown and "_unknown" not in flat:
         flat = {key: value for key, value in flat.items() if key not in unknown} | {"_unknown": unknown}
     return flat
-
-
-def _leaves(config: Config) -> Iterator[tuple[str, Any]]:
-    for key, value in config.items():
-        if isinstance(value, Mapping):
-            yield from _leaves(value)
-        else:
-            yield str(key).lstrip("-").replace("-", "_"), value
 
 
 def _value(text: str) -> Any:
