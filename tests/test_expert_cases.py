@@ -12,7 +12,7 @@ from test_public_models import shape
 import sizer
 from sizer.checking.findings import PricedFinding
 
-NAMES = ("expert", "held", "second", "third", "fourth", "fifth")
+NAMES = ("expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh")
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )
@@ -148,6 +148,21 @@ def test_a_smaller_t_hands_its_devices_to_data_parallelism() -> None:
     report = sizer.check("meta-llama/Llama-3.1-8B", t=8, gpus=64, zero=1, checkpointing="full", b=1, s=4096)
     (smaller,) = [one for one in report.findings if "SZ106" in one.codes]
     assert smaller.suggestions[0].change == {"tp": 1, "dp": 64}
+
+
+def test_a_smaller_t_that_fits_with_fewer_sequences_is_offered_at_the_same_tokens() -> None:
+    asked: dict[str, Any] = {"t": 8, "d": 8, "gpus": 64, "b": 12, "s": 8192, "zero": 3, "sequence_parallel": True}
+    fsdp: dict[str, Any] = {"checkpointing": "every-second-product", "stack": "pytorch-fsdp-2025"}
+    report = sizer.check("meta-llama/Llama-3.1-8B", device="h100-sxm-96", **asked, **fsdp)
+    (smaller,) = [one for one in report.findings if "SZ106" in one.codes]
+    change = smaller.suggestions[0].change
+    assert (int(change["tp"]) * int(change["dp"]), int(change["microbatch"]) * int(change["dp"])) == (64, 12 * 8)
+
+
+def test_what_is_served_fits_only_where_its_weights_and_cache_do() -> None:
+    # 671 GB in eight parts is 79.3 GiB of an H100's 79.6, and the cache of 16 requests 4.3 more.
+    report = sizer.check("deepseek-ai/DeepSeek-V3.1-Terminus", phase="decode", t=8, b=16, s=4096)
+    assert [one.severity for one in report.findings if one.code == "SZ121"] == ["error"]
 
 
 def test_one_key_value_head_is_held_by_every_rank_and_no_fault() -> None:

@@ -97,8 +97,12 @@ class Memory:
 
     @property
     def may_fit(self) -> bool:
-        """Whether it is no farther over that room, or over the device, than peaks have been predicted off by."""
-        return self.device_bytes is None or ROOM * self.total_bytes <= self.device_bytes
+        """Whether it is no farther over that room, or over the device, than peaks have been predicted off by.
+
+        Weights and cache are known to the byte, and have to be there with the framework.
+        """
+        held = sum(self.components.get(name, 0) for name in ("weights", "kv_cache", "framework"))
+        return self.device_bytes is None or max(ROOM * self.total_bytes, held) <= self.device_bytes
 
 
 def memory(

@@ -98,6 +98,8 @@ def kv_heads_per_shard(context: Context) -> Answer:
 ENDS = ("lm_head", "final_norm", "cross_entropy")
 #: A smaller share of a microbatch is not worth a layout of its own.
 NOTABLE_WAIT = 0.05
+#: Waiting that no number of layers excuses.
+LARGEST_WAIT = 0.25
 
 
 @rule(
@@ -112,7 +114,8 @@ def pipeline_balance(context: Context) -> Answer:
 
     A pipeline is as fast as its slowest stage. The output projection (and with it the loss) runs on the last stage
     after its layers, and so do multi-token-prediction modules, each as long as a layer and a head: they count as
-    layers of their worth. Layers that p does not divide are no fault where the ends make up the difference.
+    layers of their worth. Layers that p does not divide are no fault where the ends make up the difference, unless the
+    slowest stage takes a quarter over the mean.
 
     Bad: 30 layers and a small vocabulary at p 4: stages of 8, 8, 7, 7. A vocabulary of 256,000 over 8 layers of h 2048
     at p 4, two a stage: the last stage's head is ten layers' time.
@@ -149,19 +152,21 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     usual = layers / p + head if layers == even else best
     # Over what one layer more or less would leave waiting, since layers are not cut.
     wait = best / (layers + head) - _slowest_stage(even, head, p) / (even + head)
+    over = p * best / (layers + head) - 1
     passes = (model.head_passes - 1) * context.workload.train
     ends = "the head" + f", once more for each of {passes} predicted tokens," * bool(passes)
     accumulation = context.workload.accumulation
-    if p * wait >= NOTABLE_WAIT:
+    if p * wait >= NOTABLE_WAIT or over >= LARGEST_WAIT:
         message = (
             f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: in the best layout the slowest stage takes "
-            f"{best:.1f} layers' time, {p * best / (layers + head) - 1:.0%} over the mean"
+            f"{best:.1f} layers' time, {over:.0%} over the mean"
         )
-        lost_s = wait * (layers + head) * layer_s * accumulation
+        lost_s = max(wait * (layers + head), best - (layers + head) / p) * layer_s * accumulation
+        deeper = f"{even} layers, or " * (wait > 0)
         yield Finding(
             "p",
             p,
-            f"{message}; {even} layers, or a p that divides {layers}, wait less",
+            f"{message}; {deeper}fewer stages wait less",
             violated=True,
             at_most_s=lost_s,
         )

@@ -209,7 +209,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     width. When the step's memory fits with a smaller t, the devices it frees do more as data parallelism.
 
     Memory is that of `sizer memory` as the workload says, and fits in 92% of the device's; a smaller t must divide the
-    attention heads.
+    attention heads. Where it fits with as many sequences less a microbatch, both are changed.
 
     Bad: `sizer check config.json --tp 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
@@ -221,12 +221,27 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     whole = replace(workload, sequence_parallel=False)
     smallest = smallest_tp(model, whole, context.room_bytes, largest=t, **context.kept)
     if smallest is None or smallest >= t:
+        change = next(_same_tokens(context, whole), None)
+    else:
+        change = within(whole, {"t": smallest})
+    if change is None:
         return []
-    split = within(whole, {"t": smallest})
-    needed = context.memory(**split, sequence_parallel=False).total_bytes
+    needed = context.memory(**change, sequence_parallel=False).total_bytes
     note = f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
-    message = f"tensor parallelism of {t} where {smallest} fits in memory"
-    return [Finding("t", t, message, (Suggestion(split, note),))]
+    fewer = f" with {change['b']} sequences a microbatch" if "b" in change else ""
+    message = f"tensor parallelism of {t} where {change['t']} fits in memory{fewer}"
+    return [Finding("t", t, message, (Suggestion(change, note),))]
+
+
+def _same_tokens(context: Context, workload: Workload) -> Iterator[Change]:
+    """Smaller degrees that fit with as many sequences less a microbatch: devices hold what they held."""
+    t, b = workload.t, workload.b
+    for degree in divisors(t, t - 1):
+        if b * degree % t == 0:
+            change = within(workload, {"t": degree, "b": b * degree // t})
+            total = _total(context, {**change, "sequence_parallel": False})
+            if total is not None and total <= context.room_bytes:
+                yield change
 
 
 @rule(
@@ -296,7 +311,7 @@ def fits_in_memory(context: Context) -> Answer:
     alone are counted. Activations of a layout of tensor, pipeline or context parallelism are those of fused kernels,
     unless said otherwise: what runs such layouts has them, transformers' modules have not. A step fits in 92% of what a
     device has; from there to 8% over it may fit, and is no error: predicted peaks have been off by as much
-    (reports/memory-peaks.md).
+    (reports/memory-peaks.md). Weights, cache and framework have to fit whole.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
