@@ -77,6 +77,13 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "model_name: qwen3-0.6b\nper_device_batch_size: 2\nmax_prefill_predict_length: 512",
         {"phase": "decode"},
     ),
+    "prime's hosted training": (f"model: {QWEN}\nmax_steps: 100\nrollouts_per_example: 8", {}),
+    "a server's values": (f"model: {{id: {QWEN}}}\nsglang: {{tp-size: 4}}", {"phase": "decode", "t": 4}),
+    "vllm-ascend's tests": (
+        f"model_name: {QWEN}\nmodel_type: vllm\nserve: {{tensor_parallel_size: 2}}\ntasks: []",
+        {"phase": "decode", "t": 2},
+    ),
+    "a type that is a server's": (f"model_name: {QWEN}\nmodel_type: hf", {}),
     "arctic": (
         f"type: sft\nmicro_batch_size: 1\nsequence_parallel_size: 4\nmodel: {{name_or_path: {QWEN}}}\n"
         "data: {sources: [x], max_length: 1_200}\ndeepspeed: {zero_optimization: {stage: 3}}",
@@ -223,6 +230,10 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
         (CONTAINER.format(image="x", command=f'command: [sh, -c, "set -e\\nvllm serve {QWEN} --port 1 --tp 2"]'), 2),
         (f"kind: Model\napiVersion: kubeai.org/v1\nspec: {{url: 'hf://{QWEN}', args: [--tensor-parallel-size=2]}}", 2),
         (f"servingEngineSpec: {{modelSpec: [{{modelURL: {QWEN}, vllmConfig: {{tensorParallelSize: 2}}}}]}}", 2),
+        (f"deployment: [{{server_cmd: vllm serve {QWEN} --port 80 --tensor-parallel-size 4}}]", 4),
+        (f"docker_server: {{start_command: sh -c 'vllm serve {QWEN} --tensor-parallel-size 4'}}", 4),
+        (f"envs: {{M: {QWEN}, N: 2}}\nrun: |\n  vllm serve $M --tensor-parallel-size $N", 2),
+        (f"run: lmdeploy serve api_server {QWEN} --tp 2 --server-port 80", 2),
         (f"services: {{vllm: {{image: vllm/vllm-openai, command: --model {QWEN} --port 8000}}}}", 1),
         (
             CONTAINER.format(
@@ -404,6 +415,11 @@ def test_lora_trains_by_whatever_key_a_recipe_says_so(
 ) -> None:
     found = read(tmp_path, f"worker: {{actor: {{model: {{model_path: {QWEN}}}}}, tuning: {said}}}")
     assert (found.workload.get("finetune"), found.workload.get("lora_rank")) == (finetune, rank)
+
+
+def test_a_service_s_model_is_no_unknown_name(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="whose sizes nobody publishes"):
+        read(tmp_path, "model_name: nova-lite-2/prod")
 
 
 def test_sizes_beside_a_model_s_name_are_said(tmp_path: Path) -> None:

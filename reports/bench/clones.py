@@ -156,6 +156,7 @@ def counted(folder: Path, root: Path) -> Counter[str]:
             if any(said in str(error) for said in SILENT):
                 continue
             unknown = "names a model" in str(error) or "no model of this name" in str(error)
+            unknown = unknown and "nobody publishes" not in str(error)
             named = "refused: a path" if NO_NAME.search(str(error)) else "refused: name unknown"
             found.update(["files", named if unknown else "refused: other"])
             continue

@@ -67,7 +67,7 @@ LAYOUTS = (
 READERS = MODULES + LAYOUTS
 
 #: Keys of files that say which containers run.
-_MANIFEST = {"apiVersion", "services", "servingEngineSpec"}
+_MANIFEST = {"apiVersion", "services", "servingEngineSpec", "deployment", "docker_server", "run"}
 
 
 def read_config(
@@ -185,7 +185,12 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
     reader = _reader(chosen)
     normalised = getattr(reader, "normalised", dict)
     keys = with_settings(normalised(config), settings, normalised)
-    found: Reading = reader.read(keys, where)
+    try:
+        found: Reading = reader.read(keys, where)
+    except UnknownModelType:  # a server's word for what it loads, perhaps
+        if "hidden_size" in keys or named_plainly(keys) is None:
+            raise
+        return _read_mapping({key: keys[key] for key in keys if key != "model_type"}, where, config_format, {})
     used = found.asked | keys.get("_variables", frozenset())
     if "_tensors" in keys:
         from sizer.readers.tensors import proven

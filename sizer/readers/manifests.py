@@ -1,4 +1,4 @@
-"""Kubernetes manifests, Helm values and Compose files: the commands that their containers run, as one script."""
+"""Kubernetes manifests, Helm values, Compose, SkyPilot and Truss files: what their containers run, as one script."""
 
 import re
 import shlex
@@ -7,14 +7,18 @@ from typing import Any
 
 from sizer.readers.reading import Config
 
-_WORDS = ("command", "args", "vllmConfig", "extraArgs")
+_WORDS = ("command", "args", "vllmConfig", "extraArgs", "server_cmd", "start_command")
 #: What a server is to load.
 _NAME = re.compile(r"(?:hf://)?[\w.-]+/[\w.-]+")
 _VARIABLE = re.compile(r"\$\((\w+)\)")
 
 
 def script(config: Config) -> str:
-    """The commands of containers and of models to serve, a line each."""
+    """The commands of containers and of models to serve, a line each; a task's own script after its variables."""
+    if isinstance(task := config.get("run"), str):
+        given = config.get("envs")
+        pairs = {"SKYPILOT_NODE_RANK": 0, **(given if isinstance(given, Mapping) else {})}.items()
+        return "\n".join([*(f"{key}={shlex.quote(str(one))}" for key, one in pairs), task])
     return "\n".join(_commands(config)).strip()
 
 

@@ -26,6 +26,7 @@ from sizer.readers.reading import (
     Unread,
     Values,
     at,
+    fits,
     stated,
     unknown_in,
 )
@@ -50,6 +51,8 @@ def released(name: str) -> tuple[Config, str]:
             row = json.loads(text)
             said = f"sizes and bits are {one}'s, which {name} is a variant of by its name ({row['source']})"
             return row["config"], said
+    closed = any(fits(asked, one) for one in FORMATS["names"]["closed"])
+    refuse(closed, "is a service's model, whose sizes nobody publishes", where=name)
     from difflib import get_close_matches  # only an unknown name pays for it
 
     near = ", ".join(get_close_matches(asked, known, n=3, cutoff=0.6))

@@ -157,7 +157,10 @@ def _naming(script: Script) -> Values | None:
         pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
         given = {key: _value(value) for key, equals, value in pairs if equals}
         found = with_settings({}, parse_options(words) | given)
-        served = words[words.index("serve") + 1] if "serve" in words[:-1] else "-"
+        after = words[words.index("serve") + 1 :] if "serve" in words else []
+        served = next(
+            (word for word in after if word not in ("serve", "api_server")), "-"
+        )  # lmdeploy's, trtllm-serve's
         if not served.startswith("-"):  # vllm serve NAME
             found.setdefault("model", served)
         if row := recipe_of(found):
