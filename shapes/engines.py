@@ -28,9 +28,10 @@ ALIASES = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8-block"}
 #: What an engine does, the best first. "unknown": no check was found, and what becomes of the model was not seen.
 Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]
 #: ``divides``: a dimension over the ranks; ``shares``: it over them or they over it; ``enough``: no fewer than ranks;
+#: ``one``: over the ranks, or a single one that each copies;
 #: ``multiple``: each shard's features of every matrix; ``whole``: the model's; ``shards``: each rank's part of a
 #: dimension; ``absent``: the model has no such dimension; ``generation``: the device's.
-Check = Literal["divides", "shares", "enough", "multiple", "whole", "shards", "absent", "generation"]
+Check = Literal["divides", "shares", "enough", "one", "multiple", "whole", "shards", "absent", "generation"]
 
 
 @frozen

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -441,3 +442,19 @@ def test_facts_are_looked_up_again_in_a_clone(clone: Path, capsys: pytest.Captur
     said = capsys.readouterr().out
     assert "gone: experts' width" in said
     assert "now at line 2" in said
+
+
+ANSWERS = tomllib.loads((Path(__file__).parent / "data" / "engine_answers.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    ("engine", "asked"), [(engine, one) for engine, rows in ANSWERS["answers"].items() for one in rows]
+)
+def test_engines_do_what_their_sources_say(engine: str, asked: dict[str, Any]) -> None:
+    small = {"model_type": "qwen2", "num_attention_heads": 16, "num_key_value_heads": 16, "num_hidden_layers": 4}
+    sizes = ANSWERS["shapes"].get(asked["model"])
+    model = {"vocab_size": 32000} | small | sizes if sizes else asked["model"]
+    options = {key: asked[key] for key in ("tp", "ep", "recipe") if key in asked}
+    found = deploy(model, device=asked.get("device", "h200"), engines=(engine,), **options)
+    said = [fact.verdict for fact in found.engines[0].outcomes if asked["of"] in f"{fact.topic}: {fact.message}"]
+    assert max(said, key=VERDICTS.index) == asked["verdict"], asked["source"]

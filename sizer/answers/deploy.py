@@ -211,7 +211,9 @@ def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
         "shares": (size % ranks == 0 or ranks % size == 0, f"neither divides nor is divided by {ranks}"),
         "enough": (size >= ranks, f"each on {-(-ranks // size)} of {ranks} ranks"),
     }.get(fact.check, (size % step == 0, f"not a multiple of {step}"))
-    if fact.check == "divides":
+    if fact.check == "one":
+        holds |= size == 1
+    if fact.check in ("divides", "one"):
         otherwise = f"does not divide over {ranks} ranks"
     return _said(fact, holds, f"{name} {size}", otherwise, size, next_multiple(size, step))
 

@@ -258,8 +258,8 @@ def _recurrent_heads(context: Context) -> Iterator[Finding]:
         if len(held) == 2 and held[heads] % held[groups]:
             words = f"{held[heads]} {_words(heads)} over {held[groups]} {_words(groups)}: no whole number shares one"
             yield Finding(heads, held[heads], words, error=True)
-        if not context.workload.train:
-            held.pop("state_groups", None)  # engines copy Mamba's groups where they are fewer; in training they are cut
+        if not context.workload.train and held.get("state_groups") == 1:
+            del held["state_groups"]  # engines copy a single group; in training it is cut
         common = gcd(*held.values())
         if t > 1 and common % t:
             names = " and ".join(f"{size} {_words(name)}" for name, size in held.items())
