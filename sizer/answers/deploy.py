@@ -206,15 +206,14 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: tuple[int, int], device: Dev
 def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
     """What is asked of a whole dimension over ``ranks``."""
     step = {"whole": fact.multiple, "shards": fact.multiple * ranks}.get(fact.check, ranks)
+    whole, over = size % ranks == 0, f"does not divide over {ranks} ranks"
     holds, otherwise = {
         "absent": (False, "not taken"),
-        "shares": (size % ranks == 0 or ranks % size == 0, f"neither divides nor is divided by {ranks}"),
+        "divides": (whole, over),
+        "one": (whole or size == 1, over),
+        "shares": (whole or ranks % size == 0, f"neither divides nor is divided by {ranks}"),
         "enough": (size >= ranks, f"each on {-(-ranks // size)} of {ranks} ranks"),
     }.get(fact.check, (size % step == 0, f"not a multiple of {step}"))
-    if fact.check == "one":
-        holds |= size == 1
-    if fact.check in ("divides", "one"):
-        otherwise = f"does not divide over {ranks} ranks"
     return _said(fact, holds, f"{name} {size}", otherwise, size, next_multiple(size, step))
 
 

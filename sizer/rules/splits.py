@@ -161,7 +161,7 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
             f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: in the best layout the slowest stage takes "
             f"{best:.1f} layers' time, {over:.0%} over the mean"
         )
-        lost_s = max(wait * (layers + head), best - (layers + head) / p) * layer_s * accumulation
+        lost_s = (best - (layers + head) / p) * layer_s * accumulation
         deeper = f"{even} layers, or " * (wait > 0)
         yield Finding(
             "p",

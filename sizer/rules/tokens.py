@@ -9,8 +9,7 @@ from typing import Any
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError
-from shapes.frozen import replace
-from shapes.memory import divisors, memory_of_parameters, smallest_tp
+from shapes.memory import divisors, memory_of_parameters
 from shapes.model import ModelShape, default_precision
 from shapes.operators.parallel import largest_divisor
 from shapes.operators.types import Product
@@ -214,34 +213,22 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     Bad: `sizer check config.json --tp 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
     """
-    model, workload = context.whole, context.workload
+    workload, device = context.workload, context.device
     if workload.serving:
         return NotApplicable("in serving a larger t buys latency for throughput, which is a choice")
-    t, device = workload.t, context.device
-    whole = replace(workload, sequence_parallel=False)
-    smallest = smallest_tp(model, whole, context.room_bytes, largest=t, **context.kept)
-    if smallest is None or smallest >= t:
-        change = next(_same_tokens(context, whole), None)
-    else:
-        change = within(whole, {"t": smallest})
-    if change is None:
-        return []
-    needed = context.memory(**change, sequence_parallel=False).total_bytes
-    note = f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
-    fewer = f" with {change['b']} sequences a microbatch" if "b" in change else ""
-    message = f"tensor parallelism of {t} where {change['t']} fits in memory{fewer}"
-    return [Finding("t", t, message, (Suggestion(change, note),))]
-
-
-def _same_tokens(context: Context, workload: Workload) -> Iterator[Change]:
-    """Smaller degrees that fit with as many sequences less a microbatch: devices hold what they held."""
     t, b = workload.t, workload.b
-    for degree in divisors(t, t - 1):
-        if b * degree % t == 0:
-            change = within(workload, {"t": degree, "b": b * degree // t})
-            total = _total(context, {**change, "sequence_parallel": False})
-            if total is not None and total <= context.room_bytes:
-                yield change
+    degrees = divisors(t, t - 1)
+    same_tokens = [{"t": one, "b": b * one // t} for one in degrees if b * one % t == 0]
+    for way in (*({"t": one} for one in degrees), *same_tokens):
+        change = within(workload, way)
+        needed = _total(context, {**change, "sequence_parallel": False})
+        if needed is not None and needed <= context.room_bytes:
+            note = (
+                f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
+            )
+            message = f"tensor parallelism of {t} where {way['t']} fits in memory"
+            return [Finding("t", t, message, (Suggestion(change, note),))]
+    return []
 
 
 @rule(

@@ -152,7 +152,8 @@ def _aligned(change: Sizes) -> int:
     widths = min(
         (change[name] & -change[name] for name in ("d_ff", "expert_d_ff", "hidden") if name in change), default=1
     )
-    return min(widths, PREFERRED) * min(change.get("heads", 1) & -change.get("heads", 1), MOST_SHARDS)
+    heads = change.get("heads", 1)
+    return min(widths, PREFERRED) * min(heads & -heads, MOST_SHARDS)
 
 
 def _warned(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -> frozenset[str]:
