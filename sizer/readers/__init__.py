@@ -45,9 +45,10 @@ from sizer.readers.reading import (
 
 #: Formats by name, each the module of that name, which has NAME and read(config, where) and is loaded when its claim
 #: (formats.json) holds: `check` answers in a blink.
-MODULES = ("huggingface", "nanogpt", "nemo", "gpt_neox", "megatron")
+MODULES = ("huggingface", "nanogpt", "gpt_neox", "megatron")
 #: Those that are a table of layouts.json come after.
 LAYOUTS = (
+    "nemo",
     "torchtitan",
     "litgpt_training",
     "gguf",

@@ -67,6 +67,8 @@ def flat(config: Config, prefix: str = "") -> Values:
 
 
 def check_allowed(limits: Config, row: Config, held: Config, fields: Fields) -> None:
+    """InputError for a value that has no formula; usual ones count as read."""
+    fields.ignore(*(key for key, usual in row.get("usual", {}).items() if at(fields.config, key) == usual))
     for key, allowed in limits.items():
         if held.get(key) not in (None, *allowed):
             said = row.get("refused", {}).get(key) or f"expected {' or '.join(map(str, allowed)) or 'none'}"

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from importlib import import_module
 from types import SimpleNamespace
 from typing import Any
 
@@ -28,7 +29,7 @@ def read_named(name: str, config: Config, where: str) -> Reading:
     given = row.get("given", "")
     sizes = fields.nested(given).config if config.get(given) else _named(row["model"], fields)
     more, used = expressed(row.get("names", {}), held, {}, ())
-    fields.ignore(given, *used, *(key for key, usual in row.get("usual", {}).items() if at(config, key) == usual))
+    fields.ignore(given, *used)
     reading = (partial(read, row["like"]) if "like" in row else huggingface.read)({**sizes, **more}, where)
     settled, notes = workload(row, {**held, "layers": reading.model.layers}, fields)
     return replace(
@@ -66,7 +67,10 @@ def read(name: str, config: Config, where: str) -> Reading:
     outer = fields = Fields(config, where)
     for key in filter(None, row.get("section", "").split(".")):
         fields = fields.nested(key)
-    held = opened(row, fields)
+    said = " ".join((outer.text("name"), outer.nested("run").text("name"), *fields.config)) if "others" in row else ""
+    other = next((what for one, what in row["others"].items() if one in said), None) if said else None
+    outer.refuse(other, f"has no formula here: {other}", "name")
+    held = {**row.get("defaults", {}), **flat(config), **opened(row, fields)}
     kind = dict(_kind(row, held, fields))
     limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
     built = {"family": kind.pop("family")} if "family" in kind else {}
@@ -75,17 +79,20 @@ def read(name: str, config: Config, where: str) -> Reading:
     found, used = expressed(names, held, dict(fields.config) if through else {}, row.get("words", ()))
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
     fields.ignore(*(one.replace("__", ".") for one in asked if one))
-    _add_vocabulary(found, row, config, fields)
+    builder = import_module(f"sizer.readers.{row['builder']}") if "builder" in row else huggingface
+    if builder is huggingface:
+        _add_vocabulary(found, row, config, fields)
     for key, said in row.get("needed", {}).items():
         fields.refuse(key not in found, said, key)
     plain = {**{key: key for key in found if through}, **_plain(names, held)}
     spelled = {ours: fields.prefix + key.replace("__", ".") for ours, key in plain.items()}
     try:
-        reading = huggingface.read(found, where, **built)
+        reading: Reading = builder.read(found, where, **built)
     except InputError as error:
         key = error.key and spelled.get(error.key, fields.prefix + error.key.replace("__", "."))
-        raise InputError(error.expected, where=where, key=key, value=error.value) from None
-    sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(huggingface.KEYS.get(one, ())))
+        expected = error.expected.replace("--set ", f"--set {fields.prefix}")
+        raise InputError(expected, where=where, key=key, value=error.value) from None
+    sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(builder.KEYS.get(one, ())))
     settled, notes = workload(row, flat({**row.get("defaults", {}), **config}), outer)
     further = {fields.prefix + key for key in reading.asked} if through else set()
     return replace(
@@ -107,7 +114,7 @@ def opened(row: Config, fields: Fields) -> Values:
     """
     for key, kind in row.get("checked", {}).items():
         getattr(fields, kind)(key)
-    held = {**row.get("defaults", {}), **{key: one for key, one in fields.config.items() if one is not None}}
+    held = {key: one for key, one in fields.config.items() if one is not None}
     for section in filter(held.get, row.get("sections", ())):
         inner = fields.nested(section).config
         held |= {f"{section}__{key}": one for key, one in inner.items() if one is not None}
@@ -115,8 +122,11 @@ def opened(row: Config, fields: Fields) -> Values:
 
 
 def _plain(names: Mapping[str, str], held: Config) -> dict[str, str]:
-    """The file's key for each of the other reader's that one key alone gives: the first, or the one that it has."""
-    said = {ours: one.split(" | ") for ours, one in names.items()}
+    """The file's key for each of the other reader's that one key alone gives: the one that it has, of the same name, or
+
+    the first.
+    """
+    said = {ours: sorted(one.split(" | "), key=ours.__ne__) for ours, one in names.items()}
     first = {ours: one for ours, keys in said.items() for one in reversed(keys) if one.isidentifier()}
     return first | {ours: one for ours, keys in said.items() for one in reversed(keys) if one in held}
 

@@ -215,11 +215,6 @@ class Fields:
         """A count; None where it is absent, zero or "auto", which leaves it to another file."""
         return None if self.raw(*names, default=None) == "auto" else self.count(*names) or None
 
-    def devices(self) -> int | None:
-        """Devices that Lightning's ``devices`` and ``num_nodes`` say; None where they are no numbers."""
-        each, nodes = self.raw("devices", default=None), self.raw("num_nodes", default=None) or 1
-        return each * nodes if type(each) is type(nodes) is int and 0 < each * nodes < 2**20 else None
-
     def _checked(self, value: Any, kind: Any, expected: str, default: Any, *names: str) -> Any:
         if value is None:
             return default
