@@ -39,7 +39,9 @@ sys.path.insert(0, str(ROOT / "tests"))
 KINDS = {"access": 30, "killed": 20, "hang": 6, "memory": 25, "throttle": 14, "driver": 5}
 LOSING = ("access", "killed", "hang")
 SHAPES, SILENT_S = 9717, 2.0
-FAST = Settings(precision=0.5, time_s=1e-3, batch_s=1e-4, warm_up_s=1e-4, most_warm_up_s=2e-2, interleave=4)
+FAST = Settings(
+    precision=0.5, least_samples=8, time_s=1e-3, batch_s=1e-4, warm_up_s=1e-4, most_warm_up_s=2e-2, interleave=4
+)
 
 Shape = tuple[int, int, int]
 
