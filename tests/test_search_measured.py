@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure import InProcess, Settings
-from shapes.measure.backend import Backend
+from shapes.measure.backend import Backend, OneThread
 from shapes.measure.executor import NotMeasured, Prepared
 from shapes.measure.jobs import Job
 from shapes.measure.store import Store
@@ -29,7 +30,7 @@ from sizer.cli import main
 from sizer.searching import measuring
 from sizer.searching.measuring import _timing, weighted_jobs
 from sizer.searching.pricing import price
-from sizer.searching.space import Baseline, Limits
+from sizer.searching.space import Baseline, Limits, on_a_cpu
 from sizer.searching.spaces import make_space
 from sizer.searching.strategies import STRATEGIES, Outcome, Race
 
@@ -234,11 +235,32 @@ def test_a_processor_is_measured_for_a_time_that_the_answer_names(tmp_path: Path
     monkeypatch.setattr(measuring, "ON_A_CPU_S", 1e-9)
     on_a_cpu = FakeExecutor(time_of_a_width)
     on_a_cpu.environment = replace(on_a_cpu.environment, threads=2)
-    notes = sizer.search(**SMALL, measure=on_a_cpu, store=str(tmp_path / "cpu.db")).notes
-    assert any("; --time-limit 1e-09s was up first, the same command goes on" in note for note in notes), notes
+    found = sizer.search(**SMALL, measure=on_a_cpu, store=str(tmp_path / "cpu.db"))
+    said = "; --time-limit 1e-09s was up where one run differs from another by 0%. The same command goes on from there"
+    assert any(said in note for note in found.notes), found.notes
+    assert re.match(r"undecided \(\d+% sure, 95% asked\): keep 170", found.verdict)
     # An accelerator is measured until the answer is as sure as was asked.
-    notes = sizer.search(**SMALL, measure=FakeExecutor(time_of_a_width), store=str(tmp_path / "s.db")).notes
-    assert not any("--time-limit" in note for note in notes)
+    found = sizer.search(**SMALL, measure=FakeExecutor(time_of_a_width), store=str(tmp_path / "s.db"))
+    assert not any("--time-limit" in note for note in found.notes)
+    assert "undecided" not in found.verdict
+
+
+def test_a_processor_is_one_thread_by_its_own_clock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    before = torch.get_num_threads()
+    found = {InProcess(OneThread()).environment.threads, InProcess("cpu").environment.threads}
+    assert found == {1, before}
+    clock = iter(range(0, 100, 3))
+    monkeypatch.setattr(time, "thread_time", lambda: float(next(clock)))
+    threads: list[int] = []
+    taken = OneThread().time_batch([lambda: threads.append(torch.get_num_threads())] * 2)
+    assert (taken.tolist(), threads, torch.get_num_threads()) == ([3.0, 3.0], [1, 1], before)
+
+
+@pytest.mark.parametrize(("h", "tokens"), [(64, 1024), (256, 256), (512, 64), (768, 16), (8192, 16), (None, 64)])
+def test_wide_layers_are_measured_on_few_tokens_on_a_processor(h: int | None, tokens: int) -> None:
+    assert on_a_cpu(h)["s"] == tokens
 
 
 @pytest.mark.parametrize("kind", [FakeExecutor, RemoteExecutor])

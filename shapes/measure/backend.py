@@ -69,7 +69,7 @@ def open_backend(device: str | None = None) -> Backend:
 class Backend:
     """What timing needs of a device: the processor this runs on, timed by ``time.perf_counter``, or an accelerator.
 
-    ``device``: torch's name of it, "cuda:0", "cpu". Times are seconds, one a call.
+    ``device``: torch's name of it, "cuda:0", "cpu"; ``threads``: of the processor. Times are seconds, one a call.
     """
 
     device = "cpu"
@@ -77,6 +77,12 @@ class Backend:
 
     def __init__(self) -> None:
         self.cache_bytes = cpu_cache_bytes()
+
+    @property
+    def threads(self) -> int:
+        import torch
+
+        return torch.get_num_threads()
 
     @property
     def free_bytes(self) -> int:
@@ -93,9 +99,9 @@ class Backend:
         for index, call in enumerate(calls):
             if flush is not None:
                 flush()
-            start = time.perf_counter()
+            start = self.now()
             call()
-            seconds[index] = time.perf_counter() - start
+            seconds[index] = self.now() - start
         return seconds
 
     def flusher(self) -> Call:
@@ -117,6 +123,25 @@ class Backend:
 
     def release(self) -> None:
         pass
+
+
+class OneThread(Backend):
+    """One thread of the processor by its own clock, which stands still while others have the processor."""
+
+    timed_by, threads = "one thread's clock", 1
+
+    def now(self) -> float:
+        return time.thread_time()
+
+    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> Array:
+        import torch
+
+        usual = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            return super().time_batch(calls, flush)
+        finally:
+            torch.set_num_threads(usual)
 
 
 class AcceleratorBackend(Backend):

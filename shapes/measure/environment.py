@@ -110,8 +110,7 @@ def read_environment(backend: Backend) -> Environment:
         "system": platform.platform(),
     }
     if backend.device == "cpu":
-        threads = torch.get_num_threads()
-        return Environment(f"CPU {cpu_name()}", None, None, threads, tuple(sorted(versions.items())), host=host)
+        return Environment(f"CPU {cpu_name()}", None, None, backend.threads, tuple(sorted(versions.items())), host=host)
     module: Any = torch.get_device_module(backend.device)
     properties = module.get_device_properties(backend.device)
     cuda = torch.version.cuda

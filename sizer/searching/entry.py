@@ -17,12 +17,12 @@ from sizer.searching.space import (
     DEFAULT_B,
     DEFAULT_OBJECTIVE,
     DIMENSIONS,
-    ON_A_CPU,
     OPTIONS,
     Baseline,
     Limits,
     Scope,
     find_objective,
+    on_a_cpu,
     sequences,
 )
 
@@ -111,7 +111,7 @@ def search(
     workload = _asked_workload(rest, tokens)
     target, measured = _source(measure, device, measuring)
     if config is None and measured is not None and measured.executor.environment.cpu:
-        workload = {**ON_A_CPU, **workload}
+        workload = {**on_a_cpu(h), **workload}
     asked = {"dimensions": dimensions, "scope": scope, **workload}
     limits = limits or Limits()
     shards = limits.shards(workload.get("t", 1))
@@ -214,9 +214,13 @@ def _source(
     from sizer.searching.measuring import Measured
 
     if measure is True:
+        from shapes.measure.backend import OneThread
+        from shapes.measure.in_process import InProcess
         from shapes.measure.workers import here
 
         measure = here()
+        if measure.environment.cpu:  # others share it, and two threads that wait for each other measure those
+            measure = InProcess(OneThread())
     refuse(isinstance(measure, (list, tuple)), "expected one device with it", "--measure")
     return device_to_measure(measure, device), Measured(measure, **measuring)
 

@@ -182,14 +182,21 @@ class Measured:
         )
         failures = (f"{_words(row[index])} was not measured ({why})" for index, why in outcome.failed.items())
         notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *failures)
-        return Times(seen, outcome.samples, notes)
+        sure = f"({outcome.sure:.0%} sure, {self.confidence:.0%} asked)"
+        return Times(seen, outcome.samples, notes, f"undecided {sure}: " if outcome.sure < self.confidence else "")
 
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
-        end = "an end was asked for" if REQUESTS else f"--time-limit {self._limit_s:g}s was up"
-        ended = "" if outcome.finished else f"; {end} first, the same command goes on"
-        if outcome.finished and outcome.sure < self.confidence:
-            most = f"{MOST_SAMPLES} runs of each, or {MOST_PREPARED} preparations"
-            ended = f", less than the {self.confidence:.0%} asked for: {most}, which are the most, did not tell"
+        ended = ""
+        if not outcome.finished:
+            ended = "; an end was asked for" if REQUESTS else f"; --time-limit {self._limit_s:g}s was up"
+        elif outcome.sure < self.confidence:
+            ended = f"; {MOST_SAMPLES} runs of each, or {MOST_PREPARED} preparations, which are the most, did not tell"
+        if ended:
+            low, middle, high = np.quantile(outcome.baseline_s, (0.25, 0.5, 0.75))
+            ended += (
+                f" where one run differs from another by {(high - low) / 1.349 / middle:.0%}. The same command goes on "
+                "from there; a larger --limit regret is decided sooner"
+            )
         kept = f" ({reused} kernels timed before)" if reused else ""
         return (
             f"{len(outcome.ratios) - 1} of {len(row) - 1} candidates looked at{kept}, {outcome.sure:.0%} sure that "

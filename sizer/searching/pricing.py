@@ -321,8 +321,12 @@ def _work(listed: Sequence[Operator], seconds: Sequence[Any]) -> Work:
 
 @frozen
 class Times:
-    """Candidates with their times, the baseline first; ``samples`` were taken for them."""
+    """Candidates with their times, the baseline first; ``samples`` were taken for them.
+
+    ``undecided``: how sure their best is, where that is less than was asked.
+    """
 
     row: Sequence[TimedCandidate]
     samples: int = 0
     notes: Names = ()
+    undecided: str = ""

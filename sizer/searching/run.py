@@ -246,7 +246,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         notes=(*space.notes, *times.notes),
         ranked=tuple(ranked),
         serving=query.serving,
-        **_words(query.what, own, best, listed.fixes, nearest, launched),
+        **_words(query.what, own, best, listed.fixes, nearest, launched, times.undecided),
         **_fronts(query, space, ranked),
     )
 
@@ -288,13 +288,19 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
 
 
 def _words(
-    what: str, own: Ranked, best: Sequence[Ranked], fixes: tuple[str, ...], nearest: Ranked | None, launched: bool
+    what: str,
+    own: Ranked,
+    best: Sequence[Ranked],
+    fixes: tuple[str, ...],
+    nearest: Ranked | None,
+    launched: bool,
+    undecided: str,
 ) -> dict[str, Any]:
     """The verdict, and whether it is to keep the baseline; ``launched``: launches bound every candidate."""
     if launched:
         return {"verdict": launched_verdict(own), "keep": True}
     fixes = fixes or (("the device's alignment",) if nearest else ())
-    return {"verdict": verdict(what, own, best, fixes, nearest), "keep": keeps(best, fixes)}
+    return {"verdict": undecided + verdict(what, own, best, fixes, nearest), "keep": keeps(best, fixes)}
 
 
 def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> dict[str, Any]:

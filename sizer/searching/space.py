@@ -36,9 +36,6 @@ if TYPE_CHECKING:
 
 #: Tokens of a search that names no batch: 4 sequences of 4096.
 DEFAULT_B, DEFAULT_S = 4, 4096
-#: What is measured on a processor where nothing is said: a race needs hundreds of runs, of tens of milliseconds each.
-ON_A_CPU = {"b": 1, "s": 1024, "dtype": "fp32"}
-
 #: What a search of the MLP's width times: the MLPs of a whole model, one MLP, or the ML Engineering book's one product.
 Scope = Literal["model", "mlp", "product"]
 
@@ -127,6 +124,15 @@ class Baseline:
             "llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or next_multiple(VOCAB, step)
         )
         return cls(model, run, parameters, scope)
+
+
+def on_a_cpu(h: int | None) -> dict[str, Any]:
+    """What is measured on a processor where nothing is said: a race needs thousands of runs, of ten milliseconds each.
+
+    >>> on_a_cpu(512)
+    {'b': 1, 's': 64, 'dtype': 'fp32'}
+    """
+    return {"b": 1, "s": 2 ** min(max(24 - 2 * ((h or 512) - 1).bit_length(), 4), 10), "dtype": "fp32"}
 
 
 def sequences(tokens: int, workload: Named) -> dict[str, int]:

@@ -421,6 +421,7 @@ def racing(race: Race) -> Outcome:
     BaselineError: the baseline cannot run.
     """
     paired = PairedSamples(race)
+    paired.tell(paired.unseen)
     risk = 1 - race.confidence
     finished = paired.take(paired.scouts())
     while finished:
