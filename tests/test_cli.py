@@ -84,6 +84,10 @@ def test_several_devices_are_columns_of_one_configuration_and_reports_of_the_doc
     assert head.split() == ["h100-sxm", "b200"]
     row = next(line for line in text.splitlines() if line.startswith("SZ101"))
     assert row.count("%") == 2
+    hours = next(line for line in text.splitlines() if line.startswith("device hours of 1e9 tokens"))
+    tokens = 4 * 1024  # gpt2 has so many positions
+    expected = [f"{one['step']['seconds'] / tokens * 1e9 / 3600:,.1f}" for one in reports]
+    assert hours.split()[-2:] == expected
     assert text.count("-> vocab_size 50304") == 1  # said once, not a device
     refused = run("check", config, *devices, "--fix")
     assert (refused.exit_code, "expected one" in refused.stderr) == (2, True)

@@ -70,6 +70,7 @@ def _beside(path: str, reports: Sequence[Report]) -> Section:
         ("findings", *(_tally_of(one) for one in reports)),
         ("step", *(within_text(one.step) for one in reports)),
         ("MFU", *(mfu_text(one.step) for one in reports)),
+        ("device hours of 1e9 tokens", *map(_hours, reports)),
         *((said, *(_price(one, *key) for one in reports)) for key, said in found.items()),
     ]
     columns = [Column("", 0), *(Column(one.device, at) for at, one in enumerate(reports, 1))]
@@ -80,6 +81,15 @@ def _beside(path: str, reports: Sequence[Report]) -> Section:
         new = [one for one in report.findings if found.pop((one.code, one.field), None)]
         parts += [Text(f"on {report.device}:"), Findings("", new, report.step_s, path), Text("")] if new else []
     return Section("", parts, only=("text",))
+
+
+def _hours(report: Report) -> str:
+    """Device hours of a billion tokens: times the price of an hour they are what those cost."""
+    own, step = report.workload, report.step
+    if step is None:
+        return ""
+    seconds = step.seconds * own.t * own.p * own.cp / own.tokens / step.accumulation
+    return f"{seconds * 1e9 / 3600:,.1f}"
 
 
 def _tally_of(report: Report) -> str:

@@ -406,18 +406,10 @@ def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggesti
     workload, b = context.workload, context.workload.b
     if not workload.train:
         return ()
-    most = _most_sequences(context)
+    fits = context.largest_microbatch() if context.model is not None and context.divides else math.inf
+    most = fits if fits >= b or context.sets_any("gpus", "d") else math.inf
     if workload.global_batch is None:
         return suggest("b", [int(min(wanted, most))] if min(wanted, most) > b else [], note)
     rank = workload.global_batch // workload.d
     whole = [other for other in range(b + 1, int(min(most, rank)) + 1) if rank % other == 0]
     return suggest("b", [other for other in whole if other >= wanted][:1] or whole[-1:], note)
-
-
-def _most_sequences(context: Context) -> float:
-    """The largest microbatch that memory holds; infinite where it is not asked."""
-    workload = context.workload
-    if context.model is None or not context.divides:
-        return math.inf
-    fits = context.largest_microbatch()
-    return fits if fits >= workload.b or context.sets_any("gpus", "d") else math.inf
