@@ -39,6 +39,7 @@ from sizer.readers.reading import (
     named_plainly,
     names_of,
     recipe_of,
+    table,
     unread,
     with_settings,
 )
@@ -186,12 +187,7 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
     reader = _reader(chosen)
     normalised = getattr(reader, "normalised", dict)
     keys = with_settings(normalised(config), settings, normalised)
-    try:
-        found: Reading = reader.read(keys, where)
-    except UnknownModelType:  # a server's word for what it loads, perhaps
-        if "hidden_size" in keys or named_plainly(keys) is None:
-            raise
-        return _read_mapping({key: keys[key] for key in keys if key != "model_type"}, where, config_format, {})
+    found: Reading = reader.read(keys, where)
     used = found.asked | keys.get("_variables", frozenset())
     if "_tensors" in keys:
         from sizer.readers.tensors import proven
@@ -212,7 +208,9 @@ def _format_of(config: Config, where: str) -> str | Config:
         return "megatron"
     claims, names = _claims(), names_of(config)
     lacks = {name: lacking(claim, names) for name, claim in claims.items()}
-    claimed = [name for name in claims if not lacks[name]]
+    claimed, row = [name for name in claims if not lacks[name]], named_plainly(config)
+    if row and claimed == ["huggingface"] and config.get("model_type") not in table("hf_defaults"):
+        return row  # the type is a server's word for what it loads
     if claimed and claims[claimed[0]].get("deep") and not any(str(key).upper() == "MODEL_ARGS" for key in config):
         sizes = {str(value): None for key, value in leaves(config) if key == "hidden_size" and "$" not in str(value)}
         if len(sizes) > 1:
@@ -225,7 +223,7 @@ def _format_of(config: Config, where: str) -> str | Config:
     for keys, other in FORMATS["elsewhere"]:
         if config.keys() >= {*keys}:
             raise NoModel(other, where=where, key=keys[-1], value=config[keys[-1]])
-    if row := named_plainly(config):
+    if row:
         return row
     near = sorted(claims, key=lambda name: len(lacks[name]) / len(claims[name]["all"]))
     said = "; ".join(

@@ -4,7 +4,7 @@ Trainers' settings (``--training FILE``) are read so too: they give the workload
 """
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,12 @@ def _value(said: str, held: Config, used: set[str], words: Collection[str]) -> A
         except (NameError, ArithmeticError, TypeError):
             continue
     return _ABSENT
+
+
+def sized(said: str, size: Callable[[str], int]) -> int:
+    """The integer that a table's expression of names comes to (``3 * patch ** 2``), ``size`` giving theirs."""
+    code = compile(said, "table", "eval")
+    return int(eval(code, {"__builtins__": {}}, {name: size(name) for name in code.co_names}))  # the table's own
 
 
 def notes_of(row: Config, found: Config) -> list[str]:

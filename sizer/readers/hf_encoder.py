@@ -5,6 +5,7 @@ from typing import Any
 
 from shapes.frozen import replace
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack, Tower, run_lengths
+from sizer.readers.expressions import sized
 from sizer.readers.hf_blocks import (
     HEADS,
     HIDDEN,
@@ -264,22 +265,16 @@ def _reader(outer: Fields, spec: Config, around: Config, text: int) -> Callable[
     vision = outer.nested("vision_config")
     names = {**table("towers")["names"], **spec["names"], **around.get("names", {})}
 
-    class Sizes(dict[str, int]):
-        """What is known, and what else an expression names."""
+    def size(one: str) -> int:
+        if one == "text":
+            return text
+        if one in names:
+            return sized(names[one], size)
+        fields, key = (outer, one.removeprefix("outer__")) if one.startswith("outer__") else (vision, one)
+        defaults = (around if fields is outer else spec).get("defaults", {})
+        spelled = [key, *table("towers")["also"].get(key, ())]
+        given = fields.raw(*spelled, default=defaults.get(key))
+        # Some say height and width, or a flag.
+        return int(given) if isinstance(given, bool) else fields.integer(*spelled, default=defaults.get(key))
 
-        def __missing__(self, one: str) -> int:
-            if one in names:
-                return value(names[one])
-            fields, key = (outer, one.removeprefix("outer__")) if one.startswith("outer__") else (vision, one)
-            defaults = (around if fields is outer else spec).get("defaults", {})
-            spelled = [key, *table("towers")["also"].get(key, ())]
-            given = fields.raw(*spelled, default=defaults.get(key))
-            # Some say height and width, or a flag.
-            return int(given) if isinstance(given, bool) else fields.integer(*spelled, default=defaults.get(key))
-
-    sizes = Sizes(text=text)
-
-    def value(said: str) -> int:
-        return int(eval(said, {"__builtins__": {}}, sizes))  # the table's own expression
-
-    return value
+    return lambda said: sized(said, size)

@@ -7,13 +7,13 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
-from math import prod
 from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import replace
 from shapes.model import ModelShape
+from sizer.readers.expressions import sized
 from sizer.readers.hf_blocks import (
     NAMES,
     POSITIONS,
@@ -62,20 +62,11 @@ def _among(key: str, among: list[Any], then: Any = True, otherwise: Any = False)
     return lambda fields: then if fields.raw(key, default=None) in among else otherwise
 
 
-def _total(total: list[list[str | int]]) -> Callable[[Fields], int]:
-    """Each term's factors are numbers, dimensions or keys."""
-
-    def size(fields: Fields, factor: str | int) -> int:
-        return factor if isinstance(factor, int) else fields.integer(*NAMES.get(factor, [factor]))
-
-    return lambda fields: sum(prod(size(fields, factor) for factor in term) for term in total)
-
-
 #: How a trait is read -> the function of a file's fields that its table's entries make.
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "flag": _either,
     "key": _among,
-    "total": _total,
+    "total": lambda total: lambda fields: sized(total, lambda one: fields.integer(*NAMES.get(one, [one]))),
     "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
     "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
     "call": _call,

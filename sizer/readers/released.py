@@ -6,7 +6,7 @@ A name is ``organisation/name`` or the name alone, in any case. Nothing is downl
 import json
 import os
 import re
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import cache
 from pathlib import Path
 
@@ -142,7 +142,7 @@ def read_recipe(
         shown = shorten(name.replace("\0", ""))
         said = f"names a model ({key} = {shown}): {error.expected}; give that model's config.json"
         raise NoModel(said, where=where) from None
-    _check_sizes(reading, called, config, key, where)
+    further = _check_sizes(reading, called, config, key, where)
     given = ((theirs, at(config, ours)) for ours, theirs in row["names"].items())
     settings = {one: value for one, value in given if value not in (None, "auto") and unknown_in(str(value)) is None}
     degrees = {ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := at(config, theirs)) is int}
@@ -151,12 +151,11 @@ def read_recipe(
     notes = (
         f"of the recipe's keys {', '.join((key, *taken))} are read, and no others",
         *notes,
+        *further,
         *config.get("_notes", ()),
         *reading.notes,
     )
     notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
-    if sizes := _beside(config, key):
-        notes += (f"beside its name, and not read: {sizes}",)
     rounds = {key: _sizes(said, config) for key, said in row.get("rounds", {}).items()}
     workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
     held = ((one, unknown_in(str(at(config, one)))) for one in taken)
@@ -168,28 +167,19 @@ def read_recipe(
 
 
 #: Keys by which programs say that LoRA trains, or its rank; keys that may give the model other parts.
-_SAYS_LORA = re.compile(r"(?:.*__)?(?:use_|enable_)?q?lora(?:(?:_?\w*__)?enabled?|(?:_?\w*__|_)(?P<rank>r|rank|dim))?")
-_SIZE = re.compile(r"(?!.*lora)(?:.*_)?(?:layers|heads|experts|dim|width|hidden_size)(?:_.*)?")
+_SAYS_LORA = re.compile(r"(?:.*__)?(?:use_|enable_)?q?lora(?:(?:_?\w*__)?enabled?|(?:_?\w*__|_)(?:r|rank|dim))?")
+_SIZE = re.compile(r"(?!lora)(?:.*_)?(?:layers|heads|experts|dim|width|hidden_size)(?:_.*)?")
 
 
 def _lora(config: Config, taken: Collection[str]) -> Values:
     """LoRA that none of the keys ``taken`` says: by a key of that name, or one whose value it is."""
     held = flat(config)
-    said = {place: found for place in held if (found := _SAYS_LORA.fullmatch(place.lower()))}
-    off = any(held[one] in (False, 0, "", "null", "None") for one in said)
-    named = any(str(value).lower() in ("lora", "qlora") for value in held.values())
+    said = [one for place, one in held.items() if _SAYS_LORA.fullmatch(place.lower())]
+    named = any(str(one).lower() in ("lora", "qlora") for one in held.values())
+    off = any(one in (False, 0, "", "null", "None") for one in said)
     if off or not (said or named) or any("lora" in one and one.replace(".", "__") in held for one in taken):
         return {}
-    ranks = (held[one] for one, found in said.items() if found["rank"] and type(held[one]) is int)
-    return {"use_lora": True, **stated(lora_rank=next(ranks, 0))}
-
-
-def _beside(config: Config, key: str) -> str:
-    """The sizes in the section where a recipe names its model, which may change the model."""
-    section = key.rpartition(".")[0]
-    inner = at(config, section) if section else {}
-    held = inner.items() if isinstance(inner, Mapping) else ()
-    return ", ".join(f"{one} = {value}" for one, value in held if type(value) is int and _SIZE.fullmatch(one))
+    return {"use_lora": True, "lora_rank": next((one for one in said if type(one) is int), 0)}
 
 
 def _sizes(said: Config, config: Config) -> Config:
@@ -198,19 +188,25 @@ def _sizes(said: Config, config: Config) -> Config:
     return {key: int(value) for key, value in found.items() if type(value) in (int, float) and 1 <= value < 2**40}
 
 
-def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: str) -> None:
-    """InputError for a recipe that states a size of its own where it names the model: an override, or another model."""
-    held, own = dimensions(reading.model), FORMATS["names"]["sizes"]
+def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: str) -> Names:
+    """A note on further sizes where a recipe names its model. InputError for one that is not the model's own: an
+
+    override, or another model.
+    """
+    held, own, left = dimensions(reading.model), FORMATS["names"]["sizes"], list[str]()
     section = key.rpartition(".")[0].replace(".", "__")
     for place, value in flat(config).items():
-        size = held.get(own.get(place.rpartition("__")[2])) if place.startswith(section) else None
+        word = place.rpartition("__")[2]
+        size = held.get(own.get(word)) if place.startswith(section) and type(value) is int else value
         refuse(
-            size is not None and type(value) is int and value != size,
+            size not in (None, value),
             f"expected the {size} of {name}, which it names ({key}): give a config.json with these sizes",
             place.replace("__", "."),
             value,
             where=where,
         )
+        left += [f"{word} = {value}"] * (size is None and place == f"{section}__{word}" and bool(_SIZE.fullmatch(word)))
+    return (f"beside its name, and not read: {', '.join(left)}",) if left else ()
 
 
 def _folder(path: str) -> tuple[str, Names]:
