@@ -325,7 +325,7 @@ def fits_in_memory(context: Context) -> Answer:
         total = _total(context, change)
         if total is not None and total <= context.room_bytes:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
-    helps = ", a fused cross-entropy (SZ133)" if largest.name == "logits_and_loss" else ""
+    helps = ["a fused cross-entropy (SZ133)"] * (largest.name == "logits_and_loss")
     message = f"needs {has}; {most}{_more_ways(workload, device, helps)}"
     return [Finding("memory", gib, message, tuple(ways.values()), error=not needed.may_fit)]
 
@@ -448,15 +448,13 @@ def _unsaid(context: Context) -> str:
     return f"{', '.join(degrees)} is a part of a layout, its devices or data-parallel ranks were not said"
 
 
-def _more_ways(workload: Workload, device: Device, fused: str) -> str:
+def _more_ways(workload: Workload, device: Device, fused: list[str]) -> str:
     """What else saves memory and is no field of a workload, by kind of hardware."""
     if not workload.train:
         return "; narrower weights (`sizer memory --weights`) help too"
-    few = workload.gpus == 1 or CARD_LINK in device.link.intra_node
-    first, last = (
-        ("LoRA or QLoRA for fine-tuning", "an 8-bit optimizer") if few else ("an 8-bit optimizer", "more devices")
-    )
-    return f"; {first}{fused} and {last} help too (`sizer memory`)"
+    adapted = (workload.gpus == 1 or CARD_LINK in device.link.intra_node) and not workload.finetune
+    ways = ["LoRA or QLoRA for fine-tuning" if adapted else "more devices", *fused, "an 8-bit optimizer"]
+    return f"; {', '.join(ways)} help too (`sizer memory`)"
 
 
 Change = dict[str, int | str]
