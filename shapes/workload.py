@@ -469,7 +469,7 @@ def _options() -> Mapping[str, Option]:
     """Field -> its option of shapes/data/options.toml, with the kind and the choices that its annotation has."""
     found, hints = {}, get_type_hints(Workload)
     defaults = {one.name: one.default for one in fields(Workload)}
-    named = {"METHODS": METHODS, "BASES": BASES, "NOT_OVERLAPPED": NOT_OVERLAPPED}
+    named = {"RECIPES": RECIPES, "METHODS": METHODS, "BASES": BASES, "NOT_OVERLAPPED": NOT_OVERLAPPED}
     listed = {name: ", ".join(known) for name, known in named.items()}
     choices: dict[str, tuple[Any, ...]] = {"dtype": DTYPES, "recipe": RECIPES}
     for name, row in content(DATA / "options.toml").items():

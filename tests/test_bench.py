@@ -233,7 +233,7 @@ def test_what_was_not_measured_is_counted_and_the_exit_code_is_1(bench) -> None:
     ("arguments", "says"),
     [
         (("-m", "0", "-n", "1", "-k", "1"), "-m = '0': expected sizes"),
-        (("-m", "8"), "-n: expected a size"),
+        (("-m", "8"), "-n, -k: expected a size"),
         (("-m", "x", "-n", "1", "-k", "1"), "expected integers"),
         (("--op", "dance"), "expected one of gemm"),
         (("--suite", "none.toml"), "none.toml: cannot be read"),

@@ -63,6 +63,18 @@ def test_deepseek_v3_loads_at_tp_16_in_blocks_of_128() -> None:
     ]
 
 
+def test_an_engine_that_refuses_says_at_which_degrees_it_does_not() -> None:
+    # Llama 3.1 8B has 32 heads and 8 key/value heads: vLLM takes what divides the heads, copying keys over 16 and 32.
+    found = deploy(str(CONFIGS / "llama-3.1-8b.json"), tp=3)
+    taken = {one.engine: one.taken_at for one in found.engines if one.verdict == "refused"}
+    assert taken["vllm"] == (1, 2, 4, 8, 16, 32)
+    assert taken["torchtitan"] == (1, 2, 4, 8)
+    assert all(deploy(str(CONFIGS / "llama-3.1-8b.json"), tp=tp, engines=["vllm"]).ok for tp in taken["vllm"])
+    assert "taken at tp 1, 2, 4, 8, 16, 32: vLLM" in run("llama-3.1-8b", "--tp", "3").output
+    assert all(one.taken_at == () for one in found.engines if one.verdict != "refused")
+    assert "taken at" not in run("llama-3.1-8b", "--tp", "8").output
+
+
 def test_deepseek_v3_is_refused_at_tp_32_as_users_met_it() -> None:
     # vLLM issue 12256, SGLang issues 3345 and 4791: "output_partition_size = 576 is not divisible by ... block_n = 128"
     found = deploy(str(CONFIGS / "deepseek-v3.json"), tp=32, recipe="fp8-block")

@@ -165,7 +165,9 @@ SAID: list[tuple[str, str]] = [
     (f"deploy {L} --dtype fp8", "--dtype is --recipe here"),
     (f"deploy {L} --pp 2", "`sizer memory --pp N`"),
     (f"deploy {L} --recipe awq", "did you mean int4?"),
-    (f"deploy {L} --recipe FP8", "did you mean fp8?"),
+    (f"check {L} --recipe bf16", "did you mean --dtype bf16?"),
+    (f"check {L} --recipe awq", "did you mean --phase decode --weights int4?"),
+    (f"plan {L} --gpus 8 --global-batch 64 --recipe fp8", "--recipe is --dtype here"),
     (f"deploy {L} --engine vLLM", "did you mean vllm?"),
     (f"deploy {L} --engine llama.cpp", "engines of GGUF files are not known here"),
     ("search 7B", "`sizer search --params 7B`"),
@@ -185,9 +187,9 @@ SAID: list[tuple[str, str]] = [
     (f"check {G} --optimizer adamw_bnb_8bit", "did you mean adamw-8bit?"),
     (f"check {G} --workload foo=1", "expected one of attention, attention_dtype, b (microbatch)"),
     ("store ls", "Did you mean 'list'?"),
-    ("bench -m 1024", "-n: expected a size"),
+    ("bench -m 1024", "-n, -k: expected a size"),
     (f"check {G} --fix --unsafe", "did you mean --unsafe-fixes?"),
-    (f"memory {L} --quantization awq", "mxfp4, nvfp4, int8\n"),
+    (f"memory {L} --quantization awq", "did you mean --phase decode --weights int4?"),
     (f"deploy {L} --recipe awq", "did you mean int4?"),
     # A command that answers for one device, units that have two meanings, options of another command.
     *((f"{one} --device h100 --device b200", "expected one device's name") for one in (f"memory {L}", f"ops {L}")),
@@ -218,6 +220,9 @@ UNDERSTOOD = [
     (f"check {L} --dtype bfloat16 --format json", f"check {L} --dtype bf16 --format json"),
     (f"check {L} --dtype fp8_e4m3 --format json", f"check {L} --dtype fp8 --format json"),
     (f"check {L} --recipe fp8-block --format json", f"check {L} --recipe blockwise --format json"),
+    (f"check {L} --recipe fp8 --format json", f"check {L} --recipe delayed --format json"),
+    (f"deploy {L} --recipe FP8", f"deploy {L} --recipe fp8"),
+    (f"deploy {L} --recipe fp8_block", f"deploy {L} --recipe fp8-block"),
     ("search --hidden-size 4k", "search --h 4096"),
     (
         f"mfu {L} --step-time 9800ms --world-size 8 --global-batch-size 64",
@@ -260,8 +265,6 @@ def test_a_global_batch_in_tokens_is_asked_about() -> None:
 def test_a_mistake_is_one_line_that_says_what_to_do(
     typed: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if typed == "bench -m 1024":
-        pytest.importorskip("torch")  # which is asked for first, and CI's Windows and macOS have not
     for name, text in FILES.items():
         (tmp_path / name).write_text(text)
     (tmp_path / G).parent.mkdir(parents=True)

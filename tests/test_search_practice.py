@@ -107,6 +107,13 @@ def test_the_vocabulary_is_that_of_a_named_tokenizer() -> None:
         search(params=8e9, vocab="nobodys")
 
 
+def test_a_verdict_names_no_seven_dimensions_where_the_table_does() -> None:
+    result = search(params=2e9)
+    assert result.keep
+    assert len(result.baseline.change) == 7
+    assert result.verdict.startswith("keep the baseline: of what was tried the best is 1.")
+
+
 def test_layers_are_whole_stages() -> None:
     result = search(params=7e9, p=6, top=3)
     assert {one.change["layers"] % 6 for one in (result.baseline, *result.candidates)} == {0}
@@ -117,6 +124,10 @@ def test_gains_are_over_the_nearest_aligned_width_and_over_what_was_typed() -> N
     assert result.aligned is not None
     assert result.aligned.change == {"d_ff": 10944}
     assert "as fast as the nearest aligned, 10944, and" in result.verdict
+    best_is_nearest = search(h=2560, d_ff=6900)
+    assert best_is_nearest.aligned is not None
+    assert best_is_nearest.aligned.change == best_is_nearest.best.change
+    assert "nearest aligned" not in best_is_nearest.verdict  # 1.00x as fast as itself
     assert search(h=4096).aligned is None
     assert search(h=4096).baseline.change == {"d_ff": 11008}  # LLaMA's
 

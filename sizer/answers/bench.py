@@ -69,19 +69,19 @@ def option_of(size: str) -> str:
     return f"-{size}" if len(size) == 1 else f"--{size.replace('_', '-')}"
 
 
-def jobs_of_op(op: str, sizes: Mapping[str, Sequence[int]], dtypes: Sequence[str], asked: Named) -> list[Job]:
-    """Jobs for every combination of ``sizes`` of ``op``; InputError names the size that is missing.
-
-    ``asked``: `bench`'s other options by name.
-    """
-    phase = asked["phase"]
+def demand_sizes(op: str, sizes: Mapping[str, Sequence[int]]) -> None:
+    """InputError names every size that ``op`` needs and ``sizes`` has not."""
     one_of(op, OPS, "--op")
-    needed = OPS[op]["sizes"]
-    for size in needed:
-        refuse(not sizes.get(size), f"expected a size, a list or first:last:step for --op {op}", option_of(size))
+    missing = [option_of(size) for size in OPS[op]["sizes"] if not sizes.get(size)]
+    refuse(missing, f"expected a size, a list or first:last:step for --op {op}", ", ".join(missing))
+
+
+def jobs_of_op(op: str, sizes: Mapping[str, Sequence[int]], dtypes: Sequence[str], asked: Named) -> list[Job]:
+    """Jobs for every combination of ``sizes`` of ``op``; ``asked``: `bench`'s other options by name."""
+    phase = asked["phase"]
     sweep: Values = {
         **OPS[op],
-        **{key: sizes[size] for size, key in needed.items()},
+        **{key: sizes[size] for size, key in OPS[op]["sizes"].items()},
         **{key: asked[key] for key in ("batch", "compiled", "kv_heads")},
         "label": "bench",
         "b": asked["batch"],

@@ -5,9 +5,9 @@ from typing import NamedTuple, get_args
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import next_multiple
-from shapes.engines import ALIASES, FORMATS, USES, Engine, Fact, Verdict, list_engines, load_engine
+from shapes.engines import ALIASES, FORMATS, NAMES, USES, Engine, Fact, Verdict, list_engines, load_engine
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import frozen, shown
+from shapes.frozen import frozen, replace, shown
 from shapes.memory import memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
@@ -49,7 +49,10 @@ class Served(NamedTuple):
 
 @frozen
 class Deployed:
-    """One engine's answer: the worst of its ``outcomes``, which hold those that pass as well."""
+    """One engine's answer: the worst of its ``outcomes``, which hold those that pass as well.
+
+    ``taken_at``: of one that refuses the model, the tensor-parallel degrees at which it does not.
+    """
 
     engine: str
     title: str
@@ -57,6 +60,7 @@ class Deployed:
     version: str
     read: str
     outcomes: tuple[FactOutcome, ...]
+    taken_at: tuple[int, ...] = ()
 
     JSON = shown("verdict", facts="outcomes")
 
@@ -112,17 +116,31 @@ def deploy(
     refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
     reading = read_model(config, config_format=config_format)
     form, unknown = _released_in(reading.model) if recipe is None else (ALIASES.get(recipe, recipe), ())
-    one_of(form, (*FORMATS, *ALIASES), "recipe")
+    one_of(form, NAMES, "recipe")
     target, known = load_device(device), [load_engine(name) for name in list_engines()]
     for name in engines:
         one_of(name, (*list_engines(), *USES), "engine")
-    served = _served(reading.model, tp, ep, target, None if recipe is None else form)
-    found = tuple(
-        _deployed(one, reading.model, (tp, ep), form, target, served, unknown)
-        for one in known
-        if one.name in engines or (form in one.formats and (not engines or one.use in engines))
-    )
-    return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, served, found)
+    among = [
+        one for one in known if one.name in engines or (form in one.formats and (not engines or one.use in engines))
+    ]
+
+    def over(ranks: int) -> tuple[Served | None, list[Deployed]]:
+        served = _served(reading.model, ranks, ep, target, None if recipe is None else form)
+        return served, [_deployed(one, reading.model, (ranks, ep), form, target, served, unknown) for one in among]
+
+    served, found = over(tp)
+    if any(one.verdict == "refused" for one in found):
+        others = {other: over(other)[1] for other in _degrees(reading.model) if not (other % ep and ep % other)}
+        for at, one in enumerate(found):
+            taken = (other for other, answers in others.items() if answers[at].verdict != "refused")
+            found[at] = replace(one, taken_at=tuple(taken) if one.verdict == "refused" else ())
+    return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, served, tuple(found))
+
+
+def _degrees(model: ModelShape) -> list[int]:
+    """Tensor-parallel degrees that people run: powers of two, and those that heads divide over."""
+    heads = dimensions(model).get("heads", 1)
+    return [ranks for ranks in range(1, 65) if 64 % ranks == 0 or heads % ranks == 0]
 
 
 #: Tokens of the request that has to fit.

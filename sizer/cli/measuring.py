@@ -35,6 +35,7 @@ from sizer.answers.bench import (
     Bencher,
     Planned,
     Stored,
+    demand_sizes,
     every_suite,
     jobs_of_op,
     option_of,
@@ -107,6 +108,10 @@ def _planned(asked: Asked, settings: Named) -> Planned:
 
 def _measure(asked: Asked, settings: Values, everything: bool) -> None:
     """Exit code 1 where not all could be measured."""
+    of_op = asked.config is None and not asked.suite and not asked.self_test
+    sizes = given({name: _sizes(asked, name) for name in OPS.get(asked.op, {"sizes": ()})["sizes"]}) if of_op else {}
+    if of_op:
+        demand_sizes(asked.op, sizes)
     with Store.open(asked.store_path, measuring=True) as store:  # what is wrong with it is said before torch loads
         executor = chosen_executor(asked.ray, asked.on, asked.device)
         if asked.self_test and not everything:
@@ -119,7 +124,7 @@ def _measure(asked: Asked, settings: Values, everything: bool) -> None:
             if everything:
                 tables, passed = bencher.everything(asked.suite, say_line, asked.shard)
             else:
-                tables, passed = _tables(bencher, asked), True
+                tables, passed = _tables(bencher, asked, sizes), True
     answer = Bench(tuple(tables))
     asked.answer(answer)
     if answer.failed:
@@ -132,7 +137,7 @@ def _tell(told: Callable[..., None], now: Progress) -> None:
     told(now.done, now.total, f"{rate:.4g} TFLOPS" if rate else "", now.left_s)
 
 
-def _tables(bencher: Bencher, asked: Asked) -> list[Measured]:
+def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, tuple[int, ...]]) -> list[Measured]:
     if asked.suite:
         return bencher.suites(_suites(asked))
     dtypes, said = bencher.dtypes(asked.dtypes), {**vars(asked), **asked.workload}
@@ -142,7 +147,6 @@ def _tables(bencher: Bencher, asked: Asked) -> list[Measured]:
         dtype, recipe = next(iter(asked.dtypes), None), said.get("recipe")
         subject = read_subject(asked.config, **given({"dtype": dtype, "s": s[0], "b": asked.batch, "recipe": recipe}))
         return [bencher.parts(subject, said) if asked.op in get_args(PartName) else bencher.configuration(subject)]
-    sizes = given({name: _sizes(asked, name) for name in OPS.get(asked.op, {"sizes": ()})["sizes"]})
     return [bencher.operators(jobs_of_op(asked.op, sizes, dtypes, said))]
 
 

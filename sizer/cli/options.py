@@ -468,8 +468,10 @@ def option_error(error: InputError) -> InputError:
 def _meant(expected: str, key: str | None, value: object) -> str:
     """What a value that is no choice may have meant: by its sense, else by its letters."""
     said, (start, _, listed) = str(value).lower(), expected.partition("one of ")
-    sense, choices = spellings()["means"].get((key or "").lstrip("-"), {}).get(said, ""), listed.split(", ")
-    sense *= not listed or sense.partition(" ")[0].rstrip(",") in choices
+    senses, choices = spellings()["means"].get((key or "").lstrip("-"), {}), listed.split(", ")
+    sense = senses.get(said, "")
+    if listed and sense.partition(" ")[0].rstrip(",") not in choices:  # another command's: what that is here
+        sense = next((one for one in (senses.get(sense, ""), sense) if one.startswith("--")), "")
     if key == "model_type":
         from sizer.readers.reading import table
 

@@ -25,7 +25,13 @@ def document(answer: Deployment) -> Document:
         one.verdict: [of.title for of in answer.engines if of.verdict == one.verdict] for one in answer.engines
     }
     verdict = "; ".join(f"{name}: {', '.join(titles)}" for name, titles in by_verdict.items())
-    parts: list[Part] = [Text(verdict, "head"), Text(head), *_memory(answer), Table("", ENGINES, answer.engines)]
+    parts: list[Part] = [
+        Text(verdict, "head"),
+        Text(head),
+        *_memory(answer),
+        *_elsewhere(answer),
+        Table("", ENGINES, answer.engines),
+    ]
     for one in answer.engines:
         parts += _engine(one, sources)
     parts += lines(f"[{number}] {source}" for number, source in enumerate(sources, 1))
@@ -46,6 +52,18 @@ def _memory(answer: Deployment) -> Iterator[Text]:
         f"{limit}, {UTILIZATION:.0%} of the device: {fits}",
         "" if one.fits else "error",
     )
+
+
+def _elsewhere(answer: Deployment) -> Iterator[Text]:
+    """What to ask for instead, of engines that refuse this."""
+    by_degrees: dict[str, list[str]] = {}
+    for one in answer.engines:
+        if one.verdict == "refused":
+            degrees = f"tp {', '.join(map(str, one.taken_at))}" if one.taken_at else "no tp up to 64"
+            by_degrees.setdefault(degrees, []).append(one.title)
+    said = [f"at {degrees}: {', '.join(titles)}" for degrees, titles in by_degrees.items()]
+    if said:
+        yield Text(f"taken {'; '.join(said)}")
 
 
 def _told(one: Deployed) -> list[FactOutcome]:

@@ -175,16 +175,16 @@ def read(config: Config, where: str, family: str = "") -> Reading:
             model, towers = with_towers(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
-    notes = _notes(config, model_type, None if model.towers else part)
+    notes, keys = _notes(config, model_type, None if model.towers else part), _keys(fields, model)
     return reading(
         top,
         NAME,
         model,
-        keys=_keys(fields, model),
+        keys=keys,
         # The learned positions, or those that it was trained for.
         longest=model.main.length or model.max_positions or fields.optional(*POSITIONS),
         workload=released,
-        notes=(*heads, *notes, *towers, *quantised),
+        notes=(*heads, *notes, *_left_to_the_class(keys, fields), *towers, *quantised),
     )
 
 
@@ -262,6 +262,13 @@ def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
     if keys.get("head_dim") and fields.raw("head_dim", "d_kv", default=None) is None:
         del keys["head_dim"]
     return keys
+
+
+def _left_to_the_class(keys: Mapping[str, str], fields: Fields) -> Names:
+    """A file without its sizes is some other file, or a part of one, as often as it is meant."""
+    names = [keys[one].removeprefix(fields.prefix) for one in ("hidden", "layers", "heads", "vocab") if one in keys]
+    absent = [f"{name} {fields.defaults[name]}" for name in names if name not in fields.config]
+    return (f"not in the file, the class's own: {', '.join(absent)}",) if absent else ()
 
 
 def _notes(config: Config, model_type: str, part: str | None) -> Names:

@@ -145,27 +145,29 @@ def verdict(
     ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright. ``aligned``: the
     candidate nearest to a misaligned baseline.
     """
+    of_many = len(baseline.change) > 1  # the table says which
+    kept = f"keep {'the baseline' if of_many else label(baseline)}"
     if not best:
-        return f"keep {label(baseline)}: no other {what} was found"
+        return f"{kept}: no other {what} was found"
     first = best[0]
     share = first.parameters_change / baseline.parameters if baseline.parameters else 0.0
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
     keep = keeps(best, fixes)
     than = "" if keep else f" as {label(baseline, first)}"
     over = ""
-    if aligned is not None:
+    if aligned is not None and aligned.change != first.change:
         times = aligned.timing.seconds / first.timing.seconds
         over = f"{times:.2f}x as fast as the nearest aligned, {label(aligned, first)}, and "
     if abs(first.gain - first.speedup) > 0.05 and first.decode is None:
         decoding = f" ({first.gain:.2f}x by the objective)"
-    said = label(first, baseline if keep else None)
-    gain = f"{said} is {over}{first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
+    gain = f"{over}{first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
-    gain += objected(first)
     if keep:
         if first.gain <= 1:
-            return f"keep {label(baseline)}: nothing that was tried is better"
-        return f"keep {label(baseline)}: of what was tried {gain}, {error}"
+            return f"{kept}: nothing that was tried is better"
+        best_said = "the best" if of_many else label(first)
+        return f"{kept}: of what was tried {best_said} is {gain}{objected(first)}, {error}"
+    gain = f"{label(first, baseline)} is {gain}{objected(first)}"
     if not first.different:
         return f"{gain}, {error}, but {label(baseline, first)} breaks {', '.join(fixes)}"
     alike = [label(one, first) for one in best[1:] if one.timing.seconds <= first.timing.high]
