@@ -70,8 +70,7 @@ def test_an_engine_that_refuses_says_at_which_degrees_it_does_not() -> None:
     assert taken["vllm"] == (1, 2, 4, 8, 16, 32)
     assert taken["torchtitan"] == (1, 2, 4, 8)
     assert all(deploy(str(CONFIGS / "llama-3.1-8b.json"), tp=tp, engines=["vllm"]).ok for tp in taken["vllm"])
-    assert "taken at tp 1, 2, 4, 8, 16, 32: vLLM" in run("llama-3.1-8b", "--tp", "3").output
-    assert all(one.taken_at == () for one in found.engines if one.verdict != "refused")
+    assert re.search(r"vLLM .* refused +1, 2, 4, 8, 16, 32 ", run("llama-3.1-8b", "--tp", "3").output)
     assert "taken at" not in run("llama-3.1-8b", "--tp", "8").output
 
 

@@ -62,18 +62,13 @@ def suites_of(paths: Iterable[Path], scale: float, shard: str | None) -> list[Su
     return [replace(one, name=one.name + behind, jobs=tuple(shard_of(one.jobs, shard))) for one in loaded]
 
 
-def option_of(size: str) -> str:
-    """The command-line option of a size: -m, --head-dim."""
-    if size in ("hidden", "width"):
-        return {"hidden": "--h", "width": "--d-ff"}[size]
-    return f"-{size}" if len(size) == 1 else f"--{size.replace('_', '-')}"
-
-
-def demand_sizes(op: str, sizes: Mapping[str, Sequence[int]]) -> None:
-    """InputError names every size that ``op`` needs and ``sizes`` has not."""
+def sizes_of_op(op: str, read: Callable[[str], Sequence[int] | None]) -> dict[str, Sequence[int]]:
+    """Each size that ``op`` needs as ``read``; InputError names all that are missing."""
     one_of(op, OPS, "--op")
-    missing = [option_of(size) for size in OPS[op]["sizes"] if not sizes.get(size)]
+    sizes = {size: read(size) or () for size in OPS[op]["sizes"]}
+    missing = [size for size, said in sizes.items() if not said]
     refuse(missing, f"expected a size, a list or first:last:step for --op {op}", ", ".join(missing))
+    return sizes
 
 
 def jobs_of_op(op: str, sizes: Mapping[str, Sequence[int]], dtypes: Sequence[str], asked: Named) -> list[Job]:

@@ -51,7 +51,7 @@ class Served(NamedTuple):
 class Deployed:
     """One engine's answer: the worst of its ``outcomes``, which hold those that pass as well.
 
-    ``taken_at``: of one that refuses the model, the tensor-parallel degrees at which it does not.
+    ``taken_at``: tensor-parallel degrees up to 64 at which it takes the model, looked for where an engine refuses.
     """
 
     engine: str
@@ -130,17 +130,19 @@ def deploy(
 
     served, found = over(tp)
     if any(one.verdict == "refused" for one in found):
-        others = {other: over(other)[1] for other in _degrees(reading.model) if not (other % ep and ep % other)}
-        for at, one in enumerate(found):
-            taken = (other for other, answers in others.items() if answers[at].verdict != "refused")
-            found[at] = replace(one, taken_at=tuple(taken) if one.verdict == "refused" else ())
+        # Powers of two, and what the heads divide over: degrees that people run.
+        heads = dimensions(reading.model).get("heads", 1)
+        others = [
+            other for other in range(1, 65) if not ((64 % other and heads % other) or (other % ep and ep % other))
+        ]
+        taken = {
+            (other, one.engine)
+            for other in others
+            for one in over(other)[1]
+            if one.verdict not in ("refused", "unknown")
+        }
+        found = [replace(one, taken_at=tuple(at for at in others if (at, one.engine) in taken)) for one in found]
     return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, served, tuple(found))
-
-
-def _degrees(model: ModelShape) -> list[int]:
-    """Tensor-parallel degrees that people run: powers of two, and those that heads divide over."""
-    heads = dimensions(model).get("heads", 1)
-    return [ranks for ranks in range(1, 65) if 64 % ranks == 0 or heads % ranks == 0]
 
 
 #: Tokens of the request that has to fit.

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any, Unpack
 
@@ -199,15 +200,12 @@ class Overview:
     report: Report
     table: OperatorTable
     memory: Memory | None
-    device: Device
 
 
 def overview(subject: Subject, device: Device, report: Report) -> Overview:
     """``report`` is what the check of ``subject`` on ``device`` found."""
     counted = None
     if subject.model is not None:
-        try:
+        with suppress(InputError):  # a split that it cannot be counted for: the check says which
             counted = memory(subject.model, subject.workload, device=device, **subject.kept)
-        except InputError:  # a split that it cannot be counted for: the check says which
-            counted = None
-    return Overview(report, ops_of_subject(subject, device), counted, device)
+    return Overview(report, ops_of_subject(subject, device), counted)

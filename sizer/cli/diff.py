@@ -48,18 +48,24 @@ def command(asked: Asked) -> None:
 
 def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     """(the comparison of every configuration named, whether one could not be read, which is said)."""
+    paths, revision, named = asked.paths, asked.revision, not asked.models_only
+    if revision is None:
+        refuse(len(paths) != 2, "expected OLD NEW (two files), or --git REV", "diff", " ".join(paths))
+        pairs: Iterable[Pair] = [Pair(paths[1], Source(paths[0]), Source(paths[1]), named)]
+    else:
+        pairs = of_git(revision, paths, models_only=not named)
     parts: list[Diff] = []
     notes: list[str] = []
     refused = False
-    for pair in _pairs(asked.paths, asked.revision, asked.models_only):
+    for pair in pairs:
         try:
             found = _compared(asked, pair, notes)
             parts += [found] if found is not None else []
         except InputError as error:
             say_line(str(option_error(error)))
             refused = True
-    if not parts and asked.revision is not None and not refused:
-        notes.append(f"no model configuration differs from {asked.revision}")
+    if not parts and revision is not None and not refused:
+        notes.append(f"no model configuration differs from {revision}")
     files, violations = (
         tuple(one for part in parts for one in getattr(part, name)) for name in ("files", "violations")
     )
@@ -79,13 +85,6 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]
     return diff_of([compare(old, new, targets, one.suppression)], budgets)
-
-
-def _pairs(paths: Names, revision: str | None, models_only: bool) -> Iterable[Pair]:
-    refuse(revision is None and len(paths) != 2, "expected OLD NEW (two files), or --git REV", "diff", " ".join(paths))
-    if revision is not None:
-        return of_git(revision, paths, models_only=models_only)
-    return (Pair(paths[1], Source(paths[0]), Source(paths[1]), named=not models_only),)
 
 
 def _read(

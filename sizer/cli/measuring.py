@@ -6,7 +6,7 @@ accelerators of a cluster.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.util import find_spec
@@ -29,17 +29,15 @@ from shapes.measure.suite import Suite, values_of
 from shapes.measure.workers import Session, Workers, here
 from shapes.program import install
 from sizer.answers.bench import (
-    OPS,
     SUSTAINED,
     Bench,
     Bencher,
     Planned,
     Stored,
-    demand_sizes,
     every_suite,
     jobs_of_op,
-    option_of,
     self_test,
+    sizes_of_op,
     suites_of,
 )
 from sizer.answers.bench import Table as Measured
@@ -108,10 +106,8 @@ def _planned(asked: Asked, settings: Named) -> Planned:
 
 def _measure(asked: Asked, settings: Values, everything: bool) -> None:
     """Exit code 1 where not all could be measured."""
-    of_op = asked.config is None and not asked.suite and not asked.self_test
-    sizes = given({name: _sizes(asked, name) for name in OPS.get(asked.op, {"sizes": ()})["sizes"]}) if of_op else {}
-    if of_op:
-        demand_sizes(asked.op, sizes)
+    elsewhere = asked.config is not None or asked.suite or asked.self_test
+    sizes = {} if elsewhere else sizes_of_op(asked.op, partial(_sizes, asked))
     with Store.open(asked.store_path, measuring=True) as store:  # what is wrong with it is said before torch loads
         executor = chosen_executor(asked.ray, asked.on, asked.device)
         if asked.self_test and not everything:
@@ -137,7 +133,7 @@ def _tell(told: Callable[..., None], now: Progress) -> None:
     told(now.done, now.total, f"{rate:.4g} TFLOPS" if rate else "", now.left_s)
 
 
-def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, tuple[int, ...]]) -> list[Measured]:
+def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, Sequence[int]]) -> list[Measured]:
     if asked.suite:
         return bencher.suites(_suites(asked))
     dtypes, said = bencher.dtypes(asked.dtypes), {**vars(asked), **asked.workload}
@@ -156,7 +152,7 @@ def _sizes(asked: Asked, name: str) -> tuple[int, ...] | None:
         return values_of(said) if said is not None else None
     except ValueError as error:
         expected = str(error) if "invalid literal" not in str(error) else "expected integers and ranges"
-        raise InputError(expected, key=option_of(name), value=said) from None
+        raise InputError(expected, key=name, value=said) from None
 
 
 def _suites(asked: Asked) -> list[Suite]:

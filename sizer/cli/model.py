@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -45,8 +46,7 @@ def memory(asked: Asked) -> None:
     said = asked.named("device", "config_format", "stack", "loss", "weight_dtype", "memory_utilization")
     found = sizer.memory(asked.source(), **said, **asked.workload)
     asked.answer(found)
-    if not found.memory.fits:
-        raise SystemExit(1)
+    sys.exit(not found.ok)
 
 
 @subcommand("deploy", "CONFIG device deploy config output")
@@ -58,8 +58,7 @@ def deploy(asked: Asked) -> None:
     said = asked.named("tp", "ep", "device", "config_format")
     found = sizer.deploy(asked.source(), recipe=asked.runs_in, engines=codes(asked.engines), **said)
     asked.answer(found)
-    if not found.ok:
-        raise SystemExit(1)
+    sys.exit(not found.ok)
 
 
 #: Fields of the workload that a plan does not find itself.

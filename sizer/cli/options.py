@@ -455,12 +455,11 @@ def option_error(error: InputError) -> InputError:
     context = click.get_current_context(silent=True)
     params = context.command.params if context is not None else ()
     options = {one.name: one.opts[-1] for one in params if isinstance(one, click.Option)}
-    named = error.key or ""
-    key = (
-        option_of(named)
-        if named in WORKLOAD_FIELDS
-        else options.get(named) or options.get(f"{named}s" * bool(named), error.key)
-    )
+    key = error.key
+    if key in WORKLOAD_FIELDS:
+        key = option_of(key)
+    elif key:
+        key = ", ".join(options.get(one) or options.get(f"{one}s", one) for one in key.split(", "))
     expected = error.expected + _meant(error.expected, key, error.value)
     return InputError(expected, where=error.where, key=key, value=error.value)
 

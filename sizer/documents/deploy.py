@@ -13,6 +13,7 @@ STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pa
 ENGINES = columns(
     "deploy",
     verdict=lambda one: Cell(one.verdict, style=STYLES.get(one.verdict, "")),
+    taken=lambda one: ", ".join(map(str, one.taken_at)) or "none up to 64" * (one.verdict == "refused"),
     holding=lambda one: f"{len(one.outcomes) - len(_told(one))} of {len(one.outcomes)}",
 )
 
@@ -29,7 +30,6 @@ def document(answer: Deployment) -> Document:
         Text(verdict, "head"),
         Text(head),
         *_memory(answer),
-        *_elsewhere(answer),
         Table("", ENGINES, answer.engines),
     ]
     for one in answer.engines:
@@ -52,18 +52,6 @@ def _memory(answer: Deployment) -> Iterator[Text]:
         f"{limit}, {UTILIZATION:.0%} of the device: {fits}",
         "" if one.fits else "error",
     )
-
-
-def _elsewhere(answer: Deployment) -> Iterator[Text]:
-    """What to ask for instead, of engines that refuse this."""
-    by_degrees: dict[str, list[str]] = {}
-    for one in answer.engines:
-        if one.verdict == "refused":
-            degrees = f"tp {', '.join(map(str, one.taken_at))}" if one.taken_at else "no tp up to 64"
-            by_degrees.setdefault(degrees, []).append(one.title)
-    said = [f"at {degrees}: {', '.join(titles)}" for degrees, titles in by_degrees.items()]
-    if said:
-        yield Text(f"taken {'; '.join(said)}")
 
 
 def _told(one: Deployed) -> list[FactOutcome]:

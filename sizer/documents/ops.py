@@ -1,7 +1,7 @@
 """The operators of a step: where the time goes, the roofline, every operator; and how the time of one comes about."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from shapes.cost import Cost, Term, attention_titles
 from shapes.cost.explain import explain
@@ -149,28 +149,14 @@ def _explained(operator: Operator, cost: Cost, terms: Sequence[Term]) -> list[Pa
     shown = columns("ops explained", time=lambda part: part.seconds if abs(part.seconds) > least else 0.0)
     shape = " x ".join(str(getattr(operator, key)) for key in ("batch", "m", "n", "k") if hasattr(operator, key))
     layout = f" {operator.layout}" if isinstance(operator, Product) else ""
-    spread = f", 95% within {percent_text(cost.p95)}" if cost.p95 is not None else ""
+    spread = f" (95% within {percent_text(cost.p95)})" if cost.p95 is not None else ""
     return [
         Text(
             f"{operator.name} {operator.phase} {operator.kind} {shape}{layout} {operator.dtype}: "
-            f"{seconds_text(cost.seconds)} +-{percent_text(cost.error)}, {cost.bound}-bound, x {operator.count} a step",
+            f"{seconds_text(cost.seconds)} +-{percent_text(cost.error)}{spread}, {cost.bound}-bound, "
+            f"x {operator.count} a step",
             "head",
         ),
-        Text(
-            f"  {', '.join(_facts(operator, cost))}; {cost.source}, {cost.regime}, {cost.tier} "
-            f"(mean error {percent_text(cost.error)}{spread})"
-        ),
+        Text(f"{cost.source}, {cost.regime}, {cost.tier}", indent=2),
         Table("", shown, terms),
     ]
-
-
-def _facts(operator: Operator, cost: Cost) -> Iterable[str]:
-    if cost.tile is not None:
-        yield f"tile {cost.tile[0]} x {cost.tile[1]}"
-    if cost.tiles is not None and cost.waves is not None:
-        yield f"{cost.tiles} tiles in {cost.waves:.2f} waves"
-    if cost.tile_efficiency is not None:
-        yield f"{percent_text(cost.tile_efficiency)} of the computed output kept"
-    if cost.wave_efficiency is not None:
-        yield f"{percent_text(cost.wave_efficiency)} of the waves' slots filled"
-    yield f"{operator.bytes / 1e6:.1f} MB"
