@@ -81,9 +81,7 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         module, _, attribute = _HOMES[name].partition(":")
-        found = getattr(import_module(module), attribute or name)
-        globals()[name] = found
-        return found
+        return getattr(import_module(module), attribute or name)
     if name == "__version__":
         from importlib.metadata import version
 

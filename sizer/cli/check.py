@@ -29,6 +29,7 @@ from sizer.cli.options import (
     say_line,
     subcommand,
 )
+from sizer.documents import plural
 from sizer.readers import NoModel
 from sizer.readers.loading import expand, find_config, head_states_a_model
 from sizer.render import formats
@@ -194,8 +195,7 @@ def _accept(found: _Found, path: str) -> None:
     """Write a baseline and end: half a one would accept half of what there is."""
     if found.refused:
         sys.exit(2)
-    number = write_accepted(found.reports, path)
-    say_line(f"{number} finding{'s' if number != 1 else ''} accepted in {path}")
+    say_line(f"{plural(write_accepted(found.reports, path), 'finding')} accepted in {path}")
     sys.exit(0)
 
 

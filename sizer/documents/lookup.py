@@ -7,6 +7,7 @@ from shapes.dtypes import DTYPES
 from shapes.frozen import Names, Values, frozen, plain
 from sizer.documents import Cell, Document, Section, Table, Text, columns, lines, percent_text
 from sizer.printing import Printable
+from sizer.readers.expressions import flat
 from sizer.rules import Rule
 
 
@@ -90,16 +91,13 @@ def _leaves(device: Device) -> list[tuple[str, object]]:
     """Dotted field and value of everything in the file but names, sources and fitted constants."""
     skipped = {"name", "title", "aliases", "torch_names", "sources", "cost", "error", "provenance"}
 
-    def walk(prefix: str, value: object) -> list[tuple[str, object]]:
-        if isinstance(value, dict):
-            return [leaf for key, item in value.items() for leaf in walk(f"{prefix}.{key}", item)]
-        if isinstance(value, list):
-            return [(prefix, ", ".join(map(str, value)) or "-")]
-        if isinstance(value, int | float):
-            return [(prefix, Cell(f"{value:.7g}" if value >= 1e9 else f"{value:,}", value))]
-        return [(prefix, value)]
+    kept = {key: value for key, value in device.to_dict().items() if key not in skipped}
 
-    return [leaf for key, value in device.to_dict().items() if key not in skipped for leaf in walk(key, value)]
+    def shown(value: float) -> Cell:
+        return Cell(f"{value:.7g}" if value >= 1e9 else f"{value:,}", value)
+
+    found = flat(kept).items()
+    return [(key.replace("__", "."), shown(one) if isinstance(one, int | float) else one or "-") for key, one in found]
 
 
 def _reference(device: Device, documents: list[str], field: str) -> str:

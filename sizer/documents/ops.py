@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from shapes.cost import Cost, Term, attention_titles
 from shapes.cost.explain import explain
 from shapes.frozen import Values
-from shapes.operators.types import Operator, Product
+from shapes.operators.types import Operator
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
 from sizer.documents import (
@@ -148,11 +148,11 @@ def _explained(operator: Operator, cost: Cost, terms: Sequence[Term]) -> list[Pa
     least = ROUNDING * cost.seconds
     shown = columns("ops explained", time=lambda part: part.seconds if abs(part.seconds) > least else 0.0)
     shape = " x ".join(str(getattr(operator, key)) for key in ("batch", "m", "n", "k") if hasattr(operator, key))
-    layout = f" {operator.layout}" if isinstance(operator, Product) else ""
+    words = operator.name, operator.phase, operator.kind, shape, getattr(operator, "layout", ""), operator.dtype
     spread = f" (95% within {percent_text(cost.p95)})" if cost.p95 is not None else ""
     return [
         Text(
-            f"{operator.name} {operator.phase} {operator.kind} {shape}{layout} {operator.dtype}: "
+            f"{' '.join(filter(None, words))}: "
             f"{seconds_text(cost.seconds)} +-{percent_text(cost.error)}{spread}, {cost.bound}-bound, "
             f"x {operator.count} a step",
             "head",

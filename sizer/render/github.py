@@ -3,14 +3,14 @@
 from pathlib import Path
 
 from shapes.errors import printable
-from sizer.documents import Document
+from sizer.documents import Document, plural
 from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed
 
 
 def render(document: Document, page: object) -> str:
     """One command a finding; a last line says how many, since GitHub shows ten of a kind and step."""
     found = list(annotate(reviewed(document)))
-    return "\n".join([*map(_command, found), f"sizer: {len(found)} annotation{'s' if len(found) != 1 else ''}"])
+    return "\n".join([*map(_command, found), f"sizer: {plural(len(found), 'annotation')}"])
 
 
 def _command(one: Annotation) -> str:

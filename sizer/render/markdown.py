@@ -4,7 +4,6 @@ import re
 from html import escape
 
 from shapes.errors import printable
-from sizer.checking.findings import PricedFinding
 from sizer.documents import (
     Document,
     Findings,
@@ -54,13 +53,6 @@ def code(text: object) -> str:
     return f"{fence}{padding}{shown}{padding}{fence}"
 
 
-def _finding(finding: PricedFinding) -> str:
-    """A finding in one line, its code linked to the rule's page where that has an address."""
-    url = rule_url(finding.code)
-    name = f"[{finding.code}]({url})" if url else f"{finding.code} {finding.slug}"
-    return f"{finding.severity} {name} {code(f'{finding.field} = {finding.value}')}: {inline(finding.message)}"
-
-
 def _section(section: Section) -> list[str]:
     lines = [line for part in section.seen("markdown") for line in _part(part)]
     if not section.folded:
@@ -105,12 +97,14 @@ def _table(table: Table) -> list[str]:
 
 
 def findings_markdown(part: Findings) -> list[str]:
-    """An item a finding, its first suggestions below it."""
+    """An item a finding, its code linked to the rule's page where that has an address, its first suggestions below."""
     lines = []
+    label = f"{part.label}: " if part.label else ""
     for finding in part.findings[:FINDINGS]:
-        cost = cost_text(finding, part.step_s)
-        label = f"{part.label}: " if part.label else ""
-        lines.append(f"- {label}{_finding(finding)}{f', {cost}' if cost else ''}")
+        cost, url = cost_text(finding, part.step_s), rule_url(finding.code)
+        name = f"[{finding.code}]({url})" if url else f"{finding.code} {finding.slug}"
+        said = f"{code(f'{finding.field} = {finding.value}')}: {inline(finding.message)}{f', {cost}' if cost else ''}"
+        lines.append(f"- {label}{finding.severity} {name} {said}")
         lines += [
             f"  - {code(change_text(one, ' = '))}: {saved_text(one)}" for one in finding.suggestions[:SUGGESTIONS]
         ]
