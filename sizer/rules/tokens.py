@@ -298,7 +298,7 @@ def fits_in_memory(context: Context) -> Answer:
     alone are counted. Activations of a layout of tensor, pipeline or context parallelism are those of fused kernels,
     unless said otherwise: what runs such layouts has them, transformers' modules have not. A step fits in 92% of what a
     device has; from there to 8% over it may fit, and is no error: predicted peaks have been off by as much
-    (reports/memory-peaks.md). Weights, cache and framework have to fit whole.
+    (reports/memory-peaks.md). What is served has to fit whole.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
