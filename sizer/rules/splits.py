@@ -162,13 +162,7 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
             f"{best:.1f} layers' time, {over:.0%} over the mean"
         )
         lost_s = (best - (layers + head) / p) * layer_s * accumulation
-        yield Finding(
-            "p",
-            p,
-            f"{message}; fewer stages wait less",
-            violated=True,
-            at_most_s=lost_s,
-        )
+        yield Finding("p", p, f"{message}; fewer stages wait less", violated=True, at_most_s=lost_s)
     elif usual - best >= NOTABLE_WAIT * usual:
         message = (
             f"{ends} on the last of {p} stages takes {head:.1f} layers' time after {layers // p} layers: the other "
