@@ -217,7 +217,8 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     if workload.serving:
         return NotApplicable("in serving a larger t buys latency for throughput, which is a choice")
     t, b = workload.t, workload.b
-    degrees = divisors(t, t - 1)
+    scattered = workload.cp * workload.sequence_parallel
+    degrees = [one for one in divisors(t, t - 1) if workload.s % max(1, scattered * one) == 0]
     same_tokens = [{"t": one, "b": b * one // t} for one in degrees if b * one % t == 0]
     for way in (*({"t": one} for one in degrees), *same_tokens):
         change = within(workload, way)
