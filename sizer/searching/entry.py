@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import positive_int, refuse
+from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Named, Values, replace
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
@@ -17,11 +17,12 @@ from sizer.searching.space import (
     DEFAULT_B,
     DEFAULT_OBJECTIVE,
     DIMENSIONS,
+    OBJECTIVES,
     OPTIONS,
     Baseline,
     Limits,
+    Objective,
     Scope,
-    find_objective,
     on_a_cpu,
     sequences,
 )
@@ -105,6 +106,7 @@ def search(
     dimensions = {name: rest.pop(name, None) for name in DIMENSIONS}
     measuring = {name: value for name in _MEASURING if (value := rest.pop(name, None)) is not None}
     what = what or ("model" if params is not None else "swiglu")
+    one_of(objective, OBJECTIVES, "--objective")
     scope: Scope = "product" if rest.pop("gemm_only", False) else ("model" if config is not None else "mlp")
     tokens = rest.pop("tokens", None)
     _used(what, config, params, dimensions)
@@ -135,7 +137,7 @@ def search(
         start,
         Query(
             what,
-            find_objective(objective),
+            Objective(objective, OBJECTIVES[objective]),
             limits,
             target,
             measured,

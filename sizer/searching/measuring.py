@@ -21,7 +21,7 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
 from shapes.operators.types import Gemm, GroupedGemm
 from shapes.program import REQUESTS
 from shapes.workload import Workload
-from sizer.searching.pricing import Progress, TimedCandidate, Times, rebuilt, timed_operators
+from sizer.searching.pricing import Progress, TimedCandidate, Times, rebuilt, timed
 from sizer.searching.space import Objective, Space, whole_heads
 from sizer.searching.strategies import (
     MOST_PREPARED,
@@ -44,7 +44,7 @@ def weighted_jobs(space: Space, change: Sizes) -> WeightedJobs:
     """
     model, workload = rebuilt(space, change)
     if space.measured_parts == ():
-        found = timed_operators(space, change)
+        found = timed(space, model, workload)
         return [(Job(operator), operator.count) for operator in found if isinstance(operator, Gemm | GroupedGemm)]
     names = space.measured_parts or (("layer", "head") if model.head else ("layer",))
     _refuse(model, workload, names)

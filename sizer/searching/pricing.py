@@ -61,11 +61,6 @@ def rebuilt(space: Space, change: Sizes) -> tuple[ModelShape, Workload]:
     return resize(space.model, **change) if change else space.model, space.workload
 
 
-def timed_operators(space: Space, change: Sizes) -> tuple[Operator, ...]:
-    """The operators that a candidate's time consists of."""
-    return timed(space, *rebuilt(space, change))
-
-
 def timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     """The operators that the time of ``model`` consists of."""
     return tuple((space.timed or operators)(model, workload))

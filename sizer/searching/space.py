@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from shapes.device import Device
 from shapes.dtypes import next_multiple
-from shapes.errors import InputError, one_of, positive_int, refuse
+from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Named, Names, Sizes, frozen, replace
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import dimensions, resize
@@ -437,9 +437,3 @@ OBJECTIVES: Mapping[str, Callable[[Any], Any]] = {
 
 #: Time at equal parameters: what more of them are worth is taken off, and doing less work is no gain.
 DEFAULT_OBJECTIVE = "time-per-parameter"
-
-
-def find_objective(name: str) -> Objective:
-    """The objective of this name; InputError lists the known ones."""
-    one_of(name, OBJECTIVES, "--objective")
-    return Objective(name, OBJECTIVES[name])
