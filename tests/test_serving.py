@@ -38,7 +38,7 @@ LLAMA = {
     "vocab_size": 128256,
 }
 sys.path.insert(0, str(Path(__file__).parents[1] / "reports" / "bench"))
-from serving_rows import NEEDED, Answered, Requests, _client, answered, read_rows  # noqa: E402
+from serving_rows import EAGER_S, NEEDED, Answered, Requests, _client, answered, read_rows  # noqa: E402
 
 SCRIPT = Path(__file__).parents[1] / "reports" / "bench" / "serving.py"
 ROW = {
@@ -136,14 +136,47 @@ def test_prompts_held_back_wait_their_steps_and_cached_ones_run_the_rest() -> No
     assert alone.step_s < cached.token_s < plain.token_s
 
 
+def test_a_prompt_outside_of_graphs_pays_for_its_launches_and_one_late_what_it_is_late() -> None:
+    asked = Requests(64, 1000, 200)
+    plain, eager, late = (_served(replace(asked, **how)).first_s for how in ({}, {"eager": True}, {"late_s": 0.3}))
+    assert eager - plain == pytest.approx(EAGER_S * _priced(asked)[1].kernels)
+    assert late - plain == pytest.approx(0.3)
+
+
+def test_kernels_of_a_long_prompt_outlast_the_launches_of_an_engine_without_graphs() -> None:
+    stack, load = _priced(Requests(1, 1000, 200))
+    launches_s = load.launches_s(stack)
+    for prompt in (1, 4000):
+        own_s = load.prompt_adds_s(stack, prompt)
+        replayed, launched = (
+            served(replace(stack, graphs=how), load, 1, prompt, 200).prompt_s for how in (True, False)
+        )
+        assert replayed == pytest.approx(launches_s + own_s)
+        assert launched == pytest.approx(max(launches_s, own_s))
+
+
+def test_mixtures_start_later_than_dense_models_where_their_engine_says_so() -> None:
+    for config, more in ((LLAMA, 0.0), (MIXTRAL, 0.05)):
+        stack, load = _priced(Requests(1, 1000, 200), config=config)
+        plain, later = (served(replace(stack, moe_first_s=s), load, 1, 1000, 200).first_s for s in (0.0, 0.05))
+        assert later - plain == pytest.approx(more)
+
+
 @pytest.mark.parametrize(
     ("engine", "model", "t", "lengths", "version", "found"),
     [
-        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 4, (1024, 1024), "", {"waves": 10, "held": 20}),
-        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 8, (1024, 1024), "", {"waves": 10, "held": 0}),
-        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 4, (1024, 8192), "", {"waves": 10, "held": 0}),
-        ("vllm", "meta-llama/Llama-3.1-70B", 4, (1024, 1024), "", {"waves": 10, "held": 0}),
-        ("tensorrt-llm", "Qwen/Qwen3-32B", 1, (1024, 128), "1.0.0rc3", {"waves": 15.625, "lockstep": True}),
+        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 4, (1024, 1024), "", {"waves": 10, "held": 20, "eager": False}),
+        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 8, (1024, 1024), "", {"waves": 10, "held": 0, "eager": False}),
+        ("tensorrt-llm", "meta-llama/Llama-3.1-70B", 4, (1024, 8192), "", {"waves": 10, "held": 0, "eager": False}),
+        ("vllm", "meta-llama/Llama-3.1-70B", 4, (1024, 1024), "", {"waves": 10, "held": 0, "eager": True}),
+        (
+            "tensorrt-llm",
+            "Qwen/Qwen3-32B",
+            1,
+            (1024, 128),
+            "1.0.0rc3",
+            {"waves": 15.625, "lockstep": True, "late_s": 0.32},
+        ),
         ("sglang", "Qwen/Qwen3-32B", 1, (1000, 100), "0.5.6", {"waves": 10, "lockstep": True}),
         ("vllm", "nvidia/Llama-3.1-8B-Instruct-FP8", 1, (1000, 100), "0.12.0", {"waves": 10, "cached": 1 - 100 / 1536}),
     ],
@@ -155,6 +188,12 @@ def test_a_row_says_how_its_client_asked(
     line |= {"input_tokens": str(lengths[0]), "output_tokens": str(lengths[1]), "engine_version": version}
     assert _client(line, engine, 128) == found
     assert _client(line | {"source": "trtllm-docs"}, engine, 128) == {}
+
+
+def test_prompts_of_a_run_with_every_slot_taken_start_late() -> None:
+    line = {"source": "aic-silicon", "model": "Qwen/Qwen3-32B", "t": "1", "gpu": "h100-sxm"}
+    line |= {"engine_version": "1.0.0rc3", "input_tokens": "1024", "output_tokens": "128", "dtype_weights": "fp8"}
+    assert [_client(line, "tensorrt-llm", given)["late_s"] for given in (64, 128)] == [0, 0.32]
 
 
 def test_requests_all_pass_through_a_steady_state() -> None:

@@ -44,8 +44,8 @@ STEP: dict[str, float] = {
     "attention_fp8@tensorrt-llm-0.12": 1.1,
 }  # fmt: skip
 FIRST: dict[str, float] = {
-    "first_steps": 1.5, "first_steps@tensorrt-llm": 2.3, "token_s": 6e-6, "first_s": 1e-3, "first_s@vllm": 8e-3,
-    "first_s@vllm@hopper": 5e-3, "first_s@tensorrt-llm": 11e-3, "first_s@tensorrt-llm@hopper": 50e-3,
+    "first_steps": 4.0, "first_steps@tensorrt-llm": 2.5, "token_s": 6e-6, "first_s": 1e-3, "first_s@vllm": 5e-3,
+    "first_s@tensorrt-llm": 20e-3, "moe_first_s@tensorrt-llm@hopper": 40e-3,
 }  # fmt: skip
 #: Of requests in lockstep the steps between them pass twice: before a first token, and not between later ones.
 LOCKSTEP = "first_steps@tensorrt-llm"
@@ -57,9 +57,9 @@ TITLES = {
 }
 #: Engines without rows of their own to fit on, with what is known of them otherwise: transformers launches every kernel
 #: (10 us each, of stacks/transformers-eager.toml), three where engines have one, and reads out no graph.
-OTHERS: dict[str, tuple[str, dict[str, float]]] = {
+OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
     "gpt-fast": ("gpt-fast", {}),
-    "transformers": ("Hugging Face transformers, eager", {"kernel_s": 30e-6}),
+    "transformers": ("Hugging Face transformers, eager", {"kernel_s": 30e-6, "graphs": False}),
 }
 #: The column of ``Load.products`` with the share of experts that a token is routed to.
 CHOSEN = 5
@@ -103,7 +103,18 @@ def stacked(rows: Sequence[Row]) -> list[Many]:
         }
         asked = {
             name: np.array([float(getattr(row.asked, name)) for row in own])
-            for name in ("concurrency", "input_tokens", "output_tokens", "replicas", "most", "waves", "held", "cached")
+            for name in (
+                "concurrency",
+                "input_tokens",
+                "output_tokens",
+                "replicas",
+                "most",
+                "waves",
+                "held",
+                "cached",
+                "eager",
+                "late_s",
+            )
         }
         requests = replace(own[0].asked, **asked)
         total = None if own[0].total is None else np.array([float(row.total or 0) for row in own])
@@ -128,7 +139,7 @@ def stacks(
     found = {}
     for name, title in TITLES.items():
         for architecture in ARCHITECTURES:
-            own: dict[str, float] = {}
+            own = {"moe_first_s": 0.0}
             for key, value in sorted(constants.items(), key=lambda pair: pair[0].count("@")):
                 field, *of = key.split("@")
                 if set(of) <= {name, "tensorrt-llm" if name == EARLY else name, architecture}:
@@ -136,7 +147,7 @@ def stacks(
             found[name, architecture] = ServingStack(
                 name=name, title=title, tier="fitted", coverage=0.9, source=source, intervals={}, devices=devices,
                 reserved=1.0 if name.startswith("tensorrt-llm") else 0.5, of_free=name.startswith("tensorrt-llm"),
-                **own,
+                graphs=name != EARLY, **own,
             )  # fmt: skip
     return found
 
@@ -371,7 +382,7 @@ def as_toml(name: str, own: dict[str, ServingStack], ranges: dict[str, tuple[flo
     lines = [f"{key} = {json.dumps(value)}" for key, value in said.items()]
     numbers = [one.name for one in fields(ServingStack) if isinstance(getattr(plain, one.name), float)]
     lines += [f"{key} = {getattr(plain, key):.4g}" for key in numbers]
-    lines.append(f"of_free = {str(plain.of_free).lower()}")
+    lines += [f"{key} = {str(getattr(plain, key)).lower()}" for key in ("of_free", "graphs")]
     for kind in ("dense", "moe"):
         lines += ["", f"[intervals.{kind}]"]
         lines += [

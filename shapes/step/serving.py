@@ -48,8 +48,8 @@ class ServingStack:
     empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of
     a run whose tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of
     experts; of a first token at all (``first_s``) and a token of its prompt. ``first_steps``: decode steps before it.
-    ``reserved``: share of its
-    output that a request holds memory for. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" ->
+    ``reserved``: share of its output that a request holds memory for. ``graphs``: launches are replayed; else those of
+    a prompt run ahead of its kernels. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" ->
     metric -> measured over predicted, lower and upper, in ``coverage`` of cases.
     """
 
@@ -76,10 +76,12 @@ class ServingStack:
     batch_request_s: Amount
     exchange_s: Amount
     first_s: Amount
+    moe_first_s: Amount
     first_steps: Amount
     token_s: Amount
     reserved: Share
     of_free: bool
+    graphs: bool
     intervals: Named
 
 
@@ -216,9 +218,10 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
 
 
 def _flops_s(device: Device, one: Any) -> float:
-    """Seconds of an operator's FLOPs at the peak of the units that run it."""
+    """Seconds of an operator's FLOPs at the peak of the units that run it: engines route from products of 16 bits."""
     narrow = getattr(one, "weight_bytes", 0) == MXFP4_BYTES and "nvfp4" in device.peak_flops
-    wanted = ("fp8",) * narrow + (one.dtype, "fp8", "bf16", "fp16", "fp32")
+    kept = () if one.dtype == "fp32" else (one.dtype, "fp8")
+    wanted = ("fp8",) * narrow + (*kept, "bf16", "fp16", "fp32")
     peak = next(device.peak_flops[own] for own in wanted if own in device.peak_flops)
     return float(getattr(one, "visible_flops", one.flops)) / peak
 
@@ -254,6 +257,8 @@ def served(
     added = load.prompt_adds_s(stack, prompt, running) * (not apart)
     accepted = sum(acceptance**drawn for drawn in range(drafted + 1))
     token = step / accepted + (running - 1) * added / output
-    alone = load.launches_s(stack) + load.prompt_adds_s(stack, prompt)
-    first = stack.first_s + stack.first_steps * step + stack.token_s * prompt + alone
+    launches, own = load.launches_s(stack), load.prompt_adds_s(stack, prompt)
+    alone = launches + own if stack.graphs else np.maximum(launches, own)
+    fixed = stack.first_s + stack.moe_first_s * (load.moe_layers > 0)
+    first = fixed + stack.first_steps * step + stack.token_s * prompt + alone
     return Served(first, token, running * output / (output * token + added), step, alone)
