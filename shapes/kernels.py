@@ -158,7 +158,7 @@ def run_of(kernel: str, generation: str, dtype: str, d_qk: int, d_v: int, traini
     >>> run_of("fa3", "hopper", "bf16", 160, 160).d_qk
     192
     >>> run_of("fa4", "blackwell", "bf16", 192, 192).kernel
-    'sdpa'
+    'cudnn'
     """
     name = resolve(kernel, generation, training)
     if generation not in _usual():

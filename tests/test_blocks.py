@@ -1,10 +1,11 @@
-"""Every command block of README.md and the how-tos runs, ends as it says and prints what it shows.
+"""Every command block of README.md and the pages runs, ends as it says and prints what it shows.
 
 Figures change with every fit, so that what is shown is compared without them.
 """
 
 from __future__ import annotations
 
+import doctest
 import os
 import re
 import subprocess
@@ -15,7 +16,8 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-HOW_TO = (ROOT / "reports" / "docs" / "pages" / "how-to.md").read_text(encoding="utf-8")
+PAGES = ROOT / "reports" / "docs" / "pages"
+HOW_TO, FIX, LIBRARY = ((PAGES / f"{name}.md").read_text(encoding="utf-8") for name in ("how-to", "fix", "api"))
 
 
 def commands() -> list[tuple[str, int | None]]:
@@ -79,3 +81,22 @@ def test_the_readme_s_python_runs() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+def test_the_page_on_fixes_shows_the_patch_of_its_file(tmp_path: Path) -> None:
+    (config,) = re.findall(r'(?ms)^```json title="config.json"\n(.*?)^```$', FIX)
+    ((command, shown),) = re.findall(r"(?ms)^```console\n\$ ([^\n]*)\n(.*?)^```$", FIX)
+    (tmp_path / "config.json").write_text(config, encoding="utf-8")
+    done = run(f"cd {tmp_path} && {command}", tmp_path)
+    assert words(done.stderr + done.stdout) == words(shown)
+    assert done.stdout == shown.partition("\n")[2]
+
+
+def test_the_page_on_the_library_shows_what_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(ROOT)
+    (code,) = re.findall(r"(?ms)^```pycon\n(.*?)^```$", LIBRARY)
+    examples = doctest.DocTestParser().get_doctest(code, {}, "api.md", "api.md", 0)
+    failures: list[str] = []
+    doctest.DocTestRunner().run(examples, out=failures.append)
+    assert not failures, "".join(failures)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import doctest
+import importlib
 import importlib.util
 import os
 import re
@@ -51,6 +53,24 @@ def test_the_site_builds_without_a_broken_link_and_rules_are_where_their_address
     for rule in RULES:
         anchor = str(rule_url(rule.code)).partition("#")[2]
         assert f'id="{anchor}"' in rules, rule.code
+
+
+ROOT = DOCS.parents[1]
+EXAMPLES = [
+    ".".join(one.relative_to(ROOT).with_suffix("").parts)
+    for package in ("sizer", "shapes")
+    for one in sorted((ROOT / package).rglob("*.py"))
+    if "\n    >>> " in one.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("module", EXAMPLES)
+def test_an_example_of_a_docstring_answers_as_it_says(module: str) -> None:
+    if module.startswith("shapes.measure.kernels"):
+        pytest.importorskip("torch")
+    found = doctest.testmod(importlib.import_module(module.removesuffix(".__init__")))
+    assert found.attempted
+    assert not found.failed
 
 
 def test_the_glossary_is_a_table_whose_options_exist_and_whose_files_do(hook: ModuleType) -> None:
