@@ -93,7 +93,8 @@ def refuse(
 
 def one_of(name: object, known: Collection[Any], key: str) -> None:
     """InputError where ``name`` is none of the ``known``, which it lists."""
-    refuse(name not in known, f"expected one of {', '.join(map(str, known))}", key, name)
+    if name not in known:
+        raise InputError(f"expected one of {', '.join(map(str, known))}", key=key, value=name)
 
 
 #: How a file is named.

@@ -54,11 +54,17 @@ def frozen(cls: type[T]) -> type[T]:
 
 def replace(one: T, **changes: Any) -> T:
     """``dataclasses.replace`` of a frozen one, three times as fast."""
-    names = type(one).__match_args__  # type: ignore[attr-defined] # a dataclass has it
-    return type(one)(**({name: getattr(one, name) for name in names} | changes))
+    names, values = _all(type(one))  # type: ignore[arg-type] # a class is hashable
+    return type(one)(**(dict(zip(names, values(one), strict=True)) | changes))
 
 
-def _values(names: list[str]) -> Callable[[object], Any]:
+@cache
+def _all(cls: Any) -> tuple[Names, Callable[[object], Any]]:
+    """The fields' names, and what gives their values."""
+    return cls.__match_args__, _values(cls.__match_args__)
+
+
+def _values(names: Sequence[str]) -> Callable[[object], Any]:
     """The fields' values as a tuple."""
     if len(names) > 1:
         return attrgetter(*names)

@@ -226,10 +226,9 @@ class Workload(AsJson):
     JSON = shown(hidden=("vocab_rows",))
 
     def __post_init__(self) -> None:
-        for key, one in OPTIONS.items():
-            value = getattr(self, key)
-            if value is one.default:
-                continue
+        asked = {key: value for key, one in OPTIONS.items() if (value := getattr(self, key)) is not one.default}
+        for key, value in asked.items():
+            one = OPTIONS[key]
             if one.most:
                 positive_int(value, key, maximum=one.most)
             elif one.choices:
@@ -237,8 +236,9 @@ class Workload(AsJson):
         saving(self.checkpointing)
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
-        for key, holds, expected in (*self._demands(), *self._demands_of_tuning()):
-            refuse(not holds, expected, key, getattr(self, key))
+        if not _DEMANDING.isdisjoint(asked):  # a plan makes a hundred thousand workloads
+            for key, holds, expected in (*self._demands(), *self._demands_of_tuning()):
+                refuse(not holds, expected, key, getattr(self, key))
         if self.decode:
             self._settle_decoding()
 
@@ -262,8 +262,6 @@ class Workload(AsJson):
     def _demands_of_tuning(self) -> Iterator[tuple[str, bool, str]]:
         """The same of a method, its base and their combination."""
         method, base, targets = self.finetune, self.base, self.lora_targets
-        if method is base is targets is None:
-            return
         adapted, adapters = method in ("lora", "qlora"), "expected it with --finetune lora or qlora"
         narrow = "expected nf4 or int8 with qlora, or either with -16 (lora has a bf16 base)"
         yield "finetune", method in (None, *METHODS), f"expected one of {', '.join(METHODS)}"
@@ -325,6 +323,10 @@ class Workload(AsJson):
     def activation_bytes(self) -> int:
         """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
         return max(2, dtype_bytes(self.dtype))
+
+    def within_layers(self, **changes: Any) -> Workload:
+        """As a layer knows it: without other stages, steps, and ranks that only share parameters."""
+        return replace(self, p=1, vpp=1, d=self.e, zero=0, replicas=1, gpus=None, global_batch=None, **changes)
 
     def sent_bytes(self, dtype: SentDtype | None) -> int:
         """Bytes of an element that data parallelism sends."""
@@ -483,6 +485,9 @@ def _options() -> Mapping[str, Option]:
 
 
 OPTIONS = _options()
+#: Fields of which more is asked than a kind and a range.
+_DEMANDING = {"phase", "expert_load", "no_overlap", "images", "speculative", "context", "kv_dtype"}
+_DEMANDING |= {"finetune", "base", "lora_targets"}
 WORKLOAD_FIELDS = tuple(one.name for one in fields(Workload))
 #: A field -> what people call it, as reports and options do; the others go by their own names.
 WORDS = {key: one.word for key, one in OPTIONS.items() if one.word is not None}

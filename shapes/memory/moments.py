@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import field
 from functools import lru_cache
-from itertools import product
 from math import ceil, prod
 
 from shapes.frozen import frozen, replace, shown
@@ -38,6 +37,7 @@ from shapes.model.stages import (
     base_of,
     counted,
     has_adapters,
+    layer_kinds,
     layers_train,
     parameter_tensors,
     stage_kinds,
@@ -294,31 +294,35 @@ def _outlive(step: Step, kinds: Layers, runs: Runs) -> list[int]:
     return gone
 
 
-def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], tuple[tuple[int, int], ...]]:
-    """The stage's kinds of layers, and its runs of equal layers in order: (which kind, so many)."""
-    kinds, runs = stage_runs(step.model, step.workload.p, step.stage)
-    policy, left, e = step.workload.saving.name, step.workload.saving.layers, step.workload.e
-    hows = (policy,) if left is None else (policy, "none")
-    seen = {one: _alone(step, *one) for one in product(hows, {1, e})}
-    layers = [
+def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], Runs]:
+    """The model's kinds of layers, and the stage's runs of equal layers in order: (which kind, so many)."""
+    runs = stage_runs(step.model, step.workload.p, step.stage)
+    policy, left = step.workload.saving.name, step.workload.saving.layers
+    again = _seen(_alone(step, policy), gradients)
+    if left is None:
+        return again, runs
+    parted = []
+    for place, count in runs:
+        more = min(left, count)
+        parted += [(place, more), (place + len(again), count - more)]
+        left -= more
+    return again + _seen(_alone(step, "none"), gradients), tuple(run for run in parted if run[1])
+
+
+@lru_cache(maxsize=2**12)
+def _seen(step: Step, gradients: Gradients) -> list[_Layer]:
+    """The model's kinds of layers as a step ``_alone`` sees them; what has no experts is alike on all their ranks."""
+    dense = replace(step, workload=replace(step.workload, d=1, e=1))
+    return [
         _layer(
-            seen[how, e if isinstance(block.mlp, MoeShape) else 1],
+            step if isinstance(block.mlp, MoeShape) else dense,
             block,
             stack.hidden,
             sequence_length(step.model, stack, step.workload),
             gradients,
         )
-        for how in hows
-        for stack, block in kinds
+        for stack, block in layer_kinds(step.model)
     ]
-    if left is None:
-        return layers, runs
-    parted = []
-    for place, count in runs:
-        again = min(left, count)
-        parted += [(place, again), (place + len(kinds), count - again)]
-        left -= again
-    return layers, tuple(run for run in parted if run[1])
 
 
 def _of_images(step: Step, gradients: Gradients) -> int:
@@ -331,22 +335,12 @@ def _of_images(step: Step, gradients: Gradients) -> int:
     )
 
 
-def _alone(step: Step, checkpointing: str, e: int = 1) -> Step:
+def _alone(step: Step, checkpointing: str) -> Step:
     """The step as its layers see it, without other ranks, stages and steps: a plan asks for those again and again."""
+    own = step.workload.within_layers(checkpointing=checkpointing)
     return replace(
         step,
-        workload=replace(
-            step.workload,
-            checkpointing=checkpointing,
-            d=e,
-            e=e,
-            p=1,
-            vpp=1,
-            replicas=1,
-            zero=3 if step.workload.zero == 3 else 0,
-            gpus=None,
-            global_batch=None,
-        ),
+        workload=replace(own, zero=3) if step.workload.zero == 3 else own,
         optimizer="adamw",
         microbatches=None,
         stage="last",
@@ -493,8 +487,8 @@ def training(step: Step) -> tuple[tuple[Component, ...], str, list[tuple[str, in
     Raises InputError for an unknown optimizer.
     """
     workload = step.workload
-    tensors, trained = step.tensors, trained_tensors(step.model, workload, step.stage)
-    states = (_states if layers_train(workload) else _tuned_states)(step, tensors, trained)
+    at_rest = replace(workload, b=1, checkpointing="none", vpp=1, gpus=None, global_batch=None)
+    tensors, trained, states = _held(replace(step, workload=at_rest, microbatches=None))
     step, gradients = replace(step, in_flight=_in_flight(step)), gradients_of(step)
     looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step, gradients)}
     fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])
@@ -539,6 +533,15 @@ def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gr
         return gradients.why
     _, text = _over_ranks((0, 0), workload, zero=2)
     return f"{there.total:,} x {gradients.bytes} bytes{text} ({gradients.why})"
+
+
+#: A plan goes through the same split's microbatches and policies.
+@lru_cache(maxsize=2**10)
+def _held(step: Step) -> tuple[Tensors, Tensors, list[Component]]:
+    """A stage's parameters, those that train, and weights with what else is there of them all the time."""
+    tensors, trained = step.tensors, trained_tensors(step.model, step.workload, step.stage)
+    states = (_states if layers_train(step.workload) else _tuned_states)(step, tensors, trained)
+    return tensors, trained, states
 
 
 def _states(step: Step, tensors: Tensors, trained: Tensors) -> list[Component]:

@@ -90,18 +90,20 @@ def stage_blocks(model: ModelShape, p: int, stage: Stage = "last") -> Kinds:
     return blocks_between(model, start, start + most)
 
 
+def layer_kinds(model: ModelShape) -> tuple[tuple[Stack, Block], ...]:
+    """A layer of each kind that the model has, with its stack."""
+    return tuple(dict.fromkeys((stack, replace(block, count=1)) for stack in model.stacks for block in stack.blocks))
+
+
 @lru_cache(maxsize=256)
-def stage_runs(
-    model: ModelShape, p: int, stage: Stage = "last"
-) -> tuple[tuple[tuple[Stack, Block], ...], tuple[tuple[int, int], ...]]:
-    """A layer of each of a stage's kinds, and its runs in order: (which kind, so many layers)."""
-    places: dict[tuple[Stack, Block], int] = {}
-    runs = []
-    for stack, blocks in stage_blocks(model, p, stage):
-        for block in blocks:
-            place = places.setdefault((stack, replace(block, count=1)), len(places))
-            runs.append((place, block.count))
-    return tuple(places), tuple(runs)
+def stage_runs(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tuple[int, int], ...]:
+    """A stage's runs of equal layers in order: (which of ``layer_kinds``, so many)."""
+    places = {kind: place for place, kind in enumerate(layer_kinds(model))}
+    return tuple(
+        (places[stack, replace(block, count=1)], block.count)
+        for stack, blocks in stage_blocks(model, p, stage)
+        for block in blocks
+    )
 
 
 def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> Tensors:
@@ -167,6 +169,11 @@ def counted(tensors: Iterable[ParameterTensor]) -> ShardParameters:
     for tensor in tensors:
         found[tensor.expert] += tensor.copies * tensor.elements
     return ShardParameters(*found)
+
+
+def shard_parameters(model: ModelShape, workload: Workload, stage: Stage = "last") -> ShardParameters:
+    """A stage's parameters on one rank, counted."""
+    return counted(parameter_tensors(model, workload, stage))
 
 
 #: peft's targets where nobody says, of all but a few model types: queries and values, or the fused projection

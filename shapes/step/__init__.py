@@ -62,7 +62,7 @@ def step_cost(
     ``operator_error``: mean relative error of the operators' own prices. ``tier``: how the stack is known, where it
     is used for another one (None: as its file says).
     """
-    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items() if value}
+    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items()}
     seconds = sum(parts.values())
     tier = tier or stack.tier(device.architecture)
     # That of the tier, or the stack's next wider one where it has none of its own.
@@ -77,14 +77,13 @@ def step_cost(
         stack.coverage,
         interval.ratio,
         tier,
-        parts,
+        {name: value for name, value in parts.items() if value},
     )
 
 
 def schedule_of(workload: Workload) -> Schedule:
     """How ``workload`` cuts a global step."""
-    ranks = workload.t * workload.p * workload.d * workload.cp
-    return Schedule(workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2, ranks)
+    return Schedule(workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2)
 
 
 def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:
@@ -214,7 +213,7 @@ class Pricer:
     def whole(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
         # What runs once a step does not matter here, so that degrees which only change that are all alike.
-        alike = replace(workload, p=1, vpp=1, d=workload.e, zero=0, replicas=1, gpus=None, global_batch=None)
+        alike = workload.within_layers()
         saving = workload.saving
         if saving.layers:  # so many of each stage's
             alike = replace(alike, checkpointing=f"{saving.name}:{saving.layers * workload.p}")

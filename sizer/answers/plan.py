@@ -256,6 +256,8 @@ class ServingPlan(Printable):
 
 
 T = TypeVar("T")
+#: A split's bytes of a device.
+Sized = Callable[[Workload], int]
 
 #: What a file says of its own split does not bind a plan.
 _FOUND: Values = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1) | {"zero": 0}
@@ -377,6 +379,10 @@ def plan(
     refuse(least > gpus, expected, "gpus", gpus)
     base = replace(base, global_batch=global_batch, gpus=gpus)
     policies = lru_cache(partial(_policies, model, base))
+
+    def sized(one: Workload) -> int:
+        return memory(model, one, **options).total_bytes
+
     listed = lru_cache(maxsize=1)(partial(operators, model))
     splits = sorted(_splits(model, device, gpus, base, dropped), key=lambda one: _odd(model.layers, one.p))
     found: list[tuple[Candidate, float]] = []
@@ -384,7 +390,7 @@ def plan(
         if found and _odd(model.layers, split.p):
             dropped["pp is a power of two, or divides the layers, with the ends as layers or without"] += 1
             continue
-        for workload, used in _going(_fitting(model, device, split, policies, options, dropped)):
+        for workload, used in _going(_fitting(model, device, split, policies, sized, dropped)):
             # Chunks of a pipeline run the same operators.
             one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
             insort(found, one, key=lambda pair: (pair[0].memory_bytes > ROOM * device.memory.bytes, pair[0].seconds))
@@ -426,7 +432,7 @@ def _fitting(
     device: Device,
     split: Workload,
     policies: Callable[[Implementation], Names],
-    options: Values,
+    sized: Sized,
     dropped: Counter[str],
 ) -> list[tuple[Workload, int]]:
     """What fits of a split, with its bytes."""
@@ -435,7 +441,9 @@ def _fitting(
         return []
     fits: list[tuple[Workload, int]] = []
     for one in _schedules(model, split, device.link.domain_devices, dropped):
-        fits += _microbatches(model, one, device.memory.bytes, policies(one.saved_by), options, dropped)
+        fits += _microbatches(
+            one, -(-model.layers // one.p), device.memory.bytes, policies(one.saved_by), sized, dropped
+        )
     return sorted(fits, key=lambda fit: _ORDER(fit[0]))
 
 
@@ -451,57 +459,49 @@ def _policies(model: ModelShape, base: Workload, implementation: Implementation)
 
 
 def _microbatches(
-    model: ModelShape, split: Workload, limit: int, some: Names, options: Values, dropped: Counter[str]
+    split: Workload, layers: int, limit: int, some: Names, sized: Sized, dropped: Counter[str]
 ) -> Iterator[tuple[Workload, int]]:
-    """Of each microbatch the least recomputation that leaves room, and less that fills the device."""
+    """Of each microbatch the least recomputation that leaves room, and less that fills the device.
+
+    ``layers``: of a stage; ``some``: policies of some modules; ``sized``: bytes of a device.
+    """
     share, room, tall = (split.global_batch or 1) // split.d, ROOM * limit, False
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
-        workload, enough = replace(split, b=b), b * split.s // split.cp >= TALL_TOKENS
-        if split.vpp > 1 and workload.accumulation % split.p:
+        full, enough = replace(split, b=b, checkpointing="full"), b * split.s // split.cp >= TALL_TOKENS
+        if split.vpp > 1 and full.accumulation % split.p:
             # Megatron-LM asks interleaved schedules for it.
             dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
             continue
-        plain, full = (replace(workload, checkpointing=policy) for policy in ("none", "full"))
-        least = memory(model, full, **options).total_bytes
+        least = whole = sized(full)
         if least > limit:
             never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
             dropped["a larger microbatch does not fit" if b > 1 else never] += 1
             if split.saved_by == "megatron":
                 return  # others' gradients may go where one microbatch is all
             continue
-        whole = memory(model, plain, **options).total_bytes
-        if whole <= limit:
-            yield plain, whole
-        if whole <= room:
-            tall = enough
-            continue
-        if tall:  # a larger microbatch gains less than it recomputes
-            return
-        for policy in some:
-            own = replace(workload, checkpointing=policy)
-            used = memory(model, own, **options).total_bytes
+        for policy in ("none", *some):
+            own = replace(full, checkpointing=policy)
+            used = sized(own)
+            whole = max(whole, used)
             if used <= limit:
                 yield own, used
             if used <= room:
                 tall = enough
                 break
+            if tall:  # a larger microbatch gains less than it recomputes
+                return
         else:
             bounds = min(limit, whole - 1), room
-            yield from dict.fromkeys(_of_layers(model, full, (least, whole), most, options) for most in bounds)
+            yield from dict.fromkeys(_of_layers(full, layers, (least, whole), most, sized) for most in bounds)
 
 
-def _of_layers(
-    model: ModelShape, full: Workload, sizes: tuple[int, int], most: float, options: Values
-) -> tuple[Workload, int]:
+def _of_layers(full: Workload, layers: int, sizes: tuple[int, int], most: float, sized: Sized) -> tuple[Workload, int]:
     """All of some layers run again, as few as ``most`` bytes allow; ``sizes``: of all of them and of none."""
-    layers, (least, whole) = -(-model.layers // full.p), sizes
-    step = max(1, layers // 8)
+    (least, whole), step = sizes, max(1, layers // 8)
     kept = max(0, int(layers * (most - least) / max(1, whole - least)) // step * step)
-    if not kept:
-        return full, least
     fewer = replace(full, checkpointing=f"full:{layers - kept}")
-    used = memory(model, fewer, **options).total_bytes  # all but falls with their number
-    return (fewer, used) if used <= most else (full, least)
+    # All but falls with their number.
+    return (fewer, used) if kept and (used := sized(fewer)) <= most else (full, least)
 
 
 def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, dropped: Counter[str]) -> Iterator[Workload]:

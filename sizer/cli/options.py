@@ -133,7 +133,7 @@ def config_name(said: str) -> str:
 
 
 #: What CONFIG completes: names of models, and files.
-MODELS = completing("sizer.readers.released:rows")
+MODELS = completing("sizer.readers.released:model_names")
 
 _KINDS: Values = {
     "count": COUNT,

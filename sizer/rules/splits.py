@@ -122,7 +122,7 @@ def pipeline_balance(context: Context) -> Answer:
     Good: Llama-3 405B's 126 layers over p 16: eight a stage, seven on the first and the last.
 
     Suggestion: none that a configuration sets: fewer layers on the last stage (frameworks count the head as a layer or
-    take a layout of stages), or fewer stages.
+    take a layout of stages), a p that divides the layers, or the next number of layers that p divides.
     """
     model, p = context.whole, context.workload.p
     if p == 1:
@@ -162,7 +162,14 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
             f"{best:.1f} layers' time, {over:.0%} over the mean"
         )
         lost_s = (best - (layers + head) / p) * layer_s * accumulation
-        yield Finding("p", p, f"{message}; fewer stages wait less", violated=True, at_most_s=lost_s)
+        deeper = f"{even} layers, or " * (wait > 0)
+        yield Finding(
+            "p",
+            p,
+            f"{message}; {deeper}fewer stages wait less",
+            violated=True,
+            at_most_s=lost_s,
+        )
     elif usual - best >= NOTABLE_WAIT * usual:
         message = (
             f"{ends} on the last of {p} stages takes {head:.1f} layers' time after {layers // p} layers: the other "
