@@ -366,9 +366,14 @@ class Workload(AsJson):
         return self.phase == "train"
 
     @property
+    def model_ranks(self) -> int:
+        """Devices that work on the same tokens, each on its share of them or of the model: t p cp."""
+        return self.t * self.p * self.cp
+
+    @property
     def spread(self) -> bool:
         """Whether training runs on several devices, as far as the degrees say."""
-        return self.train and self.t * self.p * self.d * self.e * self.cp > 1
+        return self.train and self.model_ranks * self.d * self.e > 1
 
     @property
     def saved_by(self) -> Implementation:
@@ -376,8 +381,7 @@ class Workload(AsJson):
 
         ones (transformers' modules run no such split), of the rest transformers' modules.
         """
-        split = self.train and self.t * self.p * self.cp > 1
-        return self.implementation or ("megatron" if split else "huggingface")
+        return self.implementation or ("megatron" if self.train and self.model_ranks > 1 else "huggingface")
 
     @property
     def regathers(self) -> bool:

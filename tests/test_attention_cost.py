@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 
 from shapes.cost import predict, predict_many
 from shapes.cost.explain import expected_errors, explain
-from shapes.cost.fused_attention import constants_of, fitted_devices
+from shapes.cost.fused_attention import constants_of
 from shapes.device import list_devices, load_device
 from shapes.errors import InputError
 from shapes.kernels import KERNELS
 from shapes.operators.types import Attention
-from shapes.toml_table import names
+from shapes.toml_table import content, names, shipped
 
 GAC = {"b": 4, "s_q": 2048, "s_kv": 2048, "heads": 32, "kv_heads": 32, "causal": False}
 
@@ -167,7 +167,7 @@ def test_a_reproducible_backward_costs_more_where_it_was_seen_to() -> None:
 @pytest.mark.parametrize("name", names("attention"))
 def test_no_fitted_rate_is_above_the_devices_peak_or_bandwidth(name: str) -> None:
     assert name in KERNELS
-    for fitted in fitted_devices(name):
+    for fitted in content(shipped("attention", name)):
         device = load_device(fitted)
         for dtype in ("bf16", "fp8"):
             if dtype in device.peak_flops:

@@ -37,7 +37,7 @@ from shapes.cost.constants import (
 from shapes.cost.corrections import Array
 from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
-from shapes.frozen import Named, Names, frozen, replace
+from shapes.frozen import Named, frozen, replace
 from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
 from shapes.toml_table import content, names, shipped
@@ -149,11 +149,6 @@ def _file(kernel: str) -> Named:
     return content(shipped("attention", kernel))
 
 
-def fitted_devices(kernel: str) -> Names:
-    """Devices whose measurements of the kernel were fitted, the one to borrow from in doubt first."""
-    return tuple(_file(kernel))
-
-
 @lru_cache(maxsize=256)
 def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     """Constants of ``kernel`` in ``dtype`` on ``device``; InputError when the device has no such dtype."""
@@ -190,7 +185,7 @@ def _priced_as(kernel: str, device: Device) -> str:
 
 def _kin(kernel: str, device: Device) -> Device:
     """The nearest fitted device: itself, its architecture's, its relative, or the file's first."""
-    fitted = fitted_devices(kernel)
+    fitted = tuple(_file(kernel))  # the one to borrow from in doubt first
     if device.base in fitted:
         return load_device(device.base)
     usual = relative(device).base

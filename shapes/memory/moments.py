@@ -31,7 +31,6 @@ from shapes.model import (
     parameter_count,
 )
 from shapes.model.stages import (
-    Kinds,
     ShardParameters,
     Stage,
     base_of,
@@ -127,14 +126,11 @@ class Step:
     layouts: int = 2
 
     @property
-    def kinds(self) -> Kinds:
-        """The stage's different layers, by stack."""
-        return stage_kinds(self.model, self.workload.p, self.stage)
-
-    @property
     def blocks(self) -> list[tuple[Stack, Block]]:
         """The kinds of layers, one after the other."""
-        return [(stack, block) for stack, blocks in self.kinds for block in blocks]
+        return [
+            (stack, block) for stack, blocks in stage_kinds(self.model, self.workload.p, self.stage) for block in blocks
+        ]
 
     @property
     def layers(self) -> int:
@@ -540,11 +536,11 @@ def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gr
 def _held(step: Step) -> tuple[Tensors, Tensors, list[Component]]:
     """A stage's parameters, those that train, and weights with what else is there of them all the time."""
     tensors, trained = step.tensors, trained_tensors(step.model, step.workload, step.stage)
-    states = (_states if layers_train(step.workload) else _tuned_states)(step, tensors, trained)
-    return tensors, trained, states
+    full = layers_train(step.workload)
+    return tensors, trained, _states(step, tensors) if full else _tuned_states(step, tensors, trained)
 
 
-def _states(step: Step, tensors: Tensors, trained: Tensors) -> list[Component]:
+def _states(step: Step, tensors: Tensors) -> list[Component]:
     """Weights, master weights where there are some, and last the optimizer's states: of all ``tensors``."""
     n, found = parameter_count(tensors), []
     for name, zero in (("weights", 3), ("master_weights", 1), ("optimizer_states", 1)):
@@ -578,7 +574,7 @@ def _tuned_states(step: Step, tensors: Tensors, trained: Tensors) -> list[Compon
     if base.startswith("int8"):
         text += " (LLM.int8()'s activations are not compared with torch's tracker)"
     weights = Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{note}{text}")
-    own, *others = _states(step, trained, trained)
+    own, *others = _states(step, trained)
     return [weights, replace(own, name="trained_weights"), *others]
 
 

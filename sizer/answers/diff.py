@@ -245,18 +245,17 @@ def _figures(proposals: Proposals, report: Report) -> Figures:
     model = subject.whole()
     assert step is not None
     workload = subject.workload
-    shared_by = workload.t * workload.p * workload.cp
     step_tokens = (workload.b if workload.decode else workload.tokens) * step.accumulation
-    rate = step_tokens / shared_by / step.seconds
+    each = step_tokens / workload.model_ranks
     return Figures(
         subject.parameters,
         subject.active_parameters,
-        step.flops * shared_by / step_tokens,
+        step.flops / each,
         step.seconds,
         step.low,
         step.high,
         step.mfu,
-        rate,
+        each / step.seconds,
         memory(model, workload, device=device, **subject.kept).total_bytes,
     )
 

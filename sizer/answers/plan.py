@@ -99,7 +99,7 @@ class Candidate:
         """
         w = self.workload
         kinds = sum(degree > 1 for degree in (w.t, w.p, w.cp, w.e, w.replicas))
-        return kinds + (w.zero > 1) + (w.checkpointing != "none"), w.t * w.p * w.cp
+        return kinds + (w.zero > 1) + (w.checkpointing != "none"), w.model_ranks
 
 
 @frozen
@@ -552,7 +552,7 @@ def _priced(
     assert step.cost is not None
     parts = step.cost.parts
     peak = pricer.device.peak_flops.get(workload.dtype)
-    gpus = workload.t * workload.p * workload.d * workload.cp
+    gpus = workload.model_ranks * workload.d
     candidate = Candidate(
         workload,
         step.accumulation,

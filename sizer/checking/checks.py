@@ -108,7 +108,7 @@ def _round(subject: Subject, device: Device, step: StepTime | None) -> Names:
         others = [read_subject(subject.reading, phase=phase) for phase in ("decode", "prefill")]
     except InputError:
         return ()  # a split that the model does not run in
-    trained = step.seconds * own.t * own.p * own.cp / (own.b * own.accumulation * own.s)
+    trained = step.seconds * own.model_ranks / (own.b * own.accumulation * own.s)
     decoded, passed = (
         Pricer(device).step(one.operators).seconds * one.workload.t / (one.workload.b * one.workload.s)
         for one in others

@@ -425,7 +425,7 @@ def equal_work(subject: Subject, step: Step, changed: Subject, after: Step) -> f
 def _tokens(subject: Subject, step: Step) -> float:
     """Tokens of one data-parallel rank's step, for each of the devices that share them."""
     workload = subject.workload
-    return workload.tokens * step.accumulation / (workload.t * workload.p * workload.cp)
+    return workload.tokens * step.accumulation / workload.model_ranks
 
 
 #: Suggestions that a finding lists.

@@ -88,7 +88,7 @@ def _hours(report: Report) -> str:
     own, step = report.workload, report.step
     if step is None:
         return ""
-    seconds = step.seconds * own.t * own.p * own.cp / own.tokens / step.accumulation
+    seconds = step.seconds * own.model_ranks / own.tokens / step.accumulation
     return f"{seconds * 1e9 / 3600:,.1f}"
 
 

@@ -136,7 +136,7 @@ class Context:
     def miscounted(self) -> bool:
         """Whether the devices are no product of the degrees."""
         own = self.workload
-        return own.gpus not in (None, own.d * own.t * own.p * own.cp)
+        return own.gpus not in (None, own.d * own.model_ranks)
 
     @property
     def whole(self) -> ModelShape:
