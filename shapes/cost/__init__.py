@@ -78,6 +78,11 @@ class Timing:
     def measured(self) -> bool:
         return self.source.startswith("measured:")
 
+    @property
+    def half_width(self) -> float:
+        """Half the interval's width relative to the seconds."""
+        return (self.high - self.low) / 2 / self.seconds
+
 
 @frozen
 class Cost:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from math import exp, hypot, log
 from operator import attrgetter, mul
@@ -119,6 +119,11 @@ class Step:
     stages: int = 1
 
     @property
+    def priced(self) -> Iterator[tuple[Operator, Cost]]:
+        """Each operator with its cost."""
+        return zip(self.operators, self.costs, strict=True)
+
+    @property
     def seconds(self) -> float:
         return self._bound("seconds")
 
@@ -149,7 +154,7 @@ class Step:
     @property
     def tier(self) -> str:
         """The least certain tier of the operators that take a notable share of the operators' seconds."""
-        each = [operator.count * cost.seconds for operator, cost in zip(self.operators, self.costs, strict=True)]
+        each = [operator.count * cost.seconds for operator, cost in self.priced]
         least_s = NOTABLE * sum(each)
         listed = (cost.tier for cost, seconds in zip(self.costs, each, strict=True) if seconds >= least_s)
         return max(listed, key=TIERS.index, default="measured")
@@ -273,7 +278,7 @@ class Pricer:
         """
         kept: Mapping[Operator, int] = {counted_once(op): op.count for op in after.operators}
         changed = 0.0
-        for operator, cost in zip(before.operators, before.costs, strict=True):
+        for operator, cost in before.priced:
             gone = operator.count - kept.get(counted_once(operator), 0)
             changed += max(0, gone) * max(cost.high - cost.seconds, cost.seconds - cost.low)
         changed *= before.accumulation

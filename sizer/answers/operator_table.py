@@ -161,7 +161,7 @@ def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
 def _alone(subject: Subject, step: Step) -> tuple[Cost | None, ...]:
     """Costs of the products that are a kernel's whatever the rest is: with a weight, or attention, and understood."""
     known = set(subject.understood)
-    return tuple(cost if one in known else None for one, cost in zip(step.operators, step.costs, strict=True))
+    return tuple(cost if one in known else None for one, cost in step.priced)
 
 
 #: What a row has of an operator, null where that has no such thing.

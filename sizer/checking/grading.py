@@ -75,7 +75,7 @@ def context_of(subject: Subject, device: Device, step: Step) -> Context:
 
     Those of a vision tower are left out: dimensions that rules name are the text tower's.
     """
-    own = [pair for pair in zip(step.operators, step.costs, strict=True) if not pair[0].name.startswith("vision.")]
+    own = [pair for pair in step.priced if not pair[0].name.startswith("vision.")]
     return Context(
         model=subject.model,
         workload=subject.asked or subject.workload,

@@ -159,7 +159,7 @@ class Measured:
             sampler = Sampler(space, [one.change for one in row], self.executor, store)
             race = Race(
                 [one.timing.seconds for one in row],
-                max((one.timing.high - one.timing.low) / 2 / one.timing.seconds for one in row[1:]),
+                max(one.timing.half_width for one in row[1:]),
                 sampler.sample,
                 [objective.weight(one) for one in row],
                 self.regret,

@@ -135,8 +135,7 @@ def _candidate(space: Space, change: Sizes, model: ModelShape, workload: Workloa
 
 
 def _products(step: Step) -> list[tuple[Gemm | GroupedGemm, Cost]]:
-    pairs = zip(step.operators, step.costs, strict=True)
-    return [(op, cost) for op, cost in pairs if isinstance(op, Gemm | GroupedGemm)]
+    return [(op, cost) for op, cost in step.priced if isinstance(op, Gemm | GroupedGemm)]
 
 
 #: What a host takes to launch one product, at least: GAC's took 15 to 18 us on H100 (reports/search-gac.md).

@@ -376,7 +376,7 @@ def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, flo
         return base.timing.seconds / timing.high, base.timing.seconds / timing.low
     error = one.ratio_error
     if error is None:
-        error = max((each.high - each.low) / 2 / each.seconds for each in (base.timing, timing))
+        error = max(base.timing.half_width, timing.half_width)
     low = ratio * (1 - error)
     if base.structure[0] < NARROW <= one.structure[0]:
         low = min(low, 1 + LEAST_OF_PENALTY * (low - 1))
