@@ -16,7 +16,7 @@ from shapes.frozen import Named, Names, frozen, replace
 from shapes.toml_table import DATA, Table, content, load, named
 
 #: Kernels by the names that ``--attention`` takes; "flash" is what "auto" was called first.
-KERNELS = ("fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager")
+KERNELS = ("fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "mem_efficient", "fused_sdpa", "eager")
 CHOICES = ("auto", "flash", *KERNELS)
 
 

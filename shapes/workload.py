@@ -83,7 +83,9 @@ def saving(policy: str) -> Saving:
 #: logits alone; "decode" is one step of generating.
 RunPhase = Literal["train", "infer", "prefill", "decode"]
 #: "auto" (once "flash") is what the device's usual stack runs; shapes/kernels holds the others' facts.
-AttentionKernel = Literal["auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "fused_sdpa", "eager"]
+AttentionKernel = Literal[
+    "auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "mem_efficient", "fused_sdpa", "eager"
+]
 #: Optimizers whose states are known (in shapes.model), what a parameter is kept in, whose kernels save activations.
 Optimizer = Literal[
     "adamw",

@@ -150,7 +150,7 @@ def test_192_on_b200_is_priced_as_what_runs_instead() -> None:
 
 
 def test_beyond_every_fused_kernel_the_square_is_written_out() -> None:
-    operator = Attention("a", "forward", 2, 16, 16, 2048, 2048, 512, 512, kernel="fa2")
+    operator = Attention("a", "forward", 2, 16, 16, 2048, 2048, 516, 516, kernel="fa2")
     cost = predict(operator, "a100-sxm")
     assert cost.kernel == "eager"
     parts = explain(operator, cost, "a100-sxm")

@@ -36,8 +36,10 @@ ARCHITECTURES = sorted({load_device(name).architecture for name in list_devices(
         ("flashinfer", "blackwell", 192, 192, False, "cudnn", (192, 192)),
         ("sdpa", "blackwell", 128, 128, True, "cudnn", (128, 128)),
         ("sdpa", "blackwell", 192, 192, True, "sdpa", (192, 192)),
-        # Beyond 256 torch's own fused kernels end too.
-        ("fa2", "ampere", 512, 512, False, "eager", (512, 512)),
+        # Beyond 256 torch's memory-efficient kernel has no largest one (sdp_utils.cpp).
+        ("fa2", "ampere", 512, 512, False, "mem_efficient", (512, 512)),
+        ("sdpa", "hopper", 512, 512, True, "mem_efficient", (512, 512)),
+        ("mem_efficient", "turing", 516, 516, False, "eager", (516, 516)),
         # AOTriton has its own list, Gaudi none that is public: neither gets CUDA's.
         ("auto", "cdna3", 80, 80, True, "sdpa", (80, 80)),
         ("auto", "cdna3", 72, 72, True, "sdpa", (80, 80)),

@@ -567,7 +567,7 @@ def test_llamas_width_of_8h_over_3_is_told_and_llama_3_1_is_left_in_peace() -> N
         ("b200", 160, {"phase": "infer"}, "FlashInfer is built for 64, 128, 256 alone"),
         ("a100-sxm", 160, {}, "runs as 192 in FlashAttention 2"),
         ("a100-sxm", 100, {}, "it is no multiple of 8, so that Q, K and V are padded with a copy first"),
-        ("a100-sxm", 512, {}, "attention falls back to scores and softmax written out"),
+        ("a100-sxm", 512, {}, "runs as 512 in torch memory-efficient attention"),
     ],
 )
 def test_the_head_dimension_is_judged_by_the_kernel_of_the_device(

@@ -102,9 +102,9 @@ def flash_head_dim(context: Context) -> Answer:
 
     Fused attention kernels are compiled for some head dimensions. FlashAttention 2 and 3 run another one in the next
     larger kernel (160 as 192 on H100), padded; FlashAttention 4, cuDNN and FlashInfer refuse what they are not built
-    for (192 on B200), and a slower kernel runs instead; above 256 there is mostly none. Off a multiple of 8 the
-    queries, keys and values are padded with a copy first, or refused. Which kernel runs follows the device and
-    --attention.
+    for (192 on B200), and a slower kernel runs instead; above 256 that is mostly torch's memory-efficient one. Off a
+    multiple of 8 the queries, keys and values are padded with a copy first, or refused. Which kernel runs follows the
+    device and --attention.
 
     Bad: head_dim 132: FlashAttention 2 runs it as 192, a third of it wasted; on B200 it is refused in training.
     Good: head_dim 128.
