@@ -658,7 +658,7 @@ def test_a_head_run_again_for_predicted_tokens_is_counted_with_the_last_stage() 
         block = Block(AttentionShape(16, 16, 128), MlpShape(5632), count=8)
         shape = ModelShape("llama", (Stack("decoder", 2048, (block,)),), vocab=128_000, head_passes=1 + mtp)
         (finding,) = found("SZ110", context(shape, p=4))
-        (layers,) = re.findall(r"takes ([\d.]+) layers' time", finding.message)
+        (layers,) = re.findall(r"worth ([\d.]+) of them", finding.message)
         return float(layers)
 
     assert worth(1) == pytest.approx(2 * worth(0), abs=0.11)  # two figures of one decimal; the last norm runs once

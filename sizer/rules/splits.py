@@ -122,7 +122,7 @@ def pipeline_balance(context: Context) -> Answer:
     Good: Llama-3 405B's 126 layers over p 16: eight a stage, seven on the first and the last.
 
     Suggestion: none that a configuration sets: fewer layers on the last stage (frameworks count the head as a layer or
-    take a layout of stages), a p that divides the layers, or the next number of layers that p divides.
+    take a layout of stages), or fewer stages.
     """
     model, p = context.whole, context.workload.p
     if p == 1:
@@ -155,28 +155,15 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     over = p * best / (layers + head) - 1
     passes = (model.head_passes - 1) * context.workload.train
     ends = "the head" + f", once more for each of {passes} predicted tokens," * bool(passes)
-    accumulation = context.workload.accumulation
-    if p * wait >= NOTABLE_WAIT or over >= LARGEST_WAIT:
+    violated = p * wait >= NOTABLE_WAIT or over >= LARGEST_WAIT
+    if violated or usual - best >= NOTABLE_WAIT * usual:
         message = (
-            f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: in the best layout the slowest stage takes "
-            f"{best:.1f} layers' time, {over:.0%} over the mean"
+            f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: the slowest stage takes {usual:.1f} layers' "
+            f"time, in the best layout {best:.1f}, {over:.0%} over the mean: take fewer stages, or count the ends as "
+            "layers (Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
         )
-        lost_s = (best - (layers + head) / p) * layer_s * accumulation
-        deeper = f"{even} layers, or " * (wait > 0)
-        yield Finding(
-            "p",
-            p,
-            f"{message}; {deeper}fewer stages wait less",
-            violated=True,
-            at_most_s=lost_s,
-        )
-    elif usual - best >= NOTABLE_WAIT * usual:
-        message = (
-            f"{ends} on the last of {p} stages takes {head:.1f} layers' time after {layers // p} layers: the other "
-            f"stages wait {1 - best / usual:.0%} of a microbatch. Count it as layers "
-            "(Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
-        )
-        yield Finding("p", p, message, at_most_s=(usual - best) * layer_s * accumulation)
+        lost_s = (best - (layers + head) / p if violated else usual - best) * layer_s * context.workload.accumulation
+        yield Finding("p", p, message, violated=violated, at_most_s=lost_s)
 
 
 def _slowest_stage(layers: int, head: float, p: int) -> float:
