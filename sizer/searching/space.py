@@ -171,7 +171,9 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
     multiples of 4 and of ``p``, about 32 or, where that is more, h/128; d_ff about 3h, in multiples of 256 and of
     ``step``; tied up to ``TIED`` parameters.
     """
-    refuse(not 1e7 <= parameters <= 1e14, "expected between 1e7 and 1e14 parameters", "--params", parameters)
+    refuse(
+        not 1e7 <= parameters <= 1e14, "expected between 1e7 and 1e14 parameters (7B, 1.5e9)", "--params", parameters
+    )
     tied, each, wide = parameters <= TIED, lcm(4, shards), lcm(WIDE, step)
     found: list[tuple[float, float, AttentionShape, int, int]] = []
     for heads, dim in product((one for one in range(each, 1024, each) if one < 16 or one % 8 == 0), (64, 128)):
