@@ -321,15 +321,14 @@ def mfu(
 ) -> MfuAnswer:
     """TFLOPS, MFU and HFU of a step measured on ``gpus`` of ``device``, by every usual way of counting.
 
-    ``config``: as for ``check``, or None with ``params`` (6ND alone). ``step_time``: seconds of an optimizer step, or
-    of a log's (``read_step_times``), whose median counts. ``workload``: ``gpus`` and ``global_batch`` at least. With
-    ``explain`` compared with the prediction of ``stack`` by the layout. InputError for what cannot be.
+    ``config``: as for ``check``, or None with ``params`` (6ND alone). ``step_time``: seconds, or a log's, whose median
+    counts. ``workload``: ``gpus``, ``global_batch``. ``explain``: by a prediction of ``stack``. InputError: impossible.
     """
     run = workload_fields(workload)
     gpus, global_batch = (positive_int(run.get(key), key, maximum=2**31) for key in ("gpus", "global_batch"))
     dtype, checkpointing, target = run.get("dtype", "bf16"), run.get("checkpointing", "none"), load_device(device)
     log, step_s = (step_time, step_time.median_s) if isinstance(step_time, StepTimes) else (None, step_time)
-    positive_amounts(step_time=step_s)
+    positive_amounts(step_time=step_s, params=params)
     explanation = None
     if config is not None:
         # Counts are of a whole step, whose microbatch only its explanation asks for.
@@ -343,7 +342,6 @@ def mfu(
     elif params is None or explain:
         raise InputError("expected a configuration" + ("" if explain else " or --params"), key="CONFIG")
     else:
-        positive_amounts(params=params)
         s = positive_int(run.get("s", 4096), "s", maximum=2**31)
         found = (parameters_count(params, s, global_batch, checkpointing),)
     rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)

@@ -278,9 +278,7 @@ def stack(
     sparse_extra: Any = (),
     **traits: Any,
 ) -> Stack:
-    """One stack of layers; ``layer_before``: further matrices of each, ``layer_extra``: vectors; ``sparse_before`` and
-
-    ``sparse_extra``: of each with experts.
+    """One stack of layers; ``layer_before``: further matrices of each, ``layer_extra``: vectors; ``sparse_``: experts'.
 
     ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer`` in its place),
     "both"; where each is ``alone`` (no MLP behind it) also "mlp", "moe". ``traits``: of Block and Stack.

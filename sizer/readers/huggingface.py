@@ -145,10 +145,7 @@ KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 
 
 def read(config: Config, where: str, family: str = "") -> Reading:
-    """``config`` as a Reading; UnknownModelType for a type no builder knows (it is never guessed).
-
-    ``family``: a table of formats.toml that builds it.
-    """
+    """``config`` as a Reading, by formats.toml's ``family`` where one is named; UnknownModelType: none is guessed."""
     top = outer = Fields(config, where)
     if "thinker_config" in config:  # what hears, sees and writes; a talker makes the writing speech
         top.ignore("model_type", "talker_config", "code2wav_config", "token2wav_config")
@@ -181,8 +178,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         NAME,
         model,
         keys=keys,
-        # The learned positions, or those that it was trained for.
-        longest=model.main.length or model.max_positions or fields.optional(*POSITIONS),
+        longest=model.main.length or model.max_positions or fields.optional(*POSITIONS),  # learned, or trained for
         workload=released,
         notes=(*heads, *notes, *_left_to_the_class(keys, fields), *towers, *quantised),
     )

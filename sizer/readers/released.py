@@ -122,12 +122,7 @@ def _cached(name: str) -> Path | None:
         return None
 
 
-def read_recipe(
-    row: Config,
-    config: Config,
-    where: str,
-    read: Callable[[str], Reading],
-) -> Reading:
+def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], Reading]) -> Reading:
     """The model that a recipe names, ``read`` by its name, with the workload of the keys that ``row`` lists.
 
     A recipe opens no file: of a path, the folder's name may be that of a model.

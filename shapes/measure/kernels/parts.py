@@ -195,6 +195,12 @@ def _mlp(hidden: int, shape: MlpShape | None) -> Any:
     return _Built(forward, linears=_linears(shape.linears(hidden)))
 
 
+def _grouped(native: Any, rows: Any, weights: Any, sizes: Any) -> Any:
+    if native is not None:
+        return native(rows, weights, offs=sizes.cumsum(0).to(torch.int32))
+    return torch.cat([one @ weight for one, weight in zip(rows.split(sizes.tolist()), weights, strict=True)])
+
+
 def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
     """The router, its choice of experts, their products in the order of experts, what each token gets of them.
 
@@ -204,11 +210,6 @@ def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
         raise UnsupportedError("experts with biases or a latent width are not built as a module")
     experts, top_k = shape.experts, shape.top_k
 
-    def product(native: Any, rows: Any, weights: Any, sizes: Any) -> Any:
-        if native is not None:
-            return native(rows, weights, offs=sizes.cumsum(0).to(torch.int32))
-        return torch.cat([one @ weight for one, weight in zip(rows.split(sizes.tolist()), weights, strict=True)])
-
     def forward(self: Any, x: Any) -> Any:
         rows = x.flatten(0, 1)
         scores = self.router(rows).float().softmax(-1)
@@ -217,10 +218,10 @@ def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
         chosen = (scores.detach() + dealt).topk(top_k).indices
         order = chosen.flatten().argsort(stable=True)
         sizes = dealt.sum(0).long()  # bincount would wait for the device
-        up = product(self.native, rows[order // top_k], self.up, sizes)
+        up = _grouped(self.native, rows[order // top_k], self.up, sizes)
         gate, up = up.chunk(2, dim=-1) if shape.gated else (None, up)
         weights = scores.gather(1, chosen).flatten()[order, None].to(x.dtype)
-        out = product(self.native, _activated(gate, up), self.down, sizes) * weights
+        out = _grouped(self.native, _activated(gate, up), self.down, sizes) * weights
         mixed = torch.zeros_like(rows).index_add(0, order // top_k, out).view_as(x)
         if self.shared is None:
             return mixed
