@@ -417,6 +417,12 @@ def test_lora_trains_by_whatever_key_a_recipe_says_so(
     assert (found.workload.get("finetune"), found.workload.get("lora_rank")) == (finetune, rank)
 
 
+def test_a_type_that_is_no_word_is_refused_in_a_line(tmp_path: Path) -> None:
+    assert read(tmp_path, f"model_name: {QWEN}\nmodel_type: [hf]").model.layers == 28
+    with pytest.raises(InputError, match="model_type"):
+        read(tmp_path, "model_type: [hf]\nhidden_size: 64")
+
+
 def test_a_service_s_model_is_no_unknown_name(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="whose sizes nobody publishes"):
         read(tmp_path, "model_name: nova-lite-2/prod")

@@ -209,7 +209,7 @@ def _format_of(config: Config, where: str) -> str | Config:
     claims, names = _claims(), names_of(config)
     lacks = {name: lacking(claim, names) for name, claim in claims.items()}
     claimed, row = [name for name in claims if not lacks[name]], named_plainly(config)
-    if row and claimed == ["huggingface"] and config.get("model_type") not in table("hf_defaults"):
+    if row and claimed == ["huggingface"] and str(config.get("model_type")) not in table("hf_defaults"):
         return row  # the type is a server's word for what it loads
     if claimed and claims[claimed[0]].get("deep") and not any(str(key).upper() == "MODEL_ARGS" for key in config):
         sizes = {str(value): None for key, value in leaves(config) if key == "hidden_size" and "$" not in str(value)}
