@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError, positive_int
+from shapes.errors import positive_int, refuse
 from shapes.frozen import replace
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
@@ -121,7 +121,9 @@ def with_training(reading: Reading, files: Names) -> Reading:
 
 def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     """``reading`` with the workload of a trainer's settings, those of the file ``where``, over its own."""
-    name = _trainer(config, where)
+    claims = table("trainers")["claims"]
+    name = next((name for name, keys in claims if not config.keys().isdisjoint(keys)), "")
+    refuse(not name, f"expected a trainer's settings ({', '.join(dict(claims))})", where=where)
     fields = Fields(config, where)
     given, said = _of_table(name, fields)
     if name == "deepspeed" and "no_overlap" in reading.workload:
@@ -152,14 +154,6 @@ def _accumulated(workload: Values) -> Names:
     return (
         (f"{steps} microbatches accumulate: the global batch is {steps * b} x data parallelism",) if steps > 1 else ()
     )
-
-
-def _trainer(config: Config, where: str) -> str:
-    claims = table("trainers")["claims"]
-    for name, keys in claims:
-        if not config.keys().isdisjoint(keys):
-            return str(name)
-    raise InputError(f"expected a trainer's settings ({', '.join(dict(claims))})", where=where)
 
 
 def _of_table(name: str, fields: Fields) -> tuple[Values, list[str]]:

@@ -24,7 +24,8 @@ def script(config: Config) -> str:
 
 def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        env = dict(pair for one in _listed(value.get("env")) for pair in _given(one))
+        given = (one for one in _listed(value.get("env")) if isinstance(one, Mapping) and "value" in one)
+        env = {str(one.get("name")): str(one["value"]) for one in given}
         named = filter(_NAME.fullmatch, (str(value.get(key)) for key in ("url", "modelURL")))
         words = [f"vllm serve {one} --port 8000" for one in named]
         said = " ".join(words + [one for key in _WORDS for one in _words(value.get(key))])
@@ -32,11 +33,6 @@ def _commands(value: Any) -> Iterator[str]:
         value = list(value.values())
     for one in _listed(value):
         yield from _commands(one)
-
-
-def _given(variable: Any) -> Iterator[tuple[str, str]]:
-    if isinstance(variable, Mapping) and "value" in variable:
-        yield str(variable.get("name")), str(variable["value"])
 
 
 def _listed(value: Any) -> list[Any]:

@@ -356,7 +356,7 @@ def names_of(config: Config) -> tuple[set[str], set[str]]:
         if value is None:
             continue
         name = str(key).lstrip("-").replace("-", "_")
-        found |= {name, f"{name}=", f"{name}={value}"} if isinstance(value, str | bool) else {name}
+        found |= {name, f"{name}={value}" * isinstance(value, str | bool), f"{name}=" * isinstance(value, str)}
         if isinstance(value, Mapping):
             below, further = names_of(value)
             found |= {f"{name}.{one}" for one in below if "." not in one and "=" not in one}
