@@ -13,7 +13,7 @@ from test_parity import CONFIGS, named
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, MoeShape, Stack, parameter_count
-from shapes.model.stages import blocks_between, layers_of_stages, parameter_tensors, shard_parameters
+from shapes.model.stages import blocks_between, counted, layers_of_stages, parameter_tensors
 from shapes.operators import operators
 from shapes.operators.parallel import check_split
 from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm
@@ -47,13 +47,13 @@ def splits(model: ModelShape) -> list[Workload]:
 def test_a_shards_parameters_are_one_number_everywhere(label: str) -> None:
     model = read_config(named(label)).model
     for workload in splits(model):
-        held = shard_parameters(model, workload)
+        held = counted(parameter_tensors(model, workload))
         assert held.total == parameter_count(parameter_tensors(model, workload))
         update = next(op for op in operators(model, workload) if op.name == "optimizer")
         assert isinstance(update, Elementwise)
         assert update.bytes == 30 * held.total
         kept = memory(model, workload, precision="bf16", optimizer="sgd-momentum")
-        on_stage = shard_parameters(model, workload, kept.stage).total
+        on_stage = counted(parameter_tensors(model, workload, kept.stage)).total
         assert kept.parameters == on_stage
         assert [kept.components[name] for name in ("weights", "optimizer_states")] == [2 * on_stage] * 2
         if workload.t == workload.p == workload.e == 1:
@@ -165,7 +165,7 @@ def test_a_row_parallel_bias_is_whole_on_each_rank_and_a_column_parallel_one_is_
 def test_experts_states_are_sharded_over_the_ranks_that_hold_the_same_experts() -> None:
     model = qwen3_30b_a3b()
     workload = Workload(b=1, s=4096, d=8, e=8, zero=1)
-    held = shard_parameters(model, workload)
+    held = counted(parameter_tensors(model, workload))
     # An eighth of the experts, whole, for which no other rank has a copy, and an eighth of everything else.
     assert held.experts == 48 * 16 * 3 * 768 * 2048
     assert held.total - held.experts == model.parameters - 8 * held.experts
@@ -183,7 +183,7 @@ def test_experts_states_are_sharded_over_the_ranks_that_hold_the_same_experts() 
 @pytest.mark.parametrize(("d", "e"), [(16, 2), (16, 16), (8, 4)])
 def test_zero_shards_experts_over_d_by_e_from_its_stage_on(zero: int, component: str, d: int, e: int) -> None:
     model = qwen3_30b_a3b()
-    held = shard_parameters(model, Workload(d=d, e=e))
+    held = counted(parameter_tensors(model, Workload(d=d, e=e)))
     each = {"optimizer_states": 8, "gradients": 4, "weights": 2}[component]
     for stage in range(4):
         found = memory(model, Workload(b=1, s=512, d=d, e=e, zero=stage), microbatches=2).components[component]

@@ -108,3 +108,22 @@ def test_a_scripts_variable_is_set_where_the_script_names_a_model(tmp_path: Path
 def test_a_bridge_recipe_that_changes_the_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"model\.num_layers = 4: expected the 28 of Qwen/Qwen3-0\.6B"):
         read(tmp_path, BRIDGE.replace("seq_length = 4 * 1024", "num_layers = 4"))
+
+
+UNSLOTH = """
+from unsloth import FastLanguageModel
+length = 512
+model, tokenizer = FastLanguageModel.from_pretrained(
+    {name}, max_seq_length=length, load_in_4bit=True, dtype=None)
+model = FastLanguageModel.get_peft_model(model, r=8, target_modules=["q_proj", "v_proj"])
+trainer = SFTTrainer(model=model, train_dataset=load_dataset("x"), args=SFTConfig(per_device_train_batch_size=2))
+trainer_stats = trainer.train()
+"""
+
+
+@pytest.mark.parametrize("name", ['"Qwen/Qwen3-0.6B"', 'model_name="Qwen/Qwen3-0.6B"'])
+def test_a_notebooks_script_is_read_as_the_model_that_it_loads_and_trains(name: str, tmp_path: Path) -> None:
+    found = read(tmp_path, UNSLOTH.format(name=name))
+    said = {"b": 2, "s": 512, "finetune": "qlora", "lora_rank": 8, "lora_targets": "q_proj,v_proj"}
+    assert found.model.layers == 28
+    assert {key: found.workload.get(key) for key in said} == said

@@ -99,7 +99,7 @@ def test_quality_is_of_whole_models_and_of_tokens() -> None:
     run = CliRunner().invoke(main, ["search", "--params", "1e9", "--quality", "100B"])
     assert run.exit_code == 0
     said = " ".join(run.output.split())
-    for words in ("arXiv 2404.10102), made for parameters", ": costs", "no published fit prices key/value heads", "+-"):
+    for words in ("arXiv 2404.10102), made for parameters", ": costs", "no published fit prices head_dim", "+-"):
         assert words in said
 
 
@@ -112,6 +112,19 @@ def test_the_granularity_term_is_krajewskis_law(granularity: int) -> None:
     log = np.log(granularity)
     share = fit["log"] * log + fit["squared_log"] * log**2
     assert share == pytest.approx(law(granularity) / law(1) - 1, abs=0.002)
+
+
+def test_the_term_of_shared_key_value_heads_is_shazeers_pair_of_perplexities() -> None:
+    (fit,) = (one for one in FITS["term"] if one["of"] == "query heads a key/value head")
+    shared = np.log(30.2) / np.log(29.9) - 1
+    assert fit["log"] * np.log(8) == pytest.approx(shared, abs=1e-4)
+    found = search("meta-llama/Llama-3.1-8B", what="model", quality=1e11, limits=Limits(vary=("kv-ratio",)))
+    own = found.baseline.change
+    for one in found.ranked:
+        sharing = one.change["heads"] / one.change["kv_heads"] / (own["heads"] / own["kv_heads"])
+        if sharing > 1 and one.change["layers"] == own["layers"] and one.parameters <= found.baseline.parameters:
+            assert one.loss is not None
+            assert one.loss > 1
 
 
 def test_heads_stay_ready_for_shards_where_one_device_serves() -> None:

@@ -93,6 +93,27 @@ RELEASED: dict[str, tuple[str, dict[str, Any], int]] = {
         {"model": {"d_model": 768, "n_heads": 12, "n_layers": 12, "expansion_ratio": 4, "max_seq_len": 2048}},
         125_311_488,
     ),
+    "OLMoE-1B-7B-0924.yml": (
+        "olmo",
+        {
+            "model": {
+                "d_model": 2048,
+                "n_heads": 16,
+                "n_layers": 16,
+                "mlp_ratio": 1,
+                "weight_tying": False,
+                "rope": True,
+                "include_bias": False,
+                "block_type": "moe",
+                "layer_norm_type": "rms",
+                "attention_layer_norm": True,
+                "embedding_size": 50304,
+                "moe_top_k": 8,
+                "moe_num_experts": 64,
+            }
+        },
+        6_919_161_856,
+    ),
     "OLMo2-7B-stage1.yaml": (
         "olmo",
         {
@@ -898,3 +919,15 @@ def test_a_model_of_diffusers_is_refused_by_its_name() -> None:
         InputError, match="_class_name = 'FluxTransformer2DModel': is of diffusers, which no formula has"
     ):
         read_text(json.dumps(flux), where="config.json")
+
+
+def test_olmos_shared_experts_are_refused() -> None:
+    config = RELEASED["OLMoE-1B-7B-0924.yml"][1]
+    with pytest.raises(InputError, match="moe_shared_expert"):
+        read_config({"model": config["model"] | {"moe_shared_expert": True}})
+
+
+def test_a_draft_of_another_kind_than_eagles_is_no_model_of_its_layers_type() -> None:
+    draft = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 5, "hidden_size": 64}
+    with pytest.raises(InputError, match="dflash_config"):
+        read_config({**draft, "auto_map": {"AutoModel": "x.Y"}, "dflash_config": {"mask_token_id": 1}})

@@ -118,9 +118,12 @@ def test_the_attention_factor_is_that_of_the_nearest_head_dimension() -> None:
     assert found == [1.5, 1.5, 1.2, 1.2, 0.9]
 
 
-def test_graphs_leave_nothing_to_the_host_within_a_step_or_between_two() -> None:
+def test_graphs_leave_nothing_to_the_host_and_a_step_waits_for_the_slowest_of_many_ranks() -> None:
     graphs = replace(BARE, fixed_s=0.5, host=Host(1e-3, BARE.host.kernels, 1e-2, 0.5)).with_graphs()
-    assert (graphs.name, graphs.fixed_s) == (f"{BARE.name}+graphs", 0)
+    assert graphs.name == f"{BARE.name}+graphs"
+    # Twice the ranks wait a sixth longer: nothing on 8, as without graphs on 8 x 2^6.
+    waiting = [parts(stage(1.0, 1.0, 0.5), graphs, ranks=8 * 2**n).get("once a step", 0.0) for n in (-3, 0, 1, 6)]
+    assert waiting == pytest.approx([0, 0, 0.5 / 6, 0.5])
     one = stage(1.0, 1.0, tensor=0.0)
     one.layers.fallbacks = 2
     assert microbatch(one, graphs, H100).host == 0
@@ -149,9 +152,9 @@ def test_microbatches_gather_and_reduce_as_often_as_their_sharding_needs() -> No
     zero_2 = parts(one, accumulation=4, reduces_every_microbatch=True)["data parallelism"]
     assert zero_2 == pytest.approx(0.3 + 3 * 0.2)
     assert parts(one, accumulation=4, every_microbatch=True)["data parallelism"] == pytest.approx(4 * 0.3)
-    assert schedule_of(Workload(b=2, d=4, p=2, vpp=2, zero=3, global_batch=64)) == Schedule(8, 2, 2, False, False)
-    assert schedule_of(Workload(b=2, d=4, zero=3, global_batch=64)) == Schedule(8, 1, 1, True, False)
-    assert schedule_of(Workload(b=1, zero=2, global_batch=5)) == Schedule(5, 1, 1, False, True)
+    assert schedule_of(Workload(b=2, d=4, p=2, vpp=2, zero=3, global_batch=64)) == Schedule(8, 2, 2, False, False, 8)
+    assert schedule_of(Workload(b=2, d=4, zero=3, global_batch=64)) == Schedule(8, 1, 1, True, False, 4)
+    assert schedule_of(Workload(b=1, zero=2, global_batch=5)) == Schedule(5, 1, 1, False, True, 1)
 
 
 def test_a_pipeline_pays_the_other_stages_once_and_its_sends_with_every_chunk() -> None:

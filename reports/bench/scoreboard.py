@@ -3,7 +3,7 @@
 E=../shared/evidence
 python reports/bench/scoreboard.py --data $E/steps.csv --data $E/steps_more.csv --data $E/mlperf.csv --data $E/cards.csv
 ... --write        # the page and README's sentence
-... --rescale      # first: the intervals of fitted stacks, by all runs here but MLPerf v5.1's
+... --rescale      # first: the intervals of fitted and of unknown stacks, by all runs here but MLPerf v5.1's
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ REASONS = Path(__file__).parent / "scoreboard.toml"
 UNTUNED = "not tuned for speed"
 #: MLPerf's round that neither constants nor intervals have seen.
 JUDGES = "5.1"
+#: Tiers with runs of several such sources.
+SCALED = ("fitted", "extrapolated")
 WORST = 10
 #: README's sentence.
 SAID = r"[0-9.]+% off \(median [^;]*; [0-9]+% lie in the 90% interval"
@@ -165,24 +167,28 @@ def scale(runs: Iterable[Run]) -> float:
 
 
 def rescale(tuned: Sequence[Run]) -> None:
-    """The fitted intervals, in log time times `scale`, written; what that is worth on sources left out, said."""
-    fitted = [run for run in tuned if run.judged.cost.tier == "fitted"]
-    seen, judging = ([run for run in fitted if (run.round == JUDGES) is held] for held in (False, True))
-    factor = scale(seen)
-    left = []
-    for (source,), own in grouped(fitted, "source").items():
-        without = scale(run for run in seen if run.source != source)
-        left += [position(run) <= without for run in own]
-    inside = np.mean([position(run) <= factor for run in judging])
-    say(f"times {factor:.3f}: MLPerf v{JUDGES} {inside:.0%} inside; each source by the others' {np.mean(left):.0%}")
-    for name in list_stacks():
-        path = shipped("stacks", name)
-        text = path.read_text(encoding="utf-8")
-        interval = tomllib.loads(text)["interval"]
-        if "fitted" in interval:
-            edges = {edge: round(interval["fitted"][edge] ** factor, 3) for edge in ("low", "high")}
-            interval["fitted"] |= edges
-            path.write_text(replaced(text, {"interval": interval}), encoding="utf-8", newline="\n")
+    """The intervals of `SCALED`, in log time times `scale`, written; what that is worth on sources left out, said."""
+    for tier in SCALED:
+        known = [run for run in tuned if run.judged.cost.tier == tier]
+        seen, judging = ([run for run in known if (run.round == JUDGES) is held] for held in (False, True))
+        factor = scale(seen)
+        left = []
+        for (source,), own in grouped(known, "source").items():
+            without = scale(run for run in seen if run.source != source)
+            left += [position(run) <= without for run in own]
+        inside = sum(position(run) <= factor for run in judging)
+        say(
+            f"{tier} times {factor:.3f}: of {len(judging)} of MLPerf v{JUDGES} {inside} inside; "
+            f"each source by the others' {np.mean(left):.0%}"
+        )
+        for name in list_stacks():
+            path = shipped("stacks", name)
+            text = path.read_text(encoding="utf-8")
+            interval = tomllib.loads(text)["interval"]
+            if tier in interval:
+                edges = {edge: round(interval[tier][edge] ** factor, 3) for edge in ("low", "high")}
+                interval[tier] |= edges
+                path.write_text(replaced(text, {"interval": interval}), encoding="utf-8", newline="\n")
 
 
 def _answers(run: Run, reason: dict[str, Any]) -> bool:
@@ -221,10 +227,11 @@ Predicted steps are {sentence(tuned)}. Their bias is {found["bias"]:+.1%}.
 Nothing here was measured by this project. A run is *{NEVER}* where its whole source is; of the others a fit
 has used a part, and their error on layouts {LEFT_OUT} is given. MLPerf's submissions, v5.1 among them, are never
 fitted, but the form knows CUDA graphs, adapters and networks because of them. *Interval*: the usual edges over the
-prediction, which should hold 85 to 95%. Those of fitted stacks were made as wide as takes 90% of these runs in, each
-source counting as another, MLPerf v{JUDGES} left out (`--rescale` before `--write`): of v{JUDGES}'s {len(judging)} \
-runs on fitted stacks {judged_inside:.0%} lie inside. Runs that their source calls not tuned for speed are listed and in
-no mean. Some of the cards' tuned recipes are those of other runs of megatron-bridge, which a fit has used.
+prediction, which should hold 85 to 95%. Those of fitted stacks, and of unknown ones, were made as wide as takes 90% of
+these runs in, each source counting as another, MLPerf v{JUDGES} left out (`--rescale` before `--write`):
+of v{JUDGES}'s {len(judging)} runs on fitted stacks {judged_inside:.0%} lie inside. Runs that their source calls not
+tuned for speed are listed and in no mean. Some of the cards' tuned recipes are those of other runs of
+megatron-bridge, which a fit has used.
 FSDP 2's contention is FSDP 1's fitted figure, taken over after torchtitan's and torchao's rows had been seen.
 
 ## {NEVER.capitalize()}
@@ -274,7 +281,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, action="append", required=True, help="CSV with the columns of steps.csv")
     parser.add_argument("--write", action="store_true", help="write reports/scoreboard.md and README's sentence")
-    parser.add_argument("--rescale", action="store_true", help="scale the intervals of fitted stacks, written")
+    parser.add_argument("--rescale", action="store_true", help="scale the intervals, written")
     options = parser.parse_args()
     refused: list[tuple[str, str]] = []
     try:

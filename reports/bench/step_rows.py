@@ -179,7 +179,7 @@ def _row(line: dict[str, str]) -> Row:
 
     dtype = line["dtype"]
     asked = line["stack"], number("year", 2024), line.get("attention") == "eager", number("p") > 1
-    stack, known = stack_of(*asked)
+    stack, known = stack_of(*asked, dtype=dtype)
     model = _model(_config(line, number("t")))
     recipe = _recipe(line["stack"], load_device(line["gpu"]).name, model, number("ep"), number("gpus"))
     device = _networked(load_device(recipe.get("device", line["gpu"])), line)
@@ -328,16 +328,17 @@ def _experts(e: int, d: int) -> int:
 
 @lru_cache(maxsize=256)
 def stack_of(
-    name: str, year: int, eager: bool = False, pipelined: bool = False, without: str = ""
+    name: str, year: int, eager: bool = False, pipelined: bool = False, without: str = "", dtype: str = ""
 ) -> tuple[SoftwareStack, bool]:
     """The shipped stack that answers to ``name``, else the nearest: framework, eager or not, compiled or not, year.
 
     ``pipelined``: it runs pipeline parallelism, which FSDP's stacks do not. ``without``: a stack taken not to be known.
+    ``dtype``: of the products, by which releases differ, where the name does not say.
     """
     shipped = [load_stack(known) for known in list_stacks() if known != without]
     for stack in shipped:
         if any(fnmatchcase(name, alias) for alias in (stack.name, *stack.aliases)):
-            return stack.of_release(name), True
+            return stack.of_release(name if dtype in name else f"{name}-{dtype}"), True
     words = re.findall(r"[a-z]+[0-9]*", name.lower())
     framework = next((FRAMEWORKS[word] for word in FRAMEWORKS if word in words), "fsdp")
     framework = "megatron" if pipelined and framework == "fsdp" else framework

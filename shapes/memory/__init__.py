@@ -97,12 +97,12 @@ class Memory:
 
     @property
     def may_fit(self) -> bool:
-        """Whether it is no farther over that room, or over the device, than peaks have been predicted off by.
+        """Whether it is no farther over that room, or in training over the device, than peaks have been predicted off.
 
-        Weights and cache are known to the byte, and have to be there with the framework.
+        What is served is weights and cache, known to the byte, and has to be there whole.
         """
-        held = sum(self.components.get(name, 0) for name in ("weights", "kv_cache", "framework"))
-        return self.device_bytes is None or max(ROOM * self.total_bytes, held) <= self.device_bytes
+        room = ROOM if self.moments else 1.0
+        return self.device_bytes is None or room * self.total_bytes <= self.device_bytes
 
 
 def memory(

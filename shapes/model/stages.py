@@ -171,11 +171,6 @@ def counted(tensors: Iterable[ParameterTensor]) -> ShardParameters:
     return ShardParameters(*found)
 
 
-def shard_parameters(model: ModelShape, workload: Workload, stage: Stage = "last") -> ShardParameters:
-    """A stage's parameters on one rank, counted."""
-    return counted(parameter_tensors(model, workload, stage))
-
-
 #: peft's targets where nobody says, of all but a few model types: queries and values, or the fused projection
 #: (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING in peft/utils/constants.py, 0.21).
 USUAL = ("q_proj", "v_proj", "qkv_proj")

@@ -49,7 +49,6 @@ from shapes.model.stages import (
     is_quantised,
     layers_train,
     parameter_tensors,
-    shard_parameters,
     stage_kinds,
     trained_tensors,
 )
@@ -138,9 +137,8 @@ def _check_decodes(model: ModelShape) -> None:
     kinds = [(block.attention, block.cross) for block in model.main.kinds]
     decodes = model.head and all((own is None or own.causal) and cross is None for own, cross in kinds)
     decodes = decodes and any(block.attention or block.mixer for block in model.main.kinds)
-    if not decodes:
-        expected = f"expected a decoder alone, each layer with causal attention; {model.model_type} is none"
-        raise InputError(expected, key="phase", value="decode")
+    expected = f"expected a decoder alone, each layer with causal attention; {model.model_type} is none"
+    refuse(not decodes, expected, "phase", "decode")
 
 
 def _check_images(model: ModelShape, workload: Workload) -> None:
@@ -148,9 +146,8 @@ def _check_images(model: ModelShape, workload: Workload) -> None:
         return
     refuse(not model.towers, "expected a model with a vision tower that is known", "images", workload.images)
     tokens = sum(tokens for *_, tokens in image_workloads(model, workload)) // workload.b
-    if tokens > workload.s and not workload.decode:
-        expected = f"expected images of at most the sequence's {workload.s} tokens: these are {tokens}"
-        raise InputError(expected, key="images", value=workload.images)
+    expected = f"expected images of at most the sequence's {workload.s} tokens: these are {tokens}"
+    refuse(tokens > workload.s and not workload.decode, expected, "images", workload.images)
 
 
 def sequence_length(model: ModelShape, stack: Stack, workload: Workload) -> int:
@@ -296,7 +293,7 @@ def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, l
 
     of the adapters that each rank holds whole.
     """
-    frozen = shard_parameters(model, workload)
+    frozen = counted(parameter_tensors(model, workload))
     if not has_adapters(workload):
         frozen = ShardParameters(frozen.dense - held.dense, frozen.experts)
     each = BASES[base_of(workload)]

@@ -195,24 +195,25 @@ def frozen_collectives(frozen: ShardParameters, bytes_each: float, workload: Wor
     A pipeline keeps what the first microbatch gathered.
     """
     pieces = max(1, layers)
-    for whose, parameters, ranks, stride in _data_parallel(frozen, workload):
-        shard = ranks // workload.replicas if ranks % workload.replicas == 0 else ranks
+    for whose, parameters, _, shard, stride in _data_parallel(frozen, workload):
         if workload.zero == 3 and shard > 1 and parameters:
             buffer = round(parameters * bytes_each / pieces)
             name, times = f"data_parallel.frozen{whose}", (1 + workload.regathers) * pieces
             yield from Lowering(workload).sends(name, buffer, shard, "parameters", times, stride)
 
 
-def _data_parallel(held: ShardParameters, workload: Workload) -> tuple[tuple[str, int, int, int], ...]:
-    """(end of the name, parameters, ranks, stride) of the groups of ranks that hold the same parameters.
+def _data_parallel(held: ShardParameters, workload: Workload) -> Iterator[tuple[str, int, int, int, int]]:
+    """(end of the name, parameters, ranks, those of them that share what ZeRO shards, stride) of the groups of ranks
 
-    All d cp ranks, and for experts the d cp / e that hold the same ones.
+    that hold the same parameters: all d cp ranks, and for experts the d cp / e that hold the same ones.
     """
     dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
-    return (
-        ("", held.dense, dense, workload.t),
-        (".experts", held.experts, experts, workload.t * workload.e),
-    )
+    groups = [("", held.dense, dense, workload.t), (".experts", held.experts, experts, workload.t * workload.e)]
+    if dense == experts:
+        groups = [("", held.total, dense, workload.t)]
+    for whose, parameters, ranks, stride in groups:
+        shared = ranks // workload.replicas if workload.zero == 3 and ranks % workload.replicas == 0 else ranks
+        yield whose, parameters, ranks, shared, stride
 
 
 def gradient_collectives(held: ShardParameters, workload: Workload, layers: int) -> Listed:
@@ -223,21 +224,14 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
     replica's ranks, and replicas add up their shards of the gradients. It
     sends each of the ``layers`` by itself (FSDP wraps blocks), the weights of embedding and head spread over them.
     """
-    run, groups, sent = Lowering(workload), _data_parallel(held, workload), (workload.reduces, workload.gathers)
-    if groups[0][2] == groups[1][2]:
-        groups = (("", held.total, *groups[0][2:]),)
-    for whose, parameters, ranks, stride in groups:
+    run, sent = Lowering(workload), (workload.reduces, workload.gathers)
+    # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
+    pieces, gathers = (max(1, layers), 1 + workload.regathers) if workload.zero == 3 else (1, 1)
+    for whose, parameters, ranks, shared, stride in _data_parallel(held, workload):
         if not parameters:
             continue
         name = f"data_parallel{whose}"
-        shard, pieces, gathers = ranks, 1, 1
-        if workload.zero == 0:
-            # Without ZeRO every rank is a replica of all the weights.
-            shard = 1
-        elif workload.zero == 3:
-            # ZeRO-1 and -2 gather the updated weights once; ZeRO-3 gathers them for the forward and for the backward.
-            shard = ranks if ranks % workload.replicas else ranks // workload.replicas
-            pieces, gathers = max(1, layers), 1 + workload.regathers
+        shard = shared if workload.zero else 1  # without ZeRO every rank is a replica of all the weights
         reduced, gathered = (-(-parameters * workload.sent_bytes(one) // pieces) for one in sent)
         if shard > 1:
             yield from run.sends(name, reduced, shard, "gradients", pieces, stride)

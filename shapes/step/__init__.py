@@ -62,7 +62,7 @@ def step_cost(
     ``operator_error``: mean relative error of the operators' own prices. ``tier``: how the stack is known, where it
     is used for another one (None: as its file says).
     """
-    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items()}
+    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items() if value}
     seconds = sum(parts.values())
     tier = tier or stack.tier(device.architecture)
     # That of the tier, or the stack's next wider one where it has none of its own.
@@ -77,13 +77,14 @@ def step_cost(
         stack.coverage,
         interval.ratio,
         tier,
-        {name: value for name, value in parts.items() if value},
+        parts,
     )
 
 
 def schedule_of(workload: Workload) -> Schedule:
     """How ``workload`` cuts a global step."""
-    return Schedule(workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2)
+    ranks = workload.t * workload.p * workload.d * workload.cp
+    return Schedule(workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2, ranks)
 
 
 def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:

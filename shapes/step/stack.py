@@ -171,12 +171,9 @@ class SoftwareStack:
         return replace(self, kernels=kernels, releases=())
 
     def with_graphs(self) -> SoftwareStack:
-        """This stack replaying CUDA graphs of its layers: the host launches none of their kernels and runs ahead, so
-
-        that nothing waits for it, within a step or between two.
-        """
+        """This stack replaying CUDA graphs of its layers: the host launches none of their kernels and runs ahead."""
         host = Host(0.0, self.host.kernels, 0.0, 0.0)
-        return replace(self, name=f"{self.name}{GRAPHS}", host=host, fixed_s=0.0)
+        return replace(self, name=f"{self.name}{GRAPHS}", host=host)
 
     def tier(self, architecture: str) -> str:
         """How a step on a device of ``architecture`` is known."""
@@ -230,11 +227,11 @@ class _Factors(Table):
 def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
     """A validated stack from a stack file's content; InputError names ``where`` and the key."""
     top = _Factors(data, where)
-    kernels, optimizer, host = top.table("kernels"), top.table("optimizer"), top.table("host")
+    optimizer, host = top.table("optimizer"), top.table("host")
     kernels_of = top.table("attention_kernel")
     result = top.record(
         SoftwareStack,
-        kernels=_by_class(kernels),
+        kernels=_by_class(top.table("kernels")),
         by_dtype=top.numbers_by_dtype("by_dtype"),
         by_device=top.table("by_device").keyed(Table.number),
         attention=top.table("attention").keyed(_by_head_dim),

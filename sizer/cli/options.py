@@ -133,7 +133,7 @@ def config_name(said: str) -> str:
 
 
 #: What CONFIG completes: names of models, and files.
-MODELS = completing("sizer.readers.released:model_names")
+MODELS = completing("sizer.readers.released:rows")
 
 _KINDS: Values = {
     "count": COUNT,

@@ -125,11 +125,6 @@ def altup_matrices(fields: Fields) -> tuple[Linear, ...]:
     return tuple(Linear("altup.stream", hidden, hidden) for _ in range(1, fields.count("altup_num_inputs")))
 
 
-def floored_head_dim(fields: Fields) -> int:
-    """glm4_moe's class rounds down."""
-    return fields.optional("head_dim") or max(1, hidden_size(fields) // all_heads(fields))
-
-
 def one_width(fields: Fields) -> int:
     """Of hunyuan's experts: its class reads the one key, its release's own code the other."""
     width = fields.integer("intermediate_size")

@@ -67,9 +67,9 @@ def read(name: str, config: Config, where: str) -> Reading:
     outer = fields = Fields(config, where)
     for key in filter(None, row.get("section", "").split(".")):
         fields = fields.nested(key)
-    said = " ".join((outer.text("name"), outer.nested("run").text("name"), *fields.config)) if "others" in row else ""
-    other = next((what for one, what in row["others"].items() if one in said), None) if said else None
-    outer.refuse(other, f"has no formula here: {other}", "name")
+    for one, what in row.get("others", {}).items():
+        said = (outer.text("name"), outer.nested("run").text("name"), *fields.config)
+        outer.refuse(any(one in key for key in said), f"has no formula here: {what}", "name")
     held = {**row.get("defaults", {}), **flat(config), **opened(row, fields)}
     kind = dict(_kind(row, held, fields))
     limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}

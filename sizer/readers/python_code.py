@@ -11,6 +11,8 @@ from sizer.readers.shell.words import OPERATORS
 
 #: Functions that are followed in one file, each of which may call others.
 MAX_CALLS = 1000
+#: The calls that are followed in a file's own assignments.
+FOLLOWED = ("dict", "from_pretrained", "get_peft_model", "Trainer", "TrainingArguments", "Config", "responses_only")
 
 
 def parse_code(text: str, where: str, settings: Config) -> Values:
@@ -65,6 +67,9 @@ class _Code:
             said: Any = getattr(node, "value", None)
             if isinstance(node, ast.Return):
                 return self._value(said, names)
+            target = (
+                target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
+            )  # a model, its tokenizer
             if not isinstance(target, ast.Name | ast.Attribute):
                 continue
             value = self._value(ast.BinOp(target, node.op, said) if isinstance(node, ast.AugAssign) else said, names)
@@ -102,10 +107,11 @@ class _Code:
         given = {one.arg or "": value for one in node.keywords if (value := self._value(one.value, names)) is not None}
         if said in self.functions:
             return self.called(said, given)
-        if said != "dict" and not self.functions:
-            return None  # of a file's own assignments only dict() is followed
+        if not self.functions and not said.endswith(FOLLOWED):
+            return None
         of, first = (
             self._value(one, names) for one in (getattr(node.func, "value", None), next(iter(node.args), None))
         )
         named = {"name": first} if isinstance(first, str) else {}
-        return {**(of if isinstance(of, dict) else {}), "_class": said, **named, **given}
+        before = next((one for one in (of, first) if isinstance(one, dict)), {})  # get_peft_model(model, r=8)
+        return {**before, "_class": said, **named, **given}

@@ -40,12 +40,12 @@ def released(name: str) -> tuple[Config, str]:
     mirrored = organisation in FORMATS["names"]["mirrors"]
     found = known.get(asked) or known.get(last if mirrored else asked)
     if found:
-        row = json.loads(_rows()[found])
+        row = json.loads(rows()[found])
         return row["config"], f"{found}, from the table ({row['source']})"
     if cached := _cached(name):
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
     bare = _without_variant(last)
-    for one, text in _rows().items():
+    for one, text in rows().items():
         owner, _, own = _plain(one).rpartition("/")
         if _without_variant(own) == bare and (mirrored or organisation in ("", owner)):
             row = json.loads(text)
@@ -64,7 +64,7 @@ def released(name: str) -> tuple[Config, str]:
 
 
 @cache
-def _rows() -> dict[str, str]:
+def rows() -> dict[str, str]:
     """The table's models, each with the text of its row, a line of the file: parsing all takes longer than a check's
 
     reading.
@@ -76,7 +76,7 @@ def _rows() -> dict[str, str]:
 @cache
 def _known() -> dict[str, str]:
     """The table's names by what is asked for: with their organisation, or without."""
-    known = {name: one for one in model_names() for name in (_plain(one), _plain(one).rpartition("/")[2])}
+    known = {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
     return {**known, **FORMATS["names"]["aliases"]}
 
 
@@ -98,11 +98,6 @@ def download(name: str) -> None:
         raise InputError(
             f"the hub has no configuration of it: {shorten(error)}", key="--download", value=name
         ) from None
-
-
-def model_names() -> list[str]:
-    """The models that the bundled table names."""
-    return list(_rows())
 
 
 def _plain(name: str) -> str:
@@ -151,7 +146,11 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         *reading.notes,
     )
     notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
-    rounds = {key: _sizes(said, config) for key, said in row.get("rounds", {}).items()}
+    made = {key: expressed(said, flat(config), {}, ())[0] for key, said in row.get("rounds", {}).items()}
+    rounds = {  # what expressions make of the file's numbers, where that is at least 1
+        key: {one: int(size) for one, size in found.items() if type(size) in (int, float) and 1 <= size < 2**40}
+        for key, found in made.items()
+    }
     workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
     held = ((one, unknown_in(str(at(config, one)))) for one in taken)
     unread = (*reading.unread, *(Unread(one, what, changes=LACKS) for one, what in held if what))
@@ -175,12 +174,6 @@ def _lora(config: Config, taken: Collection[str]) -> Values:
     if off or not (said or named) or any("lora" in one and one.replace(".", "__") in held for one in taken):
         return {}
     return {"use_lora": True, "lora_rank": next((one for one in said if type(one) is int), 0)}
-
-
-def _sizes(said: Config, config: Config) -> Config:
-    """What expressions make of the numbers of a file, where that is at least 1."""
-    found, _ = expressed(said, flat(config), {}, ())
-    return {key: int(value) for key, value in found.items() if type(value) in (int, float) and 1 <= value < 2**40}
 
 
 def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: str) -> Names:

@@ -217,7 +217,8 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     if workload.serving:
         return NotApplicable("in serving a larger t buys latency for throughput, which is a choice")
     t, b = workload.t, workload.b
-    degrees = divisors(t, t - 1)
+    scattered = workload.cp * workload.sequence_parallel
+    degrees = [one for one in divisors(t, t - 1) if workload.s % max(1, scattered * one) == 0]
     same_tokens = [{"t": one, "b": b * one // t} for one in degrees if b * one % t == 0]
     for way in (*({"t": one} for one in degrees), *same_tokens):
         change = within(workload, way)
@@ -298,7 +299,7 @@ def fits_in_memory(context: Context) -> Answer:
     alone are counted. Activations of a layout of tensor, pipeline or context parallelism are those of fused kernels,
     unless said otherwise: what runs such layouts has them, transformers' modules have not. A step fits in 92% of what a
     device has; from there to 8% over it may fit, and is no error: predicted peaks have been off by as much
-    (reports/memory-peaks.md). Weights, cache and framework have to fit whole.
+    (reports/memory-peaks.md). What is served has to fit whole.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.

@@ -29,7 +29,7 @@ PRACTICE, MADE = 2.0, 3.0
 #: How far parameters may move where a fit says what they are worth, and what sizes are multiples of at least.
 TOLERANCE, COARSE = 0.1, 256
 #: What no fit speaks of.
-UNPRICED = "no published fit prices key/value heads, head_dim or d_ff/h: bounds alone hold there"
+UNPRICED = "no published fit prices head_dim or d_ff/h: bounds alone hold there"
 
 
 def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
