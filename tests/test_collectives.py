@@ -287,6 +287,45 @@ def test_own_kernels_are_for_one_node_and_for_devices_where_they_were_measured()
     assert predict(DIRECT, "h100-sxm").seconds < 0.5 * predict(replace(DIRECT, direct=False), "h100-sxm").seconds
 
 
+DISPATCH = replace(DIRECT, what="all_to_all")
+
+
+@pytest.mark.parametrize(
+    ("device", "tokens", "microseconds"),
+    # aiconfigurator-core 0.12, wideep_deepep_ll_perf, combine in one node: 7168 numbers of 8 experts' tokens.
+    [("h100-sxm", 8, 14.5), ("h100-sxm", 128, 70), ("h200", 8, 13.5), ("h200", 128, 69), ("b200", 128, 42)],
+)
+def test_low_latency_dispatch_takes_what_was_published(device: str, tokens: int, microseconds: float) -> None:
+    found = predict(replace(DISPATCH, bytes=tokens * 8 * 7168 * 2), device)
+    assert found.seconds * 1e6 == pytest.approx(microseconds, rel=0.2)
+
+
+@given(st.sampled_from(["a100-sxm", "h100-sxm", "b200", "gb300", "l40s"]), st.integers(2, 8), st.integers(1, 2**32))
+def test_a_low_latency_dispatch_is_bound_by_the_link_and_more_never_saves(device: str, ranks: int, size: int) -> None:
+    target, one = load_device(device), replace(DISPATCH, ranks=ranks, bytes=size)
+    seconds = predict(one, target).seconds
+    assert seconds * target.link.intra_node_bytes_per_s > size * (ranks - 1) / ranks
+    assert predict(replace(one, bytes=2 * size), target).seconds > seconds
+
+
+def test_a_low_latency_dispatch_sends_a_token_to_each_expert_where_it_was_measured() -> None:
+    many = replace(DISPATCH, bytes=2**24, copies=8)
+    alike = predict(replace(many, copies=1), "h100-sxm").seconds
+    assert predict(many, "h100-sxm").seconds == alike
+    # Among fewer ranks than measured, and over nodes, as a prompt's tokens, which a rank gets once.
+    for one, device in ((replace(many, ranks=4), "h100-sxm"), (replace(many, ranks=16), "h100-sxm"), (many, "l40s")):
+        assert predict(one, device).seconds == predict(replace(one, direct=False), device).seconds
+
+
+def test_a_step_sends_its_tokens_by_engines_own_kernels_and_a_prompt_does_not() -> None:
+    for workload in (
+        Workload(phase="decode", b=8, context=512, d=4, e=4),
+        Workload(phase="prefill", b=1, s=512, d=4, e=4),
+    ):
+        sends = [one for one in operators(mixture(), workload) if isinstance(one, Collective) and "moe" in one.name]
+        assert {one.direct for one in sends} == {workload.decode}
+
+
 def test_decoding_sums_by_engines_own_kernels_and_training_by_nccl() -> None:
     for workload, direct in (
         (Workload(phase="decode", b=8, context=512, t=4), True),

@@ -1,6 +1,6 @@
-"""Tables of NCCL (nccl_perf.parquet) and of serving engines' own all-reduce (custom_allreduce_perf.parquet) -> latency
+"""Tables of NCCL (nccl_perf.parquet) and of serving engines' own kernels (custom_allreduce_perf.parquet, and DeepEP's
 
-and share of the link that collectives reach.
+low-latency dispatch and combine, wideep_deepep_ll_perf.parquet) -> latency and share of the link that they reach.
 """
 
 from __future__ import annotations
@@ -27,8 +27,10 @@ _KINDS = {
     "alltoall": "all_to_all",
 }
 
-#: Serving engines' own all-reduce, replayed from CUDA graphs.
-DIRECT = "direct_all_reduce"
+#: Serving engines' own, replayed from CUDA graphs.
+DIRECT = ("direct_all_reduce", "direct_all_to_all")
+#: Ranks of one node in DeepEP's table, and bytes of an element that its kernels send (the dispatch: fp8).
+NODE_RANKS, SENT = 8, {"dispatch": 1, "combine": 2}
 
 Messages = dict[tuple[str, int, int], float]
 Tables = dict[str, CollectiveConstants]
@@ -49,14 +51,22 @@ def read_collectives(paths: Iterable[Path]) -> Messages:
 
 
 def read_direct(folder: Path) -> Messages:
-    """The same of engines' own all-reduce: the median over frameworks and releases."""
+    """The same of engines' own: the median over frameworks and releases; DeepEP's by bytes of a rank's copies."""
     values = []
     for path in sorted(folder.glob("comm/*/*/custom_allreduce_perf.parquet")):
         columns = parquet_columns(path)
         names = ("kernel_source", "num_gpus", "message_size", "latency")
         for kernel, ranks, elements, latency in zip(*(columns[name] for name in names), strict=True):
             if "eager" not in kernel and latency > 0:
-                values.append(((DIRECT, int(ranks), 2 * int(elements)), str(path), latency * 1e-3))
+                values.append(((DIRECT[0], int(ranks), 2 * int(elements)), str(path), latency * 1e-3))
+    for path in sorted(folder.glob("comm/*/*/wideep_deepep_ll_perf.parquet")):
+        columns = parquet_columns(path)
+        for way, size in SENT.items():
+            names = ("node_num", "num_token", "num_topk", "hidden_size", f"{way}_avg_t_us")
+            for nodes, tokens, copies, hidden, latency in zip(*(columns[name] for name in names), strict=True):
+                if nodes == 1 and latency > 0:
+                    sent = int(tokens * copies * hidden * size)
+                    values.append(((DIRECT[1], NODE_RANKS, sent), f"{path} {way}", latency * 1e-6))
     return consensus(values)
 
 
@@ -73,7 +83,7 @@ def predicted(messages: Messages, device: Device, tables: Tables) -> Array:
 def fit_collectives(messages: Messages, device: Device) -> Tables:
     """Robust least squares on log time, of each kind and number of ranks by itself."""
     found = {}
-    for kind in (*_KINDS.values(), DIRECT):
+    for kind in (*_KINDS.values(), *DIRECT):
         groups = sorted({ranks for what, ranks, _ in messages if what == kind})
         if not groups:
             continue

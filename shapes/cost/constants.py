@@ -423,28 +423,29 @@ class CollectiveConstants:
             float(np.interp(log2(ranks), known, values))
             for values in (self.latency_s, self.bandwidth_share, self.half_bytes)
         )
-        if beyond := max(0, ranks - self.ranks[-1]):
+        if (beyond := max(0, ranks - self.ranks[-1])) and len(known) > 1:
             a_rank = (self.latency_s[-1] - self.latency_s[-2]) / (self.ranks[-1] - self.ranks[-2])
             latency += max(0.0, a_rank) * beyond
         return latency, share, half
 
 
 @lru_cache(maxsize=256)
-def collective_constants(device: Device, what: str, direct: bool = False) -> CollectiveConstants:
-    """NCCL's constants of one kind; a send between two ranks moves its bytes as an all-gather's two do.
-
-    ``direct``: those of serving engines' own all-reduce, where it was measured.
-    """
+def collective_constants(device: Device, what: str) -> CollectiveConstants:
+    """NCCL's constants of one kind; a send between two ranks moves its bytes as an all-gather's two do."""
     kin = relative(device, "collective")
-    tables = kin.cost["collective"]
-    if direct and "direct_all_reduce" in tables:
-        what = "direct_all_reduce"
-    table = tables.get("all_gather" if what == "send_recv" else what)
+    table = kin.cost["collective"].get("all_gather" if what == "send_recv" else what)
     if not isinstance(table, Mapping):
         raise InputError(
             "expected a table for each kind of collective", where=kin.origin, key=f"cost.collective.{what}"
         )
     return CollectiveConstants.from_table(table)
+
+
+@lru_cache(maxsize=256)
+def direct_constants(device: Device, what: str, ranks: int) -> CollectiveConstants | None:
+    """Those of serving engines' own kernels, where they were measured among so few ranks."""
+    table = relative(device, "collective").cost["collective"].get(f"direct_{what}")
+    return CollectiveConstants.from_table(table) if table and table["ranks"][0] <= ranks else None
 
 
 def moving_constants(device: Device) -> tuple[GemmConstants, Origin]:

@@ -6,8 +6,8 @@ group and link, bytes as NCCL's tests count them:
     seconds = latency + factor (bytes + half_bytes) / (bandwidth_share x link)
 
 ``factor`` is what each rank sends over the link per byte of the buffer in a ring. Over several nodes a ring enters and
-leaves each of them through the network cards of all the group's ranks there, so that the link is the slower of the
-node's own and of one card's rate times those ranks; an all-to-all's ranks each send to the others through their own.
+leaves each of them through the cards of all its ranks there, so that the link is the slower of the node's own and of a
+card's rate times those ranks; an all-to-all's ranks each send to the others through their own.
 
 Over nodes an all-gather and a reduce-scatter go round a ring of all ranks, so that their latency grows with every rank
 and node; an all-reduce goes up and down trees of nodes.
@@ -26,6 +26,7 @@ from shapes.cost.constants import (
     GemmConstants,
     Origin,
     collective_constants,
+    direct_constants,
     moving_constants,
     published,
     published_origin,
@@ -110,11 +111,12 @@ def collective_parts(
         return 0.0, 0.0
     inside = ranks_in_domain(device, operator)
     # Engines' own kernels are for the ranks of one node.
-    direct = operator.direct and inside == operator.ranks
-    constants = constants or collective_constants(device, operator.what, direct)
+    own = direct_constants(device, operator.what, inside) if operator.direct and inside == operator.ranks else None
+    constants = constants or own or collective_constants(device, operator.what)
     latency, share, half_bytes = constants.among(max(2, inside))
     latency += _latency_over_nodes(operator, inside)
-    moved = bus_factor(operator) * operator.bytes
+    # DeepEP's low-latency kernels send a token to each of its experts.
+    moved = bus_factor(operator if own is None else replace(operator, copies=1)) * operator.bytes
     # Small messages never reach the full rate: half_bytes is the size at which half of it is reached.
     ramp = moved * half_bytes / (moved + half_bytes) if moved else 0.0
     return latency, (moved + ramp) / link_bytes_per_s(device, operator, share)

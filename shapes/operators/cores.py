@@ -126,7 +126,7 @@ class Lowering:
                     stride=stride,
                     copies=copies,
                     groups=groups,
-                    direct=self.workload.decode and what == "all_reduce",
+                    direct=self.workload.decode,
                 )
 
 

@@ -220,8 +220,7 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
 def _flops_s(device: Device, one: Any) -> float:
     """Seconds of an operator's FLOPs at the peak of the units that run it: engines route from products of 16 bits."""
     narrow = getattr(one, "weight_bytes", 0) == MXFP4_BYTES and "nvfp4" in device.peak_flops
-    kept = () if one.dtype == "fp32" else (one.dtype, "fp8")
-    wanted = ("fp8",) * narrow + (*kept, "bf16", "fp16", "fp32")
+    wanted = ("fp8",) * narrow + (one.dtype, "fp8") * (one.dtype != "fp32") + ("bf16", "fp16", "fp32")
     peak = next(device.peak_flops[own] for own in wanted if own in device.peak_flops)
     return float(getattr(one, "visible_flops", one.flops)) / peak
 
@@ -259,6 +258,6 @@ def served(
     token = step / accepted + (running - 1) * added / output
     launches, own = load.launches_s(stack), load.prompt_adds_s(stack, prompt)
     alone = launches + own if stack.graphs else np.maximum(launches, own)
-    fixed = stack.first_s + stack.moe_first_s * (load.moe_layers > 0)
-    first = fixed + stack.first_steps * step + stack.token_s * prompt + alone
+    first = stack.first_s + stack.moe_first_s * (load.moe_layers > 0)
+    first = first + stack.first_steps * step + stack.token_s * prompt + alone
     return Served(first, token, running * output / (output * token + added), step, alone)
