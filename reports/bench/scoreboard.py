@@ -27,7 +27,7 @@ from tabulate import tabulate
 
 from shapes.calibrate import replaced
 from shapes.errors import InputError, read_text
-from shapes.step.stack import list_stacks
+from shapes.step.stack import GRAPHS, list_stacks
 from shapes.toml_table import shipped
 
 ROOT = Path(__file__).parents[2]
@@ -181,7 +181,9 @@ def rescale(tuned: Sequence[Run]) -> None:
             f"{tier} times {factor:.3f}: of {len(judging)} of MLPerf v{JUDGES} {inside} inside; "
             f"each source by the others' {np.mean(left):.0%}"
         )
-        for name in list_stacks():
+        # An unknown stack's interval is every stack's; a fitted one's is its own, of runs on it.
+        ran = {run.judged.row.stack.name.removesuffix(GRAPHS) for run in seen}
+        for name in ran if tier == "fitted" else list_stacks():
             path = shipped("stacks", name)
             text = path.read_text(encoding="utf-8")
             interval = tomllib.loads(text)["interval"]
@@ -227,8 +229,8 @@ Predicted steps are {sentence(tuned)}. Their bias is {found["bias"]:+.1%}.
 Nothing here was measured by this project. A run is *{NEVER}* where its whole source is; of the others a fit
 has used a part, and their error on layouts {LEFT_OUT} is given. MLPerf's submissions, v5.1 among them, are never
 fitted, but the form knows CUDA graphs, adapters and networks because of them. *Interval*: the usual edges over the
-prediction, which should hold 85 to 95%. Those of fitted stacks, and of unknown ones, were made as wide as takes in
-{HELD:.0%} of the worst predicted source's runs, MLPerf v{JUDGES} left out (`--rescale` before `--write`):
+prediction, which should hold 85 to 95%. Those of Megatron's fitted stacks, and of unknown ones, were made as wide as
+takes in {HELD:.0%} of the worst predicted source's runs, MLPerf v{JUDGES} left out (`--rescale` before `--write`):
 of v{JUDGES}'s {len(judging)} runs on fitted stacks {judged_inside:.0%} lie inside. Runs that their source calls not
 tuned for speed are listed and in no mean. Some of the cards' tuned recipes are those of other runs of
 megatron-bridge, which a fit has used.
