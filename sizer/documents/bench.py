@@ -45,16 +45,18 @@ def document(answer: Bench) -> Document:
 
 def _sweep(table: Measured) -> Iterator[Part]:
     """The table, then outcomes that are no times, then how steady the device was."""
-    found: dict[bool, list[Any]] = {True: [], False: []}
-    for row in table.rows:
-        if row.measurement is not None:
-            found[bool(row.measurement.seconds)].append(row)
-    timed, counted = found[True], any(row.count != 1 for row in table.rows)
+    ran: list[Any] = [row for row in table.rows if row.measurement is not None]
+    timed = [row for row in ran if row.measurement.seconds]
+    counted = any(row.count != 1 for row in table.rows)
     yield Text(f"measured on {table.environment.source.removeprefix('measured:')}")
     yield Table("", [one for one in MEASURED if counted or one.name != "a step"], timed)
     said = [_step(table.rows, timed)] if counted else []
     said += _fastest(timed)
-    said += [f"{row.title}: {row.measurement.status}: {row.measurement.message}" for row in found[False]]
+    said += [
+        f"{row.title}: {row.measurement.status}: {row.measurement.message}"
+        for row in ran
+        if not row.measurement.seconds
+    ]
     yield from lines((*said, *_closing(table.sweep)))
     caption = "not reached in time, the same command goes on with them"
     yield Table(caption, (Column(f"{len(table.sweep.left)} jobs", "title"),), table.sweep.left, LISTED)

@@ -92,17 +92,13 @@ def title(code: str) -> str:
     return BUDGETS[code] if code in BUDGETS else find_rule(code).summary
 
 
-def rules_url() -> str | None:
-    """The page of all rules: the environment's, else the package's ``Rules`` URL; None where none is known."""
-    if found := os.environ.get(RULES_URL_VARIABLE):
-        return found
-    package = installed()
-    urls = package.metadata.get_all("Project-URL") or [] if package is not None else []
-    return next((url.partition(", ")[2] for url in urls if url.startswith("Rules, ")), None)
-
-
 def rule_url(code: str) -> str | None:
-    """The page of one rule: the anchor that its heading has on the rules' page; None of a plug-in's rule."""
-    base, rule = rules_url(), find_rule(code)
-    ours = rule.judge.__module__.startswith("sizer.")
-    return f"{base}#{rule.code.lower()}-{rule.slug}" if base and ours else None
+    """The page of one rule: the anchor that its heading has on the page of all rules, whose address is the
+
+    environment's, else the package's ``Rules`` URL. None where that is not known, and of a plug-in's rule.
+    """
+    package, rule = installed(), find_rule(code)
+    urls = package.metadata.get_all("Project-URL") or [] if package is not None else []
+    named = (url.partition(", ")[2] for url in urls if url.startswith("Rules, "))
+    base = os.environ.get(RULES_URL_VARIABLE) or next(named, None)
+    return f"{base}#{rule.code.lower()}-{rule.slug}" if base and rule.judge.__module__.startswith("sizer.") else None

@@ -142,13 +142,10 @@ def _cell(cell: Cell, right: bool) -> str:
     names = " ".join(filter(None, ("number" if right else "", cell.style)))
     named = f' class="{names}"' if names else ""
     value = f' data-value="{cell.value!r}"' if cell.value is not None else ""
-    return f"<td{named}{value}>{_linked(cell) if cell.style == 'rule' else text(cell.shown)}</td>"
-
-
-def _linked(cell: Cell) -> str:
-    """A rule's code and name, which lead to its page where that has an address."""
-    url = rule_url(cell.shown.split()[0])
-    return f'<a href="{text(url)}">{text(cell.shown)}</a>' if url else text(cell.shown)
+    shown = text(cell.shown)
+    if cell.style == "rule" and (url := rule_url(cell.shown.split()[0])):
+        shown = f'<a href="{text(url)}">{shown}</a>'
+    return f"<td{named}{value}>{shown}</td>"
 
 
 #: A finding with what it costs and what would fix it.

@@ -154,10 +154,8 @@ def completions(priced: Priced, document: TextDocument, at: types.Position) -> l
 def hover(priced: Priced, document: TextDocument, at: types.Position) -> types.Hover | None:
     """The findings at a key, its neighbours priced, the step."""
     key = _key_at(document, at) or ""
-    lines, place = (
-        [*_findings_at(key, priced), *_neighbours_at(key, priced)],
-        locate(document.source, key, document.path),
-    )
+    lines = [*_findings_at(key, priced), *_neighbours_at(key, priced)]
+    place = locate(document.source, key, document.path)
     if not lines or place is None:
         return None
     text = "\n".join([*lines, f"A step takes {within_text(priced.report.step)}"])
