@@ -16,7 +16,7 @@ from shapes.measure.in_process import ALIVE
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, summary_fields
 
-ENVIRONMENT = Environment("Fake 1", "fake-uuid", "1.0", None, (("torch", "0.0"),))
+ENVIRONMENT = Environment("Fake 1", "fake-uuid", "1.0", None, (("torch", "0.0"),), host={"node": "there"})
 
 
 class FakeBackend:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import platform
 import sys
 import threading
 from collections.abc import Iterator
@@ -13,8 +14,7 @@ import pytest
 from measure_fakes import ENVIRONMENT, FakeExecutor
 
 from shapes.errors import InputError
-from shapes.measure import Settings, workers
-from shapes.measure.environment import Environment
+from shapes.measure import InProcess, Settings, workers
 from shapes.measure.executor import DeviceLostError, Event, Executor, NotMeasured, Prepared, Round
 from shapes.measure.jobs import Job, swiglu
 from shapes.measure.record import Measurement
@@ -143,7 +143,7 @@ def test_a_sweep_outlives_its_devices_processes_and_names_who_ended_them() -> No
         4000: "left its work undone",
     }
     assert {one.description["k"] for one in sweep.results.values() if one.ok} == {1, 2, 3, 4}
-    assert all(one.environment.host["node"] for one in sweep.results.values() if one.ok)
+    assert all(one.environment.host["node"] == "there" for one in sweep.results.values() if one.ok)
     assert len(SPAWNED) > 4
 
 
@@ -199,7 +199,7 @@ def test_a_session_outlives_who_loses_its_device_twice_and_names_it() -> None:
     assert failure.value.status == "oom"
     found = executor.finish(good)
     assert (len(found.samples), len(SPAWNED)) == (5, 3)
-    assert found.environment.host["node"]
+    assert found.environment.host["node"] == "there"
     executor.release(large)
 
 
@@ -287,7 +287,6 @@ def test_a_process_whose_driver_is_gone_ends() -> None:
         workers._end_with(SimpleNamespace(join=lambda: None))
 
 
-def test_an_environment_is_signed_with_the_node_it_is_on() -> None:
-    signed = next(iter(workers.Device(Device, None).begin()))
-    assert isinstance(signed, Environment)
-    assert signed.host["node"]
+def test_an_environment_says_the_node_it_is_on() -> None:
+    assert next(iter(workers.Device(Device, None).begin())) == ENVIRONMENT
+    assert InProcess("cpu").environment.host["node"] == platform.node()

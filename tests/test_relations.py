@@ -17,6 +17,7 @@ from hypothesis import assume, given, reject, seed, settings
 from hypothesis import strategies as st
 
 import sizer
+from shapes.device import load_device
 from shapes.step import Step
 from shapes.workload import WORDS, WORKLOAD_FIELDS, workload_fields
 from sizer.checking.checks import Request
@@ -268,3 +269,55 @@ def test_check_memory_diff_and_mfu_answer_alike(
     padded = {**config, "vocab_size": -(-config["vocab_size"] // rows) * rows}
     assert sizer.memory(padded, **asked).memory == counted.memory
     assert sizer.check(padded, **asked).step.seconds == report.step.seconds  # type: ignore[union-attr]
+
+
+@relation(
+    draws=6,
+    config=models(),
+    window=st.sampled_from((None, 128, 4096)),
+    s=st.sampled_from((512, 8192, 65536, 1048576)),
+    b=st.sampled_from((1, 8, 64)),
+    dtype=st.sampled_from(("bf16", "fp32")),
+    phase=st.sampled_from(("train", "prefill", "decode")),
+    device=st.sampled_from((*DEVICES, "l4", "a30", "v100-sxm")),
+    stack=st.sampled_from((None, "megatron-bridge-2026", "pytorch-ddp")),
+)
+def test_no_utilisation_is_over_100_percent(
+    config: dict[str, Any], window: int | None, s: int, phase: str, stack: str | None, **asked: Any
+) -> None:
+    config |= {"max_position_embeddings": 2**20}
+    if window is not None and "num_local_experts" not in config:
+        config |= {"model_type": "mistral", "sliding_window": window}
+    asked |= {"stack": stack} if phase == "train" else {}
+    found = sizer.check(config, phase=phase, **{"context" if phase == "decode" else "s": s}, **asked).step
+    assert found is not None
+    assert max(found.mfu or 0.0, found.mbu or 0.0) <= 1 + 1e-9
+    if phase == "train":
+        counted = sizer.mfu(config, step_time=found.seconds, gpus=1, global_batch=asked["b"], s=s, **_of_device(asked))
+        assert counted.rows[0].mfu == pytest.approx(found.mfu, rel=1e-4)
+        assert all(row.mfu <= 1 for row in counted.rows)
+
+
+def _of_device(asked: dict[str, Any]) -> dict[str, Any]:
+    return {"device": asked["device"], "dtype": asked["dtype"]}
+
+
+def test_a_window_is_not_counted_as_a_square_that_no_device_could_run() -> None:
+    """Mistral's full square at a million tokens would be many times the peak, what its window leaves is under it."""
+    asked = {"device": "mi355x", "b": 8, "s": 2**20, "dtype": "bf16"}
+    config = {"model_type": "mistral", "sliding_window": 4096, "hidden_size": 4096, "intermediate_size": 14336}
+    config |= {"num_hidden_layers": 4, "num_attention_heads": 32, "num_key_value_heads": 8, "vocab_size": 32000}
+    found = sizer.check({**config, "max_position_embeddings": 2**20}, **asked).step
+    assert found is not None
+    assert found.mfu is not None
+    assert found.flops > 5 * found.seconds * load_device("mi355x").peak("bf16")
+    assert 0.2 < found.mfu < 1
+
+
+@pytest.mark.parametrize("b", [2, 8])
+def test_a_decode_step_waits_for_memory_that_the_tables_caches_held(b: int) -> None:
+    found = sizer.check("tests/data/configs/gpt2.json", device="l4", b=b, phase="decode", context=1024)
+    assert found.step is not None
+    assert found.step.mbu == pytest.approx(1.0)
+    shown = sizer.ops("tests/data/configs/gpt2.json", device="l4", b=b, phase="decode", context=1024)
+    assert shown.step.seconds == found.step.seconds

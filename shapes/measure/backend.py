@@ -69,20 +69,16 @@ def open_backend(device: str | None = None) -> Backend:
 class Backend:
     """What timing needs of a device: the processor this runs on, timed by ``time.perf_counter``, or an accelerator.
 
-    ``device``: torch's name of it, "cuda:0", "cpu"; ``threads``: of the processor. Times are seconds, one a call.
+    ``device``: torch's name of it, "cuda:0", "cpu"; ``threads``: of the processor (None: torch's).
+    Times are seconds, one a call.
     """
 
     device = "cpu"
     timed_by = "host clock"
+    threads: int | None = None
 
     def __init__(self) -> None:
         self.cache_bytes = cpu_cache_bytes()
-
-    @property
-    def threads(self) -> int:
-        import torch
-
-        return torch.get_num_threads()
 
     @property
     def free_bytes(self) -> int:

@@ -108,9 +108,17 @@ def read_environment(backend: Backend) -> Environment:
         "cpu": cpu_name(),
         "cores": os.cpu_count(),
         "system": platform.platform(),
+        "node": platform.node(),
     }
     if backend.device == "cpu":
-        return Environment(f"CPU {cpu_name()}", None, None, backend.threads, tuple(sorted(versions.items())), host=host)
+        return Environment(
+            f"CPU {cpu_name()}",
+            None,
+            None,
+            backend.threads or torch.get_num_threads(),
+            tuple(sorted(versions.items())),
+            host=host,
+        )
     module: Any = torch.get_device_module(backend.device)
     properties = module.get_device_properties(backend.device)
     cuda = torch.version.cuda
@@ -138,13 +146,10 @@ def _packages() -> dict[str, str]:
 @lru_cache(maxsize=1)
 def cpu_name() -> str:
     """The processor's model as Linux tells it, else what Python's platform module knows."""
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
-            for line in lines:
-                if line.lower().startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
+        for line in lines:
+            if line.lower().startswith("model name"):
+                return line.partition(":")[2].strip()
     return platform.processor() or platform.machine() or "unknown"
 
 

@@ -82,8 +82,7 @@ class Part:
         """
         from shapes.operators import operators
 
-        names = {"mlp": "mlp.", "self_attention": ".attention.", "layer": "layers.*.", "head": "lm_head"}
-        wanted = names[self.part]
+        wanted = {"mlp": "mlp.", "self_attention": ".attention.", "layer": "layers.*.", "head": "lm_head"}[self.part]
         one_layer = ModelShape(
             self.model.model_type,
             (Stack("main", self.model.hidden, (replace(self.block, count=1),)),),

@@ -218,11 +218,9 @@ class Store(ExitStack):
         One that cannot be read is as if it were not there: it is made again.
         """
         with self._guarded() as connection:
-            row = connection.execute(
-                f"{_SELECT} WHERE key = ? AND identity = ? ORDER BY created DESC, id DESC LIMIT 1",
-                (key, environment.identity),
-            ).fetchone()
-        return _readable(row) if row is not None else None
+            query = f"{_SELECT} WHERE key = ? AND identity = ? ORDER BY created DESC, id DESC LIMIT 1"
+            row = connection.execute(query, (key, environment.identity)).fetchone()
+        return row and _readable(row)
 
     def measurements(self, *, newest: int | None = None, **of: str | None) -> Iterator[Measurement]:
         """Measurements in the order they were made, the ``newest`` so many; ``of`` a kind, status, device or label:
@@ -331,16 +329,14 @@ def _samples_of(blob: Any) -> Array:
 
 
 def _where(columns: Mapping[str, str | None]) -> tuple[str, tuple[object, ...]]:
-    clauses: list[str] = []
-    values: list[object] = []
-    for column, value in columns.items():
-        if value is None:
-            continue
+    given = {column: value for column, value in columns.items() if value is not None}
+    for column, value in given.items():
         refuse(not value.isprintable(), "expected printable text", column, value)
-        exact = column in ("kind", "status")
-        clauses.append(f"{column} = ?" if exact else f"instr(lower(measurement.{column}), lower(?)) > 0")
-        values.append(value)
-    return (f"WHERE {' AND '.join(clauses)}" if clauses else ""), tuple(values)
+    clauses = (
+        f"{column} = ?" if column in ("kind", "status") else f"instr(lower(measurement.{column}), lower(?)) > 0"
+        for column in given
+    )
+    return f"WHERE {' AND '.join(clauses)}" * bool(given), tuple(given.values())
 
 
 def _companion(place: Path, suffix: str) -> Path:
@@ -349,10 +345,9 @@ def _companion(place: Path, suffix: str) -> Path:
 
 def _inode(place: Path) -> int | None:
     """The number of the file at ``place``; None where there is none."""
-    try:
+    with suppress(OSError):
         return place.stat().st_ino
-    except OSError:
-        return None
+    return None
 
 
 def _create(place: Path) -> None:

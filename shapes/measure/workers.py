@@ -13,7 +13,6 @@ import logging
 import multiprocessing
 import os
 import signal
-import socket
 import sys
 import time
 from collections import Counter
@@ -30,7 +29,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen, replace
+from shapes.frozen import frozen
 from shapes.measure.backend import driver_here
 from shapes.measure.environment import Environment
 from shapes.measure.executor import (
@@ -100,18 +99,14 @@ class Device:
         return self._make(self._device)
 
     def begin(self) -> Iterator[Environment]:
-        yield _signed(self._executor.environment)
+        yield self._executor.environment
 
     def run(
         self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
     ) -> Iterator[Event]:
         """What the executor says of the jobs as it comes; the first event says that the device is well."""
         deadline = None if left_s is None else time.monotonic() + left_s
-        for event in self._executor.run(jobs, settings, deadline=deadline, unfinished=unfinished):
-            if isinstance(event, Measurement):
-                yield replace(event, environment=_signed(event.environment))
-            else:
-                yield event
+        yield from self._executor.run(jobs, settings, deadline=deadline, unfinished=unfinished)
 
     def of_session(self, request: str, job: Job, *arguments: Any) -> Iterator[Any]:
         """What the session's method ``request`` says of ``job``, prepared anew where another process had done so;
@@ -127,8 +122,7 @@ class Device:
                 yield self._executor.sample(prepared, *arguments)
             else:
                 (prepared.samples,) = arguments
-                found = self._executor.finish(self._ready.pop(job.key))
-                yield replace(found, environment=_signed(found.environment))
+                yield self._executor.finish(self._ready.pop(job.key))
         except NotMeasured as outcome:
             yield outcome.args
 
@@ -137,11 +131,6 @@ class Device:
         if (prepared := self._ready.pop(job.key, None)) is not None:
             self._executor.release(prepared)
         yield None
-
-
-def _signed(environment: Environment) -> Environment:
-    """``environment`` saying on which node it is."""
-    return replace(environment, host={**environment.host, "node": socket.gethostname()})
 
 
 _STARTING = Lock()

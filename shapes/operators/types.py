@@ -26,7 +26,7 @@ C is always contiguous along n (ld = n).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib import import_module
 from operator import attrgetter
@@ -555,6 +555,19 @@ def needed_flops(listed: Iterable[Operator], *, causal: bool = False) -> float:
             flops *= operator.visible_share
         total += flops * operator.count * (operator.phase != "optimizer")
     return total
+
+
+def moved_bytes(listed: Iterable[Operator]) -> float:
+    """Bytes that products and attention move of each operand, once: what MBU counts."""
+    return sum(one.bytes * one.count for one in listed if not isinstance(one, Elementwise | Collective))
+
+
+def possible_mfu(needed: Sequence[float], most: float) -> float:
+    """MFU of a step that had time for ``most`` FLOPs: of attention's whole square, unless no kernel can have run that.
+
+    Then of what the mask leaves of it. ``needed``: FLOPs of both.
+    """
+    return needed[needed[0] > most] / most
 
 
 def counted_once(operator: Operator) -> Operator:

@@ -20,7 +20,7 @@ from shapes.errors import InputError
 from shapes.frozen import frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import Operator, Operators, counted_once, work_key
+from shapes.operators.types import Operator, Operators, counted_once, moved_bytes, work_key
 from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
 from shapes.step.stack import STEP_TIERS, Interval, SoftwareStack
 from shapes.toml_table import DATA
@@ -110,7 +110,7 @@ class Step:
 
     ``cost``: that step as a software stack runs it, ``accumulation`` microbatches of it; None: the operators' own
     seconds added up, once each, which is what parts of a model are compared by, ``stages`` times: those that a decode
-    step passes one after the other.
+    step passes one after the other; ``least_s`` then is what memory needs for it.
     """
 
     operators: Operators
@@ -118,6 +118,7 @@ class Step:
     cost: StepCost | None = None
     accumulation: int = 1
     stages: int = 1
+    least_s: float = 0.0
 
     @property
     def priced(self) -> Iterator[tuple[Operator, Cost]]:
@@ -139,8 +140,8 @@ class Step:
     def _bound(self, bound: str) -> float:
         if self.cost is not None:
             return float(getattr(self.cost, bound))
-        each = map(attrgetter(bound), self.costs)
-        return self.stages * float(sum(map(mul, each, [operator.count for operator in self.operators])))
+        added = sum(map(mul, map(attrgetter(bound), self.costs), map(attrgetter("count"), self.operators)))
+        return max(self.least_s, self.stages * float(added))
 
     @property
     def flops(self) -> int:
@@ -202,7 +203,9 @@ class Pricer:
     ) -> Step:
         if workload is not None and workload.serving:
             # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
-            return Step(listed, costs, stages=workload.p)
+            # Tables repeat one kernel, whose cache is warm: a whole step finds it cold, and waits for memory at least.
+            least_s = workload.p * moved_bytes(listed) / self.device.memory.bandwidth_bytes_per_s
+            return Step(listed, costs, stages=workload.p, least_s=least_s)
         if self.stack is None or workload is None:
             return Step(listed, costs)
         stage = whole = work(listed, costs)

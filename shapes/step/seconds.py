@@ -28,6 +28,7 @@ import numpy as np
 
 from shapes.cost import Cost
 from shapes.device import Device
+from shapes.dtypes import QUANTISED
 from shapes.frozen import Named, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
@@ -235,8 +236,8 @@ def factor(kind: Kind, stack: SoftwareStack, device: Device) -> float:
     elif kind.name == "attention":
         own = stack.attention_factor(device.architecture, int(kind.detail))
     else:
-        # Tables of 16 bits are at the rate that a device sustains: no grouped kernel is further below them than cuBLAS.
-        least = 0 if kind.detail else stack.kernels["gemm"]
+        # Tables of 16 bits and more are at what a device sustains: no grouped kernel is further below them than cuBLAS.
+        least = 0 if kind.detail in QUANTISED else stack.kernels["gemm"]
         own = max(stack.kernels[kind.name], least) * stack.by_dtype.get(str(kind.detail), 1.0)
     return own * stack.by_device.get(device.base, 1.0)
 

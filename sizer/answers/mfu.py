@@ -347,6 +347,7 @@ def mfu(
     rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
     # The causal count leaves nothing in that a kernel may skip.
     check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)
+    rows = tuple(row for row in rows if row.mfu <= 1)
     return MfuAnswer(step_s, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
 
 

@@ -7,7 +7,7 @@ requests a rank as its memory holds, and listed at the number that makes most to
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import takewhile
 from math import gcd, inf
@@ -24,7 +24,7 @@ from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
-from shapes.operators.types import Operator
+from shapes.operators.types import Operator, possible_mfu
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
@@ -370,7 +370,7 @@ def plan(
     base = replace(base, phase="train", sequence_parallel=False, implementation=saved_by)
     dropped: Counter[str] = Counter()
     pricer = Pricer(device, stack=load_stack(stack))
-    needed = operator_count(model, base.s, global_batch, base=base).model_flops
+    needed = [operator_count(model, base.s, global_batch, base=base, causal=one).model_flops for one in (False, True)]
     spread = memory(model, replace(base, b=1, d=gpus, zero=3), **options).components
     kept = ("weights", "master_weights", "optimizer_states")
     states = gpus * sum(spread.get(name, 0) for name in kept)  # the less, the more devices there are
@@ -545,9 +545,14 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
 
 
 def _priced(
-    listed: tuple[Operator, ...], model: ModelShape, workload: Workload, used: int, needed_flops: float, pricer: Pricer
+    listed: tuple[Operator, ...],
+    model: ModelShape,
+    workload: Workload,
+    used: int,
+    needed: Sequence[float],
+    pricer: Pricer,
 ) -> tuple[Candidate, float]:
-    """The candidate, and the relative error of its ratio to another."""
+    """The candidate, and the relative error of its ratio to another. ``needed``: FLOPs, whole squares and masked."""
     step = pricer.step(listed, workload, model)
     assert step.cost is not None
     parts = step.cost.parts
@@ -562,7 +567,7 @@ def _priced(
         communication_s=sum(seconds for name, seconds in parts.items() if name.endswith(("parallelism", "sends"))),
         bubble_s=parts.get("pipeline bubble", 0.0),
         memory_bytes=used,
-        mfu=needed_flops / (step.seconds * gpus * peak) if peak else None,
+        mfu=possible_mfu(needed, step.seconds * gpus * peak) if peak else None,
     )
     return candidate, step.cost.ratio_error
 

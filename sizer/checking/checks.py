@@ -10,7 +10,7 @@ from shapes.cost import attention_titles
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import Named, Names, frozen, replace
-from shapes.operators.types import Collective, Elementwise, needed_flops
+from shapes.operators.types import Operators, moved_bytes, needed_flops, possible_mfu
 from shapes.step import CostSource, Pricer, Step
 from sizer.checking.findings import ModelSummary, Report, StepTime
 from sizer.checking.grading import Proposals, findings_by_cause, grade, propose, together
@@ -148,10 +148,9 @@ def summary(subject: Subject) -> ModelSummary:
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     """The step's seconds with MFU: recomputed FLOPs take time but count for nothing, every stage's count alike."""
     workload, cost = subject.workload, step.cost
-    flops = step.accumulation * round(_model_flops(subject, step)) // (workload.p * workload.cp * workload.t)
-    moved = step.accumulation * sum(
-        op.bytes * op.count for op in step.operators if not isinstance(op, Elementwise | Collective)
-    )
+    listed, ranks = _plain(subject, step), workload.p * workload.cp * workload.t
+    needed = [step.accumulation * round(needed_flops(listed, causal=one)) // ranks for one in (False, True)]
+    moved = step.accumulation * moved_bytes(step.operators)
     per_request = 1 if workload.decode else workload.s
     tokens = None if workload.train else step.accumulation * workload.b * workload.d * per_request
     seconds, peak = step.seconds or inf, device.peak_flops.get(workload.dtype)
@@ -159,8 +158,8 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
         step.seconds,
         step.low,
         step.high,
-        flops / seconds / peak if peak else None,
-        flops,
+        possible_mfu(needed, seconds * peak) if peak else None,
+        needed[0],
         step.source,
         step.accumulation,
         "extrapolated" if workload.serving else cost.tier if cost else "",
@@ -171,10 +170,10 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     )
 
 
-def _model_flops(subject: Subject, step: Step) -> float:
-    """FLOPs of a microbatch over all its ranks' stages and shares, without padding and what is run again."""
+def _plain(subject: Subject, step: Step) -> Operators:
+    """Operators of a microbatch over all its ranks' stages and shares, without padding and what is run again."""
     workload = subject.workload
     plain = replace(workload, checkpointing="none", p=1, cp=1, t=1, vocab_rows=1)
     if subject.model is None or workload == plain:
-        return needed_flops(step.operators)
-    return needed_flops(resized_subject(subject, subject.model, plain).operators)
+        return step.operators
+    return resized_subject(subject, subject.model, plain).operators

@@ -28,10 +28,10 @@ class StepTime:
     """One global step (``accumulation`` microbatches forward and backward, and the update) on one device.
 
     ``mfu``: ``flops`` of the model (no recomputation, a fused attention kernel's own neither; attention's full square)
-    over ``seconds`` and the device's dense peak (None: it has none for the type). ``low`` and ``high`` bound the
-    seconds in ``coverage`` of cases (0: by
-    the operators' own errors added up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the
-    stack's constants are known on this device.
+    over ``seconds`` and the device's dense peak (None: it has none for the type); where those cannot be, of what the
+    mask leaves. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0: by the operators' own errors added
+    up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the stack's constants are known on
+    this device.
 
     ``mbu``: memory-bandwidth utilisation, the bytes that products and attention have to move (weights, KV cache,
     activations in and out, each once) over ``seconds`` and the device's bandwidth. ``tokens_per_s``: of all

@@ -49,8 +49,8 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
         )
     yield Table("", columns("mfu"), answer.rows)
     yield from lines(f"{row.count.method}: {row.count.convention}" for row in answer.rows)
-    if any(row.mfu > 1 for row in answer.rows):
-        yield Text("above 100%: the masked half of the attention square is counted, which a causal kernel does not run")
+    if answer.rows[0].count.method == "operators, causal":
+        yield Text("operators: above 100%: the masked half of attention's square is in it, which no causal kernel runs")
     if answer.explanation is not None:
         yield from _explained(answer.explanation, times)
 

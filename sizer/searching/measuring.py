@@ -1,7 +1,7 @@
 """Measured times of a space's candidates: what is timed of each, sampled as a strategy asks, kept in the store."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from math import exp, inf
 from statistics import NormalDist
 
@@ -154,7 +154,7 @@ class Measured:
 
         best is. InputError where the baseline cannot run.
         """
-        ends = time.perf_counter() + self._limit_s
+        ends, tell = time.perf_counter() + self._limit_s, progress or (lambda *_: None)
         with Store.open(self.store, measuring=True) as store:
             sampler = Sampler(space, [one.change for one in row], self.executor, store)
             race = Race(
@@ -165,7 +165,7 @@ class Measured:
                 self.regret,
                 self.confidence,
                 lambda: time.perf_counter() >= ends,
-                progress and _told(progress, row),
+                lambda done, of, best: tell(done, of, _words(row[best])),
                 [one.structure for one in row],
                 sampler.renew,
             )
@@ -202,10 +202,6 @@ class Measured:
             f"{len(outcome.ratios) - 1} of {len(row) - 1} candidates looked at{kept}, {outcome.sure:.0%} sure that "
             f"none of them is more than {self.regret:.1%} faster than the best{ended}"
         )
-
-
-def _told(progress: Progress, row: Sequence[TimedCandidate]) -> Callable[[int, int, int], None]:
-    return lambda done, of, best: progress(done, of, _words(row[best]))
 
 
 def _words(one: TimedCandidate) -> str:

@@ -132,11 +132,6 @@ def keeps(best: Sequence[Ranked], fixes: Sequence[str]) -> bool:
     return not best or (best[0].gain_low <= 1 and not fixes)
 
 
-def launched_verdict(baseline: Ranked) -> str:
-    """Of a baseline whose kernels are over before a host has launched the next ones."""
-    return f"keep {label(baseline)}: its products are shorter than their launches, so that no width near it is faster"
-
-
 def verdict(
     what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence[str] = (), aligned: Ranked | None = None
 ) -> str:

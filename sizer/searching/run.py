@@ -40,7 +40,7 @@ from sizer.searching.pricing import (
     undominated,
 )
 from sizer.searching.quality import at_equal_loss, wide
-from sizer.searching.result import Ranked, SearchResult, keeps, launched_verdict, verdict
+from sizer.searching.result import Ranked, SearchResult, keeps, label, verdict
 from sizer.searching.space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left
 from sizer.searching.spaces import make_space
 from sizer.subject import Subject, read_subject, resized_subject, run_by
@@ -298,7 +298,8 @@ def _words(
 ) -> dict[str, Any]:
     """The verdict, and whether it is to keep the baseline; ``launched``: launches bound every candidate."""
     if launched:
-        return {"verdict": launched_verdict(own), "keep": True}
+        said = "its products are shorter than their launches, so that no width near it is faster"
+        return {"verdict": f"keep {label(own)}: {said}", "keep": True}
     fixes = fixes or (("the device's alignment",) if nearest else ())
     return {"verdict": undecided + verdict(what, own, best, fixes, nearest), "keep": keeps(best, fixes)}
 

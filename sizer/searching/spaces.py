@@ -398,18 +398,9 @@ def swiglu(request: Request) -> Space:
 
 def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     assert model.dense_mlp is not None
+    sizes = model.hidden, model.dense_mlp.width
     return (
-        Gemm(
-            "layers.*.mlp.down_proj",
-            "forward",
-            m=workload.s,
-            n=model.hidden,
-            k=model.dense_mlp.width,
-            batch=workload.b,
-            dtype=workload.dtype,
-            layout="nn",
-            kind="bmm",
-        ),
+        Gemm("layers.*.mlp.down_proj", "forward", workload.s, *sizes, workload.b, workload.dtype, "nn", kind="bmm"),
     )
 
 
