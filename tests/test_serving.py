@@ -370,6 +370,14 @@ def test_an_offline_run_holds_what_its_engine_was_built_for_and_the_memory_leave
     assert (later.engine, later.asked.most > 2048) == ("tensorrt-llm", True)
 
 
+def test_sglang_runs_448_of_512_requests_and_the_others_wait(tmp_path: Path) -> None:
+    asked = {"engine": "sglang", "batch_or_concurrency": "512", "gpu": "h200", "metric": "ttft_ms"}
+    rows = [_offline(tmp_path, **asked, source=source) for source in ("made-up", "aic-silicon")]
+    assert [row.asked.most for row in rows] == [448, 448]
+    more = _offline(tmp_path, **asked | {"engine": "vllm"}, source="made-up").asked.most
+    assert more == 512
+
+
 def test_a_latents_cache_is_taken_for_that_of_its_heads_when_a_batch_is_chosen(tmp_path: Path) -> None:
     """Each rank of DeepSeek-R1 then runs 64 long requests, of more that its memory holds."""
     config = json.dumps(json.loads((Path(__file__).parent / "data/configs/deepseek-v3.json").read_text()))
