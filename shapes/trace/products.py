@@ -83,11 +83,6 @@ def matrix_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
     )
 
 
-def vector_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
-    """A matrix, or a vector, times a vector."""
-    return matrix_product(a if a.dim() == 2 else a.unsqueeze(0), b.unsqueeze(-1), out)
-
-
 def grouped_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
     """``_grouped_mm``: 2D x 3D has ragged rows, 2D x 2D a ragged k (its result is 3D), 3D x 2D ragged columns."""
     base = replace(matrix_product(a, b, out), batch=1, kind="grouped")
@@ -129,7 +124,12 @@ def convolution_product(inputs: Tensor, weight: Tensor, out: Tensor, *, groups: 
 
 
 _PRODUCTS = NAMES["products"]
-_READERS = {"matrix": matrix_product, "vector": vector_product, "grouped": grouped_product}
+#: Of a matrix, or a vector, times a vector, and of the others.
+_READERS = {
+    "matrix": matrix_product,
+    "vector": lambda a, b, out: matrix_product(a if a.dim() == 2 else a.unsqueeze(0), b.unsqueeze(-1), out),
+    "grouped": grouped_product,
+}
 
 
 def is_product(operator: str) -> bool:

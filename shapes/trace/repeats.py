@@ -105,25 +105,26 @@ _PLAIN = (bool, int, str, type(None), torch.dtype)
 
 @frozen
 class Cut:
-    """A model's layers cut to the first ones. ``kinds``: of each layer of the whole the first that is like it."""
+    """A model's layers cut to those ``kept``. ``kinds``: of each layer of the whole the first that is like it."""
 
     container: str
     kinds: tuple[int, ...]
-    kept: int
+    kept: tuple[int, ...]
 
     @property
     def stands_for(self) -> dict[str, int]:
         """Path of each layer that is kept -> how many of the whole it counts for: the last of its kind for the rest."""
-        kept, whole = Counter(self.kinds[: self.kept]), Counter(self.kinds)
-        last = {kind: at for at, kind in enumerate(self.kinds[: self.kept])}
-        weights = {at: 1 + whole[kind] - kept[kind] for kind, at in last.items()}
-        return {f"{self.container}.{at}": weights.get(at, 1) for at in range(self.kept)}
+        kinds = [self.kinds[place] for place in self.kept]
+        last = {kind: at for at, kind in enumerate(kinds)}
+        weights = {at: 1 + self.kinds.count(kind) - kinds.count(kind) for kind, at in last.items()}
+        return {f"{self.container}.{at}": weights.get(at, 1) for at in range(len(kinds))}
 
     def whole(self, layers: Sequence[T]) -> list[T] | None:
         """The whole's layers by the kept ones of the same kind; None where two of a kind differ."""
-        if len(layers) != self.kept or any(layers[at] != layers[self.kinds[at]] for at in range(self.kept)):
+        of = dict(zip(self.kept, layers, strict=False))
+        if len(layers) != len(self.kept) or any(one != of[self.kinds[place]] for place, one in of.items()):
             return None
-        return [layers[kind] for kind in self.kinds]
+        return [of[kind] for kind in self.kinds]
 
 
 @contextmanager
@@ -141,7 +142,7 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
     above, _, name = found.container.rpartition(".")
     owner = module.get_submodule(above)
     whole: Any = owner._modules[name]
-    with patch.dict(owner._modules, {name: whole[: found.kept]}):
+    with patch.dict(owner._modules, {name: type(whole)(whole[place] for place in found.kept)}):
         yield found
 
 
@@ -153,8 +154,10 @@ def _cut(module: nn.Module, config: object, container: str) -> Cut | None:
         for at, child in enumerate(children)
     )
     seconds = {kind: at for at, kind in reversed(list(enumerate(kinds))) if kind != at}
-    kept = 1 + max(seconds.get(kind, kind) for kind in kinds)
-    return Cut(container, kinds, kept) if kept < len(kinds) else None
+    kept = tuple(sorted({*kinds, *seconds.values()}))
+    if lists or kept[-1] + 1 < len(kinds):  # a layer stays in its place where that may matter, or saves as much
+        kept = tuple(range(kept[-1] + 1))
+    return Cut(container, kinds, kept) if len(kept) < len(kinds) else None
 
 
 def _per_layer_lists(config: object, layers: int) -> list[list[Any]]:

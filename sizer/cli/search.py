@@ -29,12 +29,11 @@ def _ends(number: Callable[[str], Any], low: Any = None, high: Any = None) -> Ca
     return read
 
 
-def _of_whole(text: str) -> float:
-    return float(text[:-1]) / 100 if text.endswith("%") else float(text)
-
-
 TWO = "LOW:HIGH, two numbers"
-_SHARE = _of_whole, "a percentage (1%) or a share (0.01)"
+_SHARE = (
+    lambda text: float(text[:-1]) / 100 if text.endswith("%") else float(text),
+    "a percentage (1%) or a share (0.01)",
+)
 #: The search of one product alone, that of the ML Engineering book.
 ONE_PRODUCT = "swiglu-gemm"
 #: A key of ``--limit`` -> the library's keyword, what reads its value, and what that is: bounds of h/L, head dimensions
