@@ -345,8 +345,7 @@ def mfu(
         s = positive_int(run.get("s", 4096), "s", maximum=2**31)
         found = (parameters_count(params, s, global_batch, checkpointing),)
     rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
-    # The causal count leaves nothing in that a kernel may skip.
-    check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)
+    check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)  # causal: with nothing in that a kernel may skip
     rows = tuple(row for row in rows if row.mfu <= 1)
     return MfuAnswer(step_s, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
 

@@ -129,9 +129,8 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         called, notes = (name, ()) if is_name(name) else _folder(name)
         reading = read(called)
     except InputError as error:
-        shown = shorten(name.replace("\0", ""))
-        said = f"names a model ({key} = {shown}): {error.expected}; give that model's config.json"
-        raise NoModel(said, where=where) from None
+        said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {error.expected}"
+        raise NoModel(f"{said}; give that model's config.json", where=where) from None
     further = _check_sizes(reading, called, config, key, where)
     given = ((theirs, at(config, ours)) for ours, theirs in row["names"].items())
     settings = {one: value for one, value in given if value not in (None, "auto") and unknown_in(str(value)) is None}
