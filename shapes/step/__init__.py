@@ -83,7 +83,7 @@ def step_cost(
 
 def schedule_of(workload: Workload) -> Schedule:
     """How ``workload`` cuts a global step."""
-    ranks = workload.t * workload.p * workload.d * workload.cp
+    ranks = workload.model_ranks * workload.d
     return Schedule(workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2, ranks)
 
 

@@ -148,7 +148,7 @@ def summary(subject: Subject) -> ModelSummary:
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     """The step's seconds with MFU: recomputed FLOPs take time but count for nothing, every stage's count alike."""
     workload, cost = subject.workload, step.cost
-    listed, ranks = _plain(subject, step), workload.p * workload.cp * workload.t
+    listed, ranks = _plain(subject, step), workload.model_ranks
     needed = [step.accumulation * round(needed_flops(listed, causal=one)) // ranks for one in (False, True)]
     moved = step.accumulation * moved_bytes(step.operators)
     per_request = 1 if workload.decode else workload.s

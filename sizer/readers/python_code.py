@@ -67,9 +67,8 @@ class _Code:
             said: Any = getattr(node, "value", None)
             if isinstance(node, ast.Return):
                 return self._value(said, names)
-            target = (
-                target.elts[0] if isinstance(target, ast.Tuple) and target.elts else target
-            )  # a model, its tokenizer
+            if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
+                target = target.elts[0]
             if not isinstance(target, ast.Name | ast.Attribute):
                 continue
             value = self._value(ast.BinOp(target, node.op, said) if isinstance(node, ast.AugAssign) else said, names)

@@ -158,9 +158,8 @@ def _naming(script: Script) -> Values | None:
         given = {key: _value(value) for key, equals, value in pairs if equals}
         found = with_settings({}, parse_options(words) | given)
         after = words[words.index("serve") + 1 :] if "serve" in words else []
-        served = next(
-            (word for word in after if word not in ("serve", "api_server")), "-"
-        )  # lmdeploy's, trtllm-serve's
+        # lmdeploy serve api_server NAME, trtllm-serve serve NAME
+        served = next((word for word in after if word not in ("serve", "api_server")), "-")
         if not served.startswith("-"):  # vllm serve NAME
             found.setdefault("model", served)
         if row := recipe_of(found):
