@@ -67,7 +67,7 @@ def test_the_readme_shows_what_its_first_command_prints(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert words(shown[2]) == words(done.stdout)
     figures = [[float(one) for one in re.findall(r"(?<![\w-])\d+\.\d+", text)] for text in (shown[2], done.stdout)]
-    assert figures[0] == pytest.approx(figures[1], rel=0.5)
+    assert figures[0] == pytest.approx(figures[1], rel=0.01)
 
 
 def test_the_readme_s_python_runs() -> None:
