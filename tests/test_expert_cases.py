@@ -150,6 +150,13 @@ def test_a_smaller_t_hands_its_devices_to_data_parallelism() -> None:
     assert smaller.suggestions[0].change == {"tp": 1, "dp": 64}
 
 
+def test_a_degree_alone_is_no_layout_whose_t_could_be_smaller() -> None:
+    report = sizer.check("meta-llama/Llama-3.1-8B", t=8, zero=1, checkpointing="full", b=1, s=4096)
+    assert not [one for one in report.findings if "SZ106" in one.codes]
+    (note,) = [one for one in report.model.notes if "tensor parallelism" in one]
+    assert note.startswith("tensor parallelism of 8 where 1 fits in memory; --tp 8 is a part of a layout")
+
+
 def test_a_smaller_t_that_fits_with_fewer_sequences_is_offered_at_the_same_tokens() -> None:
     asked: dict[str, Any] = {"t": 8, "d": 8, "gpus": 64, "b": 12, "s": 8192, "zero": 3, "sequence_parallel": True}
     fsdp: dict[str, Any] = {"checkpointing": "every-second-product", "stack": "pytorch-fsdp-2025"}

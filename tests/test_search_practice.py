@@ -53,10 +53,7 @@ def test_every_budget_has_an_answer_that_check_finds_clean(budget: float, t: int
     assert own.change["heads"] > own.change["kv_heads"] or t == 8 >= own.change["heads"]
     assert found["heads"] % t == found["kv_heads"] % t == found["d_ff"] % (64 * t) == found["vocab"] % (64 * t) == 0
     report = sizer.check(llama(found, tied=budget <= 4e9), t=t, b=4, s=4096, device="h100-sxm")
-    # Of the split that was asked for, not of the shape: fewer shards would do, 8 of a small model hold one head each.
-    asked = {"SZ106"} | ({"SZ113", "SZ118"} if budget * 40 < 1e9 * t * 2 else set())
-    left = {code for one in report.findings if one.severity != "info" for code in one.codes}
-    assert left <= asked
+    assert report.ok, [one.message for one in report.findings if one.severity != "info"]
 
 
 @pytest.mark.parametrize("h", USUAL_HIDDEN)

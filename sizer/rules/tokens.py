@@ -208,9 +208,10 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     width. When the step's memory fits with a smaller t, the devices it frees do more as data parallelism.
 
     Memory is that of `sizer memory` as the workload says, and fits in 92% of the device's; a smaller t must divide the
-    attention heads. Where it fits with as many sequences less a microbatch, both are changed.
+    attention heads. Where it fits with as many sequences less a microbatch, both are changed. A degree alone (`--tp 8`)
+    is a part of a layout: a note says which t fits.
 
-    Bad: `sizer check config.json --tp 8` on a model whose step fits one device.
+    Bad: `sizer check config.json --tp 8 --gpus 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
     """
     workload, device = context.workload, context.device
@@ -228,6 +229,8 @@ def smallest_tensor_parallel(context: Context) -> Answer:
                 f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
             )
             message = f"tensor parallelism of {t} where {way['t']} fits in memory"
+            if not _spread(context):
+                return NotApplicable(f"{message}; {_unsaid(context)} (--gpus or --dp)", note=True)
             return [Finding("t", t, message, (Suggestion(change, note),))]
     return []
 
