@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
+from math import lcm
 from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
@@ -160,6 +161,7 @@ class Workload(AsJson):
     ``fused_qkv`` and ``fused_gate_up`` override how the model class groups its projections (None: as it does).
     ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing). ``ep_overlap``: one microbatch's
     dispatch overlaps another's computing (Megatron-Core's overlap_moe_expert_parallel_comm).
+    ``etp``: ranks that cut an expert (Megatron-Core's expert-tensor-parallel-size; None: see ``expert_t``).
     ``decoder_s`` is the target length of an encoder-decoder (None: s).
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
@@ -224,6 +226,7 @@ class Workload(AsJson):
     reduces: SentDtype | None = None
     gathers: SentDtype | None = None
     attention_dtype: Literal["fp8"] | None = None
+    etp: int | None = None
 
     JSON = shown(hidden=("vocab_rows",))
 
@@ -313,13 +316,26 @@ class Workload(AsJson):
         return self.b * -(-s // self.cp)
 
     @property
-    def expert_d(self) -> int:
-        """Data-parallel ranks that hold the same experts: d/e, since experts are spread inside data parallelism.
+    def expert_t(self) -> int:
+        """Ranks that cut an expert: t, or where e takes more ranks than hold the same weights none does, and experts
 
-        Megatron-LM's expert-data-parallel size with experts cut by the same t. d = 1 with e > 1 means a d that
-        was not given: no two ranks hold the same expert, and nothing else is taken to be replicated either.
+        lie whole on tensor-parallel ranks too (Megatron-Core's parallel folding, arXiv 2504.14960).
         """
-        return max(1, self.d // self.e)
+        ranks = self.d * self.cp
+        return self.etp or (1 if ranks % self.e and ranks * self.t % self.e == 0 else self.t)
+
+    def expert_tokens(self, tokens: int) -> int:
+        """Of ``tokens`` that t ranks share those that one routes: its own and those of ranks that cut its experts."""
+        return -(-tokens * self.expert_t // self.t)
+
+    @property
+    def expert_d(self) -> int:
+        """Ranks that hold the same experts, those of context parallelism among them: t cp d / (e etp).
+
+        Megatron-LM's expert-data-parallel size. d = 1 with e > 1 means a d that was not given: no two ranks hold the
+        same expert, and nothing else is taken to be replicated either.
+        """
+        return max(1, self.t * self.cp * self.d // (self.e * self.expert_t))
 
     @property
     def activation_bytes(self) -> int:
@@ -328,7 +344,9 @@ class Workload(AsJson):
 
     def within_layers(self, **changes: Any) -> Workload:
         """As a layer knows it: without other stages, steps, and ranks that only share parameters."""
-        return replace(self, p=1, vpp=1, d=self.e, zero=0, replicas=1, gpus=None, global_batch=None, **changes)
+        own, ranks = self.t * self.cp, self.e * (cut := self.expert_t)
+        least = {"d": lcm(own, ranks) // own, "etp": cut if cut != self.t else None}
+        return replace(self, p=1, vpp=1, zero=0, replicas=1, gpus=None, global_batch=None, **least, **changes)
 
     def sent_bytes(self, dtype: SentDtype | None) -> int:
         """Bytes of an element that data parallelism sends."""
@@ -471,6 +489,7 @@ class WorkloadKeywords(TypedDict, total=False):
     reduces: SentDtype | None
     gathers: SentDtype | None
     attention_dtype: Literal["fp8"] | None
+    etp: int | None
 
 
 def _options() -> Mapping[str, Option]:

@@ -14,9 +14,10 @@ from shapes.cost import predict
 from shapes.cost.constants import collective_constants
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, Streams
+from shapes.model.stages import counted, parameter_tensors
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
-from shapes.operators.types import Collective, Elementwise
+from shapes.operators.types import Collective, Elementwise, GroupedGemm
 from shapes.workload import Workload
 
 H100 = load_device("h100-sxm")
@@ -111,6 +112,38 @@ def test_experts_gradients_are_reduced_over_those_that_hold_the_same_ones() -> N
     assert found[1][2] == experts
     # Where as many ranks hold the same experts as the same of the rest they are reduced together.
     assert len(sent(mixture(), "data_parallel", t=2, d=8)) == 1
+
+
+@given(t=st.sampled_from([1, 2, 4]), e=st.sampled_from([1, 2, 4, 8, 16]), etp=st.sampled_from([1, 2, 4]))
+def test_experts_cut_by_ranks_of_their_own_are_as_many_and_do_as_much(t: int, e: int, etp: int) -> None:
+    one = Workload(b=B, s=S, t=t, d=64, e=e, etp=etp, sequence_parallel=t > 1)
+    held = counted(parameter_tensors(mixture(), one)).experts
+    assert held * e * etp == LAYERS * 16 * 3 * H * 256
+    products = [op for op in operators(mixture(), one) if isinstance(op, GroupedGemm)]
+    # Over the t ranks that share a microbatch: two experts a token, three matrices, three phases.
+    assert sum(op.flops * op.count for op in products) * t == LAYERS * 2 * B * S * 2 * 3 * H * 256 * 3
+    # Megatron-Core's parallel_state: experts' data parallelism is what e and etp leave of the ranks of a stage.
+    assert one.expert_d == t * 64 // (e * etp)
+    assert {op.groups for op in products} == {16 // e}
+
+
+def test_folded_experts_are_sent_over_neighbours_and_gather_no_tokens() -> None:
+    split: dict[str, Any] = {"t": 4, "d": 2, "e": 8, "sequence_parallel": True}
+    assert split_problems(mixture(), Workload(**split, etp=4))[0].key == "e"
+    for etp in (1, None):  # whole experts where only that fits
+        assert sent(mixture(), "moe.all_to_all", **split, etp=etp)[0][3:5] == (8, 1)
+        # Gathered and scattered before and behind attention alone.
+        assert {one[-1] for one in sent(mixture(), "layers.*.tensor_parallel", **split, etp=etp)} <= {
+            LAYERS,
+            2 * LAYERS,
+        }
+        assert sent(mixture(), "layers.*.tensor_parallel", **split, etp=etp)[0][-1] == LAYERS
+        assert [one[3:5] for one in sent(mixture(), "data_parallel.", **split, etp=etp)] == [(2, 4)]
+    # Ranks that cut an expert in two gather their own halves of the four's tokens.
+    halves = sent(mixture(), "layers.*.tensor_parallel", **split | {"e": 4, "etp": 2})
+    assert {one[2:4] for one in halves} == {(ACTIVATIONS, 4), (ACTIVATIONS // 2, 2)}
+    assert [one.key for one in split_problems(dense(), Workload(etp=2))] == ["etp"]
+    assert [one.key for one in split_problems(mixture(), Workload(t=2, d=2, etp=3))] == ["etp", "etp"]
 
 
 def test_a_single_layer_is_sent_as_one() -> None:

@@ -122,8 +122,9 @@ def test_experts_folded_over_tensor_parallel_ranks_are_no_error() -> None:
     (folded,) = [one for one in report.findings if one.code == "SZ117"]
     assert folded.severity == "info"
     assert "parallel folding" in folded.message
-    # Nothing is said of what a split that is not priced would cost.
-    assert {"SZ118", "SZ123"} <= {*report.not_applicable}
+    # Priced as it runs: whole experts, a quarter of the tokens each.
+    assert report.step == sizer.check("mistralai/Mixtral-8x7B-v0.1", t=4, e=8, etp=1, gpus=8, s=4096).step
+    assert not {"SZ118", "SZ123"} & {*report.not_applicable}
     refused = sizer.check("mistralai/Mixtral-8x7B-v0.1", t=1, e=8, d=4, s=4096)
     assert [one.severity for one in refused.findings if one.code == "SZ117"] == ["error"]
 

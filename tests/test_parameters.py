@@ -215,7 +215,7 @@ def test_the_all_to_all_carries_a_shards_tokens() -> None:
 
 
 def test_experts_are_spread_over_data_parallel_ranks() -> None:
-    with pytest.raises(InputError, match=r"e = 8: expected a divisor of d = 4"):
+    with pytest.raises(InputError, match=r"e = 8: expected a divisor of the 4 ranks"):
         operators(qwen3_30b_a3b(), Workload(d=4, e=8))
     assert Workload(d=16, e=8).expert_d == 2
     assert Workload(e=8).expert_d == 1  # d was not given

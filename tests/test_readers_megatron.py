@@ -291,6 +291,14 @@ def test_a_period_of_sparse_layers_begins_with_the_first() -> None:
     assert [isinstance(block.mlp, MoeShape) for block in reading.model.main.blocks] == [True, False] * 12
 
 
+def test_ranks_that_cut_an_expert_are_read() -> None:
+    folded = (
+        "--num-experts 8 --tensor-model-parallel-size 2 --expert-model-parallel-size 2 --expert-tensor-parallel-size"
+    )
+    assert with_arguments(f"{folded} 1").workload["etp"] == 1
+    assert "etp" not in with_arguments(f"{folded} 2").workload  # as all else
+
+
 @pytest.mark.parametrize("pattern", ["([0]*3)", "([1]*10**9)", "__import__('os')", "[[1]]*24", "x"])
 def test_a_wrong_pattern_of_layers_is_one_line(pattern: str) -> None:
     with pytest.raises(InputError, match="moe_layer_freq"):

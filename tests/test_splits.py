@@ -214,8 +214,11 @@ def test_one_spelling_at_a_time_and_unknown_names_are_said() -> None:
 
 
 def test_experts_over_more_than_the_data_parallel_ranks_are_not_called_the_models_fault() -> None:
-    report = sizer.check("Qwen3-235B-A22B", gpus=64, tp=4, pp=4, ep=8, b=1, s=4096)
-    assert "no split of this model over these ranks: ep 8; times are those of ep 1" in report.model.notes
+    report = sizer.check("Qwen3-235B-A22B", gpus=64, tp=4, pp=4, ep=32, b=1, s=4096)
+    assert "no split of this model over these ranks: ep 32; times are those of ep 1" in report.model.notes
+    folded = sizer.check("Qwen3-235B-A22B", gpus=64, tp=4, pp=4, ep=8, b=1, s=4096)
+    assert not any("no split" in note for note in folded.model.notes)
+    assert named(folded, "SZ117").severity == "info"
 
 
 @pytest.mark.parametrize("asked", [{"d": 1}, {"gpus": 1}, {"t": 8, "gpus": 8}, {"t": 2, "gpus": 8}, {"d": 4}])
@@ -224,9 +227,9 @@ def test_experts_over_more_ranks_than_there_are_is_always_said(asked: dict[str, 
     found = named(report, "SZ117")
     folds = report.workload.t * report.workload.d == 8  # Megatron-Core's parallel folding runs it
     assert found.severity == ("info" if folds else "error")
-    ranks = report.workload.d
-    said = [str(one["ep"]) for one in changes(found) if set(one) == {"ep"}] or [found.message.split(" divides ")[0][-1]]
-    assert said == [str(ranks)]
+    said = [one["ep"] for one in changes(found) if set(one) == {"ep"}]
+    assert said == ([] if folds else [report.workload.d])
+    assert ("parallel folding" in found.message) == folds
 
 
 MEGATRON = """torchrun --nproc_per_node 8 --nnodes 4 pretrain_gpt.py --tensor-model-parallel-size 4 --bf16 --swiglu \\

@@ -255,7 +255,7 @@ class Forward:
 
     def linear(self, linear: Linear, x: Tensor, *, rows: int | None = None, matrices: int = 1) -> Tensor:
         """y = x W^T: saves x; its backward holds the weight's gradient until it is accumulated."""
-        own = linear.on_shard(self.t)
+        own = linear.on_shard(self.t if rows is None else self.workload.expert_t)
         at = rows if rows is not None else self.whole if linear.shard == "row" else self.rows
         weights = matrices * own.out_features * own.in_features
         if "learned" not in self.words:
@@ -495,7 +495,7 @@ class Forward:
             name: partial(self.linear, linear, rows=rows, matrices=matrices) for name, linear in named.items()
         }
         runs["activation"] = lambda gate: self.play("activation", {"x": gate})
-        width = (rows or self.rows) * -(-mlp.width // self.t) * self.element
+        width = (rows or self.rows) * -(-mlp.width // (self.workload.expert_t if rows else self.t)) * self.element
         with self.marked("moe_act" if rows else ""):
             return self.play("mlp", {"x": x}, words, runs, width=width)
 
@@ -504,7 +504,9 @@ class Forward:
         workload, channels = self.workload, moe.routed_width(hidden)
         # Routing is even over devices, so a device meets as many routed rows as it sends out; the fullest expert's load
         # is what a device must hold when it has only a few experts.
-        routed = round(self.rows * moe.top_k * (workload.expert_load if workload.e > 1 else 1.0))
+        routed = round(
+            workload.expert_tokens(self.rows) * moe.top_k * (workload.expert_load if workload.e > 1 else 1.0)
+        )
         own, local = moe.expert_linears(hidden, fused=workload.fused_gate_up), moe.experts // workload.e
         wide, back = {"router-wide", "narrow"} <= self.words, routed * channels * self.element
         # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made

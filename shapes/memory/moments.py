@@ -593,17 +593,20 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     if not step.fused_wgrad:
         return
     workload = step.workload
-    found = set().union(*(_shapes_of(block, stack.hidden, workload.t) for stack, block in step.blocks))
+    found = set().union(
+        *(_shapes_of(block, stack.hidden, workload.t, workload.expert_t) for stack, block in step.blocks)
+    )
     total = sum(map(prod, found))
     text = f"one for each of {len(found)} shapes of matrices (Transformer Engine's get_dummy_wgrad)"
     yield Component("dummy_wgrads", total * workload.activation_bytes, text)
 
 
 @lru_cache(maxsize=1024)
-def _shapes_of(block: Block, hidden: int, t: int) -> set[tuple[int, int]]:
+def _shapes_of(block: Block, hidden: int, t: int, etp: int) -> set[tuple[int, int]]:
     """(out_features, in_features) of a layer's matrices on one rank."""
-    linears = block.linears(hidden, fused_qkv=True, fused_gate_up=True) + block.expert_linears(hidden, fused=True)
-    return {(own.out_features, own.in_features) for own in (linear.on_shard(t) for linear in linears)}
+    cut = [linear.on_shard(t) for linear in block.linears(hidden, fused_qkv=True, fused_gate_up=True)]
+    cut += [linear.on_shard(etp) for linear in block.expert_linears(hidden, fused=True)]
+    return {(own.out_features, own.in_features) for own in cut}
 
 
 def _state_bytes(name: str, tensors: Tensors, step: Step) -> int:
@@ -668,7 +671,9 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
         yield bucket, "ZeRO's reduce and gather buckets"
     if workload.zero == 3:
         layer = max(
-            parameter_count(block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e))
+            parameter_count(
+                block_tensors(replace(block, count=1), stack.hidden, workload.t, workload.e, workload.expert_t)
+            )
             for stack, block in step.model.all_blocks()
         )
         gathered = (2 * layer, "two gathered layers (this one and the next)"), (n, "the stage's gathered weights")

@@ -129,13 +129,18 @@ def _vectors(block: Block, t: int) -> Iterator[Vectors]:
         yield block.streams.vectors(len(block.parts))
 
 
-def block_tensors(block: Block, hidden: int, t: int = 1, e: int = 1, *, active: bool = False) -> EachTensor:
-    """All of ``block.count`` layers' tensors on one of ``t`` x ``e`` ranks; ``active``: of its experts only top_k."""
+def block_tensors(
+    block: Block, hidden: int, t: int = 1, e: int = 1, etp: int | None = None, *, active: bool = False
+) -> EachTensor:
+    """All of ``block.count`` layers' tensors on one of ``t`` x ``e`` ranks, of which ``etp`` (None: t) cut an expert;
+
+    ``active``: of its experts only top_k.
+    """
     layers, mlp = block.count, block.mlp
     yield from linear_tensors(block.linears(hidden), t, layers, "block")
     if isinstance(mlp, MoeShape):
         experts = mlp.top_k if active else mlp.experts // e
-        yield from linear_tensors(block.expert_linears(hidden), t, layers * experts, "block", expert=True)
+        yield from linear_tensors(block.expert_linears(hidden), etp or t, layers * experts, "block", expert=True)
         if mlp.router_parameters:
             yield ParameterTensor("moe.router.other", (mlp.router_parameters,), layers, "block")
     for vectors in _vectors(block, t):

@@ -111,18 +111,18 @@ def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "las
 
     A tied embedding is counted once, or on both ends of a pipeline, where each needs its copy.
     """
-    return _tensors(model, workload.t, workload.e, workload.p, stage)
+    return _tensors(model, workload.t, workload.e, workload.expert_t, workload.p, stage)
 
 
 @lru_cache(maxsize=256)
-def _tensors(model: ModelShape, t: int, e: int, p: int, stage: Stage) -> Tensors:
+def _tensors(model: ModelShape, t: int, e: int, etp: int, p: int, stage: Stage) -> Tensors:
     first, last = stage == "first" or p == 1, stage == "last" or p == 1
     found: list[ParameterTensor] = []
     for stack, blocks in stage_kinds(model, p, stage):
         # A stage of an encoder-decoder may hold the end of one stack and the front of the next.
         whole = sum(block.count for block in blocks) == stack.layers
         for block in blocks:
-            found += block_tensors(block, stack.hidden, t, e)
+            found += block_tensors(block, stack.hidden, t, e, etp)
         found += stack_front(stack, t) if first or whole else ()
         found += stack_end(stack) if last or whole else ()
     if first:
@@ -160,7 +160,7 @@ class ShardParameters:
         """Those whose optimizer states one rank holds: all of them, or its share under ZeRO."""
         if not workload.zero:
             return self.total
-        return -(-self.dense // workload.d) + -(-self.experts // workload.expert_d)
+        return -(-self.dense // (workload.d * workload.cp)) + -(-self.experts // workload.expert_d)
 
 
 def counted(tensors: Iterable[ParameterTensor]) -> ShardParameters:
@@ -249,7 +249,7 @@ def check_finetune(model: ModelShape, workload: Workload) -> None:
 def trained_block(block: Block, hidden: int, workload: Workload) -> EachTensor:
     """Trained parameters of ``block.count`` layers on one tensor- and expert-parallel rank."""
     if layers_train(workload):
-        yield from block_tensors(block, hidden, workload.t, workload.e)
+        yield from block_tensors(block, hidden, workload.t, workload.e, workload.expert_t)
         return
     for linear in block.linears(hidden):
         yield from linear_tensors(adapters(linear, workload), workload.t, block.count, "block")

@@ -6,8 +6,8 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
   by columns, key/value heads replicated once t exceeds them, one whole head a rank. A router and MLA's
   down-projections are not split.
 * Pipeline parallelism: the operators of the last stage, which holds ceil(L/p) layers, the final norm and the head.
-* Expert parallelism lives inside data parallelism (e divides d): each device holds experts/e experts and, routing being
-  even over devices, meets as many routed tokens as it sends out.
+* Experts have a grid of their own: e etp divides t cp d. Each device holds experts/e experts, cut by etp (the same t
+  unless said otherwise), and, routing being even over devices, meets as many routed tokens as it sends out.
 * Context parallelism: a rank holds s/cp tokens of each sequence, for causal attention in two chunks from both ends, so
   that all ranks see as many keys (Megatron-Core's and torch's load balancing).
 * ``checkpointing``: "full" runs every block's forward twice, "selective" the attention core's only (shapes.workload).
@@ -170,7 +170,7 @@ def linear_operators(
     out_dtype = "bf16" if dtype in QUANTISED else None
     groups = linear.on_shard(run.workload.t).groups
     kind = "bmm" if groups > 1 else linear.kind
-    for phase, m, n, k, count in _three(linear, tokens, run, trains):
+    for phase, m, n, k, count in _three(linear, tokens, run, run.workload.t, trains):
         layout = LAYOUT_OF_PHASE[phase]
         one = Gemm(name, phase, m, n, k, groups, dtype, layout, count, kind, out_dtype, recipe)
         yield one if weight_bytes is None else replace(one, weight_bytes=weight_bytes)
@@ -191,10 +191,10 @@ def _runs_in(linear: Linear, workload: Workload) -> tuple[str, str | None, float
 
 
 def _three(
-    linear: Linear, tokens: int, run: Lowering, trains: bool = False
+    linear: Linear, tokens: int, run: Lowering, t: int, trains: bool = False
 ) -> Iterator[tuple[Phase, int, int, int, int]]:
-    """(phase, m, n, k, times) of the products of ``tokens`` rows on one tensor-parallel shard."""
-    own = linear.on_shard(run.workload.t)
+    """(phase, m, n, k, times) of the products of ``tokens`` rows on one of ``t`` shards."""
+    own = linear.on_shard(t)
     out, inner = own.out_features // own.groups, own.in_features
     for phase, count in run.runs(*(("forward", "dgrad", "wgrad") if linear.learns else ("forward",))):
         if phase == "forward":
@@ -397,11 +397,11 @@ def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> L
     workload, moe = run.workload, block.mlp
     if not isinstance(moe, MoeShape):
         return
-    groups, routed = moe.experts // workload.e, tokens * moe.top_k
+    groups, routed = moe.experts // workload.e, workload.expert_tokens(tokens) * moe.top_k
     groups = min(groups, routed) if workload.decode else groups
     for linear in block.expert_linears(hidden, fused=workload.fused_gate_up):
         dtype, recipe, weight_bytes = _runs_in(linear, workload)
-        for phase, m, n, k, count in _three(linear, routed, run):
+        for phase, m, n, k, count in _three(linear, routed, run, workload.expert_t):
             yield (GroupedGemm if workload.train else RoutedGemm)(
                 run.prefix + linear.name,
                 phase,

@@ -17,7 +17,7 @@ query's keys are its own, and expanding them for each would take more.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice
+from typing import Any
 
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.frozen import frozen, replace
@@ -31,7 +31,6 @@ from shapes.model import (
     MoeShape,
     RecurrentShape,
     SharedKeyShape,
-    Streams,
     Tensors,
 )
 from shapes.model.layers import Attention as Attentions
@@ -62,11 +61,6 @@ _FACTS = content(DATA / "operators.toml")
 RUNS: Mapping[str, Sequence[tuple[Phase, CollectiveName]]] = _FACTS["collectives"]
 #: Tensors that a memory-bound kernel reads and writes: forward, then backward.
 Passes = Sequence[int]
-ONCE = (1, 1, 1, 1)
-NORM = (1, 1, 2, 1)
-GATED = (2, 1, 3, 2)
-#: A dropout's mask is written, and read again.
-DROPOUT = (1, 2, 2, 1)
 
 
 @frozen
@@ -113,7 +107,7 @@ class Lowering:
         groups: tuple[int, int] = (1, 1),
     ) -> Listed:
         """Collectives of RUNS[``runs``], of ``buffer`` bytes over ``ranks``."""
-        for asked, what in RUNS[runs]:
+        for asked, what in RUNS[runs] if times else ():
             for phase, count in self.runs(asked):
                 yield Collective(
                     f"{self.prefix}{name}.{what}",
@@ -135,58 +129,35 @@ def _whole_tokens(tokens: int, workload: Workload) -> int:
     return -(-tokens // workload.t) if workload.sequence_parallel else tokens
 
 
+def _moved(part: object, run: Lowering, **own: Any) -> Listed:
+    """A part's memory-bound kernels, as models.toml lists them; ``own``: what its lines name and is no field."""
+    _, size, lines = reading("elementwise", part, own)
+    for name, elements, what, passes, times in lines:
+        yield from run.moves(name, what, size(elements), [*map(size, passes.split())], size(times or "1"))
+
+
 def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Listed:
     """One layer's norms, residual additions, rotary embedding, softmax, activation and dropout, x ``block.count``."""
     tokens = run.workload.own_tokens(s)
     whole = _whole_tokens(tokens, run.workload) * hidden
     for index in range(block.norms):
-        yield from run.moves(f"norm.{index}" if block.norms > 1 else "norm", "norm", whole, NORM)
-    gates = sum(linear.name == "norm_gate.up" for linear in block.before)
-    yield from run.moves("norm_gate", "activation", whole, GATED, gates)
+        yield from run.moves(f"norm.{index}" if block.norms > 1 else "norm", "norm", whole, (1, 1, 2, 1))
     for part in (block.attention, block.cross):
         yield from _attention_elementwise(part, s, run)
     additions = 1 if block.parallel else len(block.parts)
+    gates = sum(linear.name == "norm_gate.up" for linear in block.before)
+    yield from _moved(block, run, whole=whole, gates=gates, additions=additions, drops=min(2, len(block.parts)))
     if block.streams:
-        yield from _stream_elementwise(block.streams, whole, additions, run)
-    else:
-        yield from run.moves("residual", "residual", whole, (2, 1, 2, 1), additions)
-    if block.dropout:
-        yield from run.moves("dropout", "dropout", whole, DROPOUT, min(2, len(block.parts)))
-    yield from _mlp_elementwise(block, hidden, tokens, run)
-    if block.augment:
-        n = block.augment.streams
-        yield from run.moves("layer_input.gate", "activation", tokens * block.augment.inputs, GATED)
-        # The layer's output is added to all streams, and one by LAuReL; AltUp reads and writes all of them twice.
-        yield from run.moves("layer_input.residual", "residual", whole, (2, 1, 2, 1), 1 + (block.augment.laurel > 0))
-        if n > 1:
-            yield from run.moves("altup", "residual", n * whole, (1, 1, 2, 1), 2)
-
-
-def _stream_elementwise(streams: Streams, whole: int, parts: int, run: Lowering) -> Listed:
-    """Hyper-connections in front of each part and behind it, a kernel each.
-
-    The first reads all streams for their weights (the product over them is listed by itself) and writes their one sum;
-    the second reads them with the part's output and writes them mixed.
-    """
-    n = streams.number
-    yield from run.moves("streams.collapse", "residual", whole, (n, 1, n + 1, n), parts)
-    yield from run.moves("streams.mix", "residual", whole, (n + 1, n, 2 * n + 1, n + 1), parts)
-
-
-def _mlp_elementwise(block: Block, hidden: int, tokens: int, run: Lowering) -> Listed:
+        yield from _moved(block.streams, run, whole=whole, additions=additions)
     t, mlp = run.workload.t, block.mlp
     if isinstance(mlp, MoeShape):
-        # Tokens are sorted by expert before the products and put back behind them, a row for each of top_k experts.
-        rows = -(-tokens * mlp.top_k // t)
-        yield from run.moves("moe.permute", "moe", rows * mlp.routed_width(hidden), (2, 2, 2, 2))
-        widths = [("moe", mlp.top_k * mlp.width, mlp.gated)]
+        routed = -(-tokens * mlp.top_k // t) * mlp.routed_width(hidden)
+        yield from _moved(mlp, run, routed=routed, made=-(-tokens * mlp.top_k * mlp.width // t))
         mlp = mlp.shared
-    else:
-        widths = []
     if mlp is not None:
-        widths.append(("mlp", mlp.width, mlp.gated))
-    for name, width, gated in widths:
-        yield from run.moves(f"{name}.activation", "activation", -(-tokens * width // t), GATED if gated else NORM)
+        yield from _moved(mlp, run, made=-(-tokens * mlp.width // t))
+    if block.augment:
+        yield from _moved(block.augment, run, tokens=tokens, whole=whole)
 
 
 def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) -> Listed:
@@ -199,31 +170,24 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
     turned = heads + (kv_heads if attention.keys_values != "borrowed" else 0)
     own = {"heads": heads, "kv_heads": kv_heads, "turned": turned}
     own["latents"] = sum(number for _, number in getattr(attention, "latent_vectors", ()))
-    _, size, lines = reading("elementwise", attention, own)
-    for name, width, what, passes, _ in lines:
-        yield from run.moves(f"attention.{name}", what, tokens * size(width), [*map(int, passes.split())])
-    if workload.attention == "eager" and not isinstance(attention, SharedKeyShape):
-        square = tokens * s * heads * attention.cores
-        yield from run.moves("attention.softmax", "softmax", square, NORM)
-        if attention.dropout:
-            yield from run.moves("attention.dropout", "dropout", square, DROPOUT)
+    own |= {"tokens": tokens, "square": tokens * s * heads * attention.cores, "eager": workload.attention == "eager"}
+    yield from _moved(attention, run, **own)
 
 
 def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Listed:
     """Token embedding, last norm and cross-entropy over fp32 logits."""
     run, tokens = Lowering(workload), workload.own_tokens(s)
-    if model.vocab and workload.p == 1:
-        embedding = run.moves("embedding", "embedding", tokens * (model.embedding_dim or model.hidden), NORM)
-        # A frozen one has no gradient.
-        yield from embedding if layers_train(workload) else islice(embedding, 1)
-        if model.layer_channels:
-            yield from run.moves("layer_embedding", "embedding", tokens * model.layer_channels, NORM)
-    if streams := model.main.streams:
-        yield from run.moves(
-            "streams.collapse", "residual", tokens * model.hidden, (streams.number, 1, 1, streams.number)
-        )
-    if model.main.final_norm:
-        yield from run.moves("final_norm", "norm", _whole_tokens(tokens, workload) * model.hidden, NORM)
+    yield from _moved(
+        model,
+        run,
+        tokens=tokens,
+        embedded=model.embedding_dim or model.hidden,
+        first=workload.p == 1,
+        learns=layers_train(workload),
+        streams=model.main.residuals if model.main.streams else 0,
+        normed=_whole_tokens(tokens, workload) * model.hidden,
+        ends=model.main.final_norm,
+    )
     if workload.train and model.head:
         logits, size = tokens * -(-model.vocab // workload.t), workload.activation_bytes
         # Forward: 16-bit logits in, an fp32 copy out, read again by log-softmax. Backward: the copy in, 16 bits out.
@@ -259,7 +223,7 @@ def newton_schulz(tensors: Tensors, workload: Workload) -> Listed:
     for one in tensors if workload.optimizer == "muon" else ():
         if one.role == "block" and len(one.shape) == 2:  # embeddings and the head are AdamW's
             sides = {True: min(one.shape), False: max(one.shape)}
-            ranks = (workload.expert_d if one.expert else workload.d) if workload.zero else 1
+            ranks = (workload.expert_d if one.expert else workload.d * workload.cp) if workload.zero else 1
             count = -(-one.copies * ITERATIONS // ranks)
             for name, (n, k) in PRODUCTS.items():
                 named = f"optimizer.{one.name}.{name}"
@@ -428,20 +392,13 @@ def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Listed:
         moved = workload.b * state_bytes(mixer, workload)
         yield StateUpdate(run.prefix + ".state", "forward", mixer.kind, moved, moved, workload.dtype, run.count)
         return
-    if channels:
-        yield from run.moves(".conv1d", "conv", tokens * channels, NORM)
-    if mixer.kind == "mamba":
-        # Values, their time steps and gates in and the result out; keys and queries, which all channels share.
-        yield from run.moves(".scan", "scan", tokens * (width + mixer.state), (3, 1, 4, 3))
-    elif mixer.form.products:
+    gated = "gate" in mixer.form.parts and mixer.kind != "mamba"
+    yield from _moved(mixer, run, convolved=tokens * channels, width=tokens * width, tokens=tokens, gated=gated)
+    if mixer.form.products:
         own = (-(-heads // workload.cp), -(-groups // workload.cp), mixer.head_dim, mixer.state, mixer.chunk)
         for phase, count in run.runs("forward", "dgrad"):
             sizes, dtype = (workload.b, s, *own), run.core_dtype()
             yield Scan(f"{run.prefix}.scan", phase, mixer.kind, *sizes, dtype, count, training=workload.train)
-    if "gate" in mixer.form.parts and mixer.kind != "mamba":
-        yield from run.moves(".norm" if mixer.norm else ".gate", "norm", tokens * width, GATED)
-    if mixer.kind == "short_conv":
-        yield from run.moves(".gate_in", "activation", tokens * width, GATED)
     yield from _recurrent_collectives(mixer, run, tokens)
 
 
@@ -518,7 +475,7 @@ def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: in
     if indexer.compressor:
         yield from _compressed(indexer.compressor, "indexer.compressor", tokens, run, learns=False)
     width = (heads + (indexer.compressor is None)) * indexer.head_dim
-    yield from _forward_only(forward.moves(".rotary", "rotary", tokens * width, ONCE))
+    yield from _forward_only(forward.moves(".rotary", "rotary", tokens * width, (1, 1, 1, 1)))
     dtype = run.core_dtype() if workload.train else "fp8"
     pieces = chunks(q_len, kv_len, workload.cp, causal=True)
     for queries, length in pieces:

@@ -25,10 +25,11 @@ Problem = tuple[str, str, int]
 
 def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
     """What does not divide: layers by p, heads and widths by t, experts by e, d by e and replicas: InputErrors."""
-    degrees = (workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas)
-    if all(degree == 1 for degree in degrees):
+    degrees = (workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas, workload.etp)
+    if all(degree in (1, None) for degree in degrees):
         return ()
-    found = chain(_of_layers(model, workload), _of_heads(model, workload.t), _of_experts(model, workload))
+    of_heads = _of_heads(model, workload.t, workload.expert_t)
+    found = chain(_of_layers(model, workload), of_heads, _of_experts(model, workload))
     return tuple(InputError(expected, key=key, value=value) for expected, key, value in dict.fromkeys(found))
 
 
@@ -44,25 +45,32 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
         yield f"expected a divisor of the {ranks} data-parallel ranks", "replicas", workload.replicas
 
 
-def _of_heads(model: ModelShape, t: int) -> Iterator[Problem]:
+def _of_heads(model: ModelShape, t: int, etp: int) -> Iterator[Problem]:
     for heads, named, shared, kept in _sharded(model):
         if heads % t:
             yield f"expected a divisor of the {heads} {named}", "t", t
         elif not _whole(shared, t):
             yield f"expected a divisor or a multiple of the {shared} {kept}", "t", t
+    for width, expert in mlp_widths(model):
+        if width % (ranks := etp if expert else t):
+            yield f"expected a divisor of the {width} features of an MLP", "t" if ranks == t else "etp", ranks
 
 
 def _of_experts(model: ModelShape, workload: Workload) -> Iterator[Problem]:
-    d, e = workload.d, workload.e
+    e, etp, ranks = workload.e, workload.expert_t, workload.t * workload.cp * workload.d
     for experts in expert_counts(model):
         if experts % e:
             yield f"expected a divisor of the {experts} experts", "e", e
     if workload.cp > 1 and workload.attention == "eager":
         yield "expected 1: eager attention does not share a sequence", "cp", workload.cp
-    if e > 1 and model.moe is None:
-        yield "expected 1: the model has no experts to spread", "e", e
-    elif d % e:
-        yield f"expected a divisor of d = {d}: experts are spread over data-parallel ranks", "e", e
+    if model.moe is None:
+        for key, degree in (("e", e), ("etp", workload.etp or 1)):
+            if degree > 1:
+                yield "expected 1: the model has no experts to spread", key, degree
+    elif ranks % etp:
+        yield f"expected a divisor of the {ranks} ranks of a stage", "etp", etp
+    elif ranks // etp % e:
+        yield f"expected a divisor of the {ranks // etp} ranks that experts are spread over", "e", e
 
 
 def check_split(model: ModelShape, workload: Workload) -> None:
@@ -81,7 +89,7 @@ def runnable_split(model: ModelShape, workload: Workload) -> Workload:
 
 def divides_over(model: ModelShape, t: int) -> bool:
     """Whether every attention's and recurrence's heads and every width divide over ``t`` ranks."""
-    return not any(_of_heads(model, t))
+    return not any(_of_heads(model, t, t))
 
 
 def largest_divisor(number: int, limit: int) -> int:
@@ -103,10 +111,13 @@ def head_counts(model: ModelShape) -> tuple[int, ...]:
     return tuple(dict.fromkeys(attention.heads for attention in _attentions(model)))
 
 
-def mlp_widths(model: ModelShape) -> set[int]:
-    """The different widths of MLPs, experts and shared experts: Megatron-Core and engines cut them evenly or refuse."""
+def mlp_widths(model: ModelShape) -> set[tuple[int, bool]]:
+    """The different widths of MLPs, experts and shared experts, and whether they are a routed expert's.
+
+    Megatron-Core and engines cut them evenly or refuse.
+    """
     mlps = (mlp for _, block in model.all_blocks() for mlp in (block.mlp, getattr(block.mlp, "shared", None)))
-    return {mlp.width for mlp in mlps if mlp is not None}
+    return {(mlp.width, isinstance(mlp, MoeShape)) for mlp in mlps if mlp is not None}
 
 
 def _attentions(model: ModelShape) -> tuple[Attention, ...]:
@@ -122,8 +133,6 @@ def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
             yield attention.out_groups, "groups of the output projection", 1, "key head"
     for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer is not None):
         yield mixer.heads, "heads of the recurrent layers", mixer.groups, "groups of recurrent heads"
-    for width in mlp_widths(model):
-        yield width, "features of an MLP", 1, ""
 
 
 def _whole(shared: int, t: int) -> bool:
@@ -136,9 +145,12 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Liste
     workload = run.workload
     tokens, size = workload.own_tokens(s), workload.activation_bytes
     times = 1 if block.parallel else len(block.parts)
-    if workload.t > 1 and times:
-        runs = "sequence_parallel" if workload.sequence_parallel else "tensor_parallel"
-        yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times)
+    runs = "sequence_parallel" if workload.sequence_parallel else "tensor_parallel"
+    if isinstance(block.mlp, MoeShape) and block.mlp.shared is None and workload.expert_t != workload.t:
+        times -= 1  # ranks that cut experts gather their own tokens alone
+        cut = workload.expert_t
+        yield from run.sends("tensor_parallel", workload.expert_tokens(tokens) * hidden * size, cut, runs, cut > 1)
+    yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times * (workload.t > 1))
     for attention in (block.attention, block.cross) if workload.cp > 1 else ():
         if attention is not None and (workload.cp_comm != "a2a" or is_sparse(attention, s)):
             buffer = workload.b * passed_numbers(attention, workload.t, s) * size
@@ -154,7 +166,7 @@ def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> 
     routed = -(-tokens // workload.t) * moe.routed_width(hidden) * workload.activation_bytes * moe.top_k
     name = "overlapped_moe" if workload.ep_overlap else "moe"
     copies = moe.top_k if workload.dispatcher == "flex" else 1
-    yield from run.sends(name, routed, workload.e, "all_to_alls", 2, workload.t, copies, moe.groups)
+    yield from run.sends(name, routed, workload.e, "all_to_alls", 2, workload.expert_t, copies, moe.groups)
 
 
 def end_collectives(model: ModelShape, workload: Workload, s: int) -> Listed:
@@ -205,10 +217,10 @@ def frozen_collectives(frozen: ShardParameters, bytes_each: float, workload: Wor
 def _data_parallel(held: ShardParameters, workload: Workload) -> Iterator[tuple[str, int, int, int, int]]:
     """(end of the name, parameters, ranks, those of them that share what ZeRO shards, stride) of the groups of ranks
 
-    that hold the same parameters: all d cp ranks, and for experts the d cp / e that hold the same ones.
+    that hold the same parameters: all d cp ranks, and for experts those that hold the same ones.
     """
-    dense, experts = workload.d * workload.cp, workload.expert_d * workload.cp
-    groups = [("", held.dense, dense, workload.t), (".experts", held.experts, experts, workload.t * workload.e)]
+    dense, experts, cut = workload.d * workload.cp, workload.expert_d, workload.expert_t
+    groups = [("", held.dense, dense, workload.t), (".experts", held.experts, experts, cut * workload.e)]
     if dense == experts:
         groups = [("", held.total, dense, workload.t)]
     for whose, parameters, ranks, stride in groups:

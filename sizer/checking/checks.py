@@ -173,7 +173,7 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
 def _plain(subject: Subject, step: Step) -> Operators:
     """Operators of a microbatch over all its ranks' stages and shares, without padding and what is run again."""
     workload = subject.workload
-    plain = replace(workload, checkpointing="none", p=1, cp=1, t=1, vocab_rows=1)
+    plain = replace(workload, checkpointing="none", p=1, cp=1, t=1, e=1, etp=None, vocab_rows=1)
     if subject.model is None or workload == plain:
         return step.operators
     return resized_subject(subject, subject.model, plain).operators

@@ -284,7 +284,8 @@ DEGREES = {"tp": "t", "pp": "p", "vpp": "vpp", "cp": "cp", "dp": "d", "ep": "e"}
 def split_text(workload: Workload) -> str:
     """The degrees above 1 and sequence parallelism, each with a comma behind it: ``tp 8, dp 2, ``."""
     degrees = "".join(f"{name} {size}, " for name, key in DEGREES.items() if (size := getattr(workload, key)) > 1)
-    return f"{degrees}{'sequence parallel, ' * workload.sequence_parallel}"
+    cut = f"etp {workload.etp}, " * (workload.etp is not None)
+    return f"{degrees}{cut}{'sequence parallel, ' * workload.sequence_parallel}"
 
 
 #: What stands in a text for a figure that nobody knows.

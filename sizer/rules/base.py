@@ -318,7 +318,8 @@ def unaligned_shards(
 
     ``said``: the message around the shard's text. ``near``: (value, what it should be a multiple of) -> proposals.
     """
-    step, t = context.alignment, context.workload.t
+    step = context.alignment
+    t = context.workload.expert_t if name == "expert_d_ff" else context.workload.t
     if value % (step * t) == 0:
         return []
     message = said.format(shard_text(symbol, value, t, step))

@@ -192,8 +192,8 @@ def _cut(context: Context) -> Iterator[Finding]:
     if model is None or any(heads % t for heads in head_counts(model)):
         return
     names = {context.dimensions.get(name): name for name in _WIDTHS}
-    for width in mlp_widths(model):
-        if width % t:
+    for width, expert in mlp_widths(model):
+        if width % (t := context.workload.expert_t if expert else context.workload.t):
             name = names.get(width, "t")
             changes = suggest(name, neighbours(width, context.alignment * t)) * (name != "t")
             changes += suggest("t", powers_near(t, partial(divides_over, model)))

@@ -200,11 +200,11 @@ def expert_shapes(context: Context) -> Answer:
     moe = model.moe
     if moe is None:
         return NotApplicable("no experts")
-    refused = "; grouped products refuse rows off 16 bytes" * context.off_vector(moe.width, workload.t)
+    refused = "; grouped products refuse rows off 16 bytes" * context.off_vector(moe.width, workload.expert_t)
     said = f"each expert's width: {{}}{refused}"
     width = unaligned_shards(context, "expert_d_ff", "d_ff", moe.width, said, neighbours)
     found = [*width, *_spread(model, moe, workload)]
-    routed = workload.tokens * moe.top_k * workload.e
+    routed = workload.expert_tokens(workload.tokens) * moe.top_k * workload.e
     if routed / moe.experts < TILE_ROWS and not workload.decode:
         message = (
             f"an expert is routed {routed / moe.experts:.0f} tokens a microbatch (b s top_k / E with even routing), "
@@ -217,7 +217,7 @@ def expert_shapes(context: Context) -> Answer:
 
 def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Finding]:
     """Experts that do not divide over e, or e over the data-parallel ranks that hold them."""
-    e, d = workload.e, workload.d
+    e, d, ranks = workload.e, workload.d, workload.t * workload.cp * workload.d
 
     def whole(ranks: int) -> bool:
         return not any(count % ranks for count in expert_counts(model))
@@ -230,17 +230,15 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
         ]
         changes = suggest("experts", (value for value in neighbours(moe.experts, e) if value >= moe.top_k))
         yield Finding("e", e, f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
-    elif d % e:
+    elif workload.etp is None and workload.expert_t != workload.t:
+        message = (
+            f"e {e} is more than the {ranks // workload.t} ranks that hold the same weights: experts lie whole on "
+            "tensor-parallel ranks too (Megatron-Core's parallel folding, --expert-tensor-parallel-size 1)"
+        )
+        yield Finding("e", e, message)
+    elif ranks % (e * workload.expert_t):
         fewer = powers_near(e, lambda ranks: d % ranks == 0 and whole(ranks))[:1]
-        if workload.t * workload.cp * d % e == 0:
-            message = (
-                f"e {e} spreads whole experts over tensor- and context-parallel ranks too, as Megatron-Core's parallel "
-                "folding does (--expert-tensor-parallel-size 1); its time is not known here, and e 1 is priced: "
-                f"e {max(fewer)} divides the {d} data-parallel ranks"
-            )
-            yield Finding("e", e, message)
-            return
-        message = f"e {e} does not divide over the {d} data-parallel ranks that hold the experts"
+        message = f"e {e} x etp {workload.expert_t} does not divide the {ranks} ranks (t cp d) that experts lie on"
         changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)])
         yield Finding("e", e, message, changes, error=True)
 

@@ -304,9 +304,6 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
         found |= stated(recipe=recipe in RECIPES and recipe)
         notes += [] if recipe in RECIPES else [f"fp8 recipe {recipe} {_UNUSED}"]
     found |= expressions.optimizer(fields, "optimizer", momentum=True) | stated(checkpointing=_recomputation(fields))
-    own = held.get("expert_tensor_parallel_size")
-    if model.moe is not None and own != found.get("t", 1):
-        notes += [f"the experts' own tensor parallelism {own} {_UNUSED}"] if own else []
     return found, (*notes, *_data_parallel(fields, found))
 
 
@@ -331,7 +328,7 @@ def _data_parallel(fields: Fields, found: Values) -> list[str]:
     """Data parallelism from the number of devices that the script starts."""
     devices = fields.config.get("_devices")
     split = found.get("t", 1) * found.get("p", 1) * found.get("cp", 1)
-    experts = found.get("e", 1) * (fields.optional("expert_tensor_parallel_size") or found.get("t", 1))
+    experts = found.get("e", 1) * found.get("etp", found.get("t", 1))
     if not isinstance(devices, int):
         return []
     taken = "data parallelism is not taken from it"
