@@ -428,8 +428,54 @@ def test_a_service_s_model_is_no_unknown_name(tmp_path: Path) -> None:
         read(tmp_path, "model_name: nova-lite-2/prod")
 
 
-def test_sizes_beside_a_model_s_name_are_said(tmp_path: Path) -> None:
-    found = read(tmp_path, f"model: {{name_or_path: {QWEN}, num_key_value_layers: 15, rng_seed: 4, lora_dim: 8}}")
-    assert [one for one in found.notes if "beside" in one] == [
-        "beside its name, and not read: num_key_value_layers = 15"
-    ]
+@pytest.mark.parametrize(
+    ("keys", "changes"),
+    [
+        ("num_key_value_layers: 15", "the model"),
+        ("config_overrides: num_hidden_layers:4", "the model"),
+        ("freeze_backbone: true", "what of it trains"),
+        ("teacher_model: {path: a/teacher}", "the models that run beside it"),
+        ("seq_parallel_size: 8", "how it is spread"),
+        ("seq_parallel_size: 1", ""),
+        ("per_device_max_tokens: 524288", "the tokens or the bytes of its step"),
+        ("stage: dpo", "the sequences of a step (pairs, and a model to compare with)"),
+        ("eval: {batch_size: 4}", ""),
+        ("rng_seed: 4", ""),
+    ],
+)
+def test_keys_of_no_recipe_whose_names_say_that_they_change_something_are_named(
+    keys: str, changes: str, tmp_path: Path
+) -> None:
+    found = read(tmp_path, f"model_name_or_path: {QWEN}\nlearning_rate: 1\n{keys}")
+    assert [one.changes for one in found.unread] == [changes] * bool(changes)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (f"model_name_or_path: {QWEN}\ntrain_group_size: 8", "trains a retriever or a reranker"),
+        (f"model: {{name_or_path: {QWEN}}}\nattention: {{feature_map: softmax}}", "trains other attention"),
+        (f"model_name: {QWEN}\nprogram: train_eagle3.py", "trains a draft of speculative decoding"),
+    ],
+)
+def test_what_trains_another_kind_of_model_than_the_one_it_names_is_refused(
+    text: str, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match=said):
+        read(tmp_path, text)
+
+
+def test_a_command_s_program_and_other_options_are_looked_at_too(tmp_path: Path) -> None:
+    script = tmp_path / "train.sh"
+    script.write_text(f"torchrun rerank/train.py --model_name {QWEN} --lr 1")
+    with pytest.raises(InputError, match=r"program = 'rerank/train.py': trains a retriever"):
+        read_config(script)
+    script.write_text(f"torchrun train.py --model_name {QWEN} --context_parallel 2")
+    assert [(one.key, one.value) for one in read_config(script).unread] == [("context_parallel", "2")]
+
+
+@pytest.mark.parametrize(("degree", "way"), [(4, "a2a"), (1, None)])
+def test_ulysses_sends_heads_for_tokens(degree: int, way: str | None, tmp_path: Path) -> None:
+    keys = f"model: {{partial_pretrain: {QWEN}}}\nulysses_sequence_parallel_size: {degree}"
+    found = read(tmp_path, keys).workload
+    assert (found["cp"], found.get("cp_comm")) == (degree, way)

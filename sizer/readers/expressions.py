@@ -125,7 +125,13 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     name = next((name for name, keys in claims if not config.keys().isdisjoint(keys)), "")
     refuse(not name, f"expected a trainer's settings ({', '.join(dict(claims))})", where=where)
     fields = Fields(config, where)
-    given, said = _of_table(name, fields)
+    row = table("trainers")[name]
+    for key, kind in row["checked"].items():
+        getattr(fields, kind)(key)
+    held = flat({**row["defaults"], **config})
+    check_allowed(row.get("allowed", {}), row, held, Fields(held, where))
+    fields.ignore(*(key for key, other in row.get("moot", {}).items() if not config.get(other)))
+    given, said = workload(row, held, fields)
     if name == "deepspeed" and "no_overlap" in reading.workload:
         # Of communication it is data parallelism's alone that it decides.
         kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
@@ -154,14 +160,3 @@ def _accumulated(workload: Values) -> Names:
     return (
         (f"{steps} microbatches accumulate: the global batch is {steps * b} x data parallelism",) if steps > 1 else ()
     )
-
-
-def _of_table(name: str, fields: Fields) -> tuple[Values, list[str]]:
-    """The workload that the table ``name`` of trainers.json makes of a trainer's settings, and notes."""
-    row = table("trainers")[name]
-    for key, kind in row["checked"].items():
-        getattr(fields, kind)(key)
-    held = flat({**row["defaults"], **fields.config})
-    check_allowed(row.get("allowed", {}), row, held, Fields(held, fields.where))
-    fields.ignore(*(key for key, other in row.get("moot", {}).items() if not fields.config.get(other)))
-    return workload(row, held, fields)

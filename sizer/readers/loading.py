@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, decoded, read_bounded, refuse
-from sizer.readers.reading import Config, Include, NoModel, Values, at
+from sizer.readers.reading import FORMATS, Config, Include, NoModel, Values, at
 
 
 class DuplicateKey(InputError):  # noqa: N818
@@ -79,13 +79,7 @@ MAX_FOUND = 100_000
 #: in Python, where a line has to begin with them, since programs speak of sizes and options all the time.
 _DATA = (".json", ".json5", ".yaml", ".yml", ".toml")
 SUFFIXES = (*_DATA, ".py", ".sh", ".txt", ".slurm", ".bash", ".sbatch")
-_NAMED = rb"base_model|(?<!_from_)model[-_.](?:config|id|name|path)|--model|vllm|sglang|trtllm"
-_SIZES = (
-    rb"model_type|flavor|hidden[-_](?:size|dim)|num[-_]layers|n_(?:embd|layers?)|d_model|base_emb_dim|is_\w+_config"
-)
-_DATA_STATES = re.compile(rb"\b(?:%b)\b|%b" % (_SIZES, _NAMED))
-_SCRIPT_STATES = re.compile(rb"--(?:hidden-size|num-layers)\b|(?:%b)(?:[-_]\w+)*[ =]" % _NAMED)
-_PYTHON_STATES = re.compile(rb"^(?:n_(?:embd|layer)|model)[ \t]*=", re.MULTILINE)
+_STATES = {kind: re.compile(words.encode(), re.MULTILINE) for kind, words in FORMATS["states"].items()}
 
 
 def expand(argument: str) -> list[str]:
@@ -142,8 +136,8 @@ def states_a_model(name: str, content: bytes) -> bool:
 
     The one rule of check, diff, the hooks, the action and the editor for what nobody named.
     """
-    script = _PYTHON_STATES if name.endswith(".py") else _SCRIPT_STATES
-    return (_DATA_STATES if name.endswith(_DATA) else script).search(content) is not None
+    kind = "data" if name.endswith(_DATA) else "python" if name.endswith(".py") else "script"
+    return _STATES[kind].search(content) is not None
 
 
 #: Where the content of the hf_quant_config.json next to a config.json is put.

@@ -43,7 +43,10 @@ def locate(text: str, key: str, path: str) -> Place | None:
     Place(line=1, column=8, end_column=11)
     """
     if _keys(text, path) is None:
-        return _by_name(text, key)
+        # A Python assignment, or a script's option with its dashes.
+        name = re.escape(key.rpartition(".")[2]).replace("_", "[-_]")
+        word = re.search(rf"(?<![\w-])(?:--)?{name}(?![\w-])", text)
+        return word and place(text, *word.span())
     found = entry(text, key, path)
     return None if found is None else place(text, *found.name)
 
@@ -127,10 +130,3 @@ def _assigned_keys(text: str) -> Iterator[Entry]:
             name, value = ((start + found.start(group), start + found.end(group)) for group in (1, 2))
             yield Entry(table + found[1].strip("\"'"), name, value if found[2] else None)
         start += len(line)
-
-
-def _by_name(text: str, key: str) -> Place | None:
-    """A Python assignment, or a script's option with its dashes."""
-    name = re.escape(key.rpartition(".")[2]).replace("_", "[-_]")
-    found = re.search(rf"(?<![\w-])(?:--)?{name}(?![\w-])", text)
-    return None if found is None else place(text, *found.span())

@@ -183,8 +183,8 @@ class Fields:
         value = self.raw(*names, default=default)
         if value is None:
             return default
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18:
-            raise self.error("expected a number of at least 0", *names)
+        wrong = isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18
+        self.refuse(wrong, "expected a number of at least 0", *names)
         return float(value)
 
     def strings(self, *names: str, length: int | None = None, of: str = "strings") -> list[str]:
@@ -200,8 +200,8 @@ class Fields:
         """A list of integers of zero or more (at most a million, or ``length``); absent: empty."""
         value = self.raw(name, default=None) or []
         few = isinstance(value, list) and len(value) <= 1_000_000
-        if not few or not all(type(item) is int and item >= 0 for item in value):
-            raise self.error("expected a list of integers", name)
+        right = few and all(type(item) is int and item >= 0 for item in value)
+        self.refuse(not right, "expected a list of integers", name)
         self.refuse(value and length not in (None, len(value)), f"expected {length} integers", name)
         return list(value)
 
@@ -216,11 +216,8 @@ class Fields:
         return None if self.raw(*names, default=None) == "auto" else self.count(*names) or None
 
     def _checked(self, value: Any, kind: Any, expected: str, default: Any, *names: str) -> Any:
-        if value is None:
-            return default
-        if not isinstance(value, kind):
-            raise self.error(expected, *names)
-        return value
+        self.refuse(value is not None and not isinstance(value, kind), expected, *names)
+        return default if value is None else value
 
 
 def tokenizer_size(name: str) -> int | None:
@@ -271,12 +268,6 @@ class Unread:
     value: str
     changes: str | None = None
     meant: str | None = None
-
-    def __str__(self) -> str:
-        if self.changes is not None:
-            return f"{self.key} = {self.value} is not read: it changes {self.changes}"
-        guess = f": did you mean {self.meant}?" if self.meant else ""
-        return f"{self.key} = {self.value} is not a key that is known here{guess}"
 
 
 @frozen
@@ -481,11 +472,17 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
 
 
 def sentences(found: Iterable[Unread]) -> Names:
-    """The keys that were not read, a line each; keys that nobody knows and that resemble none share one."""
-    known = [one for one in found if one.changes is not None or one.meant is not None]
-    strange = [one.key for one in found if one.changes is None and one.meant is None]
-    few = ", ".join(strange[:8]) + (f" and {len(strange) - 8} more" if len(strange) > 8 else "")
-    return (*map(str, known), *([f"not known here and not read: {few}"] if strange else []))
+    """The keys that were not read, those that change the same thing in a line."""
+    groups: dict[str, list[str]] = {}
+    for one in found:
+        guess = f" (did you mean {one.meant}?)" if one.meant else ""
+        known = one.changes is not None
+        group = f"not read, and may change {one.changes}" if known else "not known here and not read"
+        groups.setdefault(group, []).append(f"{one.key} = {one.value}" if known else one.key + guess)
+    return tuple(
+        f"{group}: {', '.join(keys[:8])}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")
+        for group, keys in groups.items()
+    )
 
 
 def is_harmless(key: str, format_name: str) -> bool:

@@ -6,7 +6,7 @@ A name is ``organisation/name`` or the name alone, in any case. Nothing is downl
 import json
 import os
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import cache
 from pathlib import Path
 
@@ -131,69 +131,88 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     except InputError as error:
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {error.expected}"
         raise NoModel(f"{said}; give that model's config.json", where=where) from None
-    further = _check_sizes(reading, called, config, key, where)
-    given = ((theirs, at(config, ours)) for ours, theirs in row["names"].items())
-    settings = {one: value for one, value in given if value not in (None, "auto") and unknown_in(str(value)) is None}
-    degrees = {ours: size for theirs, ours in row.get("degrees", {}).items() if type(size := at(config, theirs)) is int}
     taken = (*row["names"], *row.get("degrees", ()))
-    settings |= {} if row.get("phase") else _lora(config, taken)
+    lora = {} if row.get("phase") else _lora(config, taken)
+    settings = {
+        theirs: value
+        for ours, theirs in row["names"].items()
+        if (value := at(config, ours)) not in (None, "auto") and unknown_in(str(value)) is None
+    }
+    degrees: Values = {}
+    for theirs, ours in row.get("degrees", {}).items():
+        if type(size := at(config, theirs)) is int:
+            degree, _, way = ours.partition(" ")
+            degrees |= {degree: size, **stated(cp_comm=way if size > 1 else "")}
+    if lora:
+        settings |= {"use_lora": True, "lora_rank": next((one for one in lora.values() if type(one) is int), 0)}
+    held = [one for one in (key, *taken) if at(config, one) is not None]
     notes = (
-        f"of the recipe's keys {', '.join((key, *taken))} are read, and no others",
+        f"of the recipe's keys {', '.join(held)} are read, and no others",
         *notes,
-        *further,
         *config.get("_notes", ()),
         *reading.notes,
     )
     notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
-    made = {key: expressed(said, flat(config), {}, ())[0] for key, said in row.get("rounds", {}).items()}
+    numbers = {one: size for one, size in flat(config).items() if isinstance(size, (int, float))}
     rounds = {  # what expressions make of the file's numbers, where that is at least 1
-        key: {one: int(size) for one, size in found.items() if type(size) in (int, float) and 1 <= size < 2**40}
-        for key, found in made.items()
+        key: {one: int(size) for one, size in expressed(said, numbers, {}, ())[0].items() if 1 <= size < 2**40}
+        for key, said in row.get("rounds", {}).items()
     }
     workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
-    held = ((one, unknown_in(str(at(config, one)))) for one in taken)
-    unread = (*reading.unread, *(Unread(one, what, changes=LACKS) for one, what in held if what))
+    unread = (*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where))
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
     if not row["names"] and not settings:
         return reading
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where)
 
 
-#: Keys by which programs say that LoRA trains, or its rank; keys that may give the model other parts.
-_SAYS_LORA = re.compile(r"(?:.*__)?(?:use_|enable_)?q?lora(?:(?:_?\w*__)?enabled?|(?:_?\w*__|_)(?:r|rank|dim))?")
-_SIZE = re.compile(r"(?!lora)(?:.*_)?(?:layers|heads|experts|dim|width|hidden_size)(?:_.*)?")
-
-
 def _lora(config: Config, taken: Collection[str]) -> Values:
-    """LoRA that none of the keys ``taken`` says: by a key of that name, or one whose value it is."""
+    """What says LoRA beside the keys ``taken``: keys of that name, and those of that value; none where it is off."""
     held = flat(config)
-    said = [one for place, one in held.items() if _SAYS_LORA.fullmatch(place.lower())]
-    named = any(str(one).lower() in ("lora", "qlora") for one in held.values())
-    off = any(one in (False, 0, "", "null", "None") for one in said)
-    if off or not (said or named) or any("lora" in one and one.replace(".", "__") in held for one in taken):
-        return {}
-    return {"use_lora": True, "lora_rank": next((one for one in said if type(one) is int), 0)}
+    said = {
+        place: one
+        for place, one in held.items()
+        if re.fullmatch(FORMATS["names"]["lora"], place.lower()) or str(one).lower() in ("lora", "qlora")
+    }
+    off = any(one in (False, 0, "", "null", "None") for one in said.values())
+    return {} if off or any("lora" in one and one.replace(".", "__") in held for one in taken) else said
 
 
-def _check_sizes(reading: Reading, name: str, config: Config, key: str, where: str) -> Names:
-    """A note on further sizes where a recipe names its model. InputError for one that is not the model's own: an
+def _further(reading: Reading, name: str, config: Config, read: Names, row: Config, where: str) -> Iterator[Unread]:
+    """Keys whose value a script does not hold, and those beside ``read`` whose names say that they change something.
 
-    override, or another model.
+    InputError for a size that is not the model's own (an override, or another model), and where a model of another
+    kind is trained.
     """
-    held, own, left = dimensions(reading.model), FORMATS["names"]["sizes"], list[str]()
-    section = key.rpartition(".")[0].replace(".", "__")
+    words, sizes, section = FORMATS["names"], dimensions(reading.model), read[0].rpartition(".")[0].replace(".", "__")
+    said = {*read, *row.get("also", ()), *re.findall(r"\w+", str(row.get("rounds")))}
+    same = {(one.rpartition(".")[2], str(at(config, one))) for one in read}
     for place, value in flat(config).items():
-        word = place.rpartition("__")[2]
-        size = held.get(own.get(word)) if place.startswith(section) and type(value) is int else value
+        key, last = place.replace("__", "."), place.rpartition("__")[2]
+        size = sizes.get(words["sizes"].get(last)) if place.startswith(section) and type(value) is int else value
         refuse(
             size not in (None, value),
-            f"expected the {size} of {name}, which it names ({key}): give a config.json with these sizes",
-            place.replace("__", "."),
+            f"expected the {size} of {name}, which it names ({read[0]}): give a config.json with these sizes",
+            key,
             value,
             where=where,
         )
-        left += [f"{word} = {value}"] * (size is None and place == f"{section}__{word}" and bool(_SIZE.fullmatch(word)))
-    return (f"beside its name, and not read: {', '.join(left)}",) if left else ()
+        shown = unknown_in(str(value)) or shorten(value)
+        if key in read:
+            if unknown_in(str(value)) or "${" in shown:
+                yield Unread(key, shown, changes=LACKS)
+        elif place[:1] != "_" and not ({key, place} & said or (last, str(value)) in same):
+            spelled = f"{place[:200]}={str(value)[:200].replace('=', ':')}".lower()
+            what = next((what for what, one in words["telling"].items() if re.search(one, spelled)), "")
+            refuse(
+                what in words["another"] and "phase" not in row,
+                f"trains {what} and not {name}, which it names: no formula here",
+                key,
+                value,
+                where=where,
+            )
+            if what:
+                yield Unread(key, shown, changes=what)
 
 
 def _folder(path: str) -> tuple[str, Names]:

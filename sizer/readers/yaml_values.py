@@ -27,9 +27,11 @@ _TAG = "tag:yaml.org,2002:"
 def parse_yaml(text: str, where: str, depth: int) -> object:
     """The value of a file's document, nested at most ``depth`` deep; of Kubernetes' several a List. InputError."""
     refuse(len(text) > MAX_BYTES, f"expected YAML of at most {MAX_BYTES // 2**10} KiB", where=where)
-    loader = _Loader(text)
+    loader, found = _Loader(text), list[Any]()
+    builder = _Builder(loader, where, depth)
     try:
-        return _documents(loader, _Builder(loader, where, depth), where)
+        while loader.check_node():
+            found += filter(None, [builder.value(loader.get_node())])
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
         raise InputError(f"expected JSON or YAML: {error.problem}{line}", where=where) from None
@@ -39,6 +41,11 @@ def parse_yaml(text: str, where: str, depth: int) -> object:
         raise InputError(f"expected at most {depth} levels of nesting", where=where) from None
     finally:
         loader.dispose()
+    if len(found) < 2:
+        return found[0] if found else None
+    several = all(isinstance(one, dict) and "apiVersion" in one for one in found)
+    refuse(not several, "expected one document: but found another document", where=where)
+    return {"apiVersion": found}
 
 
 class _Loader(Composer, _LOADER):  # type: ignore[misc]
@@ -57,13 +64,13 @@ class _Builder:
     def value(self, node: Any, level: int = 0) -> Any:
         """The value of a node; that of an alias is made, and counts, every time. One in itself ends at the depth."""
         self._values += 1
-        if self._values > MAX_VALUES:
-            raise InputError(f"expected at most {MAX_VALUES} values, aliases written out", where=self._where)
+        refuse(
+            self._values > MAX_VALUES, f"expected at most {MAX_VALUES} values, aliases written out", where=self._where
+        )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
-        if level >= self._depth:
-            said = f"expected at most {self._depth} levels of nesting, aliases written out"
-            raise InputError(said, where=self._where)
+        said = f"expected at most {self._depth} levels of nesting, aliases written out"
+        refuse(level >= self._depth, said, where=self._where)
         kind = "seq" if isinstance(node, yaml.SequenceNode) else "map"
         if node.tag != _TAG + kind:
             raise self._error(node, f"expected no tag, found {node.tag}")
@@ -80,9 +87,8 @@ class _Builder:
                     if not isinstance(source, dict):
                         raise self._error(one, "expected a mapping to merge")
                     merged = {**source, **merged}
-            elif key in own:
-                raise InputError("is given twice here: keep one", where=self._where, key=str(key))
             else:
+                refuse(key in own, "is given twice here: keep one", str(key), where=self._where)
                 own[key] = value
         return merged | own
 
@@ -102,14 +108,3 @@ class _Builder:
 
     def _error(self, node: Any, expected: str) -> InputError:
         return InputError(f"{expected} (line {node.start_mark.line + 1})", where=self._where)
-
-
-def _documents(loader: Any, builder: _Builder, where: str) -> Any:
-    found = list[Any]()
-    while loader.check_node():
-        found += filter(None, [builder.value(loader.get_node())])
-    if len(found) < 2:
-        return found[0] if found else None
-    several = all(isinstance(one, dict) and "apiVersion" in one for one in found)
-    refuse(not several, "expected one document: but found another document", where=where)
-    return {"apiVersion": found}

@@ -6,6 +6,7 @@ those of megatron/training/arguments.py.
 import re
 from collections import ChainMap
 from collections.abc import Iterable, Mapping
+from itertools import pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -162,10 +163,10 @@ def _naming(script: Script) -> Values | None:
         served = next((word for word in after if word not in ("serve", "api_server")), "-")
         if not served.startswith("-"):  # vllm serve NAME
             found.setdefault("model", served)
-        if row := recipe_of(found):
-            named.append(("phase" in row, found))
-        elif (row := named_plainly(found)) and "/" in (name := str(found.get(row["model"]))):
-            named.append((2, {row["model"]: name}))
+        found["program"] = next((one for last, one in pairwise(words) if one.endswith(".py") or last == "-m"), "")
+        row = recipe_of(found)
+        if row or ((plain := named_plainly(found)) and "/" in str(found.get(plain["model"]))):
+            named.append(("phase" in row if row else 2, found))
     first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's
     models = dict.fromkeys(str(one["model"]) for _, one in named if "model" in one)
     more = f"several models are named, of which this is the first: {shorten(', '.join(models))}"

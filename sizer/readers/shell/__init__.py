@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from sizer.readers.reading import unknown_in
 from sizer.readers.shell.words import Part, Scanner, Token, Variables, Word
 
@@ -49,10 +49,6 @@ class Script:
     functions: dict[str, list[Token]] = field(default_factory=dict)
     steps: int = 0
     calls: int = 0
-
-    def bounded(self, number: int, most: int, expected: str) -> None:
-        if number > most:
-            raise InputError("expected " + expected.format(most), where=self.where)
 
 
 def follow(
@@ -105,8 +101,7 @@ class _Follower:
         return self.at > start
 
     def _expect(self, word: str) -> None:
-        if self._plain() != word:
-            raise InputError(f"expected {word}, line {self._line}", where=self.script.where)
+        refuse(self._plain() != word, f"expected {word}, line {self._line}", where=self.script.where)
         self.at += 1
 
     def _list(self, live: bool = True) -> bool | None:
@@ -134,7 +129,7 @@ class _Follower:
             return None
         outer, self.live = self.live, self.live and live
         self.depth += 1
-        self.script.bounded(self.depth, MAX_DEPTH, "at most {} levels of nesting")
+        refuse(self.depth > MAX_DEPTH, f"expected at most {MAX_DEPTH} levels of nesting", where=self.script.where)
         status = self._any_command(self.tokens[self.at], self._plain())
         self.depth -= 1
         self.live = outer
@@ -142,7 +137,8 @@ class _Follower:
 
     def _step(self, words: int = 1) -> None:
         self.script.steps += words
-        self.script.bounded(self.script.steps, MAX_STEPS, "a script that goes through at most {} words")
+        expected = f"expected a script that goes through at most {MAX_STEPS} words"
+        refuse(self.script.steps > MAX_STEPS, expected, where=self.script.where)
 
     def _any_command(self, token: Token, word: str | None) -> bool | None:
         compound = word in _COMPOUND or word in ("!", "{", "(")

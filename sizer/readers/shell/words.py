@@ -109,8 +109,7 @@ class Scanner:
                 found.append(Token("array", tuple(inner), self.line, array[1]))
             else:
                 found.append(Token("word", self._word(), self.line))
-        if until is not None:
-            raise self._error(f"expected a closing {until}")
+        refuse(until, f"expected a closing {until}, line {self.line}", where=self.where)
         return found
 
     def whole(self) -> Word:
@@ -132,8 +131,7 @@ class Scanner:
 
     def _nested(self, until: str) -> list[Token]:
         self.nesting += 1
-        if self.nesting > MAX_NESTING:
-            raise self._error(f"expected at most {MAX_NESTING} levels of nesting")
+        refuse(self.nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting", where=self.where)
         found = self.tokens(until=until)
         self.nesting -= 1
         return found
@@ -263,24 +261,20 @@ class Variables:
         elif isinstance(old, list):
             old.extend(value if isinstance(value, list) else [value])
         else:
-            first = value if isinstance(value, str) else " ".join(value)
-            self.values[name] = old + first
+            self.values[name] = old + (value if isinstance(value, str) else " ".join(value))
         self._spend(self.values.get(name, ""))
 
     def _spend(self, value: Value) -> None:
         self._characters += len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
-        if self._characters > MAX_EXPANDED:
-            raise InputError(f"expected variables of at most {MAX_EXPANDED} characters", where=self.where)
+        expected = f"expected variables of at most {MAX_EXPANDED} characters"
+        refuse(self._characters > MAX_EXPANDED, expected, where=self.where)
 
     def joined(self, word: Word) -> str:
         """The word as one string, as on the right of an assignment."""
-        return " ".join(self._fields(word, split=False))
+        return " ".join(self.fields(word, split=False))
 
-    def fields(self, word: Word) -> list[str]:
+    def fields(self, word: Word, *, split: bool = True) -> list[str]:
         """The word's fields: unquoted expansions split at blanks, ``"${A[@]}"`` into its elements."""
-        return self._fields(word, split=True)
-
-    def _fields(self, word: Word, *, split: bool) -> list[str]:
         fields: list[str] = []
         open_ = False  # whether the last field goes on
         for part in word.parts:
@@ -344,8 +338,7 @@ class Variables:
 
     def _default(self, text: str) -> str:
         self._nesting += 1
-        if self._nesting > MAX_NESTING:
-            raise InputError(f"expected at most {MAX_NESTING} levels of nesting", where=self.where)
+        refuse(self._nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting", where=self.where)
         found = self.joined(Scanner(text, self.where).whole())
         self._nesting -= 1
         return found
