@@ -248,10 +248,8 @@ def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
 
 def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
     known = {**fields.defaults, **fields.config}
-    keys = {
-        dimension: fields.prefix + next(name for name in names if name in known)
-        for dimension, names in KEYS.items()
-        if any(name in known for name in names)
+    keys = {  # of several names the first counts
+        dimension: fields.prefix + name for dimension, names in KEYS.items() for name in names[::-1] if name in known
     }
     if model.model_type == "llama4_text":
         keys.pop("d_ff", None)

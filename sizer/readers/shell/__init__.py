@@ -28,7 +28,7 @@ _REDIRECTIONS = ("<", ">", ">>", "&>", ">&", "<&", "<<<")
 _DECLARING = ("export", "declare", "local", "readonly", "typeset")
 _SUCCEEDING = ("true", ":", "set", "cd", "echo", "mkdir", *_DECLARING)
 _ORDERS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-_COMPOUND = {"if": "_if", "for": "_for", "select": "_for", "while": "_while", "until": "_while", "case": "_case"}
+_COMPOUND = ("if", "for", "select", "while", "until", "case")
 _ENDS = ("then", "else", "elif", "fi", "do", "done", "esac", "}", ")", ";;")
 
 
@@ -161,7 +161,7 @@ class _Follower:
         if token.kind == "heredoc":
             self._heredoc(token)
         else:
-            getattr(self, _COMPOUND[str(word)])()
+            getattr(self, f"_{word}")()
         return None
 
     def _heredoc(self, token: Token) -> None:
@@ -205,6 +205,8 @@ class _Follower:
         self._list(live=False)
         self._body()
 
+    _until = _while
+
     def _body(self, live: bool = False) -> None:
         """A loop's body, passed over unless it is ``live``."""
         self._expect("do")
@@ -229,6 +231,8 @@ class _Follower:
             self._body(live=True)
         self.at = body
         self._body()
+
+    _select = _for
 
     def _counted(self) -> tuple[str, list[str]]:
         """A loop's variable; of ``for ((i = 0; i < 8; i++))`` its values."""
