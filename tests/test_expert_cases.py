@@ -12,7 +12,7 @@ from test_public_models import shape
 import sizer
 from sizer.checking.findings import PricedFinding
 
-NAMES = ("expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth")
+NAMES = ("expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )

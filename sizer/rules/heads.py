@@ -274,7 +274,7 @@ def _recurrent_pieces(context: Context) -> Iterator[Finding]:
     if key is not None and (key > WIDEST_KEY or key % PIECE):
         runs = f"none above {WIDEST_KEY}" if key > WIDEST_KEY else f"it as {next_multiple(key, PIECE)}"
         message = f"key heads of {key}: the state's kernel works in pieces of {PIECE} and runs {runs}"
-        yield Finding("linear_key_dim", key, message, violated=True)
+        yield Finding("linear_key_dim", key, message, violated=key > WIDEST_KEY)
     if chunk is not None and workload.train and workload.s % chunk:
         share = 1 - workload.s / next_multiple(workload.s, chunk)
         if share >= NOTABLE_CHUNK:
