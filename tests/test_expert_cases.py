@@ -12,7 +12,20 @@ from test_public_models import shape
 import sizer
 from sizer.checking.findings import PricedFinding
 
-NAMES = ("expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+NAMES = (
+    "expert",
+    "held",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+)
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )
@@ -149,6 +162,19 @@ def test_a_smaller_t_hands_its_devices_to_data_parallelism() -> None:
     report = sizer.check("meta-llama/Llama-3.1-8B", t=8, gpus=64, zero=1, checkpointing="full", b=1, s=4096)
     (smaller,) = [one for one in report.findings if "SZ106" in one.codes]
     assert smaller.suggestions[0].change == {"tp": 1, "dp": 64}
+
+
+@pytest.mark.parametrize(("model", "cp", "severities"), [("7B", 8, ["warning"]), ("7B", 4, []), ("32B", 40, [])])
+def test_ulysses_hands_out_whole_heads(model: str, cp: int, severities: list[str]) -> None:
+    layout: dict[str, Any] = {"gpus": cp, "cp": cp, "d": 1, "b": 1, "s": 81920, "zero": 3, "cp_comm": "a2a"}
+    report = sizer.check(f"Qwen/Qwen2.5-{model}", checkpointing="full", **layout)
+    found = [one for one in report.findings if one.code == "SZ127"]
+    assert [one.severity for one in found] == severities
+    for one in found:
+        # Rings ask for no heads.
+        assert [change.change for change in one.suggestions] == [{"cp_comm": "p2p"}]
+    ring = sizer.check(f"Qwen/Qwen2.5-{model}", checkpointing="full", **{**layout, "cp_comm": "p2p"})
+    assert not [one for one in ring.findings if one.code == "SZ127"]
 
 
 def test_a_degree_alone_is_no_layout_whose_t_could_be_smaller() -> None:

@@ -42,7 +42,7 @@ class Suggestion:
 Suggestions = tuple[Suggestion, ...]
 
 
-def suggest(name: str, values: Iterable[int], note: str = "") -> Suggestions:
+def suggest(name: str, values: Iterable[int | str], note: str = "") -> Suggestions:
     """Each of ``values`` for the one dimension or field of ``Workload``."""
     return tuple(Suggestion({name: value}, note) for value in values)
 

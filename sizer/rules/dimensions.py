@@ -20,7 +20,6 @@ from sizer.rules.base import (
     Context,
     Finding,
     NotApplicable,
-    Suggestion,
     Suggestions,
     nearest_first,
     neighbours,
@@ -304,7 +303,7 @@ def dtype_on_device(context: Context) -> Answer:
         return _recipe(context)
     instead = [other for other in ALTERNATIVES[dtype] if other in peaks][:1]
     message = f"{context.device.name} has no tensor cores for {dtype}"
-    changes = tuple(Suggestion({"dtype": other}) for other in instead if context.workload.recipe is None)
+    changes = suggest("dtype", instead) if context.workload.recipe is None else ()
     return [Finding("dtype", dtype, message, changes, error=True)]
 
 
@@ -318,7 +317,7 @@ def _recipe(context: Context) -> list[Finding]:
         return []
     instead = [one.name for one in others if one.dtype == recipe.dtype][:1]
     message = f"no kernels are known on {generation} for {recipe.title}, only on {', '.join(recipe.generations)}"
-    changes = tuple(Suggestion({"recipe": other}) for other in instead)
+    changes = suggest("recipe", instead)
     return [Finding("recipe", recipe.name, message, changes, violated=True)]
 
 

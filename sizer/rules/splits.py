@@ -150,19 +150,20 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     head = head_s / layer_s
     best, even = _slowest_stage(layers, head, p), next_multiple(layers, p)
     usual = layers / p + head if layers == even else best
-    # Over what one layer more or less would leave waiting, since layers are not cut.
-    wait = best / (layers + head) - _slowest_stage(even, head, p) / (even + head)
-    over = p * best / (layers + head) - 1
+    mean = (layers + head) / p
+    over = best / mean - 1
+    # What one layer more or less would leave waiting, since layers are not cut.
+    excused = _slowest_stage(even, head, p) * p / (even + head) - 1
     passes = (model.head_passes - 1) * context.workload.train
     ends = "the head" + f", once more for each of {passes} predicted tokens," * bool(passes)
-    violated = p * wait >= NOTABLE_WAIT or over >= LARGEST_WAIT
+    violated = over >= min(LARGEST_WAIT, excused + NOTABLE_WAIT)
     if violated or usual - best >= NOTABLE_WAIT * usual:
         message = (
             f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: the slowest stage takes {usual:.1f} layers' "
             f"time, in the best layout {best:.1f}, {over:.0%} over the mean: take fewer stages, or count the ends as "
             "layers (Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
         )
-        lost_s = (best - (layers + head) / p if violated else usual - best) * layer_s * context.workload.accumulation
+        lost_s = (best - mean if violated else usual - best) * layer_s * context.workload.accumulation
         yield Finding("p", p, message, violated=violated, at_most_s=lost_s)
 
 

@@ -15,7 +15,6 @@ from sizer.rules.base import (
     Context,
     Finding,
     NotApplicable,
-    Suggestion,
     Suggestions,
     larger_microbatch,
     nearest_first,
@@ -209,7 +208,7 @@ def memory_bound_gemm(context: Context) -> Answer:
     )
     if worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
-        return [Finding("attention", workload.attention, message, (Suggestion({"attention": "auto"}),))]
+        return [Finding("attention", workload.attention, message, suggest("attention", ["auto"]))]
     most = _in_long_batches(worst)
     if most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
         return [Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")]

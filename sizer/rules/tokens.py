@@ -24,6 +24,7 @@ from sizer.rules.base import (
     larger_microbatch,
     largest_power_of_two,
     neighbours,
+    powers_near,
     rule,
     suggest,
     within,
@@ -160,7 +161,7 @@ def odd_sequence(context: Context) -> Answer:
 @rule(
     "SZ127",
     source="Megatron-LM, training/arguments.py:1335 (seq_length over 2 cp) and core/tensor_parallel/mappings.py:181 "
-    "(over t); Transformer Engine, fused_attn/context_parallel.cu.",
+    "(over t); Transformer Engine, fused_attn/context_parallel.cu and AttnFuncWithCPAndQKVOA2A (heads over cp).",
     needs="rows length",
 )
 def sequence_shards(context: Context) -> Answer:
@@ -168,7 +169,8 @@ def sequence_shards(context: Context) -> Answer:
 
     Context parallelism gives each rank one part from the front and one from the back of the sequence, so that causal
     attention is balanced: 2 cp parts. Sequence parallelism scatters a rank's tokens over its t tensor-parallel ranks.
-    Frameworks refuse a sequence that does not divide.
+    Frameworks refuse a sequence that does not divide. All-to-all context parallelism (Ulysses, --workload cp-comm=a2a)
+    hands whole heads to its ranks instead (of keys too in Transformer Engine; others copy those).
 
     Bad: s 4100 at cp 2: 4 x 1025, which t 4 does not divide. s 4098 at cp 2: no multiple of 4.
     Good: s 8192 at cp 4 and t 8: 8 parts of 1024, 256 tokens a rank.
@@ -185,14 +187,16 @@ def sequence_shards(context: Context) -> Answer:
         f"{cp * scattered} ranks of cp {cp} and t {workload.t}": cp * scattered,
     }
     cut = [name for name, number in parts.items() if s % number]
-    if not cut:
+    if cut:
+        longer = _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
+        message = f"a sequence of {s} does not divide over {' or '.join(cut)}"
+        rings = powers_near(cp, lambda ranks: s % (2 * ranks) == 0)[:1] * (s % (2 * cp) > 0)
+        return [Finding("s", s, message, longer + suggest("cp", rings), error=True)]
+    heads = context.dimensions.get("heads", cp) // workload.t
+    if workload.cp_comm == "p2p" or heads % cp == 0:
         return ()
-    longer = _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
-    message = f"a sequence of {s} does not divide over {' or '.join(cut)}"
-    # The next smaller degree of context parallelism whose parts the sequence cuts into.
-    half = max(1, largest_divisor(s, 2 * cp - 1) // 2)
-    rings = suggest("cp", [half] if cp > 1 and s % (2 * cp) and s % (2 * half) == 0 else [])
-    return [Finding("s", s, message, longer + rings, error=True)]
+    message = f"all-to-all context parallelism cannot hand {heads} heads to {cp} ranks in whole numbers"
+    return [Finding("cp", cp, message, suggest("cp_comm", ["p2p"]), violated=True)]
 
 
 @rule(
@@ -230,7 +234,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
             )
             message = f"tensor parallelism of {t} where {way['t']} fits in memory"
             if not _spread(context):
-                return NotApplicable(f"{message}; {_unsaid(context)} (--gpus or --dp)", note=True)
+                return NotApplicable(f"{message}; {_unsaid(context)}", note=True)
             return [Finding("t", t, message, (Suggestion(change, note),))]
     return []
 
@@ -290,18 +294,16 @@ DEGREES = (2, 4, 8, 16, 32, 64)
 def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.
 
-    Weights, gradients, optimizer states, activations, the logits with their fp32 copy, communication buffers and the
-    framework's own share add up to more than the device has. Ways out, each by itself enough, are listed from the
-    cheapest in step time: what ZeRO's communication, an extra forward of checkpointing, or a larger t's all-reduces
-    cost is priced. Shards stay inside the devices that are linked, and within the devices given.
+    Ways out, each by itself enough, are listed from the cheapest in step time: what ZeRO's communication, an extra
+    forward of checkpointing, or a larger t's all-reduces cost is priced. Shards stay inside the devices that are
+    linked, and within those given.
 
     Memory is that of `sizer memory` as the workload says. It is an error where the layout was said (the devices, or the
     data-parallel ranks, of a training run; any degree of a serving one). Elsewhere a note says what a single device
-    would need, since how a model is spread is not the configuration's affair. A degree alone (`--tp 16`) is a part of a
-    layout: the note says which, and what is missing. Of a model that is not understood whole (SZ132) the parameters
-    alone are counted. Activations of a layout of tensor, pipeline or context parallelism are those of fused kernels,
-    unless said otherwise: what runs such layouts has them, transformers' modules have not. A step fits in 92% of what a
-    device has; from there to 8% over it may fit, and is no error: predicted peaks have been off by as much
+    would need, and what of the layout is missing (`--tp 16` alone is a part of one). Of a model that is not understood
+    whole (SZ132) the parameters alone are counted. Activations of a layout of tensor, pipeline or context parallelism
+    are those of fused kernels, which run such layouts, unless said otherwise. A step fits in 92% of what a device has;
+    from there to 8% over it may fit, and is no error: predicted peaks have been off by as much
     (reports/memory-peaks.md). What is served has to fit whole.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
@@ -319,9 +321,8 @@ def fits_in_memory(context: Context) -> Answer:
     may = " (it may fit: predicted peaks have been off by 8%)" * needed.may_fit
     has = f"{gib:.1f} GiB of {device.memory.bytes / GIB:.1f} GiB on {device.name}{may}"
     if not _spread(context):
-        said = "--gpus or --dp" if workload.train else "--tp, --pp or --gpus"
         finds = "`sizer plan` finds a split" if workload.train else "`sizer memory --phase decode --tp N` counts one"
-        message = f"memory: {has} as it is split here, {most}; {_unsaid(context)} ({said}); {finds}"
+        message = f"memory: {has} as it is split here, {most}; {_unsaid(context)}; {finds}"
         return NotApplicable(message, note=True)
     # Of changes to the same fields the first that fits: the smallest degree or stage.
     ways: dict[frozenset[str], Suggestion] = {}
@@ -447,9 +448,8 @@ def overfull(context: Context) -> int:
 def _unsaid(context: Context) -> str:
     """What of the layout was not said, of a training run that names some degrees of it."""
     degrees = [f"{option} {getattr(context.workload, key)}" for key, option in SPLITS.items() if context.sets_any(key)]
-    if not context.workload.train or not degrees:
-        return "how it is spread was not said"
-    return f"{', '.join(degrees)} is a part of a layout, its devices or data-parallel ranks were not said"
+    part = f"{', '.join(degrees)} is a part of a layout, its devices were" if degrees else "how it is spread was"
+    return f"{part} not said ({'--gpus or --dp' if context.workload.train else '--tp, --pp or --gpus'})"
 
 
 def _more_ways(workload: Workload, device: Device, fused: list[str]) -> str:
