@@ -37,6 +37,8 @@ OTHERWISE = {
 #: Of an indexer that keeps more keys than there are attention is dense, as the class runs it always.
 ALL_KEYS = {"index_topk": 4096}
 HEADS = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "vit": "ViTForImageClassification"}
+HEADS |= {"xlm-roberta": "XLMRobertaForMaskedLM", "camembert": "CamembertForCausalLM"}
+HEADS |= {"modernbert": "ModernBertForMaskedLM"}
 
 
 def left_over(config: dict[str, Any]) -> str | None:

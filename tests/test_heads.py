@@ -37,6 +37,10 @@ CLASSES = [
     "BertLMHeadModel",
     "RobertaForTokenClassification",
     "RobertaForSequenceClassification",
+    "XLMRobertaForMaskedLM",
+    "CamembertForCausalLM",
+    "ModernBertModel",
+    *(f"ModernBertFor{head}" for head in ("MaskedLM", "SequenceClassification", "QuestionAnswering")),
 ]
 LLAMA_3_8B = {
     "model_type": "llama",
@@ -54,12 +58,12 @@ def test_the_class_that_a_file_names_has_its_own_head(architecture: str) -> None
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     built = getattr(transformers, architecture)
     sizes: dict[str, Any] = OPT if architecture.startswith("OPT") else T5 if architecture.startswith("T5") else SMALL
-    config = built.config_class(**sizes)
+    config = built.config_class(**sizes, pad_token_id=0)
     with torch.device("meta"):
         theirs = sum(one.numel() for one in built(config).parameters())
     model = read_config({**config.to_dict(), "architectures": [architecture]}).model
     assert model.parameters == theirs
-    assert model.head == architecture.endswith(("LMHeadModel",))
+    assert model.head == architecture.endswith(("LMHeadModel", "ForMaskedLM", "ForCausalLM"))
 
 
 def test_published_totals_of_classifiers_and_drafts() -> None:

@@ -89,6 +89,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("gptj", GPT2 | {"rotary_dim": 8}),
     ("gpt_neox", SMALL | {"attention_bias": False}),
     ("gpt_neox", SMALL | TIED),
+    ("gpt_neox_japanese", SMALL | {"intermediate_multiple_size": 3}),
     ("opt", SMALL | {"ffn_dim": 160, "word_embed_proj_dim": 64, "do_layer_norm_before": False}),
     ("opt", SMALL | {"ffn_dim": 160, "word_embed_proj_dim": 96, "enable_bias": False}),
     ("bloom", {"hidden_size": 96, "n_layer": 3, "n_head": 6, "vocab_size": 320}),
@@ -134,6 +135,10 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ),
     ("bert", SMALL),
     ("roberta", SMALL),
+    ("camembert", SMALL),
+    ("xlm-roberta", SMALL | {"type_vocab_size": 1}),
+    ("modernbert", SMALL | {"pad_token_id": 0}),
+    ("modernbert", SMALL | BIAS | {"mlp_bias": True, "norm_bias": True, "pad_token_id": 0}),
     ("t5", {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6}),
     ("t5", {"d_model": 96, "d_ff": 160, "num_layers": 2, "feed_forward_proj": "gated-gelu"} | UNTIED),
     (
@@ -222,7 +227,7 @@ ALIASES: list[tuple[str, dict[str, Any]]] = [
     ("whisper", {"d_model": 96, "tie_word_embeddings": False}),
 ]
 AUTO = {"t5": "AutoModelForSeq2SeqLM", "bart": "AutoModelForSeq2SeqLM", "whisper": "AutoModelForSpeechSeq2Seq"}
-BASE = ("bert", "roberta", "vit", "siglip_vision_model")
+BASE = ("bert", "camembert", "modernbert", "roberta", "vit", "siglip_vision_model", "xlm-roberta")
 
 
 def built(family: str, settings: dict[str, Any]) -> Any:

@@ -264,6 +264,16 @@ def test_an_encoder_s_tables_and_head_have_their_roles() -> None:
     assert dict(found.main.extra)["token_type_embeddings"] == 2 * 48
 
 
+def test_an_encoder_that_sees_windows_and_pools_a_token_is_proven() -> None:
+    """Its kernel is told of a side of the window, its mask of both; the pooler reads one token."""
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 4}
+    sizes |= {"vocab_size": 320, "max_position_embeddings": 1024, "pad_token_id": 0}
+    found = proof("modernbert", **sizes, local_attention=32)
+    assert [block.attention.window for block in found.model.main.blocks] == [None, 33, None]
+    found = proof("xlm-roberta", **sizes, architectures=["XLMRobertaModel"])
+    assert [one.rows for one in found.model.before_head] == [1]
+
+
 def test_norms_without_weights_are_counted_where_they_run() -> None:
     (block,) = recognise_small("nanochat").main.blocks
     assert (block.norms, block.norm_weights) == (2, 0)

@@ -44,6 +44,7 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "lfm2_vl": ({**SEEN, "num_patches": 36, "vision_use_head": False}, "lfm2"),
     "glm4v": ({**QWEN, "image_size": 112, "patch_size": 14}, "glm4v_text"),
     "glm4v_moe": ({**QWEN, "image_size": 112, "patch_size": 14, "attention_bias": True}, "glm4v_moe_text"),
+    "aya_vision": ({**SEEN, "image_size": 98, "vision_use_head": False, "model_type": SIGLIP}, "cohere2"),
     "internvl": ({**SEEN, "image_size": [448, 448], "patch_size": [14, 14], "attention_bias": True}, "qwen2"),
     "llama4": (
         {
@@ -67,7 +68,8 @@ def configured(wrapper: str) -> dict[str, Any]:
     text = {**LLAMA, "model_type": text_type, **(SMALL_MLA if text_type == "deepseek_v3" else {})}
     if text_type == "llama4_text":
         text |= {"intermediate_size_mlp": 96, "num_local_experts": 2}
-    more = {"projection_hidden_size": 32} if wrapper == "kimi_k25" else {}
+    own = {"kimi_k25": "projection_hidden_size", "aya_vision": "alignment_intermediate_size"}
+    more = {own[wrapper]: 32} if wrapper in own else {}
     config = transformers.CONFIG_MAPPING[wrapper](text_config=text, vision_config=vision, **more)
     found: dict[str, Any] = config.to_dict()
     return found
@@ -87,6 +89,39 @@ def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> Non
     )
     assert sum(tensor.copies * tensor.elements for tensor in reading.model.front_tensors()) - 512 * 64 == vision
     assert any("with its vision tower" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("wrapper", "outer", "vision"),
+    [
+        ("llava_next", {"vision_feature_layer": [-2, -1, 0]}, {}),
+        ("internvl", {"tie_word_embeddings": False}, {"norm_type": "rms_norm", "use_qk_norm": True}),
+        ("internvl", {"tie_word_embeddings": True}, {}),
+        ("mistral3", {"tie_word_embeddings": True}, {}),
+    ],
+)
+def test_what_a_wrapper_says_beside_its_towers_counts_as_in_its_class(
+    wrapper: str, outer: dict[str, Any], vision: dict[str, Any]
+) -> None:
+    """Features of several layers side by side, the tower's norms, and whether the head is the embedding's."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = {**configured(wrapper), **outer}
+    config["vision_config"] |= vision
+    with torch.device("meta"):
+        built = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[wrapper](**config))
+    assert read_config(config).model.parameters == sum(one.numel() for one in built.parameters())
+
+
+def test_a_wrapper_with_a_text_class_of_its_own_fills_in_that_ones_defaults() -> None:
+    text = {key: size for key, size in LLAMA.items() if key != "vocab_size"} | {"model_type": "qwen2"}
+    config = {"model_type": "qwen2_vl", "text_config": text, "vision_config": {"depth": 1, "hidden_size": 64}}
+    assert read_config(config).model.vocab == 152064
+    assert read_config(text).model.vocab == 151936
+
+
+def test_a_chat_models_class_has_its_language_models_head() -> None:
+    chat = {"model_type": "skywork_chat", "architectures": ["SkyworkR1VChatModel"], "llm_config": LLAMA}
+    assert read_config(chat).model.parameters == read_config(LLAMA).model.parameters
 
 
 def test_images_run_the_tower_once_with_the_prompt_and_not_while_decoding() -> None:

@@ -161,7 +161,6 @@ class _Layer:
         out = self.one(nearest, "products read the attention core")
         sources = tuple(self._sources(mask) for mask in (core.query, core.key, core.value))
         self.claim(out)
-        self._bias_apart(out)
         _, k, v = sources
         if len(k) == 2 and len(v) == 1 and v[0] in k:
             return self._latent(core, out, sources)
@@ -170,13 +169,6 @@ class _Layer:
             "queries, keys and values of {}, {} and {} products".format(*map(len, sources)),
         )
         return self._plain((core, *again), out, [found[0] for found in sources])
-
-    def _bias_apart(self, out: Node) -> None:
-        """A bias of the output projection that is added behind it (gpt_neox_japanese)."""
-        for one in self._on(out):
-            if one.operator == "add" and out.bias is None and self.graph.size(one.parameter) == out.n:
-                out.bias = one.parameter
-                self.vectors.add(one.parameter)
 
     def _plain(self, cores: Sequence[Node], out: Node, sources: Sequence[Node]) -> AttentionShape:
         query, key, value = sources
@@ -588,7 +580,8 @@ class Recogniser:
         )
 
     def _linears(self, nodes: Iterable[Node], name: str) -> tuple[Linear, ...]:
-        return tuple(Linear(name, node.n, node.k, node.bias is not None) for node in nodes)
+        rows = {1: 1}  # of a pooled token; else of all
+        return tuple(Linear(name, node.n, node.k, node.bias is not None, rows=rows.get(node.m)) for node in nodes)
 
     def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> list[_Span]:
         """The stacks of layers that mix tokens or have experts, as they ran; other repetitions are outside of them."""

@@ -103,7 +103,8 @@ def listed(fields: Fields, name: str) -> list[str]:
 
 def sliding_where(fields: Fields, local: Chosen) -> Window:
     """The layers that ``layer_types`` names slide; without it those that ``local`` says."""
-    window = fields.count("sliding_window", "attention_chunk_size") or None
+    sides = fields.count("local_attention")  # modernbert: half of it on each
+    window = fields.count("sliding_window", "attention_chunk_size") or (sides and sides // 2 * 2 + 1) or None
     kinds = listed(fields, "layer_types")
 
     def of(layer: int) -> int | None:
@@ -321,6 +322,7 @@ _OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:
     """A language model of these stacks; ``traits`` are further fields of ModelShape."""
     traits.setdefault("tied", flag("tie_word_embeddings"))
+    traits["extra"] = _vectors(fields, traits.get("extra", ()))
     return ModelShape(fields.text("model_type"), stacks, vocab=fields.integer("vocab_size"), **told(fields, traits))
 
 
@@ -371,7 +373,10 @@ def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> tuple[Line
     """The matrices of a head of the table ``of``."""
     sizes = {"hidden": hidden, "labels": label_count(fields)}
     rows = _TABLE[of][head]
-    return tuple(Linear(name, sizes.get(out, out), hidden, bias, rows=tokens) for name, out, bias, tokens in rows)
+    return tuple(
+        Linear(name, sizes.get(out, out), hidden, fields.flag(bias) if isinstance(bias, str) else bias, rows=tokens)
+        for name, out, bias, tokens in rows
+    )
 
 
 def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:

@@ -326,6 +326,7 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Core:
     """
     traits: Values = {"gate": "heads", "key_norm": True}
     layers, listed = layer_count(fields), fields.nested("per_layer_config")
+    named = {one.lstrip("0") or "0": one for one in listed.config}
     chosen, window = chosen_latent(fields, **traits), fields.count("sliding_window", "sliding_window_size", default=512)
     slides = fields.flag("use_sliding_window", default=True)
     usual = ["sliding_attention" if slides and i > 1 and i % 4 != 1 else "full_attention" for i in range(layers)]
@@ -337,7 +338,7 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Core:
     def of(layer: int) -> Attention:
         if words[layer] != "sliding_attention":
             return replace(chosen(layer), indexer=None) if words[layer] == dense else chosen(layer)
-        given = listed.nested(str(layer)).config if listed.config else near
+        given = listed.nested(named.get(str(layer), str(layer))).config if listed.config else near
         own = Fields({**fields.defaults, **fields.config, **given}, fields.where, prefix=f"layer {layer}: ")
         return latent(own, window=window, **traits)(layer)
 

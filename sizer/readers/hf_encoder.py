@@ -33,45 +33,31 @@ def _seen(**traits: Any) -> Any:
     return attention(**{"bias": True, "causal": False, "kv_heads": all_heads, "rotary": 0.0, **traits})
 
 
-def bert(fields: Fields) -> ModelShape:
-    """bert and roberta. ``architectures`` says which head; without one it is the base model with its pooler.
+def learned(fields: Fields, padding: int = 0) -> int | None:
+    """Learned positions but ``padding`` rows that are none, as those to the padding index; None: alibi's."""
+    rows = positions(fields)
+    fields.refuse(rows <= padding, f"expected more than {padding} positions", *POSITIONS)
+    return None if fields.text("position_embedding_type") == "alibi" else rows - padding
 
-    RoBERTa's positions begin after the padding index, so two of its rows are no position. jina-embeddings-v2 (its own
-    code): no positions with alibi, and a gated MLP whose first matrix has no bias.
-    """
-    hidden, rows = hidden_size(fields), positions(fields)
-    alibi = fields.text("position_embedding_type") == "alibi"
-    gated = fields.text("feed_forward_type").endswith("glu")
-    offset = 2 if fields.text("model_type") == "roberta" else 0
-    fields.refuse(rows <= offset, f"expected more than {offset} positions", *POSITIONS)
-    layers = stack(
-        fields,
-        _seen(),
-        mlp(gated=gated, bias=not gated, fused_gate_up=gated),
-        side="encoder",
-        norm_weights=2,
-        positions=0 if alibi else rows,
-        embedding_norm=2,
-        final_norm=0,
-        extra=(("token_type_embeddings", fields.count("type_vocab_size") * hidden),),
-    )
-    if gated:
-        bias = (("mlp.down_proj.bias", hidden),)
-        layers = replace(layers, blocks=tuple(replace(block, extra=bias) for block in layers.blocks))
+
+def token_types(fields: Fields) -> int:
+    return fields.count("type_vocab_size") * hidden_size(fields)
+
+
+def own_head(fields: Fields, of: str) -> tuple[Linear, ...]:
+    """The matrices of the head that ``architectures`` names, as the table ``of`` has them."""
     architecture = architecture_of(fields)
-    kind = next(one for one in FORMATS["huggingface"]["bert_heads"] if architecture.endswith(one))
-    before = head_matrices(fields, "bert_heads", kind, hidden)
-    has_head = any(one.name == "head_transform" for one in before)
-    return model_of(
-        fields,
-        layers,
-        tied=_TIED,
-        head=has_head,
-        head_bias=has_head,
-        before_head=before,
-        max_positions=None if alibi else rows - offset,
-        extra=(("head_norm", 2 * hidden),) if has_head else (),
-    )
+    kind = next(one for one in FORMATS["huggingface"][of] if architecture.endswith(one))
+    return head_matrices(fields, of, kind, hidden_size(fields))
+
+
+def has_vocabulary(fields: Fields, of: str) -> bool:
+    return any(one.name == "head_transform" for one in own_head(fields, of))
+
+
+def head_norm(fields: Fields, of: str, weights: int = 2) -> int:
+    """A norm behind the head's first matrix."""
+    return weights * hidden_size(fields) * any(one.name.startswith("head") for one in own_head(fields, of))
 
 
 def one_side(side: str, core: AttentionShape, mlp: MlpShape, layers: int, **traits: Any) -> Block:
@@ -233,7 +219,7 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
     norms = (
         norms
         if isinstance(norms, int)
-        else vision.choice(vision.text("norm_type", default="rms_norm"), norms, "norm_type")
+        else vision.choice(vision.text("norm_type", default=spec["defaults"].get("norm_type", "")), norms, "norm_type")
     )
     block = Block(core, MlpShape(value("width"), **spec["mlp"]), norm_weights=norms, dropout=0.0)
     blocks = [replace(block, extra=vectors("layer"))] * value("layers")
@@ -268,6 +254,9 @@ def _reader(outer: Fields, spec: Config, around: Config, text: int) -> Callable[
     def size(one: str) -> int:
         if one == "text":
             return text
+        if one == "features":
+            read = outer.raw("vision_feature_layer", default=None)
+            return len(read) if isinstance(read, list) else 1
         if one in names:
             return sized(names[one], size)
         fields, key = (outer, one.removeprefix("outer__")) if one.startswith("outer__") else (vision, one)

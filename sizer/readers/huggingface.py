@@ -58,8 +58,9 @@ def _call(call: str, **given: Any) -> Any:
     return lambda fields: _function(call)(fields, **told(fields, traits))
 
 
-def _among(key: str, among: list[Any], then: Any = True, otherwise: Any = False) -> Callable[[Fields], Any]:
-    return lambda fields: then if fields.raw(key, default=None) in among else otherwise
+def _among(key: str, among: list[Any], then: Any = True, otherwise: Any = False) -> Any:
+    yes, no = _trait(then), _trait(otherwise)
+    return lambda fields: said(fields, yes if fields.raw(key, default=None) in among else no)
 
 
 #: How a trait is read -> the function of a file's fields that its table's entries make.
@@ -133,7 +134,7 @@ NAME = "huggingface"
 #: Where wrappers hold their text tower.
 _TEXTS = ("text_config", "llm_config", "language_config")
 #: Types whose builders read ``architectures`` themselves.
-OWN_HEADS = ("bert", "roberta", "siglip_vision_model", "vit")
+OWN_HEADS = ("bert", "camembert", "modernbert", "roberta", "siglip_vision_model", "vit", "xlm-roberta")
 
 _TABLE = FORMATS[NAME]
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
@@ -157,8 +158,8 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         raise UnknownModelType(kinds, where=where, key=fields.key_of("model_type"), value=model_type)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
-    if part and "tie_word_embeddings" not in given and "tie_word_embeddings" in config:
-        given["tie_word_embeddings"] = config["tie_word_embeddings"]
+    if part and "tie_word_embeddings" in config:  # said twice, either ties, as in transformers 5
+        given["tie_word_embeddings"] = given.get("tie_word_embeddings") or config["tie_word_embeddings"]
     filled = {**known, "model_type": model_type}
     fields = Fields(given, where, defaults=filled, prefix=fields.prefix, asked=outer.asked)
     try:
@@ -203,7 +204,8 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
     key, inner, part = nested
     fields = _within(outer, key)
     named = fields.text("model_type") if fields is not outer else ""
-    return fields, named if named in BUILDERS else inner if not named or named in NESTED else named, part
+    # A class with a text class of its own takes no other, whatever the file calls it.
+    return fields, inner if not named or named in NESTED or inner.startswith(wrapper) else named, part
 
 
 def _within(outer: Fields, key: str) -> Fields:
