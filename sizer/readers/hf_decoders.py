@@ -201,8 +201,10 @@ def openelm_widths(fields: Fields) -> list[int]:
     return [width + step * (width < 0.9 * one) for width, one in zip(near, wanted, strict=True)]
 
 
-def gptj_share(fields: Fields) -> float:
-    return min(fields.count("rotary_dim") / head_dim(fields), 1.0) or 1.0
+def rotated(fields: Fields) -> float:
+    """``rotary_dim`` of a head's channels, or the share that other keys say."""
+    rotary = fields.count("rotary_dim")
+    return min(rotary / head_dim(fields), 1.0) if rotary else rotary_share(1.0)(fields)
 
 
 def where_it_slides(fields: Fields) -> Callable[[int, int | None], bool]:
@@ -512,11 +514,6 @@ def kimi_kinds(fields: Fields) -> list[str]:
     whole = own.integers("full_attn_layers")
     own.ignore("kda_layers", "gate_lower_bound")
     return _layer_kinds(fields, lambda layer: layer + 1 in whole if whole else layer > 0 and layer % 4 == 0)
-
-
-def minimax_share(fields: Fields) -> float:
-    rotary, dim = fields.count("rotary_dim"), fields.optional("head_dim")
-    return min(rotary / dim, 1.0) if rotary and dim else rotary_share(1.0)(fields)
 
 
 def minimax_kinds(fields: Fields) -> list[str]:
