@@ -234,6 +234,17 @@ def test_a_prompt_pays_for_the_passes_over_its_activations_in_proportion_to_its_
     assert least_s < load.passes_s < 10 * least_s
 
 
+@pytest.mark.parametrize(("device", "share"), [("h200", 1.0), ("h200:500W", (5 / 7) ** 0.9), ("h100-nvl", 0.716)])
+def test_a_prompt_takes_the_longer_the_less_power_feeds_its_products(device: str, share: float) -> None:
+    # H100 NVL: 835.5 TFLOPS of H200's 989.4 on the data sheet, 400 W of 700: (4/7)^0.9 x 989.4/835.5.
+    workload = Workload(s=1, b=1, dtype="fp8")
+    whole, fed = (
+        serving_load(read_config(LLAMA).model, workload, load_device(one), 1024, 1024) for one in ("h200", device)
+    )
+    peaks = load_device(device).peak("fp8") / load_device("h200").peak("fp8")
+    assert fed.prompt_s / whole.prompt_s == pytest.approx(1 / share / peaks, rel=1e-3)
+
+
 def test_experts_with_few_tokens_compute_the_empty_rows_of_their_tiles() -> None:
     stack, load = _priced(Requests(1, 1000, 200), config=MIXTRAL)
     whole = replace(stack, padding=0.0)

@@ -77,6 +77,8 @@ MAX_BYTES = 1 << 27
 UNPRICED = (ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError)
 
 
+#: Power of MLPerf's systems named MaxQ (closed/NVIDIA/configs/llama2-70b/Offline: power_limit = 500).
+MAX_Q = ":500W"
 #: Share of the time that prompts may take: beyond it their queue would grow for ever.
 MOST_BUSY = 0.95
 #: What a server adds to a first token.
@@ -305,7 +307,8 @@ def _row(line: Mapping[str, str]) -> Row:
     value = float(line["value"]) * (devices if each else 1)
     if not 1e-6 < value < 1e15:
         raise InputError("expected a positive number of milliseconds or tokens", key="value", value=line["value"])
-    device, t, p, d = _device(line["gpu"]), number("t"), number("p"), number("d")
+    capped = MAX_Q * ("MaxQ" in line["url"])
+    device, t, p, d = _device(line["gpu"] + capped), number("t"), number("p"), number("d")
     if "tp2_ep2" in line["id"] + notes:
         # Two degrees that share devices were multiplied: run on two devices, whose rows they equal.
         t, d = (2, 1) if t > 1 else (1, 2)

@@ -390,8 +390,9 @@ def _moved(operators: Sequence[Operator], shared: tuple[str, Origin], device: De
     for operator in operators:
         fixed, moving, *computing = _naming(moved_parts, operator, device)
         rest = float(moving + sum(computing))
-        bound = "communication" if regime == "collective" else "compute" if sum(computing) > moving else "memory"
-        bound = "overhead" if fixed > rest else bound
+        bound = _bound(fixed, rest, sum(computing), moving)
+        if regime == "collective":
+            bound = bound.replace("memory", "communication")
         yield cost_of(fixed + rest, origin.source(device), off, regime, bound)
 
 

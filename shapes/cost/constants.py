@@ -196,21 +196,10 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
 
     InputError when the device has no such dtype.
     """
-    constants, origin = _unlimited(device, dtype, recipe)
-    if device.limit_w is None:
-        return constants, origin
-    slower = constants.scaled(clock_share(device), 1.0, 1.0, 1.0, constants.units)
-    return replace(slower, cells=constants.cells), origin
-
-
-def clock_share(device: Device) -> float:
-    """Share of its sustained clock that a device keeps under a limit of its power, by the law of `_by_power`."""
-    if device.limit_w is None:
-        return 1.0
-    return float((device.limit_w / device.power_w) ** (0.5 if _limited_by_power(device) else 0.25))
-
-
-def _unlimited(device: Device, dtype: str, recipe: str | None) -> tuple[GemmConstants, Origin]:
+    if device.limit_w:
+        constants, origin = gemm_constants(replace(device, limit_w=None), dtype, recipe)
+        slower = constants.scaled(clock_share(device), 1.0, 1.0, 1.0, constants.units)
+        return replace(slower, cells=constants.cells), origin
     peak = device.peak(dtype)
     if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")) is not None:
         return found
@@ -223,6 +212,24 @@ def _unlimited(device: Device, dtype: str, recipe: str | None) -> tuple[GemmCons
     borrowed = carried(constants, device, kin, dtype, origin)
     least = CARRY.least_tile.get(device.architecture, {}).get(dtype) if recipe != "blockwise" else None
     return (borrowed.with_tiles(least) if least else borrowed), origin
+
+
+def clock_share(device: Device) -> float:
+    """Share of its sustained clock that a device keeps under a limit of its power."""
+    return _by_power(_limited(device), device)
+
+
+def sustained_share(device: Device) -> float:
+    """Share of its peak that a device's power sustains all day, over its fitted relative's."""
+    kin, own = relative(device), _limited(device)
+    if kin.architecture != device.architecture or not _limited_by_power(own):
+        return 1.0
+    return min(1.0, _by_power(own, kin, CARRY.sustained) * _peak(kin) / _peak(device))
+
+
+def _limited(device: Device) -> Device:
+    """The device as one that is rated for what it may take."""
+    return replace(device, power_w=device.limit_w or device.power_w)
 
 
 def _base(kin: Device, dtype: str) -> str:
@@ -369,7 +376,7 @@ def _watts_per_tflops(device: Device) -> float:
     return device.power_w / _peak(device) * 1e12
 
 
-def _by_power(device: Device, kin: Device) -> float:
+def _by_power(device: Device, kin: Device, power: float = 0.5) -> float:
     """Speed over ``kin``'s where power decides: the root of power times silicon (units and FLOP a clock of each).
 
     Clock and voltage rise together, so that power grows faster than speed: b300, gb200 and gb300 are off by 5 to 6%
@@ -378,9 +385,8 @@ def _by_power(device: Device, kin: Device) -> float:
     """
     per_clock = [one.compute.flops_per_clock_per_unit.get("fp16", 0.0) for one in (device, kin)]
     silicon = device.compute.units / kin.compute.units * (per_clock[0] / per_clock[1] if all(per_clock) else 1.0)
-    if _limited_by_power(kin):
-        return float((device.power_w / kin.power_w * silicon) ** 0.5)
-    return float((device.power_w / kin.power_w / silicon) ** 0.25 * silicon)
+    root = power if _limited_by_power(kin) else 0.25
+    return float((device.power_w / kin.power_w / silicon) ** root * silicon)
 
 
 def achievable(device: Device) -> float:

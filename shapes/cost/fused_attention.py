@@ -153,7 +153,9 @@ def _file(kernel: str) -> Named:
 def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     """Constants of ``kernel`` in ``dtype`` on ``device``; InputError when the device has no such dtype."""
     peak = device.peak(dtype)
-    kernel = _priced_as(kernel, device)
+    # A kernel that nobody measured is priced as fa2.
+    named = load_kernel(kernel).costs
+    kernel = named if named in names("attention") else "fa2"
     kin = _kin(kernel, device)
     sets = _file(kernel)[kin.name]
     base = dtype if dtype in sets else _SAME.get(dtype, "bf16")
@@ -175,12 +177,6 @@ def _judged(table: Named, phase: str, tier: str, extra: float) -> Expected:
     known = phase if phase in errors else "forward"
     own = Expected.said(errors, known, table.get("tiers", {}).get(phase, tier))
     return own.beside(Expected.of(extra, tier))
-
-
-def _priced_as(kernel: str, device: Device) -> str:
-    """Whose constants price it: its own, or those its file names; a kernel nobody measured is priced as fa2."""
-    named = load_kernel(kernel).costs
-    return named if named in names("attention") else "fa2"
 
 
 def _kin(kernel: str, device: Device) -> Device:

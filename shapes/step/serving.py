@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from shapes.cost.constants import sustained_share
 from shapes.device import Device
 from shapes.frozen import Named, Names, frozen, replace
 from shapes.model import ModelShape
@@ -175,29 +176,23 @@ def serving_load(
     products = np.array(
         [_product(one, device, model, spread) for one in listed if isinstance(one, Gemm | GroupedGemm)], dtype=float
     ).reshape(-1, 7)
-    reduces, ring_s = _all_reduces(listed, device)
+    reduces = [one for one in listed if isinstance(one, Collective) and one.what == "all_reduce"]
+    ring = sum(one.count * 2 * (one.ranks - 1) / one.ranks * one.bytes for one in reduces)
     layers = products[products[:, 0] > DENSE, 1].sum() // 2
     return Load(
         products=products,
         attention_s=sum(one.count * max(one.bytes / rate, _flops_s(device, one)) for one in cores),
         prompt_s=sum(one.count * _flops_s(device, one) for one in first),
-        ring_s=ring_s,
+        ring_s=ring / device.link.intra_node_bytes_per_s,
         passes_s=sum(one.count * one.bytes for one in listed if isinstance(one, Elementwise)) / rate,
         kernels=sum(one.count for one in listed if FUSED.isdisjoint((one.kind, getattr(one, "what", "")))),
-        all_reduces=reduces,
+        all_reduces=sum(one.count for one in reduces),
         moe_layers=layers,
         exchanges=layers * spread * (spread > 1),
         fp8_cache=any(getattr(one, "kv_dtype", "") in ("fp8", "int8") for one in cores),
         spread=spread,
         layers=model.layers,
     )
-
-
-def _all_reduces(listed: Iterable[Operator], device: Device) -> tuple[int, float]:
-    """How many, and a token's seconds of them at the link's bandwidth."""
-    found = [one for one in listed if isinstance(one, Collective) and one.what == "all_reduce"]
-    moved = sum(one.count * 2 * (one.ranks - 1) / one.ranks * one.bytes for one in found)
-    return sum(one.count for one in found), moved / device.link.intra_node_bytes_per_s
 
 
 def _cores(listed: Iterable[Operator]) -> list[Any]:
@@ -218,11 +213,11 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
 
 
 def _flops_s(device: Device, one: Any) -> float:
-    """Seconds of an operator's FLOPs at the peak of the units that run it: engines route from products of 16 bits."""
+    """Seconds of an operator's FLOPs at the sustained peak of its units: engines route from products of 16 bits."""
     narrow = getattr(one, "weight_bytes", 0) == MXFP4_BYTES and "nvfp4" in device.peak_flops
     wanted = ("fp8",) * narrow + (one.dtype, "fp8") * (one.dtype != "fp32") + ("bf16", "fp16", "fp32")
     peak = next(device.peak_flops[own] for own in wanted if own in device.peak_flops)
-    return float(getattr(one, "visible_flops", one.flops)) / peak
+    return float(getattr(one, "visible_flops", one.flops)) / peak / sustained_share(device)
 
 
 class Served(NamedTuple):
