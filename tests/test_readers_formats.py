@@ -839,7 +839,7 @@ def test_a_recipe_that_leaves_the_sizes_to_another_file_says_what_to_give(recipe
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("{model: my/8b, dataset: mine, batch_size: 4, learning_rate: 1e-4}", "no model_type found"),
+        ("{model: my/8b, dataset: mine, batch_size: 4, learning_rate: 1e-4}", "no model of this name is known"),
         ("{dim: 1152, n_layers: 28, n_heads: 16, patch_size: 2}", "nearest are meta without vocab_size"),
         (
             "{hidden_size: 768, num_layers: 12, num_attention_heads: 12, image_size: 224}",

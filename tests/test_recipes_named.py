@@ -479,3 +479,9 @@ def test_ulysses_sends_heads_for_tokens(degree: int, way: str | None, tmp_path: 
     keys = f"model: {{partial_pretrain: {QWEN}}}\nulysses_sequence_parallel_size: {degree}"
     found = read(tmp_path, keys).workload
     assert (found["cp"], found.get("cp_comm")) == (degree, way)
+
+
+def test_an_evaluation_s_file_is_priced_as_decoding(tmp_path: Path) -> None:
+    keys = f"model_parameters: {{model_name: {QWEN}, generation_parameters: {{top_p: 0.9}}}}"
+    assert read(tmp_path, keys).workload["phase"] == "decode"
+    assert "phase" not in read(tmp_path, f"{keys}\nlearning_rate: 1e-5").workload

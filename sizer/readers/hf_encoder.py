@@ -181,7 +181,9 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
     given = outer.config.get("vision_config")
     spec: Config = table("towers")["wrappers"].get(wrapper, {})
     left = [key for key in ("audio_config", "speech_config") if outer.config.get(key)]
-    found = _known(given, spec) if isinstance(given, Mapping) else None
+    towers: Mapping[str, Config] = table("towers")["towers"]
+    kinds = (str(given.get("model_type")), spec.get("vision", "")) if isinstance(given, Mapping) else ()
+    found = next((towers[kind] for kind in kinds if kind in towers), None)
     if given and (found is None or not spec):
         left.append("vision_config")
     notes = [f"left out, with what joins it to the text: {key.removesuffix('_config')} tower" for key in left]
@@ -191,12 +193,6 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
     whole = replace(model, towers=(tower,))
     more = whole.parameters - model.parameters
     return whole, (*notes, f"with its vision tower, {more / 1e6:.4g} M parameters, which runs where --images are given")
-
-
-def _known(given: Config, spec: Config) -> Config | None:
-    """The tower that the file says, else its wrapper's."""
-    towers: Mapping[str, Config] = table("towers")["towers"]
-    return towers.get(str(given.get("model_type")), towers.get(spec.get("vision", "")))
 
 
 def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:

@@ -30,7 +30,7 @@ from sizer.readers.hf_blocks import (
     with_head,
 )
 from sizer.readers.loading import BESIDE
-from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, Values, reading, table
+from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, Values, at, reading, table
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -198,7 +198,10 @@ def _type_of(outer: Fields) -> str:
 
 def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
     """The fields of what is sized of a ``wrapper``, its type, and which part it is (None: all)."""
-    nested = NESTED.get(wrapper) or _around(outer.config, wrapper)
+    # Where an unknown type has a text tower that is known.
+    kinds = ((key, str(at(outer.config, f"{key}.model_type"))) for key in _TEXTS if wrapper not in BUILDERS)
+    around = next(((key, kind, "text tower") for key, kind in kinds if kind in BUILDERS), None)
+    nested = NESTED.get(wrapper) or around
     if not nested:
         return outer, wrapper, None
     key, inner, part = nested
@@ -230,15 +233,6 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     from sizer.readers.hf_quantised import as_released
 
     return as_released(said, str(outer.config.get("expert_dtype", "")), model)
-
-
-def _around(config: Config, model_type: str) -> tuple[str, str, str] | None:
-    """Where an unknown type has a text tower that is known."""
-    for key in _TEXTS if model_type not in BUILDERS else ():
-        inner = config.get(key)
-        if isinstance(inner, Mapping) and inner.get("model_type") in BUILDERS:
-            return key, inner["model_type"], "text tower"
-    return None
 
 
 def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:

@@ -126,9 +126,8 @@ def _plain(names: Mapping[str, str], held: Config) -> dict[str, str]:
 
     the first.
     """
-    said = {ours: sorted(one.split(" | "), key=ours.__ne__) for ours, one in names.items()}
-    first = {ours: one for ours, keys in said.items() for one in reversed(keys) if one.isidentifier()}
-    return first | {ours: one for ours, keys in said.items() for one in reversed(keys) if one in held}
+    said = ((ours, sorted(filter(str.isidentifier, one.split(" | ")), key=ours.__ne__)) for ours, one in names.items())
+    return {ours: next((one for one in keys if one in held), keys[0]) for ours, keys in said if keys}
 
 
 def _add_vocabulary(found: Values, row: Config, config: Config, fields: Fields) -> None:

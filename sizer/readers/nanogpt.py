@@ -2,28 +2,25 @@
 
 from shapes.frozen import replace
 from sizer.readers import layouts
-from sizer.readers.reading import FORMATS, Config, Names, Reading, Values
+from sizer.readers.reading import FORMATS, Config, Names, Reading
 
 NAME = "nanogpt"
 
 _TABLE = FORMATS[NAME]
 
 
-def _defaults(config: Config) -> tuple[Values, Names]:
-    """The values of absent keys, and a note on them: train.py's defaults for a file that it runs, else GPTConfig's."""
-    defaults = _TABLE["defaults"]
-    if not any(name in config for name in _TABLE["trainer"]):
-        return defaults, ()
-    start, data = config.get("init_from", "scratch"), config.get("dataset", "openwebtext")
-    if isinstance(start, str) and start in _TABLE["pretrained"]:
-        sizes = {"vocab_size": 50257, "bias": True, **_TABLE["pretrained"][start]}
-        return {**defaults, **_TABLE["training"], **sizes}, (f"the sizes are those of {start} (init_from)",)
-    vocab = _TABLE["vocabularies"].get(str(data), defaults["vocab_size"])
-    said = f"absent keys are train.py's: no bias, {vocab:,} tokens"
-    return {**defaults, **_TABLE["training"], "vocab_size": vocab}, (said,)
-
-
 def read(config: Config, where: str) -> Reading:
-    defaults, notes = _defaults(config)
+    """Absent keys are train.py's for a file that it runs, which a note says, else GPTConfig's."""
+    notes: Names = ()
+    defaults = _TABLE["defaults"]
+    if any(name in config for name in _TABLE["trainer"]):
+        start, data = config.get("init_from", "scratch"), config.get("dataset", "openwebtext")
+        if isinstance(start, str) and start in _TABLE["pretrained"]:
+            own = {"vocab_size": 50257, "bias": True, **_TABLE["pretrained"][start]}
+            said = f"the sizes are those of {start} (init_from)"
+        else:
+            own = {"vocab_size": _TABLE["vocabularies"].get(str(data), defaults["vocab_size"])}
+            said = f"absent keys are train.py's: no bias, {own['vocab_size']:,} tokens"
+        defaults, notes = {**defaults, **_TABLE["training"], **own}, (said,)
     reading = layouts.read(NAME, {**defaults, **config}, where)
     return replace(reading, notes=(*reading.notes, *notes))

@@ -410,10 +410,12 @@ def recipe_of(config: Config) -> Config | None:
 def named_plainly(config: Config) -> Config | None:
     """A recipe of the model alone that a file names in a usual key: none of a tokenizer, a teacher or the like."""
     words = FORMATS["names"]
-    named = sorted(names_of(config)[0], key=lambda key: ("model" not in key, key))
+    held = names_of(config)
+    named = sorted(held[0], key=lambda key: ("model" not in key, key == "model", key))
+    phase: Values = {} if lacking(words["serves"], held) else {"phase": "decode"}
     return next(
         (
-            {"model": key, "names": {}}
+            {"model": key, "names": {}, **phase}
             for key in named
             if key.rpartition(".")[2] in words["keys"] and isinstance(at(config, key), str)
             if not any(other in key for other in words["others"])

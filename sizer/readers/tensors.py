@@ -37,7 +37,7 @@ def header(path: Path) -> Config:
     """
     if path.suffix == ".gguf":
         try:
-            return _gguf(_split(path))
+            return _gguf(path)
         except (struct.error, IndexError, OverflowError):
             raise InputError(f"ends, or passes {MAX_HEADER // 2**20} MiB, within its header", where=str(path)) from None
     shards = [path]
@@ -146,15 +146,14 @@ class _Gguf:
         return name, (_TABLE["types"].get(str(self.take("IQ")[0]), ""), shape)
 
 
-def _split(path: Path) -> list[Path]:
-    """A GGUF file, or all that it was split into (``x-00001-of-00003.gguf``), of which the first has the metadata."""
-    found = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
-    last = min(int(found[2]), MAX_SHARDS) if found else 0
-    return [path.with_name(f"{found[1]}-{one:05}-of-{found[2]}.gguf") for one in range(1, last + 1) if found] or [path]
+def _gguf(path: Path) -> Values:
+    """The architecture's metadata without its name, what the tensors' shapes say, and how the layers' are quantised.
 
-
-def _gguf(files: list[Path]) -> Values:
-    """The architecture's metadata without its name, what the tensors' shapes say, and how the layers' are quantised."""
+    Of all that a file was split into (``x-00001-of-00003.gguf``), of which the first has the metadata.
+    """
+    part = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
+    last = min(int(part[2]), MAX_SHARDS) if part else 0
+    files = [path.with_name(f"{part[1]}-{one:05}-of-{part[2]}.gguf") for one in range(1, last + 1) if part] or [path]
     said: Values = {}
     found: dict[str, Tensor] = {}
     for one in files:

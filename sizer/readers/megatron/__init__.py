@@ -27,6 +27,7 @@ from sizer.readers.reading import (
     Reading,
     Unread,
     Values,
+    at,
     is_harmless,
     leaves,
     named_plainly,
@@ -165,7 +166,7 @@ def _naming(script: Script) -> Values | None:
             found.setdefault("model", served)
         found["program"] = next((one for last, one in pairwise(words) if one.endswith(".py") or last == "-m"), "")
         row = recipe_of(found)
-        if row or ((plain := named_plainly(found)) and "/" in str(found.get(plain["model"]))):
+        if row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
             named.append(("phase" in row if row else 2, found))
     first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's
     models = dict.fromkeys(str(one["model"]) for _, one in named if "model" in one)
@@ -258,12 +259,15 @@ def read(config: Config, where: str) -> Reading:
     # In a script a flag has no value: what follows it is something else.
     present = frozenset(unknown) if "_program" in config else frozenset()
     fields = Fields(config, where, present=present)
+
+    def lacking() -> list[str]:
+        return [key for key in sorted(unknown) if key in fields.asked - fields.flags and not is_harmless(key, NAME)]
+
     try:
         model, notes = build(fields)
         # What sizes the model is not left to a default; dropouts, lengths and degrees change no size.
-        sizes = {key for key in unknown if key in fields.asked - fields.flags and not is_harmless(key, NAME)}
-        for key in sorted(key for key in sizes if not key.endswith(("dropout", "seq_length", "parallel_size"))):
-            raise InputError("expected this key", where=where, key=key)
+        sizes = (key for key in lacking() if not key.endswith(("dropout", "seq_length", "parallel_size")))
+        refuse(size := next(sizes, None), "expected this key", size, where=where)
         settled, layout_notes = workload(fields, model)
     except InputError as error:
         if error.key is not None and error.key in unknown:
@@ -271,11 +275,7 @@ def read(config: Config, where: str) -> Reading:
             said = f"its value is {unknown[error.key]}, which the file does not hold; {tested}--set {error.key}=N"
             raise InputError(said, where=where, key=error.key) from None
         raise
-    left = [
-        Unread(key, value, changes=LACKS)
-        for key, value in unknown.items()
-        if key in fields.asked and key not in fields.flags and not is_harmless(key, NAME)
-    ]
+    left = [Unread(key, unknown[key], changes=LACKS) for key in lacking()]
     left += [Unread(f"${name}", "further options", changes=LACKS) for name in config.get("_further", ())]
     return reading(
         fields,
