@@ -1,8 +1,7 @@
-"""`search --layouts`: whole models, each in its best of the layouts that a plan finds for the configuration."""
+"""`search --layouts`: whole models, each with a plan of its own over the splits that are the fastest for the first."""
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -12,14 +11,17 @@ from click.testing import CliRunner
 import sizer
 from shapes import program
 from shapes.device import load_device
-from shapes.memory import memory
 from shapes.model.resize import resize
 from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import load_stack
-from shapes.workload import Workload
+from sizer.answers.plan import Plan
 from sizer.cli import main
 from sizer.searching import search
+from sizer.searching.pricing import fastest
+from sizer.searching.run import SPLITS
+from sizer.searching.space import Baseline, Limits
+from sizer.searching.spaces import make_space
 
 CONFIG: dict[str, Any] = {
     "model_type": "llama",
@@ -35,43 +37,54 @@ GPUS, BATCH = 8, 128
 
 
 @lru_cache(maxsize=1)
-def layouts() -> tuple[Workload, ...]:
+def plan() -> Plan:
     found = sizer.plan(CONFIG, gpus=GPUS, global_batch=BATCH, **ASKED)
-    assert isinstance(found, sizer.answers.plan.Plan)
-    return tuple(replace(one.workload, implementation=found.implementation) for one in found.candidates[:40:4])
+    assert isinstance(found, Plan)
+    return found
 
 
-def test_the_baseline_takes_its_plan_and_each_candidate_its_own_best() -> None:
-    ways, device = layouts(), load_device("h100-sxm")
-    found = search(CONFIG, what="model", layouts=ways, **ASKED)
-    pricer = Pricer(device, stack=load_stack(ASKED["stack"]))
-    model = sizer.read_config(CONFIG).model
-    assert len(found.candidates) >= 3
-    for one in (found.baseline, *found.candidates):
-        assert one.layout in ways
-        changed = resize(model, **one.change)
-        steps = [
-            pricer.step(operators(changed, way), way, changed).seconds
-            for way in ways
-            if memory(changed, way).total_bytes <= device.memory.bytes
-        ]
-        assert one.timing.seconds == pytest.approx(min(steps))
+@pytest.mark.slow
+def test_the_baseline_and_each_candidate_take_what_a_plan_of_their_own_finds() -> None:
+    found = search(CONFIG, what="model", layouts=plan(), **ASKED)
+    assert len(found.candidates) >= 2
+    assert found.baseline.timing.seconds == pytest.approx(plan().candidates[0].seconds)
+    for one in found.candidates:
+        hf = {"hidden": "hidden_size", "d_ff": "intermediate_size", "layers": "num_hidden_layers"}
+        hf |= {"heads": "num_attention_heads", "kv_heads": "num_key_value_heads"}
+        config = CONFIG | {key: one.change[name] for name, key in hf.items()} | {"head_dim": one.change["head_dim"]}
+        own = sizer.plan(config, gpus=GPUS, global_batch=BATCH, **ASKED)
+        assert isinstance(own, Plan)
+        assert one.layout == own.candidates[0].workload
+        assert one.timing.seconds == pytest.approx(own.candidates[0].seconds)
 
 
-def test_a_stop_keeps_what_the_first_layout_gave() -> None:
+def test_the_shortlist_is_of_each_candidates_fastest_layout() -> None:
+    ways, device = plan().ways(3), load_device("h100-sxm")
+    assert len({(one.t, one.cp, one.p, one.e) for one in ways}) == 3
+    space = make_space("model", Baseline.from_config(CONFIG, **ASKED), device, Limits())
+    pricer, changes = Pricer(device, stack=load_stack(ASKED["stack"])), space.candidates[:4]
+    best = fastest(space, changes, pricer, ways)
+    for at, change in enumerate(changes):
+        model = resize(space.model, **change)
+        steps = [pricer.step(operators(model, way), way, model).seconds for way in ways]
+        assert best.seconds[at] == pytest.approx(min(steps))
+
+
+def test_a_stop_keeps_the_baseline_and_what_was_planned_until_then() -> None:
     said: list[tuple[int, int, str]] = []
 
     def stop(done: int, of: int, best: str) -> None:
         said.append((done, of, best))
-        if of == len(layouts()):
-            program.REQUESTS.append(2)
+        program.REQUESTS[:] = [2]
 
     try:
-        found = search(CONFIG, what="model", layouts=layouts(), progress=stop, **ASKED)
+        found = search(CONFIG, what="model", layouts=plan(), progress=stop, **ASKED)
     finally:
         program.REQUESTS.clear()
-    assert said[-1][:2] == (1, len(layouts()))
-    assert {one.layout for one in (found.baseline, *found.candidates)} == {layouts()[0]}
+    assert [done for done, _, _ in said] == [1, 1, 2]
+    assert said[0][1] == len(plan().ways(SPLITS))
+    assert len(found.ranked) == 2
+    assert found.baseline.layout == plan().candidates[0].workload
 
 
 def test_layouts_need_a_configuration_devices_and_a_batch() -> None:

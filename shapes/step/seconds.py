@@ -177,14 +177,20 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
     held = -(-model.layers // p)
     layer, ends = sum(last.layers.seconds.values()) / held, sum(last.ends.seconds.values())
 
-    def slowest(own: int) -> float:
-        return float(max(-(-(layers - own) // (p - 1)) * layer, (own + predicting) * layer + ends))
+    def own(others: Any) -> Any:
+        return np.maximum(0, layers - others * (p - 1))
 
-    own = min(range(layers - p + 2), key=slowest)
-    others = -(-(layers - own) // (p - 1))
-    if others * layer >= (own + predicting) * layer + ends:
+    def slowest(others: Any) -> Any:
+        return np.maximum(others * layer, (own(others) + predicting) * layer + ends)
+
+    # Where both are as long, or one less each; numbers or columns, so that nothing is compared row by row.
+    even = np.ceil((layers + predicting + ends / layer) / p)
+    more = np.maximum(1, np.minimum(even, np.ceil(layers / (p - 1))))
+    others = more - (more > 1) * (slowest(more - 1) < slowest(more))
+    mine = own(others) + predicting
+    if others * layer >= mine * layer + ends:
         return with_layers(replace(last, ends=Region()), others / held)
-    return with_layers(last, (own + predicting) / held)
+    return with_layers(last, mine / held)
 
 
 def with_layers(stage: Work, share: float) -> Work:

@@ -7,7 +7,7 @@ requests a rank as its memory holds, and listed at the number that makes most to
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import takewhile
 from math import gcd, inf
@@ -53,6 +53,8 @@ CHEAP = ("layernorm", "moe_act", "mla_up_proj")
 #: Chunks a pipeline stage is cut into for the interleaved schedule, none aside.
 CHUNKS = (2, 4, 8)
 
+#: What a split is known by.
+_DEGREES = attrgetter("t", "cp", "p", "e")
 #: Candidates that run the same operators follow each other.
 _ORDER = attrgetter("zero", "replicas", "b", "checkpointing", "vpp")
 
@@ -129,7 +131,8 @@ class Plan(Printable):
 
     ``implementation``: whose kernels save activations, where that does not go by the split (``Workload.saved_by``).
     ``ratio_error``: two candidates whose times differ by less are alike. ``power_w``: one device's. ``tokens`` and
-    ``price`` (a device hour): what a whole training is asked for, if it is.
+    ``price`` (a device hour): what a whole training is asked for, if it is. ``again(model, splits=)``: the plan of
+    another model, over the splits of so many workloads alone.
     """
 
     COMMAND = "plan"
@@ -149,11 +152,12 @@ class Plan(Printable):
     power_w: float = 0.0
     tokens: float | None = None
     price: float | None = None
+    again: Callable[..., "Plan"] | None = None
 
     JSON = shown(
         *("fitting", "indistinguishable", "recommended", "training?"),
         candidates="shown",
-        hidden=("top", "power_w", "tokens", "price"),
+        hidden=("top", "power_w", "tokens", "price", "again"),
     )
 
     @property
@@ -165,6 +169,18 @@ class Plan(Printable):
     def shown(self) -> tuple[Candidate, ...]:
         """The first ``top`` candidates."""
         return self.candidates[: self.top]
+
+    def ways(self, most: int) -> list[Workload]:
+        """The fastest candidate of each of the ``most`` fastest splits."""
+        found: dict[object, Workload] = {}
+        for one in self.candidates:
+            found.setdefault(_DEGREES(one.workload), one.workload)
+        return [*found.values()][:most]
+
+    def best(self, model: ModelShape, ways: Collection[Workload]) -> Workload:
+        """The fastest way to run another model, of the splits of ``ways``. InputError: it does not fit in any."""
+        assert self.again is not None
+        return self.again(model, splits=ways).candidates[0].workload
 
     @property
     def indistinguishable(self) -> int:
@@ -357,15 +373,18 @@ def plan(
     tokens: float | None = None,
     price: float | None = None,
     progress: Callable[[int, int, Candidate], None] | None = None,
+    splits: Collection[Workload] | None = None,
     **options: Any,
 ) -> Plan:
     """Every split of one step over ``gpus`` that fits, from the fastest.
 
     ``base`` gives s, dtype and the attention kernel; ``options`` are those of ``shapes.memory.memory``. ``tokens`` asks
-    what a whole training takes, ``price`` being that of a device hour. Raises InputError where no split of the devices
-    and the global batch exists at all.
+    what a whole training takes, ``price`` being that of a device hour. ``splits``: only those of these workloads
+    (None: all). Raises InputError where no split of the devices and the global batch exists at all.
     """
     positive_amounts(tokens=tokens, price=price)
+    again = partial(plan, device=device, gpus=gpus, global_batch=global_batch, base=base, stack=stack, **options)
+    wanted = None if splits is None else {*map(_DEGREES, splits)}
     saved_by = options.pop("implementation", base.implementation)
     base = replace(base, phase="train", sequence_parallel=False, implementation=saved_by)
     dropped: Counter[str] = Counter()
@@ -384,9 +403,11 @@ def plan(
         return memory(model, one, **options).total_bytes
 
     listed = lru_cache(maxsize=1)(partial(operators, model))
-    splits = sorted(_splits(model, device, gpus, base, dropped), key=lambda one: _odd(model.layers, one.p))
+    every = _splits(model, device, gpus, base, dropped)
+    tried = [one for one in every if wanted is None or _DEGREES(one) in wanted]
+    tried.sort(key=lambda one: _odd(model.layers, one.p))
     found: list[tuple[Candidate, float]] = []
-    for at, split in enumerate(_going(splits), 1):
+    for at, split in enumerate(_going(tried), 1):
         if found and _odd(model.layers, split.p):
             dropped["pp is a power of two, or divides the layers, with the ends as layers or without"] += 1
             continue
@@ -395,7 +416,7 @@ def plan(
             one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
             insort(found, one, key=lambda pair: (pair[0].memory_bytes > ROOM * device.memory.bytes, pair[0].seconds))
         if found and progress is not None:
-            progress(at, len(splits), found[0][0])
+            progress(at, len(tried), found[0][0])
     _some(found, gpus, dropped)
     return Plan(
         gpus,
@@ -412,6 +433,7 @@ def plan(
         power_w=device.power_w,
         tokens=tokens,
         price=price,
+        again=again,
     )
 
 

@@ -84,7 +84,7 @@ def command(asked: Asked) -> None:
             **said,
             **asked.named("objective", "top", "quality", "strategy", "time_limit_s", "store"),
             **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
-            **_planned(asked, reading),
+            **_planned(asked, reading, tell),
         )
     if asked.emit:
         asked.answer(of_file(result, reading) if reading is not None else result, " --emit")
@@ -94,26 +94,26 @@ def command(asked: Asked) -> None:
 
 #: What a plan finds, and what it is asked with.
 SPREAD = {"gpus", "global_batch"}
-#: Layouts that each candidate is tried in: the fastest of different degrees and microbatches.
-MOST_LAYOUTS = 32
 
 
-def _planned(asked: Asked, reading: Any) -> Values:
-    """Keywords of a search: the fastest ways to spread the configuration's own step, no two alike, and their stack."""
+def _planned(asked: Asked, reading: Any, tell: Callable[[int, int, str], None]) -> Values:
+    """Keywords of a search: the plan of the configuration's own step, and its stack."""
     if not asked.layouts:
         return {**asked.workload, **asked.named("stack")}
     refuse(
         reading is None or not asked.workload.keys() >= SPREAD, "expected CONFIG, --gpus, --global-batch", "--layouts"
     )
     from sizer.answers.plan import plan_config
+    from sizer.documents.plan import best_text
 
-    found: Any = plan_config(reading, **given(asked.named("device", "stack")), **asked.workload)
-    kinds: dict[tuple[int | str, ...], Any] = {}
-    for run in (one.workload for one in found.candidates):
-        kinds.setdefault((run.t, run.p, run.e, run.cp, run.b, run.checkpointing), run)
-    layouts = list(kinds.values())[:MOST_LAYOUTS]
+    found: Any = plan_config(
+        reading,
+        progress=lambda done, of, best: tell(done, of, best_text(best)),
+        **given(asked.named("device", "stack")),
+        **asked.workload,
+    )
     kept = {name: value for name, value in asked.workload.items() if name not in SPREAD}
-    return {**kept, "layouts": layouts, "stack": found.stack}
+    return {**kept, "layouts": found, "stack": found.stack}
 
 
 def _limits(asked: Asked, said: Values) -> Any:

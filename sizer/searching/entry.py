@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -10,7 +9,7 @@ from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Named, Values, replace
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
-from sizer.searching.pricing import Progress
+from sizer.searching.pricing import Layouts, Progress
 from sizer.searching.result import SearchResult
 from sizer.searching.run import EXHAUSTIVE, Query, find
 from sizer.searching.space import (
@@ -74,7 +73,7 @@ def search(
     serving: Named | None = None,
     training_budget: float | None = None,
     quality: float | None = None,
-    layouts: Sequence[Workload] = (),
+    layouts: Layouts | None = None,
     **options: Unpack[SearchKeywords],
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
@@ -87,8 +86,8 @@ def search(
     of parts of a model and of what is measured). ``progress(done, of, best)``. ``serving``: fields of the decode step
     that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
     longest step, over the baseline's. ``quality``: tokens of training, after which candidates are to have the
-    baseline's loss by published fits; they are then ordered by ``step-time``. ``layouts``: splits of a step over the
-    same devices (of `sizer.plan`'s candidates), the baseline's fastest first; each takes its own best. ``options``
+    baseline's loss by published fits; they are then ordered by ``step-time``. ``layouts``: `sizer.plan`'s answer for
+    the baseline, over whose fastest splits each candidate has a plan of its own. ``options``
     are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the

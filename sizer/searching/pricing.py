@@ -6,10 +6,9 @@ costs and stack, so that what is found of many is what `price` gives for each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from math import inf
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -75,33 +74,47 @@ def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedC
     return [one for batch in batches for one in _priced(space, batch, pricer)]
 
 
-def in_layouts(
-    space: Space, changes: Sequence[Sizes], layouts: Sequence[Workload], pricer: Pricer, progress: Progress | None
-) -> list[TimedCandidate]:
-    """The candidates that fit in any of ``layouts``, each in the one of them in which its step takes least.
+class Layouts(Protocol):
+    """How a baseline's step is spread over devices (`sizer.plan`'s answer), and how steps of models like it are."""
 
-    The first layout is the baseline's fastest, so that an answer which is asked to stop knows that one.
+    def ways(self, most: int) -> Sequence[Workload]:
+        """The fastest layout of each of the ``most`` fastest splits."""
+
+    def best(self, model: ModelShape, ways: Sequence[Workload]) -> Workload:
+        """The fastest layout of another model, of the splits of ``ways``. InputError: it does not fit in any."""
+
+
+def in_layouts(
+    space: Space,
+    changes: Sequence[Sizes],
+    layouts: Layouts,
+    ways: Sequence[Workload],
+    pricer: Pricer,
+    progress: Progress | None,
+) -> list[TimedCandidate]:
+    """The candidates that fit in the splits of ``ways``, each as a plan of its own spreads it; the baseline first, as
+
+    its plan does. After a request to stop those that are known, and one at least, in the baseline's way.
     """
     found: list[TimedCandidate] = []
-    for done, layout in enumerate(layouts, 1):
-        found += _in_layout(space, changes, layout, pricer)
+    for done, change in enumerate(changes, 1):
+        with suppress(InputError):  # it does not split so, or does not fit
+            model, way = rebuilt(space, change)[0], ways[0]
+            if found and not REQUESTS:
+                way = layouts.best(model, ways)
+            elif memory(model, way).total_bytes > pricer.device.memory.bytes:
+                continue
+            found += (replace(one, layout=way) for one in price(_spread(space, way), [change], pricer))
+        refuse(not found, "expected a model that fits in them", "layouts")
         if progress is not None:
-            progress(done, len(layouts), f"{min((one.timing.seconds for one in found), default=inf):.3g} s a step")
-        if REQUESTS:
+            progress(done, len(changes), f"{min(one.timing.seconds for one in found):.3g} s a step")
+        if REQUESTS and len(found) > 1:
             break
-    # Of each change the last that is put in stays, its fastest.
-    best = {(*one.change.values(),): one for one in sorted(found, key=lambda one: -one.timing.seconds)}
-    refuse((*changes[0].values(),) not in best, "expected one that the baseline fits in", "layouts")
-    return [best[key] for change in changes if (key := (*change.values(),)) in best]
+    return found
 
 
-def _in_layout(space: Space, changes: Sequence[Sizes], layout: Workload, pricer: Pricer) -> Iterator[TimedCandidate]:
-    here, fitting = replace(space, workload=layout, as_run=lambda workload, _: workload), []
-    for change in changes:
-        with suppress(InputError):  # it does not split so
-            if memory(*rebuilt(here, change)).total_bytes <= pricer.device.memory.bytes:
-                fitting.append(change)
-    return (replace(one, layout=layout) for one in price(here, fitting, pricer))
+def _spread(space: Space, way: Workload) -> Space:
+    return replace(space, workload=way, as_run=lambda workload, _: workload)
 
 
 def _priced(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedCandidate]:
@@ -197,18 +210,20 @@ def shortlist(
     progress: Progress | None = None,
     serving: Workload | None = None,
     budget: float | None = None,
+    ways: Sequence[Workload] = (),
 ) -> tuple[Space, Sequence[Change]]:
     """All candidates of a small space; of a large one the ``SHOWN`` best and what no other beats in time
 
     and parameters (or loss) among them. Of one dimension's values some more, evenly spread, for the picture.
     Where they are for ``serving`` too, the best of every weighing of a step of training against one of decoding, and
     what no other beats in both. ``budget``: the longest step, over the baseline's, to which a large space is cut.
+    ``ways``: layouts, of which each candidate is taken in its fastest.
     """
     single = len(space.baseline) == 1
-    if len(space.candidates) <= (DRAWN if single else SHOWN):
+    if len(space.candidates) <= (DRAWN if single else SHOWN) and not ways:
         return space, space.candidates
-    found = estimates(space, space.candidates, pricer, progress)
-    space, found = _cut(space, found, pricer, budget)
+    found = fastest(space, space.candidates, pricer, ways, progress)
+    space, found = _cut(space, found, pricer, budget, ways)
     values = found.seconds * objective.weight(found)
     worth = 1 / found.parameters if space.loss is None else alike(space.loss(space.candidates)[0])
     if serving is None:
@@ -224,17 +239,44 @@ def shortlist(
     return space, [space.candidates[index] for index in dict.fromkeys(taken)]
 
 
-def _cut(space: Space, found: Estimates, pricer: Pricer, budget: float | None) -> tuple[Space, Estimates]:
+def _cut(
+    space: Space, found: Estimates, pricer: Pricer, budget: float | None, ways: Sequence[Workload]
+) -> tuple[Space, Estimates]:
     """Those within the budget of what was priced before an end was asked for."""
     conditions = {"the interrupt": ~np.isnan(found.seconds)} if REQUESTS else {}
     if budget is not None:
-        longest = budget * estimates(space, [space.baseline], pricer).seconds[0]
+        longest = budget * fastest(space, [space.baseline], pricer, ways).seconds[0]
         conditions[budget_limit(budget)] = found.seconds <= longest
     if not conditions:
         return space, found
     within = np.all([*conditions.values()], axis=0)
     left = (one[within] for one in (found.seconds, found.flops, found.layers, found.parameters))
     return space.where(conditions), Estimates(*left)
+
+
+def fastest(
+    space: Space,
+    changes: Sequence[Change],
+    pricer: Pricer,
+    ways: Sequence[Workload],
+    progress: Progress | None = None,
+) -> Estimates:
+    """What ``changes`` come to, each in the fastest of ``ways`` (none: in the space's workload), fit or not.
+
+    After a request to stop of the ways that were tried.
+    """
+    if not ways:
+        return estimates(space, changes, pricer, progress)
+    kept = np.full((4, len(changes)), np.nan)
+    for done, way in enumerate(ways, 1):
+        one = estimates(_spread(space, way), changes, pricer)
+        faster = np.isnan(kept[0]) | (one.seconds < kept[0])
+        kept[:, faster] = np.stack([one.seconds, one.flops, one.layers, one.parameters])[:, faster]
+        if progress is not None:
+            progress(done, len(ways), f"{np.nanmin(kept[0], initial=np.inf):.3g} s a step")
+        if REQUESTS:
+            break
+    return Estimates(*kept)
 
 
 def budget_limit(budget: float) -> str:

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import islice
 from math import log, sqrt
-from typing import TYPE_CHECKING, Any
+from operator import attrgetter
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from shapes.cost import Timing
 from shapes.device import Device
@@ -28,6 +29,7 @@ from sizer.checking.checks import check_subject
 from sizer.checking.grading import Objections, context_of, objections, worse
 from sizer.searching.pricing import (
     Change,
+    Layouts,
     Progress,
     TimedCandidate,
     Times,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from sizer.searching.measuring import Measured  # loads what measures, which a prediction has no use for
 
 
+T = TypeVar("T")
 #: Dimensions that candidates alike in all others differ by: only the best of them is listed.
 SMALL = frozenset({"d_ff", "vocab", "expert_d_ff", "shared_d_ff"})
 #: And layers that differ by no more than this share.
@@ -88,7 +91,7 @@ def listing(
         return Listing(tuple(rest[:top]))
     checked = read_subject(space.model, stack=stack)
     own = _objections(checked, space, space.baseline, pricer)
-    passing, breaking = _judged(checked, space, _distinct(rest), own, pricer, top)
+    passing, breaking = _judged(checked, space, _distinct(rest, attrgetter("change")), own, pricer, top)
     worth = worth_it(breaking, passing)
     before = _warned(checked, space, space.baseline, pricer)
     best = tuple(
@@ -135,12 +138,13 @@ def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Rank
     return worth
 
 
-def _distinct(rest: Sequence[Ranked]) -> Iterator[Ranked]:
-    """The first of those that are alike in every large dimension, and have about as many layers."""
+def _distinct(rest: Iterable[T], change_of: Callable[[T], Sizes]) -> Iterator[T]:
+    """The first of those whose changes are alike in every large dimension, and have about as many layers."""
     seen: dict[frozenset[tuple[str, int]], list[int]] = {}
     for one in rest:
-        large = frozenset((key, value) for key, value in one.change.items() if key not in SMALL | {"layers"})
-        layers, others = one.change.get("layers", 1), seen.setdefault(large, [])
+        change = change_of(one)
+        large = frozenset((key, value) for key, value in change.items() if key not in SMALL | {"layers"})
+        layers, others = change.get("layers", 1), seen.setdefault(large, [])
         if large and any(abs(layers - other) <= FEW_LAYERS * other for other in others):
             continue
         others.append(layers)
@@ -169,8 +173,8 @@ def _objections(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -
     return objections(context_of(changed, pricer.device, pricer.step(changed.operators)))
 
 
-#: Of a shortlist so many are tried in layouts: half a minute of DeepSeek-V3's.
-SPREAD_OUT = 96
+#: Splits over devices that each candidate is planned in, and how many candidates: half a minute of DeepSeek-V3's.
+SPLITS, SPREAD_OUT = 12, 24
 #: How candidates are tried where all of them are priced.
 EXHAUSTIVE = "exhaustive"
 
@@ -183,8 +187,8 @@ class Query:
     predictions only ordering them. With ``serving``, a decode step, each is priced in it too, and the answer has the
     front of both; ``training_budget``: the longest step, over the baseline's (None: any; 1.0: no longer than it is).
     ``stacked``: the baseline's stack was asked for. ``quality``: tokens of training at which candidates have the
-    baseline's loss (None: loss is not looked at). ``layouts``: splits of a step over the same devices, of which each
-    candidate runs in its fastest (none: in the baseline's workload). ``progress(done, of, best)``.
+    baseline's loss (None: loss is not looked at). ``layouts``: a plan of the baseline, in whose fastest splits each
+    candidate has its own (None: all run in the baseline's workload). ``progress(done, of, best)``.
     """
 
     what: str
@@ -198,7 +202,7 @@ class Query:
     training_budget: float | None
     stacked: bool
     quality: float | None = None
-    layouts: Sequence[Workload] = ()
+    layouts: Layouts | None = None
 
     def __post_init__(self) -> None:
         refuse(
@@ -219,9 +223,9 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     if query.quality is not None:
         space = at_equal_loss(space, pricer, query.quality, query.progress)
     considered, budget = len(space.candidates), None if measured else query.training_budget
-    space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget)
-    chosen = [space.baseline, *chosen]
-    times = _timed(space, chosen, query, pricer)
+    ways = query.layouts.ways(SPLITS) if query.layouts else ()
+    space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget, ways)
+    times = _timed(space, chosen, query, pricer, ways)
     ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), query)
     listed = listing(space, ranked, pricer, query.top, baseline.stack)
     space = replace(space, workload=ranked[0].layout or space.workload)
@@ -232,7 +236,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     return SearchResult(
         what=query.what,
         objective=objective.name,
-        tokens=space.tokens,
+        tokens=space.tokens * (space.workload.d if ways else 1),
         stack=stack.name if stack else None,
         baseline=own,
         candidates=tuple(best),
@@ -251,9 +255,11 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     )
 
 
-def _timed(space: Space, chosen: Sequence[Change], query: Query, pricer: Pricer) -> Times:
-    if query.layouts:
-        return Times(in_layouts(space, chosen[:SPREAD_OUT], query.layouts, pricer, query.progress))
+def _timed(space: Space, chosen: Sequence[Change], query: Query, pricer: Pricer, ways: Sequence[Workload]) -> Times:
+    if query.layouts is not None:
+        unlike = [space.baseline, *islice(_distinct(chosen, dict), SPREAD_OUT)]
+        return Times(in_layouts(space, unlike, query.layouts, ways, pricer, query.progress))
+    chosen = [space.baseline, *chosen]
     predicted = price(space, chosen, pricer)
     if query.measured is None:
         return Times(predicted)
