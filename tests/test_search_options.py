@@ -71,6 +71,7 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     ((*MODEL, "--dp", "8", "--zero", "3"), ("--replicas", "2")),
     ((MOE, "--what", "experts", "--dp", "8"), ("--ep", "8")),
     (HEADS, ("--ep", "2")),
+    ((MOE, "--what", "experts", "--tp", "2", "--dp", "8"), ("--etp", "1")),
     (HEADS, ("--cp", "2")),
     (MODEL, ("--stack", "megatron-core-te")),
     (HEADS, ("--stack", "megatron-core-te")),

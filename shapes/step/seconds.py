@@ -177,20 +177,29 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
     held = -(-model.layers // p)
     layer, ends = sum(last.layers.seconds.values()) / held, sum(last.ends.seconds.values())
 
-    def own(others: Any) -> Any:
-        return np.maximum(0, layers - others * (p - 1))
-
-    def slowest(others: Any) -> Any:
-        return np.maximum(others * layer, (own(others) + predicting) * layer + ends)
-
-    # Where both are as long, or one less each; numbers or columns, so that nothing is compared row by row.
-    even = np.ceil((layers + predicting + ends / layer) / p)
-    more = np.maximum(1, np.minimum(even, np.ceil(layers / (p - 1))))
-    others = more - (more > 1) * (slowest(more - 1) < slowest(more))
-    mine = own(others) + predicting
+    others, own = spread(layers, p, predicting + ends / layer)
+    mine = own + predicting
     if others * layer >= mine * layer + ends:
         return with_layers(replace(last, ends=Region()), others / held)
     return with_layers(last, mine / held)
+
+
+def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any]:
+    """(layers of each other stage, of the last) where the slowest of ``p`` > 1 is the fastest.
+
+    The last has ``ends`` layers' worth of time more. Numbers, or columns of which no row is compared with another.
+    """
+
+    def last(others: Any) -> Any:
+        return np.maximum(0, layers - others * (p - 1))
+
+    def slowest(others: Any) -> Any:
+        return np.maximum(others, last(others) + ends)
+
+    # Where all take as long, or one less each.
+    more = np.maximum(1, np.minimum(np.ceil((layers + ends) / p), np.ceil(layers / (p - 1))))
+    others = more - (more > 1) * (slowest(more - 1) < slowest(more))
+    return others, last(others)
 
 
 def with_layers(stage: Work, share: float) -> Work:

@@ -23,6 +23,7 @@ from sizer.documents import (
     within_text,
 )
 from sizer.documents.charts import LOOKS, Axis, Chart, Layer, path, points
+from sizer.readers.reading import with_settings
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.run import decode_gain, training_gain
 
@@ -117,14 +118,7 @@ def patch(answer: SearchResult) -> Document:
 
     Nested keys become nested objects. Empty: keep what is there.
     """
-    found: Values = {}
-    for key, value in settings(answer).items():
-        *parents, last = key.split(".")
-        inner = found
-        for parent in parents:
-            inner = inner.setdefault(parent, {})
-        inner[last] = value
-    return Document("sizer search --emit", (), found)
+    return Document("sizer search --emit", (), with_settings({}, settings(answer)))
 
 
 def _points(answer: SearchResult, point: Callable[[Ranked, str], Values]) -> list[Values]:

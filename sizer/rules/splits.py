@@ -11,6 +11,7 @@ from shapes.model import ModelShape, MoeShape
 from shapes.model.stages import layers_of_stages
 from shapes.operators.parallel import divides_over, expert_counts, head_counts
 from shapes.operators.types import GroupedGemm
+from shapes.step.seconds import spread
 from shapes.workload import Workload
 from sizer.rules.base import (
     NEIGHBOURHOOD,
@@ -169,7 +170,8 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
 
 def _slowest_stage(layers: int, head: float, p: int) -> float:
     """Layers' worth of the slowest of ``p`` stages, where the last holds as many layers as is best."""
-    return min(max(-(-(layers - last) // (p - 1)), last + head) for last in range(layers - p + 2))
+    others, last = spread(layers, p, head)
+    return float(max(others, last + head))
 
 
 #: Rows of the common grouped-GEMM tile.

@@ -9,7 +9,7 @@ from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Named, Values, replace
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
-from sizer.searching.pricing import Layouts, Progress
+from sizer.searching.pricing import QUIET, Layouts, Progress
 from sizer.searching.result import SearchResult
 from sizer.searching.run import EXHAUSTIVE, Query, find
 from sizer.searching.space import (
@@ -68,7 +68,7 @@ def search(
     objective: str = DEFAULT_OBJECTIVE,
     top: int = 5,
     measure: bool | Session = False,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     stack: str | SoftwareStack | None = None,
     serving: Named | None = None,
     training_budget: float | None = None,
@@ -230,9 +230,7 @@ def _predicted(device: str | Device | None, measuring: Named) -> Device:
     for name, value in measuring.items():
         limit = "limit " * (name in ("regret", "confidence"))
         option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
-        refuse(name != "strategy", "is of measuring: expected --measure with it", option, value)
-    strategy, racing = measuring.get("strategy", EXHAUSTIVE), "expected exhaustive: racing is a way to measure"
-    refuse(strategy != EXHAUSTIVE, f"{racing}, add --measure", "--strategy", strategy)
+        refuse(value != EXHAUSTIVE, "is of measuring: expected --measure with it", option, value)
     return load_device(device or DEFAULT_DEVICE)
 
 

@@ -147,14 +147,12 @@ class Measured:
     def _limit_s(self) -> float:
         return self.time_limit_s or (ON_A_CPU_S if self.executor.environment.cpu else inf)
 
-    def times(
-        self, space: Space, row: Sequence[TimedCandidate], objective: Objective, progress: Progress | None
-    ) -> Times:
+    def times(self, space: Space, row: Sequence[TimedCandidate], objective: Objective, progress: Progress) -> Times:
         """Those of the predicted ``row`` (baseline first) that the strategy looked at; the notes say how sure the
 
         best is. InputError where the baseline cannot run.
         """
-        ends, tell = time.perf_counter() + self._limit_s, progress or (lambda *_: None)
+        ends = time.perf_counter() + self._limit_s
         with Store.open(self.store, measuring=True) as store:
             sampler = Sampler(space, [one.change for one in row], self.executor, store)
             race = Race(
@@ -165,7 +163,7 @@ class Measured:
                 self.regret,
                 self.confidence,
                 lambda: time.perf_counter() >= ends,
-                lambda done, of, best: tell(done, of, _words(row[best])),
+                lambda done, of, best: progress(done, of, _words(row[best])),
                 [one.structure for one in row],
                 sampler.renew,
             )

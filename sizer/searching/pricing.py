@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,6 +32,12 @@ from sizer.searching.space import EQUAL, TIE, Candidates, Objective, Space
 
 #: Candidates whose operators are priced in one go: few enough to stay in a core's caches.
 BATCH = 512
+
+
+#: How far a search is, of how much, and the best so far ("": not known).
+Progress = Callable[[int, int, str], None]
+#: Where nobody wants to know.
+QUIET: Progress = lambda *_: None  # noqa: E731
 
 
 @frozen
@@ -90,7 +96,7 @@ def in_layouts(
     layouts: Layouts,
     ways: Sequence[Workload],
     pricer: Pricer,
-    progress: Progress | None,
+    progress: Progress,
 ) -> list[TimedCandidate]:
     """The candidates that fit in the splits of ``ways``, each as a plan of its own spreads it; the baseline first, as
 
@@ -106,8 +112,7 @@ def in_layouts(
                 continue
             found += (replace(one, layout=way) for one in price(_spread(space, way), [change], pricer))
         refuse(not found, "expected a model that fits in them", "layouts")
-        if progress is not None:
-            progress(done, len(changes), f"{min(one.timing.seconds for one in found):.3g} s a step")
+        progress(done, len(changes), f"{min(one.timing.seconds for one in found):.3g} s a step")
         if REQUESTS and len(found) > 1:
             break
     return found
@@ -178,8 +183,6 @@ def _structure(step: Step) -> tuple[int, bool, bool]:
     return level, filled is not None and filled >= 1 - IDLE, thin
 
 
-#: How far a search is, of how much, and the best so far ("": not known).
-Progress = Callable[[int, int, str], None]
 Array = NDArray[np.float64]
 Change = Sizes
 #: So many candidates of a large space are made objects of: those that an answer, its page and its picture hold.
@@ -190,8 +193,7 @@ DRAWN = 1024
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-@frozen
-class Estimates:
+class Estimates(NamedTuple):
     """Of each candidate: ``seconds`` at the baseline's tokens, FLOPs, layers and parameters.
 
     Seconds are NaN where a candidate does not divide as it is to be run.
@@ -207,7 +209,7 @@ def shortlist(
     space: Space,
     pricer: Pricer,
     objective: Objective,
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
     serving: Workload | None = None,
     budget: float | None = None,
     ways: Sequence[Workload] = (),
@@ -250,8 +252,7 @@ def _cut(
     if not conditions:
         return space, found
     within = np.all([*conditions.values()], axis=0)
-    left = (one[within] for one in (found.seconds, found.flops, found.layers, found.parameters))
-    return space.where(conditions), Estimates(*left)
+    return space.where(conditions), Estimates(*(one[within] for one in found))
 
 
 def fastest(
@@ -259,7 +260,7 @@ def fastest(
     changes: Sequence[Change],
     pricer: Pricer,
     ways: Sequence[Workload],
-    progress: Progress | None = None,
+    progress: Progress = QUIET,
 ) -> Estimates:
     """What ``changes`` come to, each in the fastest of ``ways`` (none: in the space's workload), fit or not.
 
@@ -271,9 +272,8 @@ def fastest(
     for done, way in enumerate(ways, 1):
         one = estimates(_spread(space, way), changes, pricer)
         faster = np.isnan(kept[0]) | (one.seconds < kept[0])
-        kept[:, faster] = np.stack([one.seconds, one.flops, one.layers, one.parameters])[:, faster]
-        if progress is not None:
-            progress(done, len(ways), f"{np.nanmin(kept[0], initial=np.inf):.3g} s a step")
+        kept[:, faster] = np.stack(one)[:, faster]
+        progress(done, len(ways), f"{np.nanmin(kept[0], initial=np.inf):.3g} s a step")
         if REQUESTS:
             break
     return Estimates(*kept)
@@ -299,7 +299,7 @@ def undominated(*columns: ArrayLike) -> list[int]:
     return kept
 
 
-def estimates(space: Space, changes: Sequence[Change], pricer: Pricer, progress: Progress | None = None) -> Estimates:
+def estimates(space: Space, changes: Sequence[Change], pricer: Pricer, progress: Progress = QUIET) -> Estimates:
     """What ``changes`` come to on the pricer's device; after a request to stop NaN, but for those that are first."""
     table, done = Table(Candidates.of(changes).columns), 0
 
@@ -307,8 +307,7 @@ def estimates(space: Space, changes: Sequence[Change], pricer: Pricer, progress:
         nonlocal done
         row = (np.nan,) * 4 if REQUESTS and done else _estimated(space, pricer, part)
         done += part.size
-        if progress is not None:
-            progress(done, table.size, "")
+        progress(done, table.size, "")
         return row
 
     return Estimates(*rows_by(table, priced, 4))

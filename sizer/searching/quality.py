@@ -18,7 +18,7 @@ from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.toml_table import content
-from sizer.searching.pricing import Progress, estimates
+from sizer.searching.pricing import QUIET, Progress, estimates
 from sizer.searching.space import EQUAL, Candidates, Limits, Space
 from sizer.searching.spaces import counts
 
@@ -80,7 +80,7 @@ def _outside(fit: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     )
 
 
-def at_equal_loss(space: Space, pricer: Pricer, tokens: float, progress: Progress | None = None) -> Space:
+def at_equal_loss(space: Space, pricer: Pricer, tokens: float, progress: Progress = QUIET) -> Space:
     """``space`` within published practice at no more than the baseline's loss; notes say what each bound costs."""
     loss, _, notes = losses(space, space.candidates, tokens)
     bounds = {f"loss at most {EQUAL:.1%} above": loss <= 1 + EQUAL}

@@ -197,7 +197,7 @@ class Query:
     device: Device
     measured: Measured | None
     top: int
-    progress: Progress | None
+    progress: Progress
     serving: Workload | None
     training_budget: float | None
     stacked: bool
