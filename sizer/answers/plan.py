@@ -152,7 +152,7 @@ class Plan(Printable):
     power_w: float = 0.0
     tokens: float | None = None
     price: float | None = None
-    again: Callable[..., "Plan"] | None = None
+    again: Any = None
 
     JSON = shown(
         *("fitting", "indistinguishable", "recommended", "training?"),
@@ -179,8 +179,8 @@ class Plan(Printable):
 
     def best(self, model: ModelShape, ways: Collection[Workload]) -> Workload:
         """The fastest way to run another model, of the splits of ``ways``. InputError: it does not fit in any."""
-        assert self.again is not None
-        return self.again(model, splits=ways).candidates[0].workload
+        found: Plan = self.again(model, splits=ways)
+        return found.candidates[0].workload
 
     @property
     def indistinguishable(self) -> int:

@@ -106,11 +106,9 @@ def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
 
 
 def _records(answer: SearchResult) -> Iterable[Named]:
-    ranked = (answer.baseline, *answer.candidates)
-    names = list(dict.fromkeys(key for one in ranked for key in one.change))
-    for one in ranked:
+    for one in (answer.baseline, *answer.candidates):
         scalars = {key: value for key, value in one.to_dict().items() if not isinstance(value, dict)}
-        yield {**{key: one.change.get(key) for key in names}, **scalars}
+        yield {**one.change, **scalars}
 
 
 def patch(answer: SearchResult) -> Document:

@@ -210,7 +210,11 @@ def _source(
 ) -> tuple[Device, Measured | None]:
     """The device that is predicted, and who measures on it."""
     if measure is False:
-        return _predicted(device, measuring), None
+        for name, value in measuring.items():
+            limit = "limit " * (name in ("regret", "confidence"))
+            option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
+            refuse(value != EXHAUSTIVE, "is of measuring: expected --measure with it", option, value)
+        return load_device(device or DEFAULT_DEVICE), None
     from sizer.checking.measured import device_to_measure
     from sizer.searching.measuring import Measured
 
@@ -224,14 +228,6 @@ def _source(
             measure = InProcess(OneThread())
     refuse(isinstance(measure, (list, tuple)), "expected one device with it", "--measure")
     return device_to_measure(measure, device), Measured(measure, **measuring)
-
-
-def _predicted(device: str | Device | None, measuring: Named) -> Device:
-    for name, value in measuring.items():
-        limit = "limit " * (name in ("regret", "confidence"))
-        option = f"--{limit}{name.removesuffix('_s').replace('_', '-')}"
-        refuse(value != EXHAUSTIVE, "is of measuring: expected --measure with it", option, value)
-    return load_device(device or DEFAULT_DEVICE)
 
 
 def swiglu_width(

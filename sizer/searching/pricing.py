@@ -17,9 +17,8 @@ from shapes.columns import Table, rows_by
 from shapes.cost import Cost, Timing, seconds_of
 from shapes.cost.constants import least_certain
 from shapes.device import Device
-from shapes.errors import InputError, refuse
+from shapes.errors import InputError
 from shapes.frozen import Names, Sizes, frozen, replace
-from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.model.resize import resize
 from shapes.operators import operators
@@ -98,23 +97,22 @@ def in_layouts(
     pricer: Pricer,
     progress: Progress,
 ) -> list[TimedCandidate]:
-    """The candidates that fit in the splits of ``ways``, each as a plan of its own spreads it; the baseline first, as
+    """The baseline in the first of ``ways``, then each candidate that fits in their splits, as its own plan spreads it.
 
-    its plan does. After a request to stop those that are known, and one at least, in the baseline's way.
+    After a request to stop those that are known.
     """
-    found: list[TimedCandidate] = []
+
+    def run(change: Sizes, way: Workload) -> TimedCandidate:
+        (one,) = price(_spread(space, way), [change], pricer)
+        return replace(one, layout=way)
+
+    found = [run(space.baseline, ways[0])]
     for done, change in enumerate(changes, 1):
-        with suppress(InputError):  # it does not split so, or does not fit
-            model, way = rebuilt(space, change)[0], ways[0]
-            if found and not REQUESTS:
-                way = layouts.best(model, ways)
-            elif memory(model, way).total_bytes > pricer.device.memory.bytes:
-                continue
-            found += (replace(one, layout=way) for one in price(_spread(space, way), [change], pricer))
-        refuse(not found, "expected a model that fits in them", "layouts")
-        progress(done, len(changes), f"{min(one.timing.seconds for one in found):.3g} s a step")
-        if REQUESTS and len(found) > 1:
+        if REQUESTS:
             break
+        with suppress(InputError):  # it does not split so, or does not fit
+            found.append(run(change, layouts.best(rebuilt(space, change)[0], ways)))
+        progress(done, len(changes), f"{min(one.timing.seconds for one in found):.3g} s a step")
     return found
 
 
@@ -224,7 +222,7 @@ def shortlist(
     single = len(space.baseline) == 1
     if len(space.candidates) <= (DRAWN if single else SHOWN) and not ways:
         return space, space.candidates
-    found = fastest(space, space.candidates, pricer, ways, progress)
+    found = estimates(space, space.candidates, pricer, progress, ways)
     space, found = _cut(space, found, pricer, budget, ways)
     values = found.seconds * objective.weight(found)
     worth = 1 / found.parameters if space.loss is None else alike(space.loss(space.candidates)[0])
@@ -247,36 +245,12 @@ def _cut(
     """Those within the budget of what was priced before an end was asked for."""
     conditions = {"the interrupt": ~np.isnan(found.seconds)} if REQUESTS else {}
     if budget is not None:
-        longest = budget * fastest(space, [space.baseline], pricer, ways).seconds[0]
+        longest = budget * estimates(space, [space.baseline], pricer, ways=ways).seconds[0]
         conditions[budget_limit(budget)] = found.seconds <= longest
     if not conditions:
         return space, found
     within = np.all([*conditions.values()], axis=0)
     return space.where(conditions), Estimates(*(one[within] for one in found))
-
-
-def fastest(
-    space: Space,
-    changes: Sequence[Change],
-    pricer: Pricer,
-    ways: Sequence[Workload],
-    progress: Progress = QUIET,
-) -> Estimates:
-    """What ``changes`` come to, each in the fastest of ``ways`` (none: in the space's workload), fit or not.
-
-    After a request to stop of the ways that were tried.
-    """
-    if not ways:
-        return estimates(space, changes, pricer, progress)
-    kept = np.full((4, len(changes)), np.nan)
-    for done, way in enumerate(ways, 1):
-        one = estimates(_spread(space, way), changes, pricer)
-        faster = np.isnan(kept[0]) | (one.seconds < kept[0])
-        kept[:, faster] = np.stack(one)[:, faster]
-        progress(done, len(ways), f"{np.nanmin(kept[0], initial=np.inf):.3g} s a step")
-        if REQUESTS:
-            break
-    return Estimates(*kept)
 
 
 def budget_limit(budget: float) -> str:
@@ -299,8 +273,26 @@ def undominated(*columns: ArrayLike) -> list[int]:
     return kept
 
 
-def estimates(space: Space, changes: Sequence[Change], pricer: Pricer, progress: Progress = QUIET) -> Estimates:
-    """What ``changes`` come to on the pricer's device; after a request to stop NaN, but for those that are first."""
+def estimates(
+    space: Space,
+    changes: Sequence[Change],
+    pricer: Pricer,
+    progress: Progress = QUIET,
+    ways: Sequence[Workload] = (),
+) -> Estimates:
+    """What ``changes`` come to on the pricer's device; after a request to stop NaN, but for those that are first.
+
+    ``ways``: layouts, of each the fastest counts, whether it fits or not (none: the space's own workload).
+    """
+    if ways:
+        each: list[Estimates] = []
+        for way in ways:
+            if REQUESTS and each:
+                break
+            each.append(estimates(_spread(space, way), changes, pricer))
+            progress(len(each), len(ways), "")
+        tried = np.array(each)
+        return Estimates(*tried[np.nan_to_num(tried[:, 0], nan=np.inf).argmin(axis=0), :, np.arange(len(changes))].T)
     table, done = Table(Candidates.of(changes).columns), 0
 
     def priced(part: Table) -> Sequence[Any]:

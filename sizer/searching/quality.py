@@ -18,7 +18,7 @@ from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.toml_table import content
-from sizer.searching.pricing import QUIET, Progress, estimates
+from sizer.searching.pricing import estimates
 from sizer.searching.space import EQUAL, Candidates, Limits, Space
 from sizer.searching.spaces import counts
 
@@ -80,7 +80,7 @@ def _outside(fit: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
     )
 
 
-def at_equal_loss(space: Space, pricer: Pricer, tokens: float, progress: Progress = QUIET) -> Space:
+def at_equal_loss(space: Space, pricer: Pricer, tokens: float) -> Space:
     """``space`` within published practice at no more than the baseline's loss; notes say what each bound costs."""
     loss, _, notes = losses(space, space.candidates, tokens)
     bounds = {f"loss at most {EQUAL:.1%} above": loss <= 1 + EQUAL}
@@ -88,7 +88,7 @@ def at_equal_loss(space: Space, pricer: Pricer, tokens: float, progress: Progres
     for name, ratio in _practice(space.candidates.columns, space.model).items():
         off = np.abs(np.log(ratio / own[name]))
         bounds[f"{name} {own[name] / PRACTICE:.3g} to {own[name] * PRACTICE:.3g}"] = off <= np.log(PRACTICE) + 1e-9
-    kept, seconds = space.where(bounds), estimates(space, space.candidates, pricer, progress).seconds
+    kept, seconds = space.where(bounds), estimates(space, space.candidates, pricer).seconds
     best = np.nanmin(seconds[np.all(list(bounds.values()), axis=0)], initial=np.inf)
     for name in () if REQUESTS else bounds:
         free = np.nanmin(seconds[np.all([mask for other, mask in bounds.items() if other != name], axis=0)])

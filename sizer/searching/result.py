@@ -35,7 +35,6 @@ class Ranked(AsJson):
     parameters: int
     parameters_change: int
     memory_change_bytes: int | None
-    value: float
     gain: float = 1.0
     gain_low: float = 1.0
     gain_high: float = 1.0
@@ -55,13 +54,7 @@ class Ranked(AsJson):
         seconds_low="timing.low",
         seconds_high="timing.high",
         decode_seconds="decode.seconds",
-        hidden=("value",),
     )
-
-    @property
-    def different(self) -> bool:
-        """Whether the candidate differs from the baseline by more than the error, by the objective."""
-        return self.gain_low > 1 or self.gain_high < 1
 
 
 @frozen
@@ -163,7 +156,7 @@ def verdict(
         best_said = "the best" if of_many else label(first)
         return f"{kept}: of what was tried {best_said} is {gain}{objected(first)}, {error}"
     gain = f"{label(first, baseline)} is {gain}{objected(first)}"
-    if not first.different:
+    if first.gain_low <= 1 <= first.gain_high:
         return f"{gain}, {error}, but {label(baseline, first)} breaks {', '.join(fixes)}"
     alike = [label(one, first) for one in best[1:] if one.timing.seconds <= first.timing.high]
     tail = f"; not statistically distinguishable: {'; '.join(alike[:3])}" if alike else ""

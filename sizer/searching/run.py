@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from functools import partial
 from itertools import islice
 from math import log, sqrt
-from operator import attrgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from shapes.cost import Timing
 from shapes.device import Device
@@ -51,7 +50,6 @@ if TYPE_CHECKING:
     from sizer.searching.measuring import Measured  # loads what measures, which a prediction has no use for
 
 
-T = TypeVar("T")
 #: Dimensions that candidates alike in all others differ by: only the best of them is listed.
 SMALL = frozenset({"d_ff", "vocab", "expert_d_ff", "shared_d_ff"})
 #: And layers that differ by no more than this share.
@@ -84,14 +82,15 @@ def listing(
 
     def order(one: Ranked) -> tuple[float, ...]:
         # Ties of the objective have the same first number.
-        return round(log(one.value / ranked[0].value) / TIE), -_aligned(one.change), one.value, one.parameters
+        return round(-log(one.gain) / TIE), -_aligned(one.change), -one.gain, one.parameters
 
     rest = sorted(others, key=order)
     if not space.ruled:
         return Listing(tuple(rest[:top]))
     checked = read_subject(space.model, stack=stack)
     own = _objections(checked, space, space.baseline, pricer)
-    passing, breaking = _judged(checked, space, _distinct(rest, attrgetter("change")), own, pricer, top)
+    unlike = (rest[at] for at in _distinct(one.change for one in rest))
+    passing, breaking = _judged(checked, space, unlike, own, pricer, top)
     worth = worth_it(breaking, passing)
     before = _warned(checked, space, space.baseline, pricer)
     best = tuple(
@@ -132,23 +131,22 @@ def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Rank
         return [replace(one, why="nothing that was tried keeps the rules") for one in breaking]
     best, worth = passing[0], []
     for one in breaking:
-        ratio = best.value / one.value
+        ratio = one.gain / best.gain
         if ratio - 1 > (one.gain_high - one.gain_low) / 2 / one.gain:
             worth.append(replace(one, why=f"{ratio - 1:.1%} better than any that keeps the rules"))
     return worth
 
 
-def _distinct(rest: Iterable[T], change_of: Callable[[T], Sizes]) -> Iterator[T]:
-    """The first of those whose changes are alike in every large dimension, and have about as many layers."""
+def _distinct(changes: Iterable[Change]) -> Iterator[int]:
+    """Places of the first of those that are alike in every large dimension, and have about as many layers."""
     seen: dict[frozenset[tuple[str, int]], list[int]] = {}
-    for one in rest:
-        change = change_of(one)
+    for at, change in enumerate(changes):
         large = frozenset((key, value) for key, value in change.items() if key not in SMALL | {"layers"})
         layers, others = change.get("layers", 1), seen.setdefault(large, [])
         if large and any(abs(layers - other) <= FEW_LAYERS * other for other in others):
             continue
         others.append(layers)
-        yield one
+        yield at
 
 
 def _aligned(change: Sizes) -> int:
@@ -221,7 +219,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     space, stack = _space(baseline, query)
     pricer = Pricer(device, stack=stack)
     if query.quality is not None:
-        space = at_equal_loss(space, pricer, query.quality, query.progress)
+        space = at_equal_loss(space, pricer, query.quality)
     considered, budget = len(space.candidates), None if measured else query.training_budget
     ways = query.layouts.ways(SPLITS) if query.layouts else ()
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget, ways)
@@ -257,7 +255,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
 
 def _timed(space: Space, chosen: Sequence[Change], query: Query, pricer: Pricer, ways: Sequence[Workload]) -> Times:
     if query.layouts is not None:
-        unlike = [space.baseline, *islice(_distinct(chosen, dict), SPREAD_OUT)]
+        unlike = [chosen[at] for at in islice(_distinct(chosen), SPREAD_OUT)]
         return Times(in_layouts(space, unlike, query.layouts, ways, pricer, query.progress))
     chosen = [space.baseline, *chosen]
     predicted = price(space, chosen, pricer)
@@ -362,7 +360,6 @@ def rank(row: Sequence[TimedCandidate], objective: Objective) -> list[Ranked]:
                 parameters=first.parameters,
                 parameters_change=first.parameters - base.parameters,
                 memory_change_bytes=None,
-                value=first.timing.seconds * objective.weight(first),
                 gain=speedup * worth,
                 gain_low=low * worth,
                 gain_high=high * worth,
@@ -469,7 +466,6 @@ def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: P
                 gain=one.gain * mean,
                 gain_low=sqrt(one.gain_low * one.gain * max(0.0, 1 - error)) * mean,
                 gain_high=sqrt(one.gain_high * one.gain * (1 + error)) * mean,
-                value=1 / (one.gain * mean),
             )
         )
     return found

@@ -375,12 +375,6 @@ def swiglu(request: Request) -> Space:
         raise nothing_left(request.what, {f"widths a multiple of {step} within {share}": 1})
     others = Candidates({"d_ff": values[values != width]})
     others = others.where({share: abs(others.columns["d_ff"] - width) <= slack}, request.excluded)
-    low, high = max(width - slack, limits.low or 1), min(width + slack, limits.high or width + slack)
-    misaligned = max(0, high - low + 1) - len(range(next_multiple(low, step), high + 1, step))
-    if misaligned:
-        request.excluded[f"multiples of {step}" + ("" if limits.step else " (--step 1 takes every integer)")] = (
-            misaligned
-        )
     block = Block(None, MlpShape(width), norms=0)
     alone = ModelShape("swiglu", (Stack("decoder", model.hidden, (block,), final_norm=0),), head=False)
     if scope == "product":
