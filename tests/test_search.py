@@ -150,7 +150,6 @@ def test_what_breaks_a_rule_is_proposed_where_it_is_better_beyond_the_error_and_
             1,
             0,
             None,
-            value,
             1 / value,
             0.9 / value,
             1.1 / value,

@@ -170,12 +170,12 @@ class Plan(Printable):
         """The first ``top`` candidates."""
         return self.candidates[: self.top]
 
-    def ways(self, most: int) -> list[Workload]:
-        """The fastest candidate of each of the ``most`` fastest splits."""
+    def ways(self) -> list[Workload]:
+        """The fastest candidate of each split, the fastest first."""
         found: dict[object, Workload] = {}
         for one in self.candidates:
             found.setdefault(_DEGREES(one.workload), one.workload)
-        return [*found.values()][:most]
+        return [*found.values()]
 
     def best(self, model: ModelShape, ways: Collection[Workload]) -> Workload:
         """The fastest way to run another model, of the splits of ``ways``. InputError: it does not fit in any."""

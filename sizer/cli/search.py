@@ -112,8 +112,7 @@ def _planned(asked: Asked, reading: Any, tell: Callable[[int, int, str], None]) 
         **given(asked.named("device", "stack")),
         **asked.workload,
     )
-    kept = {name: value for name, value in asked.workload.items() if name not in SPREAD}
-    return {**kept, "layouts": found, "stack": found.stack}
+    return {**given({**asked.workload, **dict.fromkeys(SPREAD)}), "layouts": found, "stack": found.stack}
 
 
 def _limits(asked: Asked, said: Values) -> Any:

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from shapes.frozen import Named, Values
-from shapes.workload import Workload
 from sizer.documents import (
     FULL,
     Charts,
@@ -30,12 +29,16 @@ from sizer.searching.run import decode_gain, training_gain
 
 def document(answer: SearchResult) -> Document:
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
-    listed = _columns(answer)
+    listed, w = _columns(answer), answer.serving
+    served = w and (
+        f"  decode: {w.b} requests of {w.context:,} keys, {split_text(w)}{w.dtype}, KV cache {w.cache_dtype}; "
+        "operators added up, an engine's launches and host time not among them"
+    )
     chart = front if answer.what == "model" or answer.front else rates
     parts = (
         Text(answer.verdict, "head"),
         Text(_first(answer)),
-        *([Text(f"  {_serving(answer.serving)}")] if answer.serving is not None else []),
+        *lines([served or ""]),
         *lines((f"  {note}" for note in (*answer.notes, *([f"excluded: {excluded}"] if excluded else []))), "quiet"),
         Charts(lambda: [chart(answer)]),
         Table("", listed, (answer.baseline, *answer.candidates)),
@@ -59,13 +62,6 @@ def _first(answer: SearchResult) -> str:
         first = f"predicted, not measured ({answer.source.removeprefix('predicted:')}, {run_by})"
     return (
         f"{first}: {answer.what} over {answer.tokens:,} tokens, {answer.considered} candidates, by {answer.objective}"
-    )
-
-
-def _serving(workload: Workload) -> str:
-    return (
-        f"decode: {workload.b} requests of {workload.context:,} keys, {split_text(workload)}{workload.dtype}, KV cache "
-        f"{workload.cache_dtype}; operators added up, an engine's launches and host time not among them"
     )
 
 
@@ -171,20 +167,21 @@ def rates(answer: SearchResult) -> Chart:
 
 def front(answer: SearchResult) -> Chart:
     """Time over parameters, or where both were asked for decoding over training, with the line of those none beats."""
-    if answer.serving is not None:
+    served = answer.serving is not None
+    if served:
         names = "training step, over the baseline's", "decode step, over the baseline's"
     else:
         factor, unit = seconds_scale(max(one.timing.seconds for one in answer.ranked))
         names = "parameters, billions", f"time, {unit}"
 
     def place(one: Ranked) -> tuple[float, float]:
-        if answer.serving is not None:
+        if served:
             return 1 / training_gain(one), 1 / decode_gain(one)
         return one.parameters / 1e9, one.timing.seconds * factor
 
     def point(one: Ranked, role: str) -> Values:
         x, y = place(one)
-        decoding = f", {one.decode_speedup:.3f}x to decode" if answer.serving is not None else ""
+        decoding = f", {one.decode_speedup:.3f}x to decode" if served else ""
         what = f"{seconds_text(one.timing.seconds)}, {one.speedup:.3f}x{decoding}"
         return {"x": x, "y": y, "group": role, "what": what}
 

@@ -194,7 +194,7 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
         params,
     )
     if config is None and params is None and what == "swiglu":
-        for name in ("heads", "kv_heads", "layers", "vocab"):
+        for name in DIMENSIONS[1:]:
             refuse(
                 dimensions[name] is not None,
                 "expected a configuration or another --what with it: one MLP is timed",

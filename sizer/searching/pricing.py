@@ -82,8 +82,8 @@ def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedC
 class Layouts(Protocol):
     """How a baseline's step is spread over devices (`sizer.plan`'s answer), and how steps of models like it are."""
 
-    def ways(self, most: int) -> Sequence[Workload]:
-        """The fastest layout of each of the ``most`` fastest splits."""
+    def ways(self) -> Sequence[Workload]:
+        """The fastest layout of each split, the fastest first."""
 
     def best(self, model: ModelShape, ways: Sequence[Workload]) -> Workload:
         """The fastest layout of another model, of the splits of ``ways``. InputError: it does not fit in any."""
@@ -187,6 +187,8 @@ Change = Sizes
 SHOWN = 256
 #: And of the values of one dimension, which make a curve.
 DRAWN = 1024
+#: What leaves out candidates whose step is longer than a share of the baseline's.
+BUDGET = "--limit training-budget={:.0%}"
 #: Shares of a decode step in what orders candidates for training and serving.
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
@@ -246,16 +248,11 @@ def _cut(
     conditions = {"the interrupt": ~np.isnan(found.seconds)} if REQUESTS else {}
     if budget is not None:
         longest = budget * estimates(space, [space.baseline], pricer, ways=ways).seconds[0]
-        conditions[budget_limit(budget)] = found.seconds <= longest
+        conditions[BUDGET.format(budget)] = found.seconds <= longest
     if not conditions:
         return space, found
     within = np.all([*conditions.values()], axis=0)
     return space.where(conditions), Estimates(*(one[within] for one in found))
-
-
-def budget_limit(budget: float) -> str:
-    """What leaves out candidates whose step is longer than this share of the baseline's."""
-    return f"--limit training-budget={budget:.0%}"
 
 
 def alike(losses: ArrayLike) -> Array:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.frozen import replace
+from shapes.frozen import Names, replace
 from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
 from shapes.step import Pricer
@@ -44,7 +44,7 @@ def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
     )
 
 
-def losses(space: Space, found: Candidates, tokens: float) -> tuple[NDArray[Any], NDArray[Any], tuple[str, ...]]:
+def losses(space: Space, found: Candidates, tokens: float) -> tuple[NDArray[Any], NDArray[Any], Names]:
     """(loss over the baseline's, what it may be off by) of each candidate, and which fits do not speak of them."""
     columns = {name: np.concatenate(([space.baseline[name]], column)) for name, column in found.columns.items()}
     total, active = counts(space.model, columns)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from shapes.cost import Timing
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Sizes, frozen, replace
+from shapes.frozen import Names, Sizes, frozen, replace
 from shapes.memory import memory
 from shapes.operators import operators
 from shapes.step import Pricer
@@ -27,13 +27,13 @@ from shapes.workload import Workload
 from sizer.checking.checks import check_subject
 from sizer.checking.grading import Objections, context_of, objections, worse
 from sizer.searching.pricing import (
+    BUDGET,
     Change,
     Layouts,
     Progress,
     TimedCandidate,
     Times,
     alike,
-    budget_limit,
     in_layouts,
     price,
     rebuilt,
@@ -70,7 +70,7 @@ class Listing:
     """
 
     best: tuple[Ranked, ...]
-    fixes: tuple[str, ...] = ()
+    fixes: Names = ()
     excluded: Sizes = field(default_factory=dict)
 
 
@@ -199,8 +199,8 @@ class Query:
     serving: Workload | None
     training_budget: float | None
     stacked: bool
-    quality: float | None = None
-    layouts: Layouts | None = None
+    quality: float | None
+    layouts: Layouts | None
 
     def __post_init__(self) -> None:
         refuse(
@@ -221,7 +221,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     if query.quality is not None:
         space = at_equal_loss(space, pricer, query.quality)
     considered, budget = len(space.candidates), None if measured else query.training_budget
-    ways = query.layouts.ways(SPLITS) if query.layouts else ()
+    ways = query.layouts.ways()[:SPLITS] if query.layouts else ()
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget, ways)
     times = _timed(space, chosen, query, pricer, ways)
     ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), query)
@@ -295,7 +295,7 @@ def _words(
     what: str,
     own: Ranked,
     best: Sequence[Ranked],
-    fixes: tuple[str, ...],
+    fixes: Names,
     nearest: Ranked | None,
     launched: bool,
     undecided: str,
@@ -436,7 +436,7 @@ def beside(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple[list[R
     if query.training_budget is not None:
         most = query.training_budget * found[0].timing.seconds
         found = [one for one in ranked if one is ranked[0] or one.timing.seconds <= most]
-        excluded[budget_limit(query.training_budget)] = len(ranked) - len(found)
+        excluded[BUDGET.format(query.training_budget)] = len(ranked) - len(found)
     if (serving := query.serving) is not None:
         priced = _served(space, found, serving, Pricer(query.device))
         excluded[f"the split that serves (tp {serving.t}, ep {serving.e})"] = len(found) - len(priced)
