@@ -280,10 +280,25 @@ def test_a_model_has_a_layer_that_does_something() -> None:
         with_arguments(f"--noop-layers {','.join(map(str, range(24)))}")
 
 
-@pytest.mark.parametrize("more", ["--post-norm", "--full-attention-interval 4", "--enable-dsa-indexer"])
-def test_what_mindspeed_adds_to_a_layer_is_refused(more: str) -> None:
+@pytest.mark.parametrize(
+    "more", ["--post-norm", "--full-attention-interval 4", "--enable-dsa-indexer", "--retro-add-retriever"]
+)
+def test_what_forks_and_retro_add_to_a_layer_is_refused(more: str) -> None:
     with pytest.raises(InputError, match="and is not read here"):
         with_arguments(more)
+
+
+def test_deepspeeds_sequence_parallelism_is_ulysses() -> None:
+    found = with_arguments("--ds-sequence-parallel-size 4").workload
+    assert (found["cp"], found["cp_comm"]) == (4, "a2a")
+    found = with_arguments("--ds-sequence-parallel-size 1 --context-parallel-size 2").workload
+    assert (found["cp"], "cp_comm" in found) == (2, False)
+
+
+def test_a_program_that_generates_text_is_priced_as_decoding() -> None:
+    text = PLAIN.replace("pretrain_gpt.py", "tools/run_text_generation_server.py")
+    assert script(text).workload["phase"] == "decode"
+    assert "phase" not in script(PLAIN).workload
 
 
 def test_a_period_of_sparse_layers_begins_with_the_first() -> None:
