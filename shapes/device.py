@@ -168,10 +168,8 @@ def load_device(device: AnyPath | Device) -> Device:
     """
     if isinstance(device, Device):
         return device
-    if not isinstance(device, (str, os.PathLike)):
-        raise InputError(
-            "expected one device's name or .toml path (`sizer check` takes several)", key="device", value=device
-        )
+    expected = "expected one device's name or .toml path (`sizer check` takes several)"
+    refuse(not isinstance(device, (str, os.PathLike)), expected, "device", device)
     text = os.fspath(device)
     if variant := _VARIANT.fullmatch(text.strip()):
         return _allowed(load_device(variant[1]), tuple(variant[2][1:].split(":")))

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any
 
-from shapes.errors import InputError
-
-Dtype = Literal["fp64", "fp32", "tf32", "bf16", "fp16", "fp8", "mxfp8", "mxfp4", "nvfp4", "int8"]
-DTYPES: tuple[str, ...] = get_args(Dtype)
+from shapes.errors import one_of
 
 #: Bytes an element takes in memory. tf32 is fp32 in memory: only the multiplier is narrower. Scales of blocks are left
 #: out; half a byte counts as a whole one here, in products that arithmetic bounds.
@@ -23,6 +20,7 @@ BYTES = {
     "nvfp4": 1,
     "int8": 1,
 }
+DTYPES = tuple(BYTES)
 
 #: Element types that a recipe quantises 16-bit tensors to (shapes.recipes); products in them write 16 bits.
 QUANTISED = ("fp8", "mxfp8", "mxfp4", "nvfp4", "int8")
@@ -30,8 +28,7 @@ QUANTISED = ("fp8", "mxfp8", "mxfp4", "nvfp4", "int8")
 
 def dtype_bytes(dtype: str) -> int:
     """Bytes per element of ``dtype``; an unknown name is an InputError that lists the known ones."""
-    if dtype not in BYTES:
-        raise InputError(f"expected one of {', '.join(DTYPES)}", key="dtype", value=dtype)
+    one_of(dtype, BYTES, "dtype")
     return BYTES[dtype]
 
 

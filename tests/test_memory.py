@@ -24,7 +24,7 @@ from shapes.memory import (
     smallest_tp,
     weight_bytes,
 )
-from shapes.memory.moments import Gradients, Moment, Step, moments
+from shapes.memory.moments import Moment, Step, moments
 from shapes.memory.tape import Tape
 from shapes.model import (
     AttentionShape,
@@ -64,7 +64,7 @@ def mixtral() -> ModelShape:
 def activation_peak(model: ModelShape, workload: Workload, in_flight: int = 1, stage: Stage = "last") -> Moment:
     """Megatron's fullest moment beside weights, gradients and states, whose gradients stay."""
     step = Step(model, workload, stage, in_flight, implementation="megatron")
-    return max(moments(step, Gradients(True, "", 4)), key=lambda moment: moment.bytes)
+    return max(moments(replace(step, gradients_stay=True)), key=lambda moment: moment.bytes)
 
 
 def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = False) -> int:

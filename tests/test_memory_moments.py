@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 
 from shapes.memory import Memory, memory, memory_of_parameters
-from shapes.memory.moments import Gradients, Moment, Step, moments
+from shapes.memory.moments import Moment, Step, moments
 from shapes.memory.tape import Tape, declared, line_of, listing
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, parameter_count
 from shapes.model.stages import ShardParameters
 from shapes.workload import Workload
 
-STAY, NEW = Gradients(True, "", 4), Gradients(False, "", 4)
+STAY, NEW = True, False
 GIB = 2**30
 
 
@@ -40,8 +40,9 @@ def test_megatron_weights_what_activations_make_and_keeps_no_experts_outputs() -
     assert kept["huggingface"] - kept["megatron"] == 1
 
 
-def moments_of(step: Step, gradients: Gradients, start: str) -> list[Moment]:
-    return [moment for moment in moments(step, gradients) if moment.name.startswith(start)]
+def moments_of(step: Step, gradients_stay: bool, start: str) -> list[Moment]:
+    found = moments(replace(step, gradients_stay=gradients_stay))
+    return [moment for moment in found if moment.name.startswith(start)]
 
 
 def bytes_of(found: Memory, name: str) -> int:

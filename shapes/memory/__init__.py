@@ -242,9 +242,6 @@ def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]
     yield block.count * workload.b * numbers * e, f"{many} {what} x {e}"
 
 
-#: From what takes no time to what takes most.
-CHECKPOINTING = ("none", "selective", "full")
-ZERO = ("", "ZeRO 1", "ZeRO 2", "ZeRO 3 / FSDP")
 #: No microbatch is searched beyond this: a million sequences fill no device usefully.
 LARGEST_SEARCHED = 2**20
 
@@ -296,20 +293,9 @@ class Saved:
 
 def possible_savings(workload: Workload) -> Iterator[tuple[str, Named]]:
     """(name, change) of the savings not yet in use that this workload allows, cheapest in time first as a rule."""
-    if not workload.train:
-        return
-    if workload.attention == "eager":
-        yield "fused attention", {"attention": "auto"}
-    if workload.t > 1 and not workload.sequence_parallel:
-        yield "sequence parallelism", {"sequence_parallel": True}
-    for stage in range(workload.zero + 1, len(ZERO) * (workload.d > 1)):
-        yield ZERO[stage], {"zero": stage}
-    known = workload.checkpointing in CHECKPOINTING
-    for how in CHECKPOINTING[CHECKPOINTING.index(workload.checkpointing) + 1 :] if known else ("full",):
-        yield f"{how} checkpointing", {"checkpointing": how}
-    if workload.optimizer in (None, "adamw"):
-        for other in ("adamw-8bit", "adafactor"):
-            yield other, {"optimizer": other}
+    for one in content(DATA / "savings.toml")["saving"] if workload.train else ():
+        if eval(one["when"], {}, {"workload": workload}):  # the table's own condition
+            yield one["name"], one["change"]
 
 
 def savings(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> tuple[Saved, ...]:

@@ -155,7 +155,9 @@ class Forward:
     ) -> Tensor:
         """A module's operators where ``words`` hold in addition to the style's; the last one's output."""
         holding = self.words | {word for word, holds in words.items() if holds} if words else self.words
-        return play(self.tape, module, holding, runs or {}, {**self.numbers, **numbers}, tensors)
+        return play(
+            self.tape, module, holding, {"norm": self.norm} | (runs or {}), {**self.numbers, **numbers}, tensors
+        )
 
     def products(self, linears: Iterable[Linear]) -> Runs:
         """Matrix products by the last part of their names."""
@@ -343,13 +345,8 @@ class Forward:
 
     def projected(self, attention: Attention, linears: Linears, tensors: dict[str, Tensor]) -> None:
         """Add queries, keys and values, and a gate on the output, to ``tensors``."""
-        rows, (heads, kv_heads), numbers = self.rows, attention.on_shard(self.t), self.core(attention)
-        width = attention.head_dim if attention.qk_norm == "head" else 0
-        runs = self.products(linears) | {
-            "q_norm": partial(self.norm, n=rows * heads * attention.head_dim, width=width),
-            "k_norm": partial(self.norm, n=rows * kv_heads * attention.head_dim, width=width),
-            "v_norm": partial(self.norm, n=rows * kv_heads * attention.v_dim, width=attention.v_dim),
-        }
+        runs, numbers = self.products(linears), self.core(attention)
+        numbers["unit"] = attention.head_dim if attention.qk_norm == "head" else 0
         words = {
             "gated": attention.gate == "queries",
             "qk-norm": attention.qk_norm != "none",
@@ -358,13 +355,10 @@ class Forward:
             "borrowed": attention.keys_values == "borrowed",
             "q-lora": attention.q_lora_rank is not None,
         }
-        runs["q_a_norm"] = partial(self.norm, n=rows * (attention.q_lora_rank or 0))
         modules = {"one": "one-key-product", "borrowed": "borrowed-keys"}
         module = modules.get(attention.keys_values, "one-product" if "qkv_proj" in runs else "three-products")
         if isinstance(attention, MlaShape):
-            rank = attention.kv_lora_rank
-            module, numbers["latent"] = "latent-up", rank
-            runs["kv_a_norm"] = partial(self.norm, n=rows * rank)
+            module, numbers["latent"] = "latent-up", attention.kv_lora_rank
             self.play("latent", tensors, words, runs, **numbers)
         with self.marked("mla_up_proj" if module == "latent-up" else ""):
             for name in (module, "positions"):
@@ -389,13 +383,10 @@ class Forward:
         if isinstance(attention, AttentionShape):
             self.projected(attention, linears, tensors)
         else:
-            normed = {"q_a_norm": attention.q_lora_rank or 0, "k_norm": head_dim}
-            module = "shared-key"
+            module, numbers["q_rank"] = "shared-key", attention.q_lora_rank or 0
             if isinstance(attention, MlaShape):
-                module, normed["kv_a_norm"] = "absorbed-latent", attention.kv_lora_rank
-                numbers["latent"] = attention.kv_lora_rank
+                module, numbers["latent"] = "absorbed-latent", attention.kv_lora_rank
                 numbers["absorbed"] = heads * (attention.qk_nope_head_dim + attention.v_dim) * v_dim
-            runs |= {name: partial(self.norm, n=rows * width) for name, width in normed.items()}
             self.play(module, tensors, words, runs, keys=rows * entries // s * head_dim * e, **numbers)
             tensors.setdefault("v", tensors["k"])
         choice = 4 * rows * keys if attention.indexer else 0
@@ -420,6 +411,7 @@ class Forward:
         heads, kv_heads = attention.on_shard(self.t)
         batch = self.workload.b * heads
         sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": attention.head_dim, "v_dim": attention.v_dim}
+        sizes["q_rank"] = attention.q_lora_rank or 0
         return sizes | {"batch": batch, "square": batch * self.s**2}
 
     def eager(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:

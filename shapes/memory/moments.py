@@ -9,11 +9,10 @@ activation is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import field
 from functools import lru_cache
 from math import ceil, prod
 
-from shapes.frozen import frozen, replace, shown
+from shapes.frozen import frozen, replace
 from shapes.memory.modules import Forward, Style, alibi_in_fp32, masked, style_of
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import (
@@ -71,16 +70,10 @@ class Moment:
 
 @frozen
 class Gradients:
-    """``stay``: whether gradients stay allocated from one microbatch to the next, and ``why`` or why not.
-
-    ``bytes``: of one gradient's element.
-    """
+    """``stay``: whether gradients stay allocated from one microbatch to the next, and ``why`` or why not."""
 
     stay: bool
-    why: str = field(compare=False)  # names the microbatches, of which a layer's bytes know nothing
-    bytes: int
-
-    JSON = shown(hidden=("bytes",))
+    why: str
 
 
 @frozen
@@ -124,6 +117,7 @@ class Step:
     mask: int = 1
     loss: Loss | None = None
     layouts: int = 2
+    gradients_stay: bool = False
 
     @property
     def blocks(self) -> list[tuple[Stack, Block]]:
@@ -195,27 +189,27 @@ class Step:
         )
 
 
-def moments(step: Step, gradients: Gradients) -> tuple[Moment, ...]:
+def moments(step: Step) -> tuple[Moment, ...]:
     """The moments that can be the fullest, in the order of the step.
 
     New gradients of weights that are added to those of an earlier microbatch are temporary.
     """
-    model, workload, (kinds, runs) = step.model, step.workload, _kinds(step, gradients)
+    model, workload, (kinds, runs) = step.model, step.workload, _kinds(step)
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step) + _embedding(step)
-    saved += step.in_flight * _of_images(step, gradients)
+    saved += step.in_flight * _of_images(step)
     if step.first and has_adapters(workload) and workload.checkpointing == "none":
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         saved -= step.in_flight * kinds[runs[0][0]].unneeded
     everything = counted(trained_tensors(model, workload, step.stage))
-    made = everything if gradients.stay else ShardParameters()
+    made = everything if step.gradients_stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
-        found.append(Moment("at the loss", saved, _tail(_alone(step, "none"), gradients), 0, made))
-    found += _of_layers(step, kinds, runs, saved, made, gradients)
+        found.append(Moment("at the loss", saved, _tail(_alone(step, "none")), 0, made))
+    found += _of_layers(step, kinds, runs, saved, made)
     if step.first and (size := _embedding_gradient(step)):
         # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
         alive = size + 2 * _tied_head(step)
-        there = made if gradients.stay else everything - counted(model.front_tensors(workload.t))
+        there = made if step.gradients_stay else everything - counted(model.front_tensors(workload.t))
         found.append(_moment("gradient of the embedding", alive, saved, there))
     return (*found, Moment("optimizer's step", 0, 0, 0, everything))
 
@@ -244,7 +238,6 @@ def _of_layers(
     runs: Runs,
     saved: int,
     made: ShardParameters,
-    gradients: Gradients,
 ) -> Iterator[Moment]:
     """The fullest forward and backward of a layer of each kind: what is saved shrinks from layer to layer, gradients
 
@@ -253,7 +246,7 @@ def _of_layers(
     again = ", its forward run again" if step.workload.checkpointing not in ("none", "fp8_act_input") else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
     fullest: dict[tuple[str, int], tuple[int, int, ShardParameters]] = {}
-    for backward, place, alive, there in _alive(step, kinds, runs, saved, gradients):
+    for backward, place, alive, there in _alive(step, kinds, runs, saved):
         key, size = (name if backward else "forward of a layer", place), alive + step.gradient_bytes(there)
         if key not in fullest or size > fullest[key][0]:
             fullest[key] = size, alive, there
@@ -261,16 +254,14 @@ def _of_layers(
         yield _moment(name, alive, saved, made + there)
 
 
-def _alive(
-    step: Step, kinds: Layers, runs: Runs, below: int, gradients: Gradients
-) -> Iterator[tuple[bool, int, int, ShardParameters]]:
+def _alive(step: Step, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[bool, int, int, ShardParameters]]:
     """Of each run's layers, from the last: (whether backward, which kind, bytes alive, the layers' new gradients)."""
     none, tied_head, outlive = ShardParameters(), _tied_head(step), _outlive(step, kinds, runs)
-    grown = none if gradients.stay else counted(trained_ends(step.model, step.workload, step.stage))
+    grown = none if step.gradients_stay else counted(trained_ends(step.model, step.workload, step.stage))
     held = 0 if _keeps_masks(step) else sum(_masks(step).values())
     for index, (place, count) in reversed(list(enumerate(runs))):
         layer = kinds[place]
-        new = none if gradients.stay else layer.gradients
+        new = none if step.gradients_stay else layer.gradients
         # Within a run of equal layers both change evenly: its ends are the extremes.
         for done in sorted({0, count - 1}):
             alive = below - outlive[index] - (done + 1) * layer.saved + layer.backward + tied_head
@@ -290,11 +281,11 @@ def _outlive(step: Step, kinds: Layers, runs: Runs) -> list[int]:
     return gone
 
 
-def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], Runs]:
+def _kinds(step: Step) -> tuple[list[_Layer], Runs]:
     """The model's kinds of layers, and the stage's runs of equal layers in order: (which kind, so many)."""
     runs = stage_runs(step.model, step.workload.p, step.stage)
     policy, left = step.workload.saving.name, step.workload.saving.layers
-    again = _seen(_alone(step, policy), gradients)
+    again = _seen(_alone(step, policy))
     if left is None:
         return again, runs
     parted = []
@@ -302,11 +293,11 @@ def _kinds(step: Step, gradients: Gradients) -> tuple[list[_Layer], Runs]:
         more = min(left, count)
         parted += [(place, more), (place + len(again), count - more)]
         left -= more
-    return again + _seen(_alone(step, "none"), gradients), tuple(run for run in parted if run[1])
+    return again + _seen(_alone(step, "none")), tuple(run for run in parted if run[1])
 
 
 @lru_cache(maxsize=2**12)
-def _seen(step: Step, gradients: Gradients) -> list[_Layer]:
+def _seen(step: Step) -> list[_Layer]:
     """The model's kinds of layers as a step ``_alone`` sees them; what has no experts is alike on all their ranks."""
     dense = replace(step, workload=replace(step.workload, d=1, e=1))
     return [
@@ -315,17 +306,15 @@ def _seen(step: Step, gradients: Gradients) -> list[_Layer]:
             block,
             stack.hidden,
             sequence_length(step.model, stack, step.workload),
-            gradients,
         )
         for stack, block in layer_kinds(step.model)
     ]
 
 
-def _of_images(step: Step, gradients: Gradients) -> int:
+def _of_images(step: Step) -> int:
     """Bytes that the towers of the first stage save of a microbatch's images."""
     return sum(
-        _layer(replace(_alone(step, "none"), workload=own), block, tower.stack.hidden, patches, gradients).saved
-        * block.count
+        _layer(replace(_alone(step, "none"), workload=own), block, tower.stack.hidden, patches).saved * block.count
         for tower, own, patches, _ in (image_workloads(step.model, step.workload) if step.first else ())
         for block in tower.stack.kinds
     )
@@ -345,19 +334,19 @@ def _alone(step: Step, checkpointing: str) -> Step:
 
 
 @lru_cache(maxsize=2048)
-def _tail(step: Step, gradients: Gradients) -> int:
+def _tail(step: Step) -> int:
     """The fullest moment of the final norm, head and loss."""
     run = step.forward(sequence_length(step.model, step.model.main, step.workload))
-    return _backward(run.tail_tape(step.model), 4, step, gradients)
+    return _backward(run.tail_tape(step.model), 4, step)
 
 
 #: A plan goes through degrees of pipelines, and for each through the same experts, microbatches and policies.
 @lru_cache(maxsize=2**14)
-def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) -> _Layer:
+def _layer(step: Step, block: Block, hidden: int, s: int) -> _Layer:
     workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
     x = tape.storages[INPUT]
     policy, kept = workload.saving, tape.saved(selective=True)
-    backward = _backward(tape, x, step, gradients, made=0 if step.fused_wgrad else None)
+    backward = _backward(tape, x, step, made=0 if step.fused_wgrad else None)
     if policy.everything:
         backward = max(backward + tape.outlasting_bytes(), tape.recomputed_peak_bytes(x))
     return _Layer(
@@ -371,12 +360,12 @@ def _layer(step: Step, block: Block, hidden: int, s: int, gradients: Gradients) 
     )
 
 
-def _backward(tape: Tape, seed: int, step: Step, gradients: Gradients, *, made: int | None = None) -> int:
+def _backward(tape: Tape, seed: int, step: Step, *, made: int | None = None) -> int:
     """The peak of one tape's backward; new gradients of weights stay, or are added to the old ones and go.
 
     ``made``: bytes of a new gradient's element (None: as an activation's).
     """
-    kept = 0 if gradients.stay else gradients.bytes
+    kept = 0 if step.gradients_stay else step.precision.gradients
     made = step.workload.activation_bytes if made is None else made
     return tape.backward_peak_bytes(seed, made_bytes=made, kept_bytes=kept)
 
@@ -458,14 +447,13 @@ class Component:
 
 def gradients_of(step: Step) -> Gradients:
     """Whether gradients exist before a microbatch's backward: accumulation and frameworks' own buffers keep them."""
-    each = step.precision.gradients
     number = microbatches_of(step.workload, step.microbatches)
     if step.megatron:
-        return Gradients(True, "stay: Megatron's gradient buffers are allocated once", each)
+        return Gradients(True, "stay: Megatron's gradient buffers are allocated once")
     if number is None or number > 1:
         many = "the microbatches that fill the pipeline" if number is None else f"{number} microbatches"
-        return Gradients(True, f"stay: added up over {many}", each)
-    return Gradients(False, "one microbatch a step, zero_grad(set_to_none=True): none before its backward", each)
+        return Gradients(True, f"stay: added up over {many}")
+    return Gradients(False, "one microbatch a step, zero_grad(set_to_none=True): none before its backward")
 
 
 def microbatches_of(workload: Workload, microbatches: int | None = None) -> int | None:
@@ -485,21 +473,24 @@ def training(step: Step) -> tuple[tuple[Component, ...], str, list[tuple[str, in
     workload = step.workload
     at_rest = replace(workload, b=1, checkpointing="none", vpp=1, gpus=None, global_batch=None)
     tensors, trained, states = _held(replace(step, workload=at_rest, microbatches=None))
-    step, gradients = replace(step, in_flight=_in_flight(step)), gradients_of(step)
-    looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step, gradients)}
+    gradients, each = gradients_of(step), step.precision.gradients
+    step = replace(step, in_flight=_in_flight(step), gradients_stay=gradients.stay)
+    looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step)}
     fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])
     exchanged, text = communication(step, parameter_count(tensors))
     # DistributedDataParallel's buckets are as large as all gradients together. gradient_as_bucket_view False, torch's
     # default, keeps gradients in addition.
     buckets = 0
     if workload.d > 1 and not workload.zero and not step.megatron:
-        buckets = parameter_count(trained) * step.precision.gradients
+        buckets = parameter_count(trained) * each
     dummies = tuple(_dummy_wgrads(step))
     always = sum(part.bytes for part in (*states, *dummies)) + exchanged + buckets
-    how = _gradients_formula(fullest.gradients, workload, gradients)
+    there, how = fullest.gradients.total, gradients.why
+    if there:
+        how = f"{there:,} x {each} bytes{_over_ranks((0, 0), workload, zero=2)[1]} ({how})"
     if buckets:
         text, exchanged = f"gradients outside DDP's buckets (gradient_as_bucket_view=False), {how}", exchanged + kept
-        how = f"{parameter_count(trained):,} x {gradients.bytes} bytes: DistributedDataParallel's buckets, always there"
+        how = f"{parameter_count(trained):,} x {each} bytes: DistributedDataParallel's buckets, always there"
     parts = (
         *states[:-1],
         Component("gradients", buckets or kept, how),
@@ -522,13 +513,6 @@ def _in_flight(step: Step) -> int:
     # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
     most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
     return min(most, microbatches_of(workload, step.microbatches) or most)
-
-
-def _gradients_formula(there: ShardParameters, workload: Workload, gradients: Gradients) -> str:
-    if not there.total:
-        return gradients.why
-    _, text = _over_ranks((0, 0), workload, zero=2)
-    return f"{there.total:,} x {gradients.bytes} bytes{text} ({gradients.why})"
 
 
 #: A plan goes through the same split's microbatches and policies.

@@ -15,11 +15,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from math import prod
+from types import CodeType
 from typing import Any
 
 from shapes.frozen import Named, Names, Values, frozen, replace
-from shapes.toml_table import DATA, content
+from shapes.toml_table import DATA, content, formula
 
 #: The storage of a tape's first tensor: its module's input.
 INPUT = 0
@@ -281,12 +281,8 @@ def _release(gradient: list[int]) -> int:
     return gradient[0] if gradient[1] == 0 else 0
 
 
-#: Products to be added up: of each the factors, numbers or their names, and what divides it.
-_Sum = tuple[tuple[tuple[int | str, ...], int | str], ...]
-
-
 #: Functions that put a module on the tape, by name.
-Runs = dict[str, Callable[[Tensor], Tensor]]
+Runs = dict[str, Callable[..., Tensor]]
 
 
 @frozen
@@ -304,7 +300,7 @@ class Line:
     run: str = ""
     part: bool = False
     saves: Names = ()
-    sums: Mapping[str, _Sum] = field(default_factory=dict)
+    sums: Mapping[str, CodeType] = field(default_factory=dict)
     ways: Mapping[str, bool] = field(default_factory=dict)
 
 
@@ -330,10 +326,11 @@ def line_of(text: str) -> Line:
     first, *rest = columns[0].split()
     run = rest[0] if first == "run" else ""
     saves, part = tuple(clauses.pop("saves", ())), clauses.pop("part", None) is not None
-    sums, ways = {} if run else {"size": _sum([first, *rest])}, {}
+    size = " ".join(rest[1:]) if run else columns[0]
+    sums, ways = {"n" if run else "size": formula(size)} if size else {}, {}
     for name, words in clauses.items() if len(columns) > 1 else ():
         if name in _SUMS:
-            sums[_SUMS[name]] = _sum(words)
+            sums[_SUMS[name]] = formula(" ".join(words))
         elif name in _WAYS:
             ways[_WAYS[name]] = True
         else:
@@ -346,17 +343,8 @@ def _conditions(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
     return frozenset(word for word in words if word[0] != "!"), unless
 
 
-def _sum(words: list[str]) -> _Sum:
-    terms = [term.partition("/") for term in " ".join(words).split("+")]
-    return tuple((tuple(map(_factor, above.split())), _factor(below.strip() or "1")) for above, _, below in terms)
-
-
-def _factor(word: str) -> int | str:
-    return int(word) if word.isdigit() else word
-
-
 #: Clauses that are sums and those that are words alone -> the keyword of ``Tape.op`` or ``view``.
-_SUMS = {"keeps": "saves_bytes", "work": "work", "weights": "weights"}
+_SUMS = {"keeps": "saves_bytes", "work": "work", "weights": "weights", "width": "width"}
 _WAYS = {"adds": "shares_gradient", "views": "views_gradient", "joins": "copies_gradient"}
 
 
@@ -399,21 +387,13 @@ def _run(
     line: Line,
     inputs: tuple[Tensor, ...],
     runs: Runs,
-    numbers: Mapping[str, int],
+    numbers: dict[str, int],
     tensors: Mapping[str, Tensor],
 ) -> Tensor:
+    given: Values = {**{name: eval(code, {}, numbers) for name, code in line.sums.items()}, **line.ways}
     if line.run:
-        return runs[line.run](*inputs)
-    given: Values = {**{name: _value(terms, numbers) for name, terms in line.sums.items()}, **line.ways}
+        return runs[line.run](*inputs, **given)
     if line.part:
         return tape.view(inputs[0], **given)
     saves = tuple(tensors[name] for name in line.saves if name != line.output)
     return tape.op(line.output, inputs, saves=saves, saves_output=line.output in line.saves, **given)
-
-
-def _value(terms: _Sum, numbers: Mapping[str, int]) -> int:
-    total = 0
-    for factors, divisor in terms:
-        size = prod([numbers[one] if isinstance(one, str) else one for one in factors])
-        total += size // (numbers[divisor] if isinstance(divisor, str) else divisor)
-    return total

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
 
-from shapes.errors import InputError, positive_int, refuse
+from shapes.errors import positive_int, refuse
 from shapes.frozen import frozen, replace
 from shapes.model.mixers import (
     AttentionShape,
@@ -79,8 +79,8 @@ class MoeShape:
 
     def __post_init__(self) -> None:
         positive(self, "experts", "top_k", "width")
-        if self.top_k > self.experts:
-            raise InputError(f"expected at most the {self.experts} experts there are", key="top_k", value=self.top_k)
+        expected = f"expected at most the {self.experts} experts there are"
+        refuse(self.top_k > self.experts, expected, "top_k", self.top_k)
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         """The matrices every token meets; the experts' own are ``expert_linears``, without formats."""

@@ -9,14 +9,13 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from itertools import chain, starmap
-from math import prod
 from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple
 
-from shapes.errors import InputError, positive_int
+from shapes.errors import positive_int, refuse
 from shapes.frozen import Named, Names, frozen, replace
 from shapes.recipes import WeightFormat
-from shapes.toml_table import DATA, content
+from shapes.toml_table import DATA, content, formula
 
 Shard = Literal["column", "row", "none"]
 #: Learned vectors: their names and elements.
@@ -82,39 +81,44 @@ def _listed(table: str, part: str) -> list[list[str]]:
 Sized = Callable[[str], Any]
 
 
-def reading(table: str, part: object, own: Named) -> tuple[Sized, Sized, Iterator[list[str]]]:
-    """(what is of a name, of a sum of products, the lines that hold) of models.toml on a ``part``.
+class _Names(dict[str, Any]):
+    """Values by name; what is none of them is a field of ``part``."""
 
-    ``own``: what lines name and is no field.
+    def __missing__(self, name: str) -> Any:
+        return getattr(self["part"], name)
+
+
+def reading(table: str, part: object, own: Named) -> tuple[Sized, Iterator[list[str]]]:
+    """(what is of a name or a sum of products, the lines that hold) of models.toml on a ``part``.
+
+    ``own``: what its lines name and is no field.
     """
-
-    def value(name: str) -> Any:
-        return own[name] if name in own else int(name) if name.isdigit() else getattr(part, name)
+    names = _Names(own, part=part)
 
     def size(text: str) -> Any:
-        return sum(prod(map(value, term.split())) for term in text.split("+"))
+        return eval(formula(text), {}, names)  # the table's own
 
     def holds(condition: str) -> bool:
         name, _, wanted = condition.lstrip("!").partition("=")
-        return (str(value(name)) == wanted if wanted else bool(value(name))) != condition.startswith("!")
+        return (str(size(name)) == wanted if wanted else bool(size(name))) != condition.startswith("!")
 
     lines = _listed(table, type(part).__name__)
-    return value, size, (columns for *columns, when in lines if all(map(holds, when.split())))
+    return size, (columns for *columns, when in lines if all(map(holds, when.split())))
 
 
 # A plan and a search ask for the same parts' again and again.
 @lru_cache(maxsize=512)
 def matrices(part: object, **own: Any) -> Linears:
     """The weight matrices of a ``part``, as models.toml lists them; ``own``: what its lines name and is no field."""
-    value, size, lines = reading("matrices", part, own)
+    size, lines = reading("matrices", part, own)
     found: list[Linear] = []
     for name, outputs, inputs, shard, said in lines:
         if not outputs:
-            found += value(name)
+            found += size(name)
             continue
         units = tuple((size(whole), size(each)) for whole, each in re.findall("([^,]+) x ([^,]+)", outputs))
         rows = sum(starmap(mul, units)) if units else size(outputs)
-        more = {key: value(field) for key, field in re.findall("([a-z]+):([a-z_]+)", said)}
+        more = {key: size(field) for key, field in re.findall("([a-z]+):([a-z_]+)", said)}
         title = name.replace("*", getattr(part, "prefix", ""))
         found.append(Linear(title, rows, size(inputs), shard=shard or "none", units=units, **more))  # type: ignore[arg-type] # one of three words
     return tuple(found)
@@ -250,10 +254,8 @@ class AttentionShape:
 
     def __post_init__(self) -> None:
         positive(self, "heads", "kv_heads", "head_dim")
-        if self.heads % self.kv_heads:
-            raise InputError(
-                f"expected a divisor of the {self.heads} attention heads", key="kv_heads", value=self.kv_heads
-            )
+        expected = f"expected a divisor of the {self.heads} attention heads"
+        refuse(self.heads % self.kv_heads, expected, "kv_heads", self.kv_heads)
 
     @property
     def v_dim(self) -> int:
@@ -521,8 +523,7 @@ class RecurrentShape:
 
     def __post_init__(self) -> None:
         positive(self, "heads", "head_dim", "groups", "chunk")
-        if self.heads % self.groups:
-            raise InputError(f"expected a divisor of the {self.heads} heads", key="groups", value=self.groups)
+        refuse(self.heads % self.groups, f"expected a divisor of the {self.heads} heads", "groups", self.groups)
 
     @property
     def form(self) -> Recurrence:

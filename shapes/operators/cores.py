@@ -131,7 +131,7 @@ def _whole_tokens(tokens: int, workload: Workload) -> int:
 
 def _moved(part: object, run: Lowering, **own: Any) -> Listed:
     """A part's memory-bound kernels, as models.toml lists them; ``own``: what its lines name and is no field."""
-    _, size, lines = reading("elementwise", part, own)
+    size, lines = reading("elementwise", part, own)
     for name, elements, what, passes, times in lines:
         yield from run.moves(name, what, size(elements), [*map(size, passes.split())], size(times or "1"))
 

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import refuse
+from shapes.errors import AnyPath, refuse
 from shapes.frozen import Names, frozen, replace, shown
 from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
@@ -15,6 +15,7 @@ from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords, check_batch
+from sizer.answers.snapshot import Held, beside, read_snapshot
 from sizer.printing import Printable
 from sizer.subject import Subject, beyond_positions, read_subject, run_on
 
@@ -36,7 +37,7 @@ class MemoryBreakdown(Printable):
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits.
 
     ``times``: seconds of a training step as it is, then with each of ``savings`` (none: not priced). ``beyond``: a note
-    on a longest context that the model was not made for.
+    on a longest context that the model was not made for. ``explained``: a run's snapshot beside it.
     """
 
     COMMAND = "memory"
@@ -56,6 +57,7 @@ class MemoryBreakdown(Printable):
     engine: Engine | None = None
     times: tuple[float, ...] = ()
     beyond: Names = ()
+    explained: tuple[Held, ...] | None = None
 
     JSON = shown(
         *(f"memory.{name}" for name in ("precision", "optimizer", "implementation", "stage", "components")),
@@ -64,6 +66,7 @@ class MemoryBreakdown(Printable):
         "memory.moments",
         "notes",
         "engine",
+        "explained?",
         model=shown("model_type", "parameters", trained_parameters="trained"),
     )
 
@@ -116,12 +119,14 @@ def memory(
     loss: str | None = None,
     weight_dtype: str | None = None,
     memory_utilization: float | None = None,
+    explain: AnyPath | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> MemoryBreakdown:
     """What takes memory of ``config`` (as for ``check``) on one device, and what fits it.
 
     ``memory_utilization``: the share of the device that an engine takes when it decodes (None: 0.9, vLLM's). ``loss``
-    (None: that of the ``stack`` named) and ``weight_dtype`` are those of ``shapes.memory.memory``;
+    (None: that of the ``stack`` named) and ``weight_dtype`` are those of ``shapes.memory.memory``; ``explain``: a run's
+    snapshot (torch.cuda.memory._dump_snapshot, or its JSON), to compare;
     ``workload`` are fields of ``Workload``, in either spelling. InputError for a model that is not understood, and
     where devices and degrees do not agree.
     """
@@ -136,6 +141,7 @@ def memory(
     saved, engine = savings(*asked, **options), _engine(model, settled, on, memory_utilization, weight_dtype)
     times = _timed(subject, on, saved)
     priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:], strict=False))
+    found = bytes_by_component(model, settled, device=on, **options)
     return MemoryBreakdown(
         path=subject.where,
         model_type=model.model_type,
@@ -143,7 +149,8 @@ def memory(
         workload=settled,
         device=on.name,
         device_bytes=on.memory.bytes,
-        memory=bytes_by_component(model, settled, device=on, **options),
+        memory=found,
+        explained=None if explain is None else tuple(beside(read_snapshot(explain), found)),
         largest_microbatch=largest_microbatch(*asked, **options),
         smallest_tp=smallest_tp(*asked, **options),
         smallest_pp=smallest_pp(*asked, **options),

@@ -43,7 +43,7 @@ def memory(asked: Asked) -> None:
 
     Exit code 1: the workload does not fit the device.
     """
-    said = asked.named("device", "config_format", "stack", "loss", "weight_dtype", "memory_utilization")
+    said = asked.named("device", "config_format", "stack", "loss", "weight_dtype", "memory_utilization", "explain")
     found = sizer.memory(asked.source(), **said, **asked.workload)
     asked.answer(found)
     sys.exit(not found.ok)

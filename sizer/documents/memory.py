@@ -12,6 +12,7 @@ def document(answer: MemoryBreakdown) -> Document:
         *lines(_verdict(answer)[:1], "head"),
         *lines(_head(answer)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
+        Table("the snapshot at its fullest moment", columns("memory explained"), answer.explained or ()),
         *lines(_verdict(answer)[1:]),
         Table(f"what each saving buys by itself{now}", SAVINGS, answer.savings),
         *notes(answer.notes),
