@@ -629,7 +629,6 @@ def recurrent(**dims: int) -> Context:
 @pytest.mark.parametrize(
     ("dims", "field", "said", "changes"),
     [
-        ({"linear_value_heads": 32, "linear_key_heads": 12}, "linear_value_heads", "no whole number shares one", []),
         ({"linear_value_heads": 32, "linear_key_heads": 16, "t": 32}, "t", "16 key heads do not divide", [{"t": 16}]),
         ({"linear_value_heads": 32, "linear_key_dim": 96}, "linear_key_dim", "runs it as 128", []),
         ({"linear_value_heads": 32, "linear_key_dim": 320}, "linear_key_dim", "none above 256", []),

@@ -146,3 +146,40 @@ def test_a_way_out_of_two_errors_of_one_cause_leaves_neither() -> None:
     for one in cut.suggestions:
         then = sizer.check("tiiuae/Falcon-H1-0.5B-Instruct", **{**asked, **workload_fields(dict(one.change))})
         assert then.worst() != "error", one.change
+
+
+def test_no_way_out_leaves_an_error_of_the_same_cause_or_none_that_it_hid() -> None:
+    # 5973 is odd: with 16 heads the split would still not run. A sequence of 2048 does not divide over 12 ranks.
+    neox = {"model_type": "gpt_neox", "hidden_size": 2240, "num_attention_heads": 20, "num_hidden_layers": 61}
+    cut = sizer.check({**neox, "vocab_size": 32000, "intermediate_size": 5973}, phase="prefill", t=8, b=32, s=8192)
+    assert [one.change for one in cut.findings[0].suggestions] == [{"tp": 1}]
+    asked: dict[str, Any] = {"t": 3, "cp": 4, "d": 8, "sequence_parallel": True, "s": 2050, "b": 4}
+    ranks = sizer.check({**GPT2, "vocab_size": 50304, "n_positions": 8192}, **asked)
+    (cut_sequence,) = [one for one in ranks.findings if "SZ127" in one.codes]
+    assert all(int(one.change["sequence"]) % 24 == 0 for one in cut_sequence.suggestions)
+
+
+def test_of_values_of_one_field_the_one_that_mends_most_is_offered() -> None:
+    mixtral = {"model_type": "mixtral", "hidden_size": 4096, "num_attention_heads": 64, "num_key_value_heads": 2}
+    experts = {"intermediate_size": 1408, "num_local_experts": 8, "num_experts_per_tok": 2, "num_hidden_layers": 40}
+    layout: dict[str, Any] = {
+        "t": 8,
+        "p": 2,
+        "d": 8,
+        "gpus": 128,
+        "zero": 3,
+        "checkpointing": "full",
+        "b": 4,
+        "s": 2048,
+    }
+    report = sizer.check({**mixtral, **experts, "vocab_size": 128256}, device="b200", **layout)
+    (split,) = [one for one in report.findings if "SZ115" in one.codes]
+    assert (split.codes, [one.change for one in split.suggestions]) == (("SZ115", "SZ106"), [{"tp": 1, "dp": 64}])
+
+
+def test_devices_that_do_not_come_out_keep_degrees_or_take_powers_of_two() -> None:
+    report = sizer.check(GPT2, gpus=264, t=2, p=2, cp=4, d=16, b=1, s=1024)
+    (devices,) = [one for one in report.findings if one.code == "SZ120"]
+    assert [one.change for one in devices.suggestions] == [{"cp": 2, "dp": 33}]
+    twelve = sizer.check("meta-llama/Llama-3.1-8B", gpus=96, t=2, p=12, d=8, b=1, s=1024)
+    assert [one.suggestions[0].change for one in twelve.findings if one.code == "SZ120"] == [{"dp": 4}]

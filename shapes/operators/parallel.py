@@ -92,15 +92,6 @@ def divides_over(model: ModelShape, t: int) -> bool:
     return not any(_of_heads(model, t, t))
 
 
-def largest_divisor(number: int, limit: int) -> int:
-    """The largest divisor of ``number`` that is at most ``limit``.
-
-    >>> largest_divisor(28, 8)
-    7
-    """
-    return next(degree for degree in range(limit, 0, -1) if number % degree == 0)
-
-
 def expert_counts(model: ModelShape) -> tuple[int, ...]:
     """The different numbers of experts of the model's blocks."""
     return tuple(dict.fromkeys(block.mlp.experts for _, block in model.all_blocks() if isinstance(block.mlp, MoeShape)))

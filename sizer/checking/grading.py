@@ -65,9 +65,9 @@ def named_change(change: Change, before: Subject, after: Subject) -> dict[str, i
     return {before.name_of(key): value for key, value in full.items() if key in change or not keys or key in keys}
 
 
-#: A rule's code and the field that it points at -> whether what it asks is broken outright, or is only not met whole
-#: (a head dimension of 96 on an alignment of 64).
-Objections = Mapping[tuple[str, str], bool]
+#: A rule's code and the field that it points at -> 2 where nothing runs so, 1 where what it asks is broken outright, 0
+#: where it is only not met whole (a head dimension of 96 on an alignment of 64).
+Objections = Mapping[tuple[str, str], int]
 
 
 def context_of(subject: Subject, device: Device, step: Step) -> Context:
@@ -101,21 +101,21 @@ def objections(context: Context, unsplit: Workload | None = None) -> Objections:
 
 def objections_in(answers: Iterable[tuple[Rule, Answer]]) -> Objections:
     """What the ``answers`` of the rules on shapes and splits object to."""
-    found: dict[tuple[str, str], bool] = {}
+    found: dict[tuple[str, str], int] = {}
     for rule, answer in answers:
         if not rule.of_costs and not isinstance(answer, NotApplicable):
             for finding in answer:
                 key = rule.code, finding.field
-                found[key] = found.get(key, False) or finding.error or finding.violated
+                found[key] = max(found.get(key, 0), 2 * finding.error, finding.violated)
     return found
 
 
 def worse(after: Objections, before: Objections, least: int = -1) -> Names:
-    """Codes of the rules that object to ``after`` and did not to ``before``, or not outright.
+    """Codes of the rules that object to ``after`` and did not to ``before``, or not as much.
 
     ``least``: 0 where what is only not met whole is no objection, no split that runs having been judged ``before``.
     """
-    return tuple(dict.fromkeys(key[0] for key, outright in after.items() if outright > before.get(key, least)))
+    return tuple(dict.fromkeys(key[0] for key, grade in after.items() if grade > before.get(key, least)))
 
 
 @frozen
@@ -251,13 +251,9 @@ class Offer:
 
         Of what a change saves by other causes too the finding's own part (``Finding.at_most_s``).
         """
-        return min(self.gain, -self.change_s, self.at_most_s)
-
-    @property
-    def gain(self) -> float:
-        """Seconds saved beyond what the change of work takes, more or less of it."""
         step = self.step
-        return -self.change_s + (step.seconds * self.flops / step.flops if step.flops else 0.0)
+        of_work_s = step.seconds * self.flops / step.flops if step.flops else 0.0
+        return min(min(of_work_s, 0.0) - self.change_s, self.at_most_s)
 
     def noted(self, note: str) -> Offer:
         """The same with one more thing said of it."""
@@ -373,7 +369,8 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
         within_error=min(gain, at_most_s) - max(0.0, less_work) <= pricer.error_s(step, after),
         note="; ".join(filter(None, notes)),
     )
-    fixes = frozenset(by.broken.keys() - left.keys())
+    # An error is fixed where it is none any more, everything else where it is gone.
+    fixes = frozenset(key for key, grade in by.broken.items() if left.get(key, -1) < 2 * (grade == 2))
     return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), at_most_s, breaks)
 
 
@@ -475,8 +472,8 @@ def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
     }
 
 
-def findings_by_cause(graded: Iterable[Graded], own: Proposals) -> tuple[tuple[PricedFinding, ...], list[Offer]]:
-    """One finding a cause, the worst first, and the best offer of each that has one.
+def findings_by_cause(graded: Iterable[Graded], own: Proposals) -> tuple[tuple[PricedFinding, ...], list[Offers]]:
+    """One finding a cause, the worst first, and what is offered against each.
 
     A cost alone that nothing saves is left out, unless it was measured, or no step has a price.
     """
@@ -487,19 +484,24 @@ def findings_by_cause(graded: Iterable[Graded], own: Proposals) -> tuple[tuple[P
     done: list[_Cause] = []
     for cause in causes:
         done.append(_priced_once(cause, done) if own.subject.model is not None else cause)
-    best = [max(cause.offers, key=lambda offer: offer.gain) for cause in done if cause.offers]
-    return tuple(cause.finding for cause in done), best
+    return tuple(cause.finding for cause in done), [cause.offers for cause in done]
 
 
-def together(offers: Sequence[Offer], by: Proposals) -> PricedSuggestion | None:
-    """Those of ``offers``, the first first, that go together, as one change; None where no two do."""
+def together(causes: Iterable[Offers], by: Proposals) -> PricedSuggestion | None:
+    """Of each of ``causes`` the first offer that goes with those taken before, as one change; None where no two do."""
     change: dict[str, int | str] = {}
     joint, taken = None, 0
-    for offer in offers:
-        if change.keys().isdisjoint(offer.change):
-            both = price_offer(Suggestion({**change, **offer.change}), by)
-            if both is not None and (joint is None or both.saving >= joint.saving):
+    for offers in causes:
+        for offer in offers:
+            both = (
+                price_offer(Suggestion({**change, **offer.change}), by)
+                if change.keys().isdisjoint(offer.change)
+                else None
+            )
+            # A breach that costs nothing to mend is mended with the others.
+            if both is not None and (joint is None or both.saving >= joint.saving - TIE * by.step.seconds):
                 change, joint, taken = {**change, **offer.change}, both, taken + 1
+                break
     return joint.priced if joint is not None and taken > 1 else None
 
 
@@ -519,10 +521,12 @@ def _merged(ordered: Sequence[Graded], own: Proposals) -> _Cause | None:
     # Of every change the first finding's offer.
     distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
     everything = tuple(distinct.values())
-    # A way out of one error that leaves another of the same cause is none, where some leave neither.
+    # A way out that leaves an error of the same cause is none, where some leave none.
     errors = {(one.rule.code, one.finding.field) for one in ordered if one.finding.error and not one.rule.of_costs}
-    if len(errors) > 1:
-        everything = tuple(offer for offer in everything if errors <= offer.fixes) or everything
+    everything = tuple(offer for offer in everything if errors <= offer.fixes) or everything
+    if not error:  # of values of the same fields the one that saves most: the others leave a part of it
+        ways = {frozenset(one.change): one for one in sorted(everything, key=lambda one: one.saving)}
+        everything = tuple(one for one in everything if of_dimensions(one.change) or one in ways.values())
     offers = () if unpriced else _worth_a_line(everything, subject, outright=outright, error=error)
     if not offers and (own.measured or unpriced):
         offers = everything[:MOST]

@@ -237,10 +237,11 @@ def recurrence_shape(context: Context) -> Answer:
 
     Gated delta nets (Qwen3-Next, Kimi Linear) and Mamba-2 layers (Nemotron-H, Granite 4) work on chunks of a sequence:
     products within a chunk, a state of key x value dimension between chunks. Value heads share key heads, and Mamba's
-    heads groups, in whole numbers; tensor parallelism cuts both. Flash-linear-attention's kernel for the state takes
-    keys of up to 256 and works in pieces of 64. A last chunk that is not full is computed whole.
+    heads groups, in whole numbers (a file of others is refused); tensor parallelism cuts both. Flash-linear-attention's
+    kernel for the state takes keys of up to 256 and works in pieces of 64. A last chunk that is not full is computed
+    whole.
 
-    Bad: 32 value heads over 12 key heads; key heads of 320; 8 groups at t 16; s 257 in chunks of 256.
+    Bad: 16 key heads at t 32; key heads of 320; 8 groups at t 16; s 257 in chunks of 256.
     Good: Qwen3-Next's 32 value heads over 16 key heads of 128 at t 8; s 4096 in chunks of 256.
 
     Suggestion: a t that divides heads and groups, a sequence of whole chunks.
@@ -251,19 +252,16 @@ def recurrence_shape(context: Context) -> Answer:
 
 
 def _recurrent_heads(context: Context) -> Iterator[Finding]:
-    """Heads and groups that share no whole number, or that t does not cut."""
+    """Heads and groups that t does not cut."""
     dims, t = context.dimensions, context.workload.t
-    for heads, groups in _SHARED:
-        held = {name: dims[name] for name in (heads, groups) if name in dims}
-        if len(held) == 2 and held[heads] % held[groups]:
-            words = f"{held[heads]} {_words(heads)} over {held[groups]} {_words(groups)}: no whole number shares one"
-            yield Finding(heads, held[heads], words, error=True)
+    for names in _SHARED:
+        held = {name: dims[name] for name in names if name in dims}
         if not context.workload.train and held.get("state_groups") == 1:
             del held["state_groups"]  # engines copy a single group; in training it is cut
         common = gcd(*held.values())
-        if t > 1 and common % t:
-            names = " and ".join(f"{size} {_words(name)}" for name, size in held.items())
-            message = f"{names} do not divide over t {t}: tensor parallelism cannot shard the recurrence"
+        if common % t:
+            words = " and ".join(f"{size} {name.partition('_')[2].replace('_', ' ')}" for name, size in held.items())
+            message = f"{words} do not divide over t {t}: tensor parallelism cannot shard the recurrence"
             fewer = powers_near(t, lambda degree, whole=common: whole % degree == 0)[:1]  # type: ignore[misc]
             yield Finding("t", t, message, suggest("t", fewer), error=True)
 
@@ -280,7 +278,3 @@ def _recurrent_pieces(context: Context) -> Iterator[Finding]:
         if share >= NOTABLE_CHUNK:
             message = f"the last chunk of {chunk} holds {workload.s % chunk} tokens: {share:.0%} of the scan is padding"
             yield Finding("s", workload.s, message, suggest("s", neighbours(workload.s, chunk)))
-
-
-def _words(name: str) -> str:
-    return name.removeprefix("linear_").removeprefix("state_").replace("_", " ")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
+from math import ceil, inf
 from operator import itemgetter
 
 from shapes.cost import Cost
@@ -262,10 +262,9 @@ def launch_bound(context: Context) -> Answer:
         f"the device waits {waiting:.0%} of the step for {context.stack} to launch its kernels: they are too "
         "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help"
     )
-    # Twice the work for as many launches leaves less than half of the waiting.
-    times = 2
-    while waiting / times > NOTABLE_WAITING / 2:
-        times *= 2
+    # So many times the work for as many launches, as powers of two.
+    idle = context.step.parts[WAITING] / context.workload.accumulation / context.step_s
+    times = 1 << ceil(idle).bit_length()
     return [Finding("b", b, message, larger_microbatch(context, times * b, "as many launches for more work"))]
 
 

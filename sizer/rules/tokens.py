@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from math import lcm, prod
+from math import gcd, lcm
 from typing import Any
 
 from shapes.device import Device
@@ -11,7 +11,6 @@ from shapes.dtypes import next_multiple
 from shapes.errors import InputError
 from shapes.memory import divisors, memory_of_parameters
 from shapes.model import ModelShape, default_precision
-from shapes.operators.parallel import largest_divisor
 from shapes.operators.types import Product
 from shapes.workload import Workload
 from sizer.rules.base import (
@@ -95,10 +94,12 @@ def batch_arithmetic(context: Context) -> Answer:
 
 def _devices(workload: Workload) -> Iterator[Finding]:
     gpus, t, p, d, cp = workload.gpus or 0, workload.t, workload.p, workload.d, workload.cp
-    change = {"p": largest_divisor(gpus, p)}
-    change["t"] = largest_divisor(gpus // change["p"], t)
-    change["cp"] = largest_divisor(gpus // change["p"] // change["t"], cp)
-    change["d"] = gpus // prod(change.values())
+    change, left = dict[str, int](), gpus
+    for key, degree in (("p", p), ("t", t), ("cp", cp)):
+        # As it is, else a power of two.
+        change[key] = degree if left % degree == 0 else gcd(left, 1 << degree.bit_length() - 1)
+        left //= change[key]
+    change["d"] = left
     message = f"{gpus} devices, but DP x TP x PP x CP = {d} x {t} x {p} x {cp} = {d * t * p * cp}"
     changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
     yield Finding("d", d, message, (Suggestion(changed),), error=True, cause="batch arithmetic")
