@@ -370,6 +370,14 @@ def test_every_stage_of_zero_that_is_left_is_a_saving_where_ranks_share() -> Non
     assert not any("zero" in change for _, change in possible_savings(Workload()))
 
 
+@pytest.mark.parametrize(
+    ("now", "more"), [("none", ["selective", "full"]), ("selective", ["full"]), ("layernorm", ["full"]), ("full", [])]
+)
+def test_more_recomputation_than_there_is_is_offered(now: str, more: list[str]) -> None:
+    found = [change for _, change in possible_savings(Workload(checkpointing=now))]
+    assert [change["checkpointing"] for change in found if "checkpointing" in change] == more
+
+
 def test_nothing_fits_where_not_one_sequence_does() -> None:
     assert largest_microbatch(llama_8b(), Workload(), load_device("t4").memory.bytes) == 0
 

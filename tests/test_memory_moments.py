@@ -134,6 +134,22 @@ def test_nothing_before_the_first_trained_weight_is_saved() -> None:
     assert tape.unneeded_bytes() == 3 + 10
 
 
+def test_the_first_layer_of_a_base_saves_less_in_each_microbatch_in_flight() -> None:
+    block = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=4)
+    model = ModelShape("llama", (Stack("decoder", 256, (block,)),), vocab=1000)
+    w = Workload(b=1, s=512, p=2, finetune="lora", lora_targets="q_proj")
+    step = Step(model, w, "first", in_flight=3)
+    tape = step.forward(512).layer_tape(replace(block, count=1), 256)
+    (whole,) = moments_of(step, STAY, "end of the forward")
+    assert tape.unneeded_bytes() > 1
+    assert whole.saved == 3 * (2 * tape.saved_bytes(selective=True) - tape.unneeded_bytes())
+
+
+def test_replicas_have_buckets_as_large_as_their_gradients() -> None:
+    one, two = (memory(llama(), Workload(b=1, s=64, d=d), implementation="huggingface") for d in (1, 2))
+    assert two.allocated_bytes - one.allocated_bytes == 4 * llama().parameters == bytes_of(two, "gradients")
+
+
 # modules.toml.
 
 
@@ -418,6 +434,8 @@ def test_inference_holds_logits_of_the_last_position_and_decode_of_the_steps() -
     assert bytes_of(prefill, "logits") == 4 * 1000 * (2 + 4)
     decode = memory(model, Workload(b=4, s=512, phase="decode", speculative=2, context=512))
     assert bytes_of(decode, "logits") == 4 * 3 * 1000 * (2 + 4)
+    headless = replace(model, head=False, tied=False)
+    assert bytes_of(memory(headless, Workload(b=4, s=512, phase="prefill")), "logits") == 0
 
 
 @pytest.mark.parametrize(("dtype", "element"), [("fp64", 8), ("fp32", 4), ("tf32", 4), ("bf16", 2), ("fp16", 2)])

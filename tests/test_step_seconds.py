@@ -225,6 +225,7 @@ def test_parts_are_added_up_as_often_as_they_run_and_a_token_passes_every_stage(
     listed = (Gemm("layers.*.up", "forward", 8, 8, 8, count=3), Gemm("lm_head", "forward", 8, 8, 8))
     one = Step(listed, (cost(1.0), cost(0.5)))
     assert (one.seconds, replace(one, stages=4).seconds) == (3.5, 14.0)
+    assert replace(one, accumulation=2).flops == 2 * (3 + 1) * 2 * 8**3
     # Where nothing takes time, all are as notable: the cost's own tier.
     assert replace(one, costs=(cost(0.0), cost(0.0))).tier == "fitted"
 
