@@ -131,6 +131,11 @@ class Step:
         return sum(block.count for _, block in self.blocks)
 
     @property
+    def at_rest(self) -> Step:
+        """Of which weights and optimizer states are the same."""
+        return replace(self, workload=self.workload.at_rest(), microbatches=None, in_flight=1)
+
+    @property
     def tensors(self) -> Tensors:
         return parameter_tensors(self.model, self.workload, self.stage)
 
@@ -200,7 +205,7 @@ def moments(step: Step) -> tuple[Moment, ...]:
     if step.first and has_adapters(workload) and workload.checkpointing == "none":
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         saved -= step.in_flight * kinds[runs[0][0]].unneeded
-    everything = counted(trained_tensors(model, workload, step.stage))
+    everything = _held(step.at_rest)[2]
     made = everything if step.gradients_stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
@@ -471,10 +476,9 @@ def training(step: Step) -> tuple[tuple[Component, ...], str, list[tuple[str, in
     Raises InputError for an unknown optimizer.
     """
     workload = step.workload
-    at_rest = replace(workload, b=1, checkpointing="none", vpp=1, gpus=None, global_batch=None)
-    tensors, trained, states = _held(replace(step, workload=at_rest, microbatches=None))
     gradients, each = gradients_of(step), step.precision.gradients
     step = replace(step, in_flight=_in_flight(step), gradients_stay=gradients.stay)
+    tensors, trained, _, states = _held(step.at_rest)
     looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step)}
     fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])
     exchanged, text = communication(step, parameter_count(tensors))
@@ -517,11 +521,11 @@ def _in_flight(step: Step) -> int:
 
 #: A plan goes through the same split's microbatches and policies.
 @lru_cache(maxsize=2**10)
-def _held(step: Step) -> tuple[Tensors, Tensors, list[Component]]:
-    """A stage's parameters, those that train, and weights with what else is there of them all the time."""
+def _held(step: Step) -> tuple[Tensors, Tensors, ShardParameters, list[Component]]:
+    """A stage's parameters, those that train, how many, and weights with what else is there of them all the time."""
     tensors, trained = step.tensors, trained_tensors(step.model, step.workload, step.stage)
-    full = layers_train(step.workload)
-    return tensors, trained, _states(step, tensors) if full else _tuned_states(step, tensors, trained)
+    states = _states(step, tensors) if layers_train(step.workload) else _tuned_states(step, tensors, trained)
+    return tensors, trained, counted(trained), states
 
 
 def _states(step: Step, tensors: Tensors) -> list[Component]:

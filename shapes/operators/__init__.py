@@ -20,6 +20,7 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from math import ceil
 from typing import Any
 
@@ -88,10 +89,12 @@ from shapes.operators.types import (
     work_key,
 )
 from shapes.recipes import Recipe, load_recipe
-from shapes.workload import BASES, Workload
+from shapes.workload import BASES, Saving, Workload
 
 #: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
 MAX_BYTES = 2**62
+#: Operators as they run, and so many times.
+Repeated = Iterator[tuple[Iterable[Operator], int]]
 
 
 def operators(model: ModelShape, workload: Workload) -> Operators:
@@ -114,12 +117,12 @@ def layer_operators(model: ModelShape, workload: Workload) -> Operators:
     return _merged(_layers(model, workload), workload)
 
 
-def _merged(listed: Listed, workload: Workload) -> Operators:
-    """``listed`` as the workload's recipe and compiler have them, equal ones merged; InputError past ``MAX_BYTES``."""
+def _merged(listed: Repeated, workload: Workload) -> Operators:
+    """``listed`` as the workload's compiler has them, equal ones merged; InputError past ``MAX_BYTES``."""
     merged: dict[object, list[Any]] = {}
-    recipe = workload.low_precision
-    for operator in apply_recipe(listed, recipe, workload.train):
-        merged.setdefault(work_key(operator), [operator, 0])[1] += operator.count
+    for own, times in listed:
+        for operator in own:
+            merged.setdefault(work_key(operator), [operator, 0])[1] += operator.count * times
     for operator, _ in merged.values():
         if operator.bytes > MAX_BYTES:
             raise InputError(
@@ -170,9 +173,9 @@ def linear_operators(
     out_dtype = "bf16" if dtype in QUANTISED else None
     groups = linear.on_shard(run.workload.t).groups
     kind = "bmm" if groups > 1 else linear.kind
-    for phase, m, n, k, count in _three(linear, tokens, run, run.workload.t, trains):
+    for phase, m, n, k in _three(linear, tokens, run, run.workload.t, trains):
         layout = LAYOUT_OF_PHASE[phase]
-        one = Gemm(name, phase, m, n, k, groups, dtype, layout, count, kind, out_dtype, recipe)
+        one = Gemm(name, phase, m, n, k, groups, dtype, layout, 1, kind, out_dtype, recipe)
         yield one if weight_bytes is None else replace(one, weight_bytes=weight_bytes)
     for adapter in adapters(linear, run.workload) if not trains else ():
         yield from linear_operators(adapter, tokens, run, name=name + adapter.name[len(linear.name) :], trains=True)
@@ -192,22 +195,23 @@ def _runs_in(linear: Linear, workload: Workload) -> tuple[str, str | None, float
 
 def _three(
     linear: Linear, tokens: int, run: Lowering, t: int, trains: bool = False
-) -> Iterator[tuple[Phase, int, int, int, int]]:
-    """(phase, m, n, k, times) of the products of ``tokens`` rows on one of ``t`` shards."""
+) -> Iterator[tuple[Phase, int, int, int]]:
+    """(phase, m, n, k) of the products of ``tokens`` rows on one of ``t`` shards."""
     own = linear.on_shard(t)
     out, inner = own.out_features // own.groups, own.in_features
-    for phase, count in run.runs(*(("forward", "dgrad", "wgrad") if linear.learns else ("forward",))):
+    for phase in run.runs(*(("forward", "dgrad", "wgrad") if linear.learns else ("forward",))):
         if phase == "forward":
-            yield phase, tokens, out, inner, count
+            yield phase, tokens, out, inner
         elif phase == "dgrad" and linear.grad_input:
-            yield phase, tokens, inner, out, count
+            yield phase, tokens, inner, out
         elif phase == "wgrad" and (trains or layers_train(run.workload)):
-            yield phase, out, inner, tokens, count
+            yield phase, out, inner, tokens
 
 
-def _layers(model: ModelShape, workload: Workload) -> Listed:
+def _layers(model: ModelShape, workload: Workload) -> Repeated:
     """The layers' operators and what is before the first (patch embeddings)."""
-    run, left = Lowering(workload), workload.saving.layers
+    left, encoder_s = workload.saving.layers, sequence_length(model, model.stacks[0], workload)
+    alike = workload.within_layers(checkpointing=workload.saving.name)
     for stack, blocks in stage_kinds(model, workload.p):
         prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
         if workload.decode and stack != model.main:
@@ -215,41 +219,47 @@ def _layers(model: ModelShape, workload: Workload) -> Listed:
         s = sequence_length(model, stack, workload)
         for linear in stack.front if workload.p == 1 else ():
             rows = workload.own_tokens(s if linear.rows is None else linear.rows)
-            yield from linear_operators(linear, rows, Lowering(workload, prefix))
+            yield apply_recipe(linear_operators(linear, rows, Lowering(workload, prefix)), workload), 1
+        run = Lowering(alike, f"{prefix}layers.*.")
         for block in blocks:
-            own = replace(run, prefix=f"{prefix}layers.*.", count=block.count)
             again = block.count if left is None else min(left, block.count)
             left = left and left - again
-            yield from _run_again(_block(model, block, stack, s, own), block, own, again)
+            parts = _of_layer(replace(block, count=1), stack.hidden, s, encoder_s, run)
+            yield from zip(parts, (block.count, again), strict=True)
 
 
-def _run_again(listed: Listed, block: Block, run: Lowering, layers: int) -> Listed:
-    """``listed`` of a block, what is recomputed twice in so many of its ``layers`` (shapes.workload)."""
-    saving, mixture, products = run.workload.saving, isinstance(block.mlp, MoeShape), 0
+#: A plan goes through stages, schedules and so many layers' recomputation for the same layer.
+@lru_cache
+def _of_layer(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> list[Operators]:
+    """One layer's operators, and those that recomputation runs once more."""
+    listed = tuple(_block(block, hidden, s, encoder_s, run))
+    again = _run_again(listed, isinstance(block.mlp, MoeShape), run.workload.saving)
+    return [tuple(apply_recipe(part, run.workload)) for part in (listed, again)]
+
+
+def _run_again(listed: Operators, mixture: bool, saving: Saving) -> Listed:
+    """Those of a layer's forward that are recomputed (shapes.workload); ``mixture``: whether it has experts."""
+    products = 0
     for one in listed:
-        times = 0
-        if one.phase == "forward" and layers:
-            products += (product := isinstance(one, Gemm) and one.kind == "gemm")
-            kept = products % 2 == 1 if product else one.kind == "attention" or one.name.endswith("reduce_scatter")
-            own = saving.modules_of(one.name, mixture=mixture)
-            if own or (saving.everything and not (saving.alternate and kept)):
-                times = one.count // block.count * layers
-        yield replace(one, count=one.count + times) if times else one
+        if one.phase != "forward":
+            continue
+        products += (product := isinstance(one, Gemm) and one.kind == "gemm")
+        kept = products % 2 == 1 if product else one.kind == "attention" or one.name.endswith("reduce_scatter")
+        if saving.modules_of(one.name, mixture=mixture) or (saving.everything and not (saving.alternate and kept)):
+            yield one
 
 
-def _images(model: ModelShape, workload: Workload) -> Listed:
+def _images(model: ModelShape, workload: Workload) -> Repeated:
     """The towers' operators over a microbatch's images, each of which attends to itself."""
     for tower, own, patches, tokens in image_workloads(model, workload):
-        stack, run = tower.stack, Lowering(own)
-        prefix = f"{stack.name}."
-        for linear in stack.front:
-            yield from linear_operators(linear, own.b * patches, Lowering(own, prefix))
+        stack, prefix = tower.stack, f"{tower.stack.name}."
+        ends = *((linear, own.b * patches) for linear in stack.front), *((linear, tokens) for linear in tower.behind)
+        for linear, rows in ends:
+            yield apply_recipe(linear_operators(linear, rows, Lowering(own, prefix)), own), 1
         for block in stack.kinds:
-            layers = replace(run, prefix=f"{prefix}layers.*.", count=block.count)
-            listed = _block(model, replace(block, count=1), stack, patches, layers)
-            yield from _run_again(listed, block, layers, block.count)
-        for linear in tower.behind:
-            yield from linear_operators(linear, tokens, Lowering(own, prefix))
+            layer = replace(block, count=1), stack.hidden, patches, patches, Lowering(own, f"{prefix}layers.*.")
+            for part in _of_layer(*layer):
+                yield part, block.count
 
 
 def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tower, Workload, int, int]]:
@@ -267,10 +277,14 @@ def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tow
         yield tower, own, patches, b * tokens
 
 
-def _all(model: ModelShape, workload: Workload) -> Listed:
+def _all(model: ModelShape, workload: Workload) -> Repeated:
     if workload.p == 1:
         yield from _images(model, workload)
     yield from _layers(model, workload)
+    yield apply_recipe(_around_layers(model, workload), workload), 1
+
+
+def _around_layers(model: ModelShape, workload: Workload) -> Listed:
     s = sequence_length(model, model.main, workload)
     yield from _ends(model, workload, s)
     yield from model_elementwise(model, workload, s)
@@ -333,35 +347,35 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
     if model.head_linear is not None:
         rows = workload.b if workload.phase == "prefill" else tokens
         passes = model.heads * (model.head_passes if workload.train else 1)
-        yield from linear_operators(model.head_linear, rows, replace(run, count=passes))
+        for _ in range(passes):
+            yield from linear_operators(model.head_linear, rows, run)
     if model.pooling is not None:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
         plain = replace(workload, t=1, attention="eager", checkpointing="none")
         yield from attention_operators(model.pooling, Lowering(plain, "head.attention"), 1, s)
 
 
-def _block(model: ModelShape, block: Block, stack: Stack, s: int, run: Lowering) -> Listed:
+def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> Listed:
     workload = run.workload
     tokens = workload.own_tokens(s)
-    encoder_s = sequence_length(model, model.stacks[0], workload)
     latent = workload.decode or (block.attention is not None and is_sparse(block.attention, s))
-    for linear in block.linears(stack.hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
+    for linear in block.linears(hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
         if latent and linear.name == "attention.kv_b_proj":
             continue  # absorbed_operators
         from_encoder = linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
         yield from linear_operators(linear, workload.own_tokens(encoder_s) if from_encoder else tokens, run)
     if block.augment and block.augment.streams > 1:
-        yield from linear_operators(block.augment.router(stack.hidden), tokens, run)  # a second time
+        yield from linear_operators(block.augment.router(hidden), tokens, run)  # a second time
     for attention, label, kv_len in ((block.attention, "attention", s), (block.cross, "cross_attention", encoder_s)):
         if attention is not None:
             own = replace(run, prefix=run.prefix + label)
             yield from _core(attention, own, s, kv_len)
     if block.mixer is not None:
         yield from recurrent_operators(block.mixer, replace(run, prefix=f"{run.prefix}mixer"), s)
-    yield from _dequantised(block, stack.hidden, run)
-    yield from expert_operators(block, stack.hidden, tokens, run)
-    yield from block_elementwise(block, stack.hidden, s, run)
-    yield from block_collectives(block, stack.hidden, s, run)
+    yield from _dequantised(block, hidden, run)
+    yield from expert_operators(block, hidden, tokens, run)
+    yield from block_elementwise(block, hidden, s, run)
+    yield from block_collectives(block, hidden, s, run)
 
 
 def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Listed:
@@ -387,9 +401,9 @@ def _dequantised(block: Block, hidden: int, run: Lowering) -> Listed:
         n, each = own.out_features * own.in_features, BASES[base_of(run.workload)]
         if own.weights is not None and run.workload.base == "release":
             each = own.weights.stored_bytes(own.out_features, own.in_features) / n
-        for phase, count in run.runs("forward", "dgrad"):
+        for phase in run.runs():
             name = f"{run.prefix}{linear.name}.dequantise"
-            yield Elementwise(name, phase, "quantise", round(each * n), 2 * n, "bf16", count)
+            yield Elementwise(name, phase, "quantise", round(each * n), 2 * n, "bf16")
 
 
 def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> Listed:
@@ -401,7 +415,7 @@ def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> L
     groups = min(groups, routed) if workload.decode else groups
     for linear in block.expert_linears(hidden, fused=workload.fused_gate_up):
         dtype, recipe, weight_bytes = _runs_in(linear, workload)
-        for phase, m, n, k, count in _three(linear, routed, run, workload.expert_t):
+        for phase, m, n, k in _three(linear, routed, run, workload.expert_t):
             yield (GroupedGemm if workload.train else RoutedGemm)(
                 run.prefix + linear.name,
                 phase,
@@ -412,7 +426,7 @@ def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> L
                 "k" if phase == "wgrad" else "m",
                 dtype,
                 LAYOUT_OF_PHASE[phase],
-                count,
+                1,
                 workload.expert_load,
                 recipe,
                 weight_bytes,
@@ -423,13 +437,14 @@ def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> L
 WIDE = 2
 
 
-def apply_recipe(operators: Iterable[Operator], usual: Recipe | None, training: bool) -> Listed:
-    """``operators`` whose linear layers were lowered in their own or the ``usual`` recipe's type, as it runs them.
+def apply_recipe(operators: Iterable[Operator], workload: Workload) -> Listed:
+    """``operators`` whose linear layers were lowered in their own or the workload's recipe's type, as it runs them.
 
     Activations are quantised before each product that reads them, by rows and, where wgrad runs in the recipe, by
     columns; gradients of outputs once for dgrad and wgrad; weights once a step, which training's update makes
     necessary.
     """
+    usual = workload.low_precision
     for operator in operators:
         if not isinstance(operator, Gemm | GroupedGemm):
             yield operator
@@ -440,7 +455,7 @@ def apply_recipe(operators: Iterable[Operator], usual: Recipe | None, training: 
             continue
         kept = operator.recipe is None and operator.name.rsplit(".", 1)[-1] in recipe.keeps
         if not kept:
-            yield from _quantised(operator, recipe, training)
+            yield from _quantised(operator, recipe, workload.train)
         if not kept and operator.phase in recipe.products:
             yield replace(operator, recipe=recipe.name)
         elif isinstance(operator, Gemm):

@@ -65,20 +65,14 @@ Passes = Sequence[int]
 
 @frozen
 class Lowering:
-    """What the operators of a part of a model share.
-
-    ``prefix``: the start of their names; ``count``: how many layers run them.
-    """
+    """What the operators of a part of a model share; ``prefix``: the start of their names."""
 
     workload: Workload
     prefix: str = ""
-    count: int = 1
 
-    def runs(self, *phases: Phase) -> Iterator[tuple[Phase, int]]:
-        """(phase, times a step) of those of ``phases`` that the workload has: inference runs forward alone."""
-        for phase in phases:
-            if phase == "forward" or self.workload.train:
-                yield phase, self.count
+    def runs(self, *phases: Phase) -> Iterator[Phase]:
+        """Those of ``phases``, or of both passes, that the workload has: inference runs forward alone."""
+        return (one for one in phases or ("forward", "dgrad") if one == "forward" or self.workload.train)
 
     def core_dtype(self) -> str:
         """Element type of attention's cores and scans: low-precision recipes quantise the linear layers alone."""
@@ -89,10 +83,10 @@ class Lowering:
     ) -> Listed:
         """A memory-bound kernel, ``times`` of it, on tensors of ``elements`` of ``size`` bytes (None: activations')."""
         whole = elements * (size or self.workload.activation_bytes)
-        runs = self.runs("forward", "dgrad") if times else ()
-        for (phase, count), read, written in zip(runs, passes[::2], passes[1::2], strict=False):
+        runs = self.runs() if times else ()
+        for phase, read, written in zip(runs, passes[::2], passes[1::2], strict=False):
             yield Elementwise(
-                self.prefix + name, phase, what, read * whole, written * whole, self.workload.dtype, count * times
+                self.prefix + name, phase, what, read * whole, written * whole, self.workload.dtype, times
             )
 
     def sends(
@@ -108,7 +102,7 @@ class Lowering:
     ) -> Listed:
         """Collectives of RUNS[``runs``], of ``buffer`` bytes over ``ranks``."""
         for asked, what in RUNS[runs] if times else ():
-            for phase, count in self.runs(asked):
+            for phase in self.runs(asked):
                 yield Collective(
                     f"{self.prefix}{name}.{what}",
                     phase,
@@ -116,7 +110,7 @@ class Lowering:
                     buffer,
                     ranks,
                     self.workload.dtype,
-                    count * times,
+                    times,
                     stride=stride,
                     copies=copies,
                     groups=groups,
@@ -137,7 +131,7 @@ def _moved(part: object, run: Lowering, **own: Any) -> Listed:
 
 
 def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Listed:
-    """One layer's norms, residual additions, rotary embedding, softmax, activation and dropout, x ``block.count``."""
+    """One layer's norms, residual additions, rotary embedding, softmax, activation and dropout."""
     tokens = run.workload.own_tokens(s)
     whole = _whole_tokens(tokens, run.workload) * hidden
     for index in range(block.norms):
@@ -273,8 +267,8 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     if shared > 1:
         yield from run.sends(".context_parallel", core.bytes, shared, "all_to_alls", stride=workload.t)
     for one in seen(core, ring):
-        for phase, count in run.runs("forward", "dgrad"):
-            own = replace(one, phase=phase, count=count * one.count * attention.cores)
+        for phase in run.runs():
+            own = replace(one, phase=phase, count=one.count * attention.cores)
             yield from _products(own) if eager else (own,)
     if ring > 1 and core.window is None:
         # Outputs are scaled and added up, backward the queries' gradients.
@@ -336,8 +330,8 @@ def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Liste
             ("wgrad", n, k, tokens),
         )
         for asked, rows, columns, inner in shapes:
-            for phase, count in run.runs(asked) if asked != "wgrad" or layers_train(run.workload) else ():
-                yield Gemm(name, phase, rows, columns, inner, heads, dtype, count=count, kind="bmm")
+            for phase in run.runs(asked) if asked != "wgrad" or layers_train(run.workload) else ():
+                yield Gemm(name, phase, rows, columns, inner, heads, dtype, kind="bmm")
 
 
 def decode_operators(attention: Attentions, run: Lowering, kv_len: int | None = None) -> Listed:
@@ -358,7 +352,7 @@ def decode_operators(attention: Attentions, run: Lowering, kv_len: int | None = 
         latent=latent,
         dtype=run.core_dtype(),
         kv_dtype=workload.cache_dtype,
-        count=run.count * attention.cores,
+        count=attention.cores,
         windowed=attention.window is not None,
     )
 
@@ -390,15 +384,15 @@ def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Listed:
     tokens, channels, width = workload.own_tokens(s), mixer.conv_channels(workload.t), heads * mixer.head_dim
     if workload.decode:
         moved = workload.b * state_bytes(mixer, workload)
-        yield StateUpdate(run.prefix + ".state", "forward", mixer.kind, moved, moved, workload.dtype, run.count)
+        yield StateUpdate(run.prefix + ".state", "forward", mixer.kind, moved, moved, workload.dtype)
         return
     gated = "gate" in mixer.form.parts and mixer.kind != "mamba"
     yield from _moved(mixer, run, convolved=tokens * channels, width=tokens * width, tokens=tokens, gated=gated)
     if mixer.form.products:
         own = (-(-heads // workload.cp), -(-groups // workload.cp), mixer.head_dim, mixer.state, mixer.chunk)
-        for phase, count in run.runs("forward", "dgrad"):
+        for phase in run.runs():
             sizes, dtype = (workload.b, s, *own), run.core_dtype()
-            yield Scan(f"{run.prefix}.scan", phase, mixer.kind, *sizes, dtype, count, training=workload.train)
+            yield Scan(f"{run.prefix}.scan", phase, mixer.kind, *sizes, dtype, training=workload.train)
     yield from _recurrent_collectives(mixer, run, tokens)
 
 
@@ -439,8 +433,8 @@ def sparse_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: i
         if isinstance(attention, MlaShape):
             yield from absorbed_operators(attention, run, workload.b * queries)
         sizes = (workload.b, heads, kv_heads, queries, *attended(attention, queries, length), head_dim, v_dim, latent)
-        for phase, count in run.runs("forward", "dgrad"):
-            yield SparseAttention(f"{run.prefix}.core", phase, *sizes, run.core_dtype(), count)
+        for phase in run.runs():
+            yield SparseAttention(f"{run.prefix}.core", phase, *sizes, run.core_dtype())
 
 
 def attended(attention: Attentions, q_len: int, kv_len: int) -> tuple[int, int, int]:
@@ -482,11 +476,11 @@ def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: in
         entries, pairs = length // indexer.rate, seen_pairs(queries, length, indexer.rate)
         if not entries:
             continue
-        sizes, count = (workload.b, heads, queries, entries, pairs), run.count
-        yield IndexScores(f"{forward.prefix}.scores", *sizes, indexer.head_dim, dtype, workload.decode, count)
+        sizes = workload.b, heads, queries, entries, pairs
+        yield IndexScores(f"{forward.prefix}.scores", *sizes, indexer.head_dim, dtype, workload.decode)
         each = heads if indexer.grouped else 1  # every head's choice, or one of them all
         chosen = (entries // indexer.block, pairs // indexer.block, min(indexer.top_k, entries))
-        yield TopK(f"{forward.prefix}.top_k", workload.b * each, queries, *chosen, count=count)
+        yield TopK(f"{forward.prefix}.top_k", workload.b * each, queries, *chosen)
 
 
 def _forward_only(moved: Listed) -> Listed:

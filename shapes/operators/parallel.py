@@ -187,9 +187,9 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Liste
     if workload.t > 1 and not workload.sequence_parallel:
         yield from Lowering(workload).sends("pipeline", whole, workload.t, "pipeline")
     boundary, stride = -(-whole // workload.t), workload.t * workload.cp * workload.d
-    for phase, times in Lowering(workload).runs("forward", "dgrad"):
+    for phase in Lowering(workload).runs():
         name = "pipeline.receive" if phase == "forward" else "pipeline.send"
-        yield Collective(name, phase, "send_recv", boundary, 2, workload.dtype, times, stride=stride)
+        yield Collective(name, phase, "send_recv", boundary, 2, workload.dtype, stride=stride)
 
 
 def frozen_collectives(frozen: ShardParameters, bytes_each: float, workload: Workload, layers: int) -> Listed:

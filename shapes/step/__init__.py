@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from itertools import islice
 from math import exp, hypot, log
 from operator import attrgetter, mul
@@ -186,8 +187,7 @@ class Pricer:
         self._source = source
         self._known: dict[object, Cost] = {}
         self._last: tuple[Sequence[Operator], tuple[Cost, ...]] = ((), ())
-        self._whole_model: ModelShape | None = None
-        self._whole: dict[Workload, Work] = {}
+        self._work = lru_cache(self._work_of)
 
     def step(
         self, listed: Sequence[Operator], workload: Workload | None = None, model: ModelShape | None = None
@@ -222,16 +222,13 @@ class Pricer:
     def whole(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
         # What runs once a step does not matter here, so that degrees which only change that are all alike.
-        alike = workload.within_layers()
         saving = workload.saving
-        if saving.layers:  # so many of each stage's
-            alike = replace(alike, checkpointing=f"{saving.name}:{saving.layers * workload.p}")
-        if self._whole_model is not model:
-            self._whole_model, self._whole = model, {}
-        if alike not in self._whole:
-            everything = operators(model, alike)
-            self._whole[alike] = work(everything, self._costs(everything))
-        return self._whole[alike]
+        layers = f":{saving.layers * workload.p}" if saving.layers else ""  # so many of each stage's
+        return self._work(model, workload.within_layers(checkpointing=saving.name + layers))
+
+    def _work_of(self, model: ModelShape, workload: Workload) -> Work:
+        everything = operators(model, workload)
+        return work(everything, self._costs(everything))
 
     def steps(self, many: Sequence[Operators], of: Sequence[tuple[ModelShape, Workload]] | None = None) -> list[Step]:
         """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of.

@@ -399,8 +399,12 @@ def plan(
     base = replace(base, global_batch=global_batch, gpus=gpus)
     policies = lru_cache(partial(_policies, model, base))
 
+    held = lru_cache(lambda one: memory(model, one, **options).total_bytes)
+
     def sized(one: Workload) -> int:
-        return memory(model, one, **options).total_bytes
+        # By the fewest chunks that leave as many microbatches in flight (shapes.memory.moments).
+        others = max(1, one.p - 1)
+        return held(replace(one, vpp=max(min(2, one.vpp), -(-others // -(-others // one.vpp)))))
 
     listed = lru_cache(maxsize=1)(partial(operators, model))
     every = _splits(model, device, gpus, base, dropped)
@@ -487,7 +491,7 @@ def _microbatches(
 
     ``layers``: of a stage; ``some``: policies of some modules; ``sized``: bytes of a device.
     """
-    share, room, tall = (split.global_batch or 1) // split.d, ROOM * limit, False
+    share, room, tall, left = (split.global_batch or 1) // split.d, ROOM * limit, False, ["none", *some]
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
         full, enough = replace(split, b=b, checkpointing="full"), b * split.s // split.cp >= TALL_TOKENS
         if split.vpp > 1 and full.accumulation % split.p:
@@ -501,12 +505,14 @@ def _microbatches(
             if split.saved_by == "megatron":
                 return  # others' gradients may go where one microbatch is all
             continue
-        for policy in ("none", *some):
+        for policy in tuple(left):
             own = replace(full, checkpointing=policy)
             used = sized(own)
             whole = max(whole, used)
             if used <= limit:
                 yield own, used
+            elif policy != "none":  # nor does it fit with a larger microbatch
+                left.remove(policy)
             if used <= room:
                 tall = enough
                 break
