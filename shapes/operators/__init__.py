@@ -256,9 +256,9 @@ def _images(model: ModelShape, workload: Workload) -> Repeated:
         ends = *((linear, own.b * patches) for linear in stack.front), *((linear, tokens) for linear in tower.behind)
         for linear, rows in ends:
             yield apply_recipe(linear_operators(linear, rows, Lowering(own, prefix)), own), 1
+        layers = Lowering(own, f"{prefix}layers.*.")
         for block in stack.kinds:
-            layer = replace(block, count=1), stack.hidden, patches, patches, Lowering(own, f"{prefix}layers.*.")
-            for part in _of_layer(*layer):
+            for part in _of_layer(replace(block, count=1), stack.hidden, patches, patches, layers):
                 yield part, block.count
 
 

@@ -213,7 +213,7 @@ def newton_schulz(tensors: Tensors, workload: Workload) -> Listed:
 
     ZeRO gives each data-parallel rank matrices of its own (Megatron-LM, core/optimizer/muon.py).
     """
-    run = Lowering(workload)
+    dtype = Lowering(workload).core_dtype()
     for one in tensors if workload.optimizer == "muon" else ():
         if one.role == "block" and len(one.shape) == 2:  # embeddings and the head are AdamW's
             sides = {True: min(one.shape), False: max(one.shape)}
@@ -221,7 +221,7 @@ def newton_schulz(tensors: Tensors, workload: Workload) -> Listed:
             count = -(-one.copies * ITERATIONS // ranks)
             for name, (n, k) in PRODUCTS.items():
                 named = f"optimizer.{one.name}.{name}"
-                yield Gemm(named, "optimizer", sides[True], sides[n], sides[k], dtype=run.core_dtype(), count=count)
+                yield Gemm(named, "optimizer", sides[True], sides[n], sides[k], dtype=dtype, count=count)
 
 
 def parameter_copies(held: ShardParameters, workload: Workload) -> Listed:
