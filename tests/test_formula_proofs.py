@@ -38,7 +38,7 @@ OTHERWISE = {
 ALL_KEYS = {"index_topk": 4096}
 HEADS = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "vit": "ViTForImageClassification"}
 HEADS |= {"xlm-roberta": "XLMRobertaForMaskedLM", "camembert": "CamembertForCausalLM"}
-HEADS |= {"modernbert": "ModernBertForMaskedLM"}
+HEADS |= {"modernbert": "ModernBertForMaskedLM", "data2vec-text": "Data2VecTextForMaskedLM"}
 
 
 def left_over(config: dict[str, Any]) -> str | None:

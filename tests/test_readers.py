@@ -59,6 +59,8 @@ UNTIED = {"tie_word_embeddings": False}
 VISION = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 160}
 
 #: (model_type, settings that differ from the class's defaults)
+BART = {"d_model": 96, "encoder_layers": 2, "decoder_layers": 3, "encoder_attention_heads": 6, "vocab_size": 320}
+BART |= {"decoder_attention_heads": 6, "encoder_ffn_dim": 160, "decoder_ffn_dim": 224, "pad_token_id": 0}
 SETTINGS: list[tuple[str, dict[str, Any]]] = [
     *((family, SMALL | tied) for family in ("llama", "mistral", "qwen2", "stablelm") for tied in (TIED, UNTIED)),
     ("llama", SMALL | BIAS | {"mlp_bias": True, "head_dim": 32}),
@@ -77,6 +79,20 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("ministral3", SMALL | {"head_dim": 24, "sliding_window": 8}),
     ("olmo3", SMALL | BIAS),
     ("seed_oss", SMALL | {"head_dim": 24, "attention_bias": False, "attention_out_bias": True, "mlp_bias": True}),
+    ("bitnet", SMALL | BIAS | {"pad_token_id": 0}),
+    ("ctrl", {"n_embd": 96, "n_layer": 3, "n_head": 6, "dff": 200, "vocab_size": 320}),
+    ("diffllama", SMALL | BIAS),
+    ("exaone", SMALL | BIAS | {"mlp_bias": True, "head_dim": 24}),
+    ("hyperclovax", SMALL | BIAS | {"use_post_norm": True, "mlp_bias": True, "head_dim": 24}),
+    ("hyperclovax", SMALL | {"use_post_norm": False, "head_dim": 24}),
+    ("internlm3", SMALL | BIAS | {"mlp_bias": True, "head_dim": 24, "pad_token_id": 0}),
+    ("iquestcoder", SMALL | BIAS | {"mlp_bias": True, "head_dim": 24}),
+    ("jais2", SMALL | {"attention_bias": False, "head_dim": 24}),
+    ("apertus1p5_text", SMALL | BIAS | {"pad_token_id": 0}),
+    ("mistral4", MLA | {"q_lora_rank": None}),
+    ("mistral4", MLA | {"q_lora_rank": 40, "first_k_dense_replace": 1}),
+    ("sarvam_mla", MLA | {"q_lora_rank": 40}),
+    ("sarvam_moe", MLA | {"num_key_value_heads": 2, "head_dim": 24, "use_qk_norm": False}),
     ("smollm3", SMALL | BIAS | {"mlp_bias": True, "no_rope_layers": [1, 0, 1], "pad_token_id": 0}),
     ("stablelm", SMALL | {"use_qkv_bias": True, "qk_layernorm": True}),
     ("stablelm", SMALL | {"use_parallel_residual": True}),
@@ -136,24 +152,14 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("bert", SMALL),
     ("roberta", SMALL),
     ("camembert", SMALL),
+    ("data2vec-text", SMALL),
     ("xlm-roberta", SMALL | {"type_vocab_size": 1}),
     ("modernbert", SMALL | {"pad_token_id": 0}),
     ("modernbert", SMALL | BIAS | {"mlp_bias": True, "norm_bias": True, "pad_token_id": 0}),
     ("t5", {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6}),
     ("t5", {"d_model": 96, "d_ff": 160, "num_layers": 2, "feed_forward_proj": "gated-gelu"} | UNTIED),
-    (
-        "bart",
-        {
-            "d_model": 96,
-            "encoder_layers": 2,
-            "decoder_layers": 3,
-            "encoder_attention_heads": 6,
-            "decoder_attention_heads": 6,
-            "encoder_ffn_dim": 160,
-            "decoder_ffn_dim": 224,
-            "vocab_size": 320,
-        },
-    ),
+    ("bart", BART),
+    *((kin, BART) for kin in ("blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart")),
     (
         "whisper",
         {
@@ -226,8 +232,9 @@ ALIASES: list[tuple[str, dict[str, Any]]] = [
     ("bart", {"d_model": 96, "vocab_size": 320, "tie_word_embeddings": False}),
     ("whisper", {"d_model": 96, "tie_word_embeddings": False}),
 ]
-AUTO = {"t5": "AutoModelForSeq2SeqLM", "bart": "AutoModelForSeq2SeqLM", "whisper": "AutoModelForSpeechSeq2Seq"}
-BASE = ("bert", "camembert", "modernbert", "roberta", "vit", "siglip_vision_model", "xlm-roberta")
+SEQ2SEQ = ("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart", "t5")
+AUTO = dict.fromkeys(SEQ2SEQ, "AutoModelForSeq2SeqLM") | {"whisper": "AutoModelForSpeechSeq2Seq"}
+BASE = ("bert", "camembert", "data2vec-text", "modernbert", "roberta", "vit", "siglip_vision_model", "xlm-roberta")
 
 
 def built(family: str, settings: dict[str, Any]) -> Any:
@@ -235,6 +242,9 @@ def built(family: str, settings: dict[str, Any]) -> Any:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(family, **settings)
     auto = AUTO.get(family, "AutoModel" if family in BASE else "AutoModelForCausalLM")
+    if family == "mistral4":  # of a wrapper, and so of no AutoModelForCausalLM
+        with torch.device("meta"):
+            return transformers.Mistral4ForCausalLM(config)
     with torch.device("meta"):
         return getattr(transformers, auto).from_config(config)
 

@@ -244,12 +244,6 @@ def periodic_sparse(
     return lambda layer: layer not in without and start <= layer <= end and layer % every == at
 
 
-def several_sparse(fields: Fields, **keys: str) -> Chosen:
-    """As ``periodic_sparse``; jamba's only expert is an MLP."""
-    sparse, several = periodic_sparse(fields, **keys), fields.integer(*EXPERTS) > 1
-    return lambda layer: several and sparse(layer)
-
-
 def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     """The layers that a list says, which may be of numbers or of words; else all from ``first`` on."""
     words, given = listed(fields, "mlp_layer_types"), fields.raw("moe_layers_enum", default=None)

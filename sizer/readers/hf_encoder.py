@@ -95,10 +95,10 @@ def t5(fields: Fields) -> ModelShape:
     return model_of(fields, *stacks, tied=True)
 
 
-def bart(fields: Fields) -> ModelShape:
-    """BART: learned positions (two rows more than positions) and a norm after each embedding, none at the end."""
+def bart(fields: Fields, offset: int = 2, embedding_norm: int = 2, final_norm: int = 0) -> ModelShape:
+    """BART and its kin: learned positions (``offset`` rows more than positions), norms by their weights."""
     rows = positions(fields)
-    stacks = _bart_stacks(fields, positions=rows + 2, embedding_norm=2, final_norm=0)
+    stacks = _bart_stacks(fields, positions=rows + offset, embedding_norm=embedding_norm, final_norm=final_norm)
     # Untied, the class keeps a table for each side and the shared one, which then nothing reads.
     tables = 1 if _TIED(fields) else 3
     return model_of(fields, *stacks, tied=_TIED, max_positions=rows, embedding_tables=tables)

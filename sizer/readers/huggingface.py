@@ -120,7 +120,7 @@ def declared(name: str, fields: Fields) -> ModelShape:
     """A model of the family ``name``."""
     table = _table(name)
     if "builder" in table:
-        model: ModelShape = _function(table["builder"])(fields)
+        model: ModelShape = _function(table.pop("builder"))(fields, **table)
         return model
     core, dense, sparse, mixer = (table.pop(part, {}) for part in ("attention", "mlp", "experts", "mixer"))
     part: Any = _trait(core) if "call" in core else attention(**_traits(core))
@@ -173,6 +173,8 @@ def read(config: Config, where: str, family: str = "") -> Reading:
             model, towers = with_towers(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
+    if len(model.stacks) > 1 and architecture_of(outer).endswith("ForCausalLM"):
+        raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", where=where, key="architectures")
     notes, keys = _notes(config, model_type, None if model.towers else part), _keys(fields, model)
     return reading(
         top,
