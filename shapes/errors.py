@@ -74,13 +74,13 @@ def printable(text: str) -> str:
     return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
-def shorten(value: object, limit: int = 60) -> str:
+def shorten(value: object) -> str:
     """``value`` as one short line that is safe to print."""
     try:
         text = printable(_SHORT.repr(value) if not isinstance(value, int) or abs(value) < 10**40 else f"{value:.3e}")
     except (OverflowError, ValueError, RecursionError):
         text = f"<{type(value).__name__}>"
-    return text if len(text) <= limit else text[: limit - 1] + "…"
+    return text if len(text) <= 60 else text[:59] + "…"
 
 
 def refuse(

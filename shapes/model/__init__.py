@@ -274,7 +274,7 @@ class ModelShape:
             return self.after_embedding
         return (*self.after_embedding, Linear("layer_input.entry", self.layer_channels, self.hidden))
 
-    def embedding_tensors(self, t: int = 1) -> EachTensor:
+    def embedding_tensors(self, t: int) -> EachTensor:
         """The token embedding, of which each of ``t`` ranks holds a share of the vocabulary."""
         if self.vocab:
             shape = (-(-self.vocab // t), self.embedding_dim or self.hidden)

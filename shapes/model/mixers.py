@@ -551,7 +551,7 @@ class RecurrentShape:
         """Channels of these parts on the fullest of ``t`` ranks."""
         return sum(-(-number // t) * size for number, size in map(self.units, parts))
 
-    def conv_channels(self, t: int = 1) -> int:
+    def conv_channels(self, t: int) -> int:
         """Channels of one of ``t`` ranks that the convolution runs over."""
         return self.width(*self.form.convolved, t=t) if self.conv else 0
 

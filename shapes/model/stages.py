@@ -80,7 +80,7 @@ def _stage_kinds(model: ModelShape, p: int, stage: Stage) -> Kinds:
 
 
 @lru_cache(maxsize=256)
-def stage_blocks(model: ModelShape, p: int, stage: Stage = "last") -> Kinds:
+def stage_blocks(model: ModelShape, p: int, stage: Stage) -> Kinds:
     """The first or last of ``p`` stages' blocks, in order.
 
     Either has ceil(L/p) layers: where p does not divide the layers, the last stage's is the bound of the fullest one.
@@ -96,7 +96,7 @@ def layer_kinds(model: ModelShape) -> tuple[tuple[Stack, Block], ...]:
 
 
 @lru_cache(maxsize=256)
-def stage_runs(model: ModelShape, p: int, stage: Stage = "last") -> tuple[tuple[int, int], ...]:
+def stage_runs(model: ModelShape, p: int, stage: Stage) -> tuple[tuple[int, int], ...]:
     """A stage's runs of equal layers in order: (which of ``layer_kinds``, so many)."""
     places = {kind: place for place, kind in enumerate(layer_kinds(model))}
     return tuple(
@@ -264,7 +264,7 @@ def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last"
     return tuple(chain.from_iterable(found))
 
 
-def trained_ends(model: ModelShape, workload: Workload, stage: Stage = "last") -> Tensors:
+def trained_ends(model: ModelShape, workload: Workload, stage: Stage) -> Tensors:
     """Trained parameters behind the layers."""
     if (stage == "first" and workload.p > 1) or not layers_train(workload):
         return ()

@@ -189,7 +189,7 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Listed:
         yield from run.moves("cross_entropy", "cross_entropy", logits, passes, model.heads * model.head_passes, size=1)
 
 
-def optimizer_update(held: ShardParameters, workload: Workload, states: float | None = None) -> Elementwise:
+def optimizer_update(held: ShardParameters, workload: Workload, states: float | None) -> Elementwise:
     """The optimizer on this device's share of parameters.
 
     AdamW in mixed precision: fp32 gradient, master weight and two moments in (16 bytes a parameter); the latter three
@@ -334,7 +334,7 @@ def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Liste
                 yield Gemm(name, phase, rows, columns, inner, heads, dtype, kind="bmm")
 
 
-def decode_operators(attention: Attentions, run: Lowering, kv_len: int | None = None) -> Listed:
+def decode_operators(attention: Attentions, run: Lowering, kv_len: int | None) -> Listed:
     """A decode step's attention over ``kv_len`` keys of the cache (None: all it holds); MLA's in the latent space."""
     workload = run.workload
     kv_heads, head_dim, v_dim, latent = core_sizes(attention, workload.t)
