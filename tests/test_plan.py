@@ -296,6 +296,13 @@ def test_a_ring_s_ranks_have_two_equal_parts_of_the_sequence() -> None:
     assert not [one for one in report.findings if one.code == "SZ127"]
 
 
+def test_stages_are_powers_of_two_or_divide_the_layers() -> None:
+    # 64 layers and their ends are 66, which no published pipeline of 3 or 6 stages divides.
+    sizes = {"hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 64, "vocab_size": 32000}
+    found = sizer.plan({"model_type": "llama", "intermediate_size": 5632, **sizes}, gpus=24, global_batch=96, s=2048)
+    assert {one.workload.p for one in found.candidates} <= {1, 2, 4, 8}
+
+
 def test_layers_that_run_again_are_counted_on_every_stage() -> None:
     pricer = Pricer(load_device("h100-sxm"), stack=load_stack("megatron-core-te"))
     model = llama(8)

@@ -413,7 +413,7 @@ def plan(
     found: list[tuple[Candidate, float]] = []
     for at, split in enumerate(_going(tried), 1):
         if found and _odd(model.layers, split.p):
-            dropped["pp is a power of two, or divides the layers, with the ends as layers or without"] += 1
+            dropped["pp is a power of two, or divides the layers (fours of them with the ends as layers)"] += 1
             continue
         for workload, used in _going(_fitting(model, device, split, policies, sized, dropped)):
             # Chunks of a pipeline run the same operators.
@@ -552,7 +552,7 @@ def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, droppe
 
 def _odd(layers: int, p: int) -> bool:
     """Whether published practice has no such pipeline (Nemotron-4 has 96 layers over 12, BLOOM 70 and its ends)."""
-    return p & (p - 1) > 0 and layers % p > 0 and (layers + 2) % p > 0
+    return p & (p - 1) > 0 and layers % p > 0 and (p % 4 > 0 or (layers + 2) % p > 0)
 
 
 def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[str]) -> Iterator[Workload]:
