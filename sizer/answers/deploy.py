@@ -135,13 +135,8 @@ def deploy(
         others = [
             other for other in range(1, 65) if not ((64 % other and heads % other) or (other % ep and ep % other))
         ]
-        taken = {
-            (other, one.engine)
-            for other in others
-            for one in over(other)[1]
-            if one.verdict not in ("refused", "unknown")
-        }
-        found = [replace(one, taken_at=tuple(at for at in others if (at, one.engine) in taken)) for one in found]
+        taken = {at: {one.engine for one in over(at)[1] if one.verdict not in ("refused", "unknown")} for at in others}
+        found = [replace(one, taken_at=tuple(at for at in others if one.engine in taken[at])) for one in found]
     return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, served, tuple(found))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from math import gcd
 
@@ -24,6 +24,7 @@ from sizer.rules.base import (
     neighbours,
     powers_near,
     rule,
+    square,
     suggest,
     unaligned_shards,
 )
@@ -48,21 +49,21 @@ def batch_heads_per_shard(context: Context) -> Answer:
     whole = partial(divides_over, model) if model is not None else lambda degree: gcd(*known) % degree == 0
     suggestions = suggest("t", powers_near(t, whole))
     if cut == [dims.get("heads")]:
-        suggestions += tuple(change for value in neighbours(cut[0], t) for change in _with_heads(dims, value, t))
+        suggestions += tuple(change for value in neighbours(cut[0], t) for change in _with_heads(context, value))
     heads = " and ".join(map(str, cut))
     message = f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them"
     return [Finding("t", t, message, suggestions, error=True)]
 
 
-def _with_heads(dims: Mapping[str, int], heads: int, t: int) -> Iterator[Suggestion]:
+def _with_heads(context: Context, heads: int) -> Iterator[Suggestion]:
     """So many heads of the same hidden size, else of the same head dimension where that is no other model."""
-    hidden, dim, now = dims.get("hidden"), dims.get("head_dim"), dims["heads"]
-    if hidden is None or hidden % heads == 0:
+    dims, t = context.dimensions, context.workload.t
+    now, hidden = dims["heads"], dims.get("hidden", 0)
+    plain = square(context) and dims.get("kv_heads", now) == now and t & (t - 1) == 0
+    if hidden % heads == 0:
         yield Suggestion({"heads": heads})
-        return
-    plain = dims.get("kv_heads", now) == now and t & (t - 1) == 0
-    if plain and dim is not None and now * dim == hidden and abs(heads * dim - hidden) <= NEIGHBOURHOOD * hidden:
-        yield Suggestion({"hidden": heads * dim, "heads": heads})
+    elif plain and abs(heads - now) <= NEIGHBOURHOOD * now:
+        yield Suggestion({"hidden": heads * dims["head_dim"], "heads": heads})
 
 
 @rule("SZ115", source="Megatron-LM (num-query-groups); GQA, arXiv 2305.13245.", needs="shards")
