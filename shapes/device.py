@@ -79,7 +79,8 @@ class Device:
     dimensions of a product should be multiples of, for the dtypes with matrix units. ``mamf_flops``: published maximum
     achievable matmul FLOP/s. ``sources``: dotted field or table -> where it is from. ``cost``, ``errors``,
     ``provenance``: what calibration wrote, read-only, empty on a device known only by its data sheet.
-    ``origin`` is the file, ``limit_w`` the power that it may take (None: all).
+    ``origin`` is the file, ``limit_w`` the power that it may take (None: all), ``price_usd_per_h`` one provider's list
+    price on demand (None: none was found).
     """
 
     name: str
@@ -102,6 +103,7 @@ class Device:
     provenance: Named
     origin: str
     limit_w: float | None = None
+    price_usd_per_h: float | None = None
 
     def __hash__(self) -> int:
         # Mappings do not hash; devices that compare equal have the same name and origin.

@@ -291,3 +291,11 @@ def test_sizer_devices_name_shows_fields_with_their_sources() -> None:
     number = row[-1]
     assert row[1] == "4.8e+12"
     assert any(line.startswith(f"{number} NVIDIA H200 Tensor Core GPU datasheet") for line in output.splitlines())
+
+
+def test_a_list_price_is_stated_with_its_source_or_not_at_all() -> None:
+    for device in map(load_device, list_devices()):
+        assert (device.price_usd_per_h is None) == ("price_usd_per_h" not in device.sources)
+    assert load_device("h100-sxm:500W").price_usd_per_h == load_device("h100-sxm").price_usd_per_h
+    rows = CliRunner().invoke(devices_command, []).output.splitlines()
+    assert "3.99" in next(row for row in rows if row.startswith("h100-sxm "))

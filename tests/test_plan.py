@@ -135,6 +135,12 @@ def test_tokens_give_days_device_hours_energy_and_cost() -> None:
     assert training.device_hours == pytest.approx(training.days * 24 * 8)
     assert training.kwh == pytest.approx(training.device_hours * 0.7)  # an H100 SXM is rated at 700 W
     assert training.cost == pytest.approx(2 * training.device_hours)
+    for name in ("h100-sxm", "mi300x"):
+        device = load_device(name)
+        own = plan(llama(8), device, gpus=8, global_batch=32, base=Workload(s=2048), tokens=1e12).training
+        listed = device.price_usd_per_h
+        assert own is not None
+        assert own.cost == (None if listed is None else pytest.approx(listed * own.device_hours))
 
 
 @pytest.mark.slow

@@ -131,8 +131,8 @@ class Plan(Printable):
 
     ``implementation``: whose kernels save activations, where that does not go by the split (``Workload.saved_by``).
     ``ratio_error``: two candidates whose times differ by less are alike. ``power_w``: one device's. ``tokens`` and
-    ``price`` (a device hour): what a whole training is asked for, if it is. ``again(model, splits=)``: the plan of
-    another model, over the splits of so many workloads alone.
+    ``price`` (a device hour's; the list price where none is said): what a whole training is asked for, if it is.
+    ``again(model, splits=)``: the plan of another model, over the splits of so many workloads alone.
     """
 
     COMMAND = "plan"
@@ -436,7 +436,7 @@ def plan(
         ratio_error=found[0][1],
         power_w=device.power_w,
         tokens=tokens,
-        price=price,
+        price=device.price_usd_per_h if price is None else price,
         again=again,
     )
 

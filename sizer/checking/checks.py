@@ -94,6 +94,7 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
         attention=attention_titles(subject.operators, device),
         stack=subject.stack.name if priced and own.step.cost is not None else "",
         joint=together(offers, proposals) if priced and measured is None else None,
+        price_usd_per_h=device.price_usd_per_h,
     )
 
 

@@ -142,7 +142,8 @@ class Report(Printable):
     ``implementation``: whose kernels save activations, in the rules on memory. ``attention``: titles of the kernels
     that run the attention on this device. ``stack``: the software that runs the step ("": operators as measured, added
     up). ``step``: None where the model is not understood whole. ``joint``: the best suggestions of several findings
-    made together, as far as they go together (None: fewer than two do).
+    made together, as far as they go together (None: fewer than two do). ``price_usd_per_h``: the device's list price
+    (None: none is known).
     """
 
     path: str
@@ -157,6 +158,7 @@ class Report(Printable):
     attention: Names = ()
     stack: str = ""
     joint: PricedSuggestion | None = None
+    price_usd_per_h: float | None = None
 
     COMMAND = "check"
     JSON = shown("model", operator_path="model.path")

@@ -65,17 +65,22 @@ def document(answer: Checked | tuple[Overview, ...]) -> Document:
 
 def _beside(path: str, reports: Sequence[Report]) -> Section:
     """One configuration on several devices, a column each; below it each finding once, as on the first that has it."""
+    hours = [*map(_hours, reports)]
+    costs = [each * (one.price_usd_per_h or 0.0) for one, each in zip(reports, hours, strict=True)]
     found = {(one.code, one.field): f"{one.code} {one.field} = {one.value}" for it in reports for one in it.findings}
     rows = [
         ("findings", *(_tally_of(one) for one in reports)),
         ("step", *(within_text(one.step) for one in reports)),
         ("MFU", *(mfu_text(one.step) for one in reports)),
-        ("device hours of 1e9 tokens", *map(_hours, reports)),
+        ("device hours of 1e9 tokens", *(f"{each:,.1f}" if each else "" for each in hours)),
+        ("USD of them, by list prices", *(f"{each:,.0f}" if each else "-" for each in costs)),
         *((said, *(_price(one, *key) for one in reports)) for key, said in found.items()),
     ]
     columns = [Column("", 0), *(Column(one.device, at) for at, one in enumerate(reports, 1))]
     best = min(reports, key=lambda one: one.step_s or float("inf"))
     fastest = f" fastest on {best.device}, {within_text(best.step)}" if best.step_s else ""
+    if any(costs):
+        fastest += f"; cheapest, by list prices, on {reports[costs.index(min(filter(None, costs)))].device}"
     parts: list[Part] = [Text(f"{path}:{fastest}", "head"), Text(_conditions(reports[0], "")), Table("", columns, rows)]
     for report in reports:
         new = [one for one in report.findings if found.pop((one.code, one.field), None)]
@@ -83,13 +88,10 @@ def _beside(path: str, reports: Sequence[Report]) -> Section:
     return Section("", parts, only=("text",))
 
 
-def _hours(report: Report) -> str:
-    """Device hours of a billion tokens: times the price of an hour they are what those cost."""
+def _hours(report: Report) -> float:
+    """Device hours of a billion tokens; 0 where the step has no price."""
     own, step = report.workload, report.step
-    if step is None:
-        return ""
-    seconds = step.seconds * own.model_ranks / own.tokens / step.accumulation
-    return f"{seconds * 1e9 / 3600:,.1f}"
+    return step.seconds * own.model_ranks / own.tokens / step.accumulation * 1e9 / 3600 if step is not None else 0.0
 
 
 def _tally_of(report: Report) -> str:

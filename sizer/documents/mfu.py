@@ -38,6 +38,8 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
         f"{answer.seconds:.4g} s a step, {answer.gpus} x {answer.device.title}, "
         f"global batch {answer.global_batch} x {answer.s} tokens, checkpointing {answer.checkpointing}"
     )
+    if price := answer.device.price_usd_per_h:
+        yield Text(f"{price * answer.gpus * answer.seconds / 3600:,.2f} USD a step, at {price:g} a device hour")
     if all(row.mfu < UNLIKELY for row in answer.rows):
         yield Text(f"under {UNLIKELY:.0%}: is the time in milliseconds? --step-time {answer.seconds:g}ms", "warning")
     achievable = f"{mamf / 1e12:.1f}" if mamf else "not known"

@@ -430,8 +430,6 @@ def vocab(request: Request) -> Space:
     model, step = request.model, request.step
     highest = min(model.vocab + PADDINGS * step, int(model.vocab * (1 + request.limits.tolerance)) + step)
     sizes = [{"vocab": size} for size in request.limits.values(model.vocab, highest, step) if size > model.vocab]
-    if not sizes:
-        request.excluded["padding (larger than the vocabulary)"] = 1
     return request.space(sizes, "the head and the loss are timed", timed=_head, measured_parts=("head",))
 
 
