@@ -177,15 +177,15 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
     held = -(-model.layers // p)
     layer, ends = sum(last.layers.seconds.values()) / held, sum(last.ends.seconds.values())
 
-    others, own = spread(layers, p, predicting + ends / layer)
+    others, own, _ = spread(layers, p, predicting + ends / layer)
     mine = own + predicting
     if others * layer >= mine * layer + ends:
         return with_layers(replace(last, ends=Region()), others / held)
     return with_layers(last, mine / held)
 
 
-def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any]:
-    """(layers of each other stage, of the last) where the slowest of ``p`` > 1 is the fastest.
+def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:
+    """(layers of each other stage, of the last, the slowest stage's worth) where that of ``p`` > 1 is the least.
 
     The last has ``ends`` layers' worth of time more. Numbers, or columns of which no row is compared with another.
     """
@@ -199,7 +199,7 @@ def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any]:
     # Where all take as long, or one less each.
     more = np.maximum(1, np.minimum(np.ceil((layers + ends) / p), np.ceil(layers / (p - 1))))
     others = more - (more > 1) * (slowest(more - 1) < slowest(more))
-    return others, last(others)
+    return others, last(others), slowest(others)
 
 
 def with_layers(stage: Work, share: float) -> Work:

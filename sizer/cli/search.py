@@ -64,6 +64,12 @@ def command(asked: Asked) -> None:
     said, measure = _said(asked.limits), _measure(asked)
     limits, named = _limits(asked, said), asked.config is not None
     reading = read_model(asked.source(asked.config), config_format=asked.config_format) if named else None
+    refuse(
+        asked.emit and asked.format_ not in ("text", "json"),
+        "expected json, a patch's only format, with --emit",
+        "--format",
+        asked.format_,
+    )
     what, how = ("measuring", KEPT) if measure else ("pricing", "the answer is of those, the same command prices all")
     with working(what, how, asked.time_limit_s) as tell:
         result = search(

@@ -66,7 +66,7 @@ def document(answer: Checked | tuple[Overview, ...]) -> Document:
 def _beside(path: str, reports: Sequence[Report]) -> Section:
     """One configuration on several devices, a column each; below it each finding once, as on the first that has it."""
     hours = [*map(_hours, reports)]
-    costs = [each * (one.price_usd_per_h or 0.0) for one, each in zip(reports, hours, strict=True)]
+    costs = [_hours(one) * (one.price_usd_per_h or 0.0) for one in reports]
     found = {(one.code, one.field): f"{one.code} {one.field} = {one.value}" for it in reports for one in it.findings}
     rows = [
         ("findings", *(_tally_of(one) for one in reports)),
@@ -79,8 +79,6 @@ def _beside(path: str, reports: Sequence[Report]) -> Section:
     columns = [Column("", 0), *(Column(one.device, at) for at, one in enumerate(reports, 1))]
     best = min(reports, key=lambda one: one.step_s or float("inf"))
     fastest = f" fastest on {best.device}, {within_text(best.step)}" if best.step_s else ""
-    if any(costs):
-        fastest += f"; cheapest, by list prices, on {reports[costs.index(min(filter(None, costs)))].device}"
     parts: list[Part] = [Text(f"{path}:{fastest}", "head"), Text(_conditions(reports[0], "")), Table("", columns, rows)]
     for report in reports:
         new = [one for one in report.findings if found.pop((one.code, one.field), None)]

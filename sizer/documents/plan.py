@@ -50,13 +50,13 @@ def document(answer: Plan) -> Document:
         Text(found, "head"),
         Text(head),
         Text(fit),
-        *lines([many] if tokens > 2**30 else []),
+        *lines([many] * (tokens > 2**30)),
         Table(simplest, SPLIT, [best]),
         Charts(lambda: timeline(best.workload, best.microbatches, best.seconds, best.bubble_s)),
         *lines([_training(answer)]),
         Table("the fastest", SPLIT, answer.candidates, answer.top),
         Table("not listed", columns("not listed"), answer.dropped, most=SHOWN),
-        *lines(["assumed:"] if answer.assumptions else []),
+        *lines(["assumed:"]),
         *lines(answer.assumptions, indent=2),
     )
     return Document(

@@ -150,12 +150,12 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     if not layer_s:
         return
     head = head_s / layer_s
-    best, even = _slowest_stage(layers, head, p), next_multiple(layers, p)
+    best, even = float(spread(layers, p, head)[2]), next_multiple(layers, p)
     usual = layers / p + head if layers == even else best
     mean = (layers + head) / p
     over = best / mean - 1
     # What one layer more or less would leave waiting, since layers are not cut.
-    excused = _slowest_stage(even, head, p) * p / (even + head) - 1
+    excused = float(spread(even, p, head)[2]) * p / (even + head) - 1
     passes = (model.head_passes - 1) * context.workload.train
     ends = "the head" + f", once more for each of {passes} predicted tokens," * bool(passes)
     violated = over >= min(LARGEST_WAIT, excused + NOTABLE_WAIT)
@@ -167,12 +167,6 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
         )
         lost_s = (best - mean if violated else usual - best) * layer_s * context.workload.accumulation
         yield Finding("p", p, message, violated=violated, at_most_s=lost_s)
-
-
-def _slowest_stage(layers: int, head: float, p: int) -> float:
-    """Layers' worth of the slowest of ``p`` stages, where the last holds as many layers as is best."""
-    others, last = spread(layers, p, head)
-    return float(max(others, last + head))
 
 
 #: Rows of the common grouped-GEMM tile.

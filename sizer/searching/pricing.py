@@ -54,7 +54,7 @@ class TimedCandidate:
     flops: int
     layers: int
     parameters: int
-    structure: tuple[int, bool, bool] = (0, False, False)
+    structure: tuple[int, bool, bool]
     ratio_error: float | None = None
     launch_bound: bool = False
     layout: Workload | None = None

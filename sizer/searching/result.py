@@ -138,7 +138,7 @@ def verdict(
     if not best:
         return f"{kept}: no other {what} was found"
     first = best[0]
-    share = first.parameters_change / baseline.parameters if baseline.parameters else 0.0
+    share = first.parameters_change / baseline.parameters
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
     keep = keeps(best, fixes)
     than = "" if keep else f" as {label(baseline, first)}"

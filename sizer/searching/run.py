@@ -9,7 +9,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import field
 from functools import partial
 from itertools import islice
 from math import log, sqrt
@@ -62,22 +61,13 @@ MOST_SHARDS = 8
 LOOKED_AT = 64
 
 
-@frozen
-class Listing:
-    """``best``: what is shown, in order. ``fixes``: rules that the first keeps and the baseline breaks outright.
-
-    ``excluded``: how many were left out for the rules they break, in words.
-    """
-
-    best: tuple[Ranked, ...]
-    fixes: Names = ()
-    excluded: Sizes = field(default_factory=dict)
-
-
 def listing(
-    space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int, stack: SoftwareStack | None = None
-) -> Listing:
-    """The ``top`` of ``ranked`` (baseline first). ``stack``: what `check` will price them on."""
+    space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int, stack: SoftwareStack | None
+) -> tuple[Sequence[Ranked], Names, Sizes]:
+    """The ``top`` of ``ranked`` (baseline first), in order; rules that the first keeps and the baseline does not;
+
+    how many were left out for the rules they break, in words. ``stack``: what `check` will price them on.
+    """
     others = (one for one in ranked[1:] if one.change != ranked[0].change)
 
     def order(one: Ranked) -> tuple[float, ...]:
@@ -86,27 +76,27 @@ def listing(
 
     rest = sorted(others, key=order)
     if not space.ruled:
-        return Listing(tuple(rest[:top]))
+        return rest[:top], (), {}
     checked = read_subject(space.model, stack=stack)
     own = _objections(checked, space, space.baseline, pricer)
     unlike = (rest[at] for at in _distinct(one.change for one in rest))
     passing, breaking = _judged(checked, space, unlike, own, pricer, top)
     worth = worth_it(breaking, passing)
     before = _warned(checked, space, space.baseline, pricer)
-    best = tuple(
+    best = [
         replace(
             one,
             warns=tuple(sorted(_warned(checked, space, one.change, pricer) - before - {*one.breaks})),
         )
         for one in (*passing, *worth)[:top]
-    )
+    ]
     excluded = Counter(
         f"rules of check ({', '.join(one.breaks)}), and no better beyond the error than what keeps them"
         for one in breaking[len(worth) :]
     )
     left = _objections(checked, space, best[0].change, pricer) if best and not best[0].breaks else own
     fixes = (code for (code, field), outright in own.items() if outright and (code, field) not in left)
-    return Listing(best, tuple(dict.fromkeys(fixes)), excluded)
+    return best, tuple(dict.fromkeys(fixes)), excluded
 
 
 def _judged(
@@ -129,9 +119,9 @@ def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Rank
     """Those that break a rule and are worth it, the best first, saying why."""
     if not passing:
         return [replace(one, why="nothing that was tried keeps the rules") for one in breaking]
-    best, worth = passing[0], []
+    worth = []
     for one in breaking:
-        ratio = one.gain / best.gain
+        ratio = one.gain / passing[0].gain
         if ratio - 1 > (one.gain_high - one.gain_low) / 2 / one.gain:
             worth.append(replace(one, why=f"{ratio - 1:.1%} better than any that keeps the rules"))
     return worth
@@ -225,9 +215,9 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget, ways)
     times = _timed(space, chosen, query, pricer, ways)
     ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), query)
-    listed = listing(space, ranked, pricer, query.top, baseline.stack)
+    listed, fixes, broken = listing(space, ranked, pricer, query.top, baseline.stack)
     space = replace(space, workload=ranked[0].layout or space.workload)
-    own, *best = _with_memory(space, (ranked[0], *listed.best))
+    own, *best = _with_memory(space, (ranked[0], *listed))
     # With a stack, launches are part of the step.
     launched = not measured and stack is None and all(one.launch_bound for one in times.row)
     nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
@@ -244,11 +234,11 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         considered=considered,
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
-        excluded=Counter(space.excluded) + left_out + Counter(listed.excluded),
+        excluded=Counter(space.excluded) + left_out + Counter(broken),
         notes=(*space.notes, *times.notes),
         ranked=tuple(ranked),
         serving=query.serving,
-        **_words(query.what, own, best, listed.fixes, nearest, launched, times.undecided),
+        **_words(query.what, own, best, fixes, nearest, launched, times.undecided),
         **_fronts(query, space, ranked),
     )
 

@@ -62,7 +62,7 @@ def experts(request: Request) -> Space:
     found = mixtures_around(request, model.parameters, fixed, request.step)
     candidates = Candidates({name: column for name, column in found.columns.items() if name != "layers"})
     return request.space(
-        candidates[~candidates.equal(dimensions(model))] if len(candidates) else candidates,
+        candidates[~candidates.equal(dimensions(model))],
         f"total and active parameters stay within the tolerance, experts' width and top_k within a factor "
         f"{EXPERT_FACTOR:g}; what finer or coarser experts do to quality is yours",
         "router, experts, shared and dense MLPs are timed",
