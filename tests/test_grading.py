@@ -30,7 +30,7 @@ def offered(change: dict[str, int | str], **workload: object) -> Offer | None:
 def gain(share: float, step: Step, *, within_error: bool) -> Offer:
     """An offer that saves so much of ``step``."""
     one = PricedSuggestion({}, -share * step.seconds, 0, 0, within_error)
-    return Offer(one, step, frozenset(), {}, "fitted")
+    return Offer(one, step, frozenset(), {}, "fitted", share * step.seconds)
 
 
 def test_a_larger_microbatch_is_priced_at_equal_tokens() -> None:
@@ -48,21 +48,21 @@ def test_fewer_shards_are_priced_at_equal_devices() -> None:
 
 
 def test_doing_less_work_is_no_saving() -> None:
-    found, step = priced({"d_ff": 12288}, b=4, s=2048)  # 14336 and 12288 are both as aligned as can be
-    assert found.step_seconds_change < -0.05 * step.seconds
-    assert found.flops_change < -0.05 * step.flops
-    offer = Offer(found, step, frozenset(), {}, "fitted")
+    offer = offered({"d_ff": 12288}, b=4, s=2048)  # 14336 and 12288 are both as aligned as can be
+    assert offer is not None
+    step = offer.step
+    assert offer.priced.step_seconds_change < -0.05 * step.seconds
+    assert offer.priced.flops_change < -0.05 * step.flops
     assert offer.saving < 0.01 * step.seconds
-    assert found.within_error
+    assert offer.priced.within_error
     assert severity(Finding("d_ff", 14336, ""), [offer]) == "info"
 
 
 def test_more_work_is_not_credited_to_a_larger_model() -> None:
-    step = Step((), ())
-    slower = PricedSuggestion(
-        {"d_ff": 1}, step_seconds_change=0.5, parameters_change=1, flops_change=9, within_error=False
-    )
-    assert Offer(slower, step, frozenset(), {}, "fitted").saving == -0.5
+    larger = offered({"d_ff": 16384}, b=4, s=2048)
+    assert larger is not None
+    assert larger.priced.flops_change > 0
+    assert larger.saving == -larger.priced.step_seconds_change < 0
 
 
 def test_a_gain_beyond_the_error_is_a_warning_from_one_percent_of_the_step_on() -> None:

@@ -183,3 +183,18 @@ def test_devices_that_do_not_come_out_keep_degrees_or_take_powers_of_two() -> No
     assert [one.change for one in devices.suggestions] == [{"cp": 2, "dp": 33}]
     twelve = sizer.check("meta-llama/Llama-3.1-8B", gpus=96, t=2, p=12, d=8, b=1, s=1024)
     assert [one.suggestions[0].change for one in twelve.findings if one.code == "SZ120"] == [{"dp": 4}]
+
+
+def test_shared_experts_follow_the_width_that_their_key_says() -> None:
+    mixture = {"model_type": "deepseek_v3", "hidden_size": 2048, "num_attention_heads": 16, "num_hidden_layers": 4}
+    experts = {"n_routed_experts": 64, "num_experts_per_tok": 8, "n_group": 1, "topk_group": 1, "n_shared_experts": 2}
+    ranks = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    config = {**mixture, **experts, **ranks, "first_k_dense_replace": 1, "vocab_size": 102400}
+    asked: dict[str, Any] = {"b": 4, "s": 4096}
+    report = sizer.check({**config, "intermediate_size": 10944, "moe_intermediate_size": 1412}, **asked)
+    (found,) = [one for one in report.findings if one.code == "SZ117"]
+    (best, *_) = found.suggestions
+    assert best.change == {"moe_intermediate_size": 1408}
+    then = sizer.check({**config, "intermediate_size": 10944, **best.change}, **asked)
+    assert then.model.parameters - report.model.parameters == best.parameters_change
+    assert then.step_s - report.step_s == pytest.approx(best.step_seconds_change, rel=0.01)

@@ -45,7 +45,11 @@ def dimensions_and_fields(change: Change) -> tuple[dict[str, int | str], Values]
 def changed_subject(subject: Subject, change: Change) -> Subject:
     """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
     dims, asked = dimensions_and_fields(change)
-    model = subject.whole()
+    model, held = subject.whole(), subject.dimensions
+    keys = subject.reading.keys if subject.reading is not None else held
+    if "expert_d_ff" in dims and "shared_d_ff" in held and "shared_d_ff" not in keys:
+        # Shared experts are so many experts wide, which the file says by the experts' key.
+        dims["shared_d_ff"] = held["shared_d_ff"] * int(dims["expert_d_ff"]) // held["expert_d_ff"]
     model = resize(model, **dims) if dims else model  # type: ignore[arg-type]
     workload = replace(subject.asked or subject.workload, **asked)
     changed = resized_subject(subject, model, workload)
@@ -234,7 +238,9 @@ NOTABLE_SHARE = 0.01
 class Offer:
     """A suggestion with its price, the step that it was compared with, and what of the subject's breaches it fixes.
 
-    ``breaks``: codes of what it breaks that the subject does not.
+    ``saving``: seconds saved beyond what doing less work saves; a larger model's work is not credited. Of what a change
+    saves by other causes too the finding's own part (``Finding.at_most_s``). ``breaks``: codes of what it breaks that
+    the subject does not.
     """
 
     priced: PricedSuggestion
@@ -242,18 +248,8 @@ class Offer:
     fixes: frozenset[tuple[str, str]]
     change: Change
     tier: str
-    at_most_s: float = inf
+    saving: float = 0.0
     breaks: Names = ()
-
-    @property
-    def saving(self) -> float:
-        """Seconds saved beyond what doing less work saves; a larger model's work is not credited.
-
-        Of what a change saves by other causes too the finding's own part (``Finding.at_most_s``).
-        """
-        step = self.step
-        of_work_s = step.seconds * self.flops / step.flops if step.flops else 0.0
-        return min(min(of_work_s, 0.0) - self.change_s, self.at_most_s)
 
     def noted(self, note: str) -> Offer:
         """The same with one more thing said of it."""
@@ -262,10 +258,6 @@ class Offer:
     @property
     def change_s(self) -> float:
         return self.priced.step_seconds_change or 0.0
-
-    @property
-    def flops(self) -> int:
-        return self.priced.flops_change or 0
 
 
 Offers = tuple[Offer, ...]
@@ -361,17 +353,18 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     own = _reservations(subject, changed, pricer.device)
     notes = (suggestion.note, *own, equal, "the times here are of it" * same, then)
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
+    saving = min(gain - max(0.0, less_work), at_most_s)
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),
         step_seconds_change=-gain,
         parameters_change=changed.parameters - subject.parameters,
         flops_change=round(after.flops * scale) - step.flops,
-        within_error=min(gain, at_most_s) - max(0.0, less_work) <= pricer.error_s(step, after),
+        within_error=saving <= pricer.error_s(step, after),
         note="; ".join(filter(None, notes)),
     )
     # An error is fixed where it is none any more, everything else where it is gone.
     fixes = frozenset(key for key, grade in by.broken.items() if left.get(key, -1) < 2 * (grade == 2))
-    return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), at_most_s, breaks)
+    return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), saving, breaks)
 
 
 def _reservations(subject: Subject, changed: Subject, device: Device) -> Iterator[str]:
