@@ -53,6 +53,21 @@ def test_a_name_is_known_whatever_separates_its_words(name: str, meant: str) -> 
     assert read_config(name).model == read_config(meant).model
 
 
+@pytest.mark.parametrize(
+    ("name", "window"),
+    [
+        ("mistralai/Mistral-7B-v0.1", 4096),
+        ("mistralai/Mistral-Nemo-Instruct-2407", None),
+        ("mistralai/Mistral-Small-3.2-24B-Instruct-2506", None),
+        ("unsloth/Magistral-Small-2506", None),
+    ],
+)
+def test_a_release_has_a_window_where_its_own_file_has_one(name: str, window: int | None) -> None:
+    # transformers' MistralConfig has 4096 where a file leaves it out; releases since 2024 state null.
+    attentions = {block.attention for _, block in read_config(name).model.all_blocks()}
+    assert {one.window for one in attentions if one is not None} == {window}
+
+
 @pytest.mark.parametrize("name", ["opt-67b", "qwen257-2b", "Mistral-7B"])
 def test_a_name_that_a_separator_makes_another_models_is_refused(name: str) -> None:
     with pytest.raises(InputError, match="no model of this name"):
