@@ -259,10 +259,26 @@ def test_errors_of_a_forward_in_training_are_listed_where_it_has_constants_of_it
     assert ("cudnn", "forward, training") not in listed
 
 
-def test_an_encoder_that_serves_runs_what_training_s_forward_does() -> None:
-    # Nothing fetches pages of a cache: aiconfigurator-core 0.12, encoder_attention_perf, vLLM on H100 in heads of 64 is
-    # 12% off so, and was 40% too slow by the constants of servers' paged kernels.
+@pytest.mark.parametrize(
+    ("device", "d", "s", "ms"),
+    [
+        ("h100-sxm", 64, 4096, 0.5925),
+        ("h100-sxm", 72, 8192, 2.700),
+        ("h200", 80, 2048, 0.2025),
+        ("l40s", 64, 2048, 0.3683),
+        ("b200", 64, 3072, 0.2211),
+        ("b200", 80, 8192, 1.542),
+        ("gb200", 72, 2304, 0.1460),
+    ],
+)
+def test_a_served_encoder_takes_what_vllms_did(device: str, d: int, s: int, ms: float) -> None:
+    # aiconfigurator-core 0.12, encoder_attention_perf, vLLM 0.24, 4 x 16 heads: 9 to 12% off by the mean, no cache.
+    tower = Attention("a", "forward", 4, 16, 16, s, s, d, d, causal=False)
+    assert predict(tower, device).seconds == pytest.approx(1e-3 * ms, rel=0.13)
+
+
+def test_an_encoder_without_rows_of_its_own_runs_what_training_s_forward_does() -> None:
     tower = Attention("a", "forward", 16, 16, 16, 1024, 1024, 64, 64, causal=False)
-    assert predict(tower, "h100-sxm").seconds == predict(replace(tower, training=True), "h100-sxm").seconds
+    assert predict(tower, "a100-sxm").seconds == predict(replace(tower, training=True), "a100-sxm").seconds
     decoder = replace(tower, causal=True)
     assert predict(decoder, "h100-sxm").seconds > predict(replace(decoder, training=True), "h100-sxm").seconds

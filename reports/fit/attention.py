@@ -27,7 +27,16 @@ from numpy.typing import NDArray
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
+from fit.attention_rows import (
+    ENCODERS_OF,
+    FIGURES,
+    TABLES_OF,
+    Rows,
+    by_authors,
+    read_encoders,
+    read_evidence,
+    read_tables,
+)
 from shapes.calibrate import held_out, sections
 from shapes.cost.fused_attention import NUMBERS, PHASES, TABLES, AttentionConstants, attention_times
 from shapes.device import Device, load_device
@@ -268,7 +277,22 @@ def fit_all(tables: Path, evidence: Path, say: Callable[[str], None]) -> dict[st
     _figures(result, say)
     for devices in result.values():
         _lend_head_dimensions(devices)
+    _encoders(result, tables, say)
     return result
+
+
+def _encoders(result: dict[str, dict[str, Any]], tables: Path, say: Callable[[str], None]) -> None:
+    """A served encoder's own sets."""
+    for kernel, devices in ENCODERS_OF.items():
+        for name, (folder, heads, sources) in devices.items():
+            device, own = load_device(name), result[kernel][name]["bf16"]
+            files = sorted((tables / folder / "encoder_attention").rglob("encoder_attention_perf.parquet"))
+            rows = read_encoders(files, heads, sources, kernel, name)
+            c, off = fit_phase(rows, device, "bf16", False, {})
+            own["encoder"] = constants_table(c)
+            own["error"] |= stated("encoder", off)
+            own.setdefault("tiers", {})["encoder"] = "fitted"
+            say(f"{kernel} {name} encoder: {len(rows)} shapes, held-out lengths from 512 on {np.abs(off).mean():.1%}")
 
 
 def _figures(result: dict[str, dict[str, Any]], say: Callable[[str], None]) -> None:
@@ -281,7 +305,7 @@ def _figures(result: dict[str, dict[str, Any]], say: Callable[[str], None]) -> N
         "bf16": sets.pop("training")
         | sets
         | {
-            "tiers": dict.fromkeys(PHASES, "published"),
+            "tiers": dict.fromkeys(PHASES[:3], "published"),
             "provenance": {"data": data},
             "error": {key.replace("training", "forward"): value for key, value in error.items()},
         }

@@ -46,6 +46,17 @@ TABLES_OF: dict[str, dict[str, tuple[str, ...]]] = {
         "l40s": ("l40s", "flashinfer"),
     },
 }
+#: Of encoders (encoder_attention_perf.parquet, no mask) what vLLM and SGLang run: FlashAttention, of the 4th generation
+#: on Blackwell, where it stands in for what ours of a head dimension is priced as.
+ENCODERS_OF: dict[str, dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]]] = {
+    "fa2": {"l40s": ("l40s", (64, 72, 80), ("vllm_vit_flash_attn_fa2",))},
+    "fa3": {
+        "h100-sxm": ("h100_sxm", (64, 72, 80), ("flash_attention_v3", "vllm_vit_flash_attn_fa3")),
+        "h200": ("h200_sxm", (64, 72, 80), ("flash_attention_v3", "vllm_vit_flash_attn_fa3")),
+    },
+    "flashinfer": {"b200": ("b200_sxm", (64,), ("flash_attention_v4", "vllm_vit_flash_attn_fa4"))},
+    "cudnn": {"gb200": ("gb200", (72, 80), ("flash_attention_v4", "vllm_vit_flash_attn_fa4"))},
+}
 #: Head dimensions that a framework serves by a fallback: a third slower a FLOP than its own 128 and 256.
 FALLBACKS = {("torch_flow", 192)}
 _DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8"}
@@ -125,6 +136,25 @@ def read_tables(
         np.array([op.q_len for op in operators]),
         "aiconfigurator-core",
     )
+
+
+def read_encoders(
+    paths: Iterable[Path], heads: Sequence[int], sources: Sequence[str], kernel: str, device: str
+) -> Rows:
+    """The consensus over frameworks of encoder_attention_perf.parquet files, of ``heads`` dimensions by ``sources``."""
+    values = []
+    for path in paths:
+        columns = parquet_columns(path)
+        names = ("batch_size", "isl", "num_heads", "head_dim", "latency", "framework", "kernel_source")
+        for b, s, h, d, ms, framework, ran in zip(*(columns[name] for name in names), strict=True):
+            if s >= 16 and d in heads and ran in sources and ms > 0:
+                values.append(((b, s, h, d), str(framework), ms * 1e-3))
+    truth = sorted(consensus(values).items())
+    operators = [Attention("", "forward", b, h, h, s, s, d, d, False) for (b, s, h, d), _ in truth]
+    generation = load_device(device).architecture
+    runs = [run_of(kernel, generation, "bf16", one.head_dim, one.v_head_dim) for one in operators]
+    seconds = np.array([one for _, one in truth])
+    return Rows(work_of(operators, runs), seconds, np.array([one.q_len for one in operators]), "aiconfigurator-core")
 
 
 def read_evidence(

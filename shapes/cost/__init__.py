@@ -28,10 +28,10 @@ from shapes.cost.constants import (
 )
 from shapes.cost.corrections import CLASSES, OPERANDS, Integers, operand_classes
 from shapes.cost.fused_attention import (
+    LARGEST_ENCODER_HEAD,
     QUERIES,
     AttentionBatch,
     AttentionTimes,
-    KernelConstants,
     attention_row,
     attention_times,
     constants_of,
@@ -309,32 +309,28 @@ class AlikeAttention(NamedTuple):
 
     kernel: str
     dtype: str
-    backward: bool
-    trains: bool
-
-    def constants(self, device: Device) -> tuple[KernelConstants, int]:
-        """The kernel's, and which of its phases it is."""
-        return constants_of(self.kernel, device, self.dtype), phase_of(self.backward, self.trains)
+    phase: int
 
     def times(self, work: AttentionBatch, device: Device) -> AttentionTimes:
-        constants, phase = self.constants(device)
-        return attention_times(work, constants.phases[phase], self.backward, BYTES[self.dtype])
+        constants = constants_of(self.kernel, device, self.dtype).phases[self.phase]
+        return attention_times(work, constants, self.phase == 1, BYTES[self.dtype])
 
 
 def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
     """What the operator has to share with others; InputError: a dtype the device lacks."""
     device.peak(operator.dtype)
-    kernel = run_for(operator, device).kernel
-    # An encoder has no cache whose pages are fetched: serving too, it runs what training's forward does.
-    return AlikeAttention(kernel, operator.dtype, operator.phase != "forward", operator.trains or not operator.causal)
+    phase = phase_of(operator.phase != "forward", operator.trains or not operator.causal)
+    if phase == 2 and not operator.trains and operator.head_dim <= LARGEST_ENCODER_HEAD:
+        phase = 3
+    return AlikeAttention(run_for(operator, device).kernel, operator.dtype, phase)
 
 
 def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: Device) -> Iterator[Cost]:
-    regime = "attention_backward" if shared.backward else "attention"
+    regime, phase = "attention" + "_backward" * (shared.phase == 1), shared.phase
     if shared.kernel == "eager":
         yield from (_written_out(operator, device, regime) for operator in operators)
         return
-    constants, phase = shared.constants(device)
+    constants = constants_of(shared.kernel, device, shared.dtype)
     c, source = constants.phases[phase], constants.source(device)
     runs = [run_for(operator, device) for operator in operators]
     times = shared.times(work_of(operators, runs), device)

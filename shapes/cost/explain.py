@@ -143,8 +143,10 @@ def attention_terms(operator: Attention, cost: Cost, device: Device) -> Iterator
         for part in written_out(operator):
             yield Term(part.name, predict(part, device).seconds, f"not fused: a kernel of its own{why}")
         return
-    constants, phase = shared.constants(device)
-    c, one = constants.phases[phase], shared.times(work_of([operator], [run]), device).only(0)
+    c, one = (
+        constants_of(shared.kernel, device, shared.dtype).phases[shared.phase],
+        shared.times(work_of([operator], [run]), device).only(0),
+    )
     seen = operator.kv_len * operator.visible_share
     yield Term("launch", c.launch_s, f"{load_kernel(run.kernel).title}{why}")
     dims = f"head_dim {operator.head_dim}, {operator.v_head_dim} runs as {run.d_qk}, {run.d_v}"
@@ -209,9 +211,9 @@ def _of_attention(device: Device, dtype: str) -> Iterator[ClassError]:
     for kernel in KERNELS:
         if kernel != "eager" and load_kernel(kernel).runs_on(device.architecture):
             c = constants_of(kernel, device, dtype)
-            for phase, own, off in zip(PHASES, c.phases, c.expected, strict=True):
-                if phase != "training" or own != c.phases[0]:
-                    yield ClassError(kernel, dtype, "forward, training" if phase == "training" else phase, off)
+            for at, phase in enumerate(PHASES):
+                if c.phases[at] not in c.phases[:at]:
+                    yield ClassError(kernel, dtype, phase if at < 2 else f"forward, {phase}", c.expected[at])
 
 
 def _regimes(device: Device, dtype: str, recipe: str | None) -> Iterator[str]:

@@ -115,12 +115,14 @@ def _at(bucket: Array, fitted: ByBucket) -> Array:
 
 
 #: Sets of a kernel's constants. A forward that a backward follows has its own where servers' own rows, whose keys and
-#: values are fetched page by page, gave the forward's.
-PHASES = ("forward", "backward", "training")
+#: values are fetched page by page, gave the forward's. A served encoder has no cache: its own rows, of heads of 64 to
+#: 80, else training's.
+PHASES = ("forward", "backward", "training", "encoder")
+LARGEST_ENCODER_HEAD = 80
 
 
 def phase_of(backward: bool, training: bool) -> int:
-    """Index into PHASES."""
+    """Index into PHASES, of all but encoders."""
     return 1 if backward else 2 if training else 0
 
 
@@ -174,8 +176,8 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
 def _judged(table: Named, phase: str, tier: str, extra: float) -> Expected:
     """The phase's error (the forward's where it has none), ``extra`` being added where constants are borrowed."""
     errors = table["error"]
-    known = phase if phase in errors else "forward"
-    own = Expected.said(errors, known, table.get("tiers", {}).get(phase, tier))
+    known = next(one for one in (phase, "training", "forward") if one in errors)
+    own = Expected.said(errors, known, table.get("tiers", {}).get(known, tier))
     return own.beside(Expected.of(extra, tier))
 
 
@@ -236,15 +238,15 @@ def _distance(device: Device, kin: Device) -> float:
 
 def _phases(table: Named, units: int) -> tuple[AttentionConstants, ...]:
     """In PHASES' order; a backward known only by its speed has the training forward's other constants."""
-    forward = AttentionConstants.from_table(table, units)
-    training = AttentionConstants.from_table(table["training"], units) if "training" in table else forward
-    back = table["backward"]
+    back, own = table["backward"], table.get("training", table)
+    sets = (table, own, table.get("encoder", own))
+    forward, training, encoder = (AttentionConstants.from_table(one, units) for one in sets)
     if "flops_per_s" in back:
-        return forward, AttentionConstants.from_table(back, units), training
+        return forward, AttentionConstants.from_table(back, units), training, encoder
     speed = float(back["speed"])
     rates = tuple((bucket, rate * speed) for bucket, rate in training.flops_per_s)
     bandwidth = training.bandwidth_bytes_per_s * float(back.get("bandwidth", 1.0))
-    return forward, replace(training, flops_per_s=rates, bandwidth_bytes_per_s=bandwidth), training
+    return forward, replace(training, flops_per_s=rates, bandwidth_bytes_per_s=bandwidth), training, encoder
 
 
 #: Queries a thread block owns.
@@ -354,11 +356,15 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
     blocks = work.batch * work.heads * rows
     waves = paid_waves(blocks, c)
     compute = started * waves * c.units / blocks
-    memory = _bytes(work, backward) * size / c.bandwidth_bytes_per_s
+    # As Attention.bytes counts them.
+    moved = (queries + work.keys) * (work.d_qk + work.d_v) * (1 + backward) + queries * work.d_v * backward
+    memory = moved * size / c.bandwidth_bytes_per_s
     body = overlapped(compute, memory, c) * (1 + c.reproducible(work.bucket) * work.deterministic)
     copies = _copied_bytes(work) * size / c.copy_bytes_per_s
     if c.cache_bytes_per_s:
-        copies = copies + work.cached * _cached_bytes(work, size) / c.cache_bytes_per_s
+        # K and V, computed in 16 bits, go to a server's cache in the kernel's element type; to 8 bits Q goes, too.
+        written = work.keys * (work.d_qk + work.d_v) + (size < 2) * queries * work.d_qk
+        copies = copies + work.cached * written * (2 + size) / c.cache_bytes_per_s
     seconds = throttled(body, c) + c.launch_s + copies
     return AttentionTimes(
         seconds, flops / rate, padded, partial, in_blocks, started, compute, memory, body, copies, blocks, waves
@@ -378,22 +384,8 @@ def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
     return walked * (1 + c.uneven * (work.causal > 0) * ~windowed)
 
 
-def _bytes(work: AttentionBatch, backward: bool) -> Array:
-    """Elements moved at least; as Attention.bytes counts them."""
-    q, kv = work.queries, work.keys
-    moved = (q + kv) * (work.d_qk + work.d_v)
-    return 2 * moved + q * work.d_v if backward else moved
-
-
 def _copied_bytes(work: AttentionBatch) -> Array:
     """Elements that padding Q, K and V moves: the wide tensor is filled, the narrow one read and written into it."""
     q, kv = work.queries, work.keys
     moved = q * (work.d_qk + 2 * work.copied) + kv * (work.d_qk + work.d_v + 4 * work.copied)
     return np.where(work.copied > 0, moved, 0.0)
-
-
-def _cached_bytes(work: AttentionBatch, size: float) -> Array:
-    """Bytes that a server moves first, K and V computed in 16 bits: they are written to its cache in the kernel's
-    element type, to which, where that is 8 bits wide, Q is converted too."""
-    rows = work.keys * (work.d_qk + work.d_v)
-    return (rows + (size < 2) * work.queries * work.d_qk) * (2 + size)
