@@ -22,9 +22,6 @@ ENGINES = (
 USES = ("serving", "training", "fine-tuning")
 #: Formats that weights are deployed in.
 FORMATS = ("bf16", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
-#: The same by the names of ``shapes.recipes``.
-ALIASES = {"tensorwise": "fp8", "delayed": "fp8", "blockwise": "fp8-block"}
-NAMES = (*FORMATS, *ALIASES)
 
 #: What an engine does, the best first. "unknown": no check was found, and what becomes of the model was not seen.
 Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]

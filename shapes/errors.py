@@ -91,10 +91,11 @@ def refuse(
         raise InputError(expected, where=where, key=key, value=value)
 
 
-def one_of(name: object, known: Collection[Any], key: str) -> None:
-    """InputError where ``name`` is none of the ``known``, which it lists."""
+def one_of(name: Any, known: Collection[Any], key: str) -> Any:
+    """``name``; InputError where it is none of the ``known``, which it lists."""
     if name not in known:
         raise InputError(f"expected one of {', '.join(map(str, known))}", key=key, value=name)
+    return name
 
 
 #: How a file is named.

@@ -17,7 +17,7 @@ from types import CodeType, MappingProxyType
 from typing import Any, Self, TypeAlias, TypeVar
 
 from shapes.dtypes import DTYPES
-from shapes.errors import InputError, read_text, refuse
+from shapes.errors import InputError, one_of, read_text, refuse
 from shapes.frozen import Named, Names
 
 T = TypeVar("T")
@@ -64,8 +64,20 @@ def shipped(kind: str, name: str) -> Path:
 
 def named(kind: str, name: object, key: str, known: Collection[str]) -> Path:
     """`shipped`, where ``name`` is one of ``known``; else an InputError that lists them."""
-    refuse(name not in known, f"expected one of {', '.join(known)}", key, name)
-    return shipped(kind, str(name))
+    return shipped(kind, one_of(name, known, key))
+
+
+def others_words() -> Named:
+    """What other programs call our options ("same") and their values: read where something is not known."""
+    return content(DATA / "spellings.toml")
+
+
+def spelled(value: Any, name: str, known: Collection[Any]) -> Any:
+    """``value`` of the option ``name`` as one of the ``known``: in small letters, or by what others call it."""
+    if value in known or not isinstance(value, str):
+        return value
+    said = value.lower()
+    return next((one for one in (said, *others_words()["values"].get(name, {}).get(said, ())) if one in known), value)
 
 
 def nearest(name: str, known: Collection[str], most: int = 1) -> list[str]:

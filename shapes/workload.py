@@ -19,7 +19,7 @@ from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace, shown
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
-from shapes.toml_table import DATA, content
+from shapes.toml_table import DATA, content, others_words, spelled
 
 #: torchtitan's selective checkpointing by operator (torchtitan/distributed/activation_checkpoint.py): of a layer the
 #: attention core, reduce-scatters and every second product keep what they made, and all else runs again.
@@ -521,7 +521,9 @@ def option_of(field: str) -> str:
 
 
 def workload_fields(asked: Named) -> Values:
-    """``asked`` under the fields' own names. InputError for a name that is none, and for one given in both spellings.
+    """``asked`` under the fields' own names and values, whatever program's words they are in.
+
+    InputError for a name that is none, and for one given in both spellings.
 
     >>> workload_fields({"tp": 8, "b": 1})
     {'t': 8, 'b': 1}
@@ -530,10 +532,13 @@ def workload_fields(asked: Named) -> Values:
     for name, value in asked.items():
         field = _LETTERS.get(name, name)
         if field not in WORKLOAD_FIELDS:
+            meant = (_LETTERS.get(word, word) for word in others_words()["same"].get(name, ()))
+            field = next((one for one in meant if one in WORKLOAD_FIELDS), field)
+        if field not in WORKLOAD_FIELDS:
             known = (f"{one} ({WORDS[one]})" if one in WORDS else one for one in sorted(WORKLOAD_FIELDS))
             raise InputError(f"expected one of {', '.join(known)}", key=name, value=value)
         refuse(field in found, f"expected {field} or {WORDS.get(field)}, not both", name, value)
-        found[field] = value
+        found[field] = spelled(value, field, OPTIONS[field].choices) if field in OPTIONS else value
     return found
 
 

@@ -16,7 +16,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from math import inf
 from threading import Event, Thread
 
 from shapes.program import REQUESTS
@@ -179,17 +178,17 @@ def _draw() -> None:
 
 
 @contextmanager
-def working(what: str, how: str, limit_s: float | None = None) -> Iterator[Callable[..., None]]:
+def working(what: str, how: str) -> Iterator[Callable[..., None]]:
     """What to call with how far ``what`` is: ``tell(done, of, best, left_s)``, ``best`` being what is best so far.
 
-    A signal ends it in order: the answer is of what is done by then. ``how``: to go on. ``limit_s``: it ends then.
+    A signal ends it in order: the answer is of what is done by then. ``how``: to go on.
     """
     start, _Line.said = time.monotonic(), what
 
     def tell(done: int, of: int, best: str = "", left_s: float | None = None) -> None:
         gone_s = time.monotonic() - start
         if done and left_s is None:
-            left_s = min(gone_s / done * (of - done), (limit_s or inf) - gone_s)
+            left_s = gone_s / done * (of - done)
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
         _Line.done, _Line.of = done, of
         _Line.said = f"{what}: {done:,} of {of:,}{left}{best and f'; best so far: {best}'}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -28,6 +29,24 @@ def test_plan_mfu_and_deploy_answer_as_their_commands_do() -> None:
     assert json.loads(sizer.deploy(LLAMA, tp=8).to_json()) == command("deploy", LLAMA, "--tp", "8")
     assert plan.to_dict()["gpus"] == 2
     assert str(mfu).startswith("MFU ")
+
+
+@pytest.mark.parametrize(
+    ("words", "ours"),
+    [
+        ({"recipe": "fp8-block"}, {"recipe": "blockwise"}),
+        ({"dtype": "torch.bfloat16"}, {"dtype": "bf16"}),
+        ({"dtype": "FP8", "phase": "INFER"}, {"dtype": "fp8", "phase": "infer"}),
+        ({"tensor_parallel_size": 2, "batch_size": 1, "max_seq_len": 512}, {"tp": 2, "b": 1, "s": 512}),
+    ],
+)
+def test_keywords_are_taken_in_the_words_that_options_are(words: dict[str, Any], ours: dict[str, Any]) -> None:
+    assert sizer.check(LLAMA, **words).to_json() == sizer.check(LLAMA, **ours).to_json()
+
+
+def test_an_engine_and_its_format_are_taken_in_those_words_too() -> None:
+    ours = sizer.deploy(LLAMA, recipe="fp8-block", engines=["tensorrt-llm"])
+    assert sizer.deploy(LLAMA, recipe="deepseek", engines=["TRTLLM"]) == ours
 
 
 def test_what_is_missing_names_the_keyword() -> None:

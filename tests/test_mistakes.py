@@ -11,6 +11,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
+from shapes.toml_table import others_words
 from sizer.cli import main
 from sizer.cli.options import say_line, seconds, spellings
 
@@ -66,7 +67,13 @@ SAID: list[tuple[str, str]] = [
     (f"check {G} --unsafe-fixes", "expected --fix or --diff with it"),
     (f"memory {G} --weights int4", "expected the phase infer or decode with it"),
     (f"plan {L} --gpus 8 --global-batch 64 --ttft 500ms", "expected decode with engine, ttft"),
-    ("store", "(sizer store --help)"),
+    ("store", "Missing command: expected one of list, export, import, prune (sizer store --help)"),
+    ("store remove", "No such command 'remove': expected one of list, export, import, prune"),
+    (f"check {G} --device h100 h200", "--device takes one value: --device h100 --device h200"),
+    (f"ops {G} --device h100 H200", "--device takes one value: --device h100 --device H200"),
+    (f"check {G} --select SZ101 SZ102", "--select SZ101 --select SZ102"),
+    (f"check {G} --set n_embd=768 n_head=12", "--set n_embd=768 --set n_head=12"),
+    (f"deploy {L} --engine vllm sglang", "--engine vllm --engine sglang"),
     (f"check {G} --on H100", "expected --ray with it"),
     (f"check {G} --store measured.db", "expected --measure with it"),
     (f"check {G} --predict --time-limit 10s", "expected --measure with it"),
@@ -176,7 +183,6 @@ SAID: list[tuple[str, str]] = [
     ("search --params 7", "(7B, 1.5e9)"),
     (f"check {L} --recipe awq", "did you mean --phase decode --weights int4?"),
     (f"plan {L} --gpus 8 --global-batch 64 --recipe fp8", "--recipe is --dtype here"),
-    (f"deploy {L} --engine vLLM", "did you mean vllm?"),
     (f"deploy {L} --engine llama.cpp", "engines of GGUF files are not known here"),
     ("search 7B", "`sizer search --params 7B`"),
     (f"search {L} --tolerance 0", "widen --range or --tolerance"),
@@ -235,6 +241,7 @@ UNDERSTOOD = [
         f"check {L} -s 4k -b 2 --optimizer adamw --checkpointing full",
     ),
     (f"deploy {L} --recipe fp8_block", f"deploy {L} --recipe fp8-block"),
+    (f"deploy {L} --engine vLLM --engine trtllm", f"deploy {L} --engine vllm --engine tensorrt-llm"),
     ("search --hidden-size 4k", "search --h 4096"),
     (
         f"mfu {L} --step-time 9800ms --world-size 8 --global-batch-size 64",
@@ -317,11 +324,11 @@ def test_every_spelling_leads_to_an_option_that_some_command_has() -> None:
         assert command is not None
         own[name] = {word for one in command.params for word in one.opts}
     every = set().union(*own.values())
-    known = spellings()
+    known = {**spellings(), **others_words()}
     for other, ours in known["same"].items():
-        assert all(f"--{one}" in every for one in ours), other
+        assert all(f"--{one.replace('_', '-')}" in every for one in ours), other
     for group in ("means", "values"):
-        assert {f"--{name}" for name in known[group]} <= every
+        assert {f"--{name.replace('_', '-')}" for name in known[group]} <= every
     for name, options in known["instead"].items():
         assert not {f"--{one}" for one in options} & own.get(name, set())
 

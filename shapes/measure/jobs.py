@@ -26,6 +26,8 @@ Direction = Literal["forward", "forward+backward", "dgrad", "wgrad"]
 EXPERTS = ("grouped_mm", "loop")
 #: Kernels of attention.
 ATTENTION = content(DATA / "timing.toml")["attention"]
+#: Names of kinds of work in progress bars and tables; tensors that memory-bound kernels read and write.
+ROWS = content(DATA / "rows.toml")
 #: Fields of an operator that do not change what is timed: a job says itself which kernel it runs.
 UNTIMED = ("name", "count", "kernel", "training", "deterministic", "recipe", "pads")
 
@@ -49,8 +51,8 @@ class MemoryBound:
     @property
     def bytes(self) -> int:
         """Least bytes moved: inputs read once, outputs written once."""
-        inputs, outputs = {"activation": (2, 1), "residual": (2, 1), "cross_entropy": (1, 0)}.get(self.what, (1, 1))
-        moved = inputs + outputs if self.phase == "forward" else 2 * inputs + outputs
+        inputs, outputs = ROWS["tensors"].get(self.what, (1, 1))
+        moved: int = inputs + outputs if self.phase == "forward" else 2 * inputs + outputs
         return moved * self.rows * self.columns * BYTES[self.dtype]
 
 
@@ -158,19 +160,9 @@ class Job:
     def title(self) -> str:
         """A short name for progress bars and tables."""
         work = self.work
-        known = _TITLES.get(work.kind, "{0.kind} {0.name}").format
+        known = ROWS["titles"].get(work.kind, "{0.kind} {0.name}").format
         text = _part_title(work) if isinstance(work, Part) else known(work)
         return f"{text} {self.kernel}".rstrip()
-
-
-#: Kind of work -> its name in progress bars and tables.
-_TITLES = {
-    "gemm": "gemm {0.m} x {0.n} x {0.k} {0.layout} {0.dtype}",
-    "bmm": "bmm {0.batch} x {0.m} x {0.n} x {0.k} {0.layout} {0.dtype}",
-    "attention": "attention b={0.batch} a={0.heads} s={0.q_len} d={0.head_dim} {0.phase} {0.dtype}",
-    "memory_bound": "{0.what} {0.rows} x {0.columns} {0.phase} {0.dtype}",
-    "grouped_gemm": "grouped {0.groups} x ({0.m} x {0.n} x {0.k}) {0.dtype}",
-}
 
 
 def key_of(description: Named) -> str:

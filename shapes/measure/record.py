@@ -20,7 +20,7 @@ import numpy as np
 from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Named, Values, frozen, replace
 from shapes.measure.environment import Environment
-from shapes.measure.jobs import Job, flat, key_of
+from shapes.measure.jobs import ROWS, Job, flat, key_of
 from shapes.measure.stats import CONFIDENCE, Array, summarise
 from shapes.toml_table import LARGEST
 
@@ -169,22 +169,7 @@ _NESTED = ("description", "environment", "samples", "clocks")
 #: What a row's values must be, nested ones by their path, and which of them must be there.
 _CHECKS: dict[str, Check] = {
     **{name: column.metadata["check"] for name, column in COLUMNS.items()},
-    "environment.device": NAME,
-    "environment.versions": OBJECT,
-    "environment.harness": COUNT,
-    "environment.uuid": TEXT,
-    "environment.driver": TEXT,
-    "environment.threads": COUNT,
-    "environment.load": TEXT,
-    "environment.host": OBJECT,
-    "description.kind": NAME,
-    "clocks.throttle": REASONS,
-    **dict.fromkeys((f"clocks.{name}" for name in ("sm_mhz", "memory_mhz", "power_w", "power_limit_w")), NUMBER),
-    **dict.fromkeys((f"description.{name}" for name in ("phase", "dtype", "kernel", "layout")), TEXT),
-}
-_REQUIRED = {
-    *("status", "uid", "created", "flops", "bytes", "description", "description.kind"),
-    *("environment", "environment.device", "environment.versions", "environment.harness"),
+    **{path: globals()[check] for check, paths in ROWS["nested"].items() for path in paths},
 }
 
 
@@ -286,7 +271,7 @@ def _check(values: Named, checks: Mapping[str, Check], where: str) -> None:
     for key, (holds, expected) in checks.items():
         value = values.get(key)
         refuse(
-            (key in _REQUIRED or value is not None) and not holds(value),
+            (key in ROWS["required"] or value is not None) and not holds(value),
             f"expected {expected}",
             key,
             value,

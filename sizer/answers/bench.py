@@ -33,13 +33,13 @@ from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 
-#: What ``--op`` knows; settings of ``--sustained``; what ``--phase`` asks for: directions of parts, products' layouts.
-OPS, SUSTAINED, DIRECTIONS, LAYOUTS = content(Path(__file__).with_name("bench.toml")).values()
+#: What `bench all` measures; what ``--op`` knows; settings of ``--sustained``; what ``--phase`` asks for: directions of
+#: parts, products' layouts.
+ALL, OPS, SUSTAINED, DIRECTIONS, LAYOUTS = content(Path(__file__).with_name("bench.toml")).values()
 
-#: What `bench all` measures, the suite that is worth most a second first; the shares of its time that are kept for
-#: writing, and for a search for the width that the ML Engineering book starts from, by brute force and by racing; and
-#: how much smaller everything is on a processor, where it only shows that the command works.
-ALL = ("swiglu-4096", "control", "layers", "attention-heads", "misalignment", "mamf")
+#: Of `bench all`: the shares of its time that are kept for writing, and for a search for the width that the ML
+#: Engineering book starts from, by brute force and by racing; and how much smaller everything is on a processor, where
+#: it only shows that the command works.
 RESERVE, RACED, BOOK, ON_A_CPU = 0.05, 0.08, 4096, 0.02
 
 #: A file of rows is followed by another beyond this many bytes.

@@ -5,13 +5,14 @@ from typing import NamedTuple, get_args
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import next_multiple
-from shapes.engines import ALIASES, FORMATS, NAMES, USES, Engine, Fact, Verdict, list_engines, load_engine
+from shapes.engines import FORMATS, USES, Engine, Fact, Verdict, list_engines, load_engine
 from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import frozen, replace, shown
 from shapes.memory import memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
 from shapes.model.resize import Side, dimensions, sides
+from shapes.toml_table import spelled
 from shapes.workload import Workload
 from sizer.printing import Printable
 from sizer.subject import read_model
@@ -115,11 +116,11 @@ def deploy(
     positive_int(ep, "ep", maximum=2**20)
     refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
     reading = read_model(config, config_format=config_format)
-    form, unknown = _released_in(reading.model) if recipe is None else (ALIASES.get(recipe, recipe), ())
-    one_of(form, NAMES, "recipe")
+    form, unknown = _released_in(reading.model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())
+    one_of(form, FORMATS, "recipe")
     target, known = load_device(device), [load_engine(name) for name in list_engines()]
-    for name in engines:
-        one_of(name, (*list_engines(), *USES), "engine")
+    uses = (*list_engines(), *USES)
+    engines = [one_of(spelled(name, "engine", uses), uses, "engine") for name in engines]
     among = [
         one for one in known if one.name in engines or (form in one.formats and (not engines or one.use in engines))
     ]
@@ -167,7 +168,7 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
     if not (formats := model.formats):
         return "bf16", ()
     most = max(formats, key=formats.__getitem__)
-    found = most.title.split()[0].lower() if most.recipe is None else ALIASES.get(most.recipe, most.recipe)
+    found = most.title.split()[0].lower() if most.recipe is None else spelled(most.recipe, "recipe", FORMATS)
     if found in FORMATS and (most.bits == 4) == (found in ("int4", "mxfp4", "nvfp4")):
         return found, ()
     said = f"released in {most.title}, of which no fact is known: these are of bf16"

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import itemgetter
+from pathlib import Path
 from typing import Any, Unpack
 
 from shapes.cost import Cost
@@ -19,6 +20,7 @@ from shapes.memory import Memory, memory
 from shapes.operators.types import Attention, CachedAttention, Operator
 from shapes.step import Pricer, Step
 from shapes.step.stack import SoftwareStack
+from shapes.toml_table import content
 from shapes.workload import Workload, WorkloadKeywords
 from sizer.checking.checks import step_time, summary
 from sizer.checking.findings import ModelSummary, Report, StepTime
@@ -164,13 +166,8 @@ def _alone(subject: Subject, step: Step) -> tuple[Cost | None, ...]:
     return tuple(cost if one in known else None for one, cost in step.priced)
 
 
-#: What a row has of an operator, null where that has no such thing.
-_OF_OPERATOR = (
-    *("name", "phase", "kind", "count", "batch", "m", "n", "k", "window", "dtype", "layout", "weight_bytes", "flops"),
-    *("visible_flops", "bytes", "tflops"),
-)
-#: What a row has of its cost, null where that is not known.
-_OF_COST = ("seconds", "bound", "tile_efficiency", "wave_efficiency", "source", "tier", "regime", "error", "kernel")
+#: What a row has of an operator and of its cost, null where there is no such thing or it is not known.
+_OF = content(Path(__file__).with_name("rows.toml"))
 
 
 def _row(operator: Operator, cost: Cost | None) -> Values:
@@ -178,12 +175,12 @@ def _row(operator: Operator, cost: Cost | None) -> Values:
     sizes = ("q_len", "kv_len", "head_dim") if isinstance(operator, Attention | CachedAttention) else "mnk"
     counted, seconds = visible_flops(operator), cost.seconds if cost is not None else None
     return {
-        **{name: getattr(operator, name, None) for name in _OF_OPERATOR},
+        **{name: getattr(operator, name, None) for name in _OF["operator"]},
         **{name: getattr(operator, size, None) for name, size in zip("mnk", sizes, strict=True)},
         "batch": getattr(operator, "batch", 1),
         "visible_flops": counted,
         "tflops": counted / seconds / 1e12 if seconds else None,
-        **{name: getattr(cost, name, None) for name in _OF_COST},
+        **{name: getattr(cost, name, None) for name in _OF["cost"]},
         "error_p95": cost.p95 if cost is not None else None,
     }
 

@@ -40,11 +40,9 @@ class LazyGroup(click.Group):
         except click.UsageError as error:
             from sizer.cli.options import spellings
 
-            meant = [spellings()["commands"].get(args[0].lower())]
-            near = [*filter(None, meant), *nearest(args[0], COMMANDS)]
-            raise click.UsageError(
-                f"{error.format_message()}{f' Did you mean {near[0]}?' if near else ''}", ctx
-            ) from None
+            meant = spellings()["commands"].get(args[0].lower())
+            near = [f" Did you mean {one}?" for one in ([meant] if meant else nearest(args[0], COMMANDS))]
+            raise click.UsageError(error.format_message() + "".join(near), ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         listed = [(title, [(name, text) for name, (_, text) in said.items()]) for title, said in GROUPS.items()]

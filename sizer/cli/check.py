@@ -84,7 +84,8 @@ def command(asked: Asked) -> None:
         raise InputError(_nothing_named())
     refuse(asked.configs.count("-") > 1, "standard input is read once: expected - once", "CONFIG", "-")
     asked.demand(ray="measure", on="ray", store="measure", time_limit_s="measure")
-    asked.fix = True if asked.fix_only and asked.fix is None else asked.fix
+    if asked.fix_only and asked.fix is None:
+        asked.fix = True
     refuse(asked.unsafe_fixes and asked.fix is None, "expected --fix or --diff with it", "--unsafe-fixes", True)
     refuse(
         len(asked.devices) > 1 and (asked.measure or asked.fix is not None),

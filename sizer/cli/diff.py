@@ -91,16 +91,14 @@ def _read(
     pair: Pair, read: Callable[[object], Settled], notes: list[str]
 ) -> tuple[Settled | None, Settled | None] | None:
     """Both versions as they resolve; None, with a note, for a file that nobody named and that is no configuration."""
-    found: list[Settled | None] = []
-    for version in (pair.old, pair.new):
-        try:
-            found.append(None if version is None else read(version))
-        except NoModel as error:
-            if pair.named:
-                raise
-            notes.append(f"{error.where}: no model configuration, passed over")
-            return None
-    return found[0], found[1]
+    try:
+        old, new = (None if version is None else read(version) for version in (pair.old, pair.new))
+    except NoModel as error:
+        if pair.named:
+            raise
+        notes.append(f"{error.where}: no model configuration, passed over")
+        return None
+    return old, new
 
 
 @frozen

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -170,12 +170,9 @@ def calibrate(device: str | None, store: str | None, write: bool) -> None:
     """
     from shapes.calibrate import calibrate, stored_products, write_tables
 
-    target = load_device(device) if device is not None else None
+    target = load_device(device) if device is not None else chosen_executor(None, None).environment.accelerator
     if target is None:
-        here = chosen_executor(None, None).environment
-        target = here.accelerator
-    if target is None:
-        raise InputError(f"expected a device's name or .toml file: here is {here.device}, no known one", key="--device")
+        raise InputError("expected a device's name or .toml file: what is here is no known one", key="--device")
     with Store.open(store, create=False) as kept:
         records = stored_products(kept, target)
         expected = f"expected measured products of {target.name}: `sizer bench --suite FILE` measures some"
@@ -275,18 +272,12 @@ def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] |
     """The measurements of an export or of another store; datasets of a folder or of another program's file."""
     if Path(name).is_dir():
         return read_datasets(Path(name))
-    if _is_store(name):
+    if read_bounded(name, 5) == b"SQLite":
         return list(opened.enter_context(_open(name)).measurements())
     if name.endswith(".gz"):
         return list(read_export(packed_lines(read_bounded(name, MAX_IMPORT), name), name))
     text = read_text(name, MAX_IMPORT)
     return read_others(text, name, asked) or list(read_export(text.split("\n"), name))
-
-
-def _is_store(name: str) -> bool:
-    with suppress(OSError), open(name, "rb") as file:
-        return file.read(6) == b"SQLite"
-    return False
 
 
 def _say_exchanged(exchanged: Iterable[Exchanged]) -> bool:

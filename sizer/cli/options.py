@@ -7,7 +7,7 @@ import os
 import re
 import shutil
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
 from importlib import import_module
 from pathlib import Path
@@ -19,7 +19,7 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError, refuse, write_whole
 from shapes.frozen import Names, Values
-from shapes.toml_table import content, nearest
+from shapes.toml_table import content, nearest, others_words, spelled
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
 from sizer.render import Page, formats, render
@@ -29,17 +29,13 @@ if TYPE_CHECKING:
 else:
     _Type = click.ParamType  # generic from click 8.4 on
 
-#: Counts of tokens and sequences double: 4k is 4,096. Parameters and operations are decimal: 2.7B is 2,700,000,000.
-_BINARY = {"": 1, "k": 2**10, "m": 2**20}
-_DECIMAL = {"": 1, "k": 1e3, "m": 1e6, "b": 1e9, "g": 1e9, "t": 1e12}
-_SECONDS = {"us": 1e-6, "ms": 1e-3, "": 1.0, "s": 1.0, "min": 60.0, "m": 60.0, "h": 3600.0}
 _NUMBER = re.compile(
     r"\s*((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([a-z]*)\s*"
 )
 
 
-def _scaled(text: str, units: Mapping[str, float]) -> float | None:
-    found = _NUMBER.fullmatch(text.lower()) if len(text) <= 40 else None
+def _scaled(text: str, of: str) -> float | None:
+    found, units = _NUMBER.fullmatch(text.lower()) if len(text) <= 40 else None, TABLES["units"][of]
     return float(re.sub("[_,]", "", found[1])) * units[found[2]] if found and found[2] in units else None
 
 
@@ -47,13 +43,13 @@ def count(text: str) -> int | None:
     """The integer that a text says, ``4k`` being 4,096 and ``1e3`` 1,000; None where it is none."""
     if re.fullmatch(r"-?\d{1,40}", text):
         return int(text)
-    found = _scaled(text, _BINARY)
+    found = _scaled(text, "count")
     return None if found is None or found % 1 else int(found)
 
 
 def seconds(text: str) -> float | None:
     """The seconds that a text says, with or without a unit; None where it is no time (1,5 may be two)."""
-    return _scaled(text, _SECONDS) if "," not in text else None
+    return _scaled(text, "time") if "," not in text else None
 
 
 class Number(_Type):
@@ -71,7 +67,7 @@ class Number(_Type):
 
 
 COUNT = Number("integer", count, "an integer (such as 4096 or 4k)")
-QUANTITY = Number("number", lambda text: _scaled(text, _DECIMAL), "a number (such as 2.7e9 or 2.7B)")
+QUANTITY = Number("number", lambda text: _scaled(text, "quantity"), "a number (such as 2.7e9 or 2.7B)")
 DURATION = Number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")
 #: 500 may be milliseconds or seconds, and both have an answer.
 LATENCY = Number(
@@ -156,8 +152,9 @@ _RANGES: dict[str, Callable[..., Any]] = {"int": _Whole, "float": partial(click.
 
 
 #: Tables of options. "brief": those of a command that ``--help`` lists, ``--help-all`` lists all; "headings": the
-#: groups of both, in their order.
-_OPTIONS: Values = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
+#: groups of both, in their order; "units": counts of tokens and sequences double (4k is 4,096),
+#: quantities of parameters and operations are decimal (2.7B is 2,700,000,000).
+TABLES: Values = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
 
 
 def declared(table: str) -> Decorator:
@@ -167,7 +164,7 @@ def declared(table: str) -> Decorator:
     folder, there (a folder that is), with "least" (of floats excluded) and "most"; "choices", or where they are;
     "completes": where names are. Help lists the names of a {module:name}.
     """
-    return several(*(_declared(dict(row)) for row in _OPTIONS[table]))
+    return several(*(_declared(dict(row)) for row in TABLES[table]))
 
 
 def _declared(said: Values) -> Decorator:
@@ -224,7 +221,9 @@ def usage_text(error: click.UsageError) -> str:
     if isinstance(error, click.NoSuchOption):
         return _no_such_option(error.option_name, path, own, instead)
     if isinstance(error, click.BadOptionUsage):
-        said = f"{error.option_name} needs a value: {own.get(error.option_name)}"
+        said = f"{error.option_name} needs a value: {own.get(error.option_name, 'none was given')}"
+    elif error.ctx is not None and isinstance(error.ctx.command, click.Group) and error.ctx.command.commands:
+        said = f"{said.rstrip('.')}: expected one of {', '.join(error.ctx.command.commands)}"
     return f"{said}: {instead['argument']}" if "extra argument" in said and instead else f"{said} ({path} --help)"
 
 
@@ -237,13 +236,13 @@ def _no_such_option(name: str, path: str, own: Iterable[str], instead: Values) -
         return f"{name} {found}"
     having = [
         command
-        for command in _OPTIONS["brief"]
-        if any(name in "/".join(one["names"]).split("/") for one in _OPTIONS[command])
+        for command in TABLES["brief"]
+        if any(name in "/".join(one["names"]).split("/") for one in TABLES[command])
     ]
     begun = [one for one in own if one.startswith(f"{name}-")]
     near = [f"; did you mean {one}?" for one in begun[:1] or get_close_matches(name, own, 1, 0.75)]
     said = f": it is of sizer {', '.join(having)}" if having else "".join(near)
-    further = "-all" * (path.rpartition(" ")[2] in _OPTIONS["brief"])
+    further = "-all" * (path.rpartition(" ")[2] in TABLES["brief"])
     return f"No such option {name}{said} ({path} --help{further})"
 
 
@@ -252,15 +251,28 @@ class Command(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         found = super().get_params(ctx)
-        return [*found, _HELP_ALL] if ctx.info_name in _OPTIONS["brief"] else found
+        return [*found, _HELP_ALL] if ctx.info_name in TABLES["brief"] else found
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         own = {word for one in self.get_params(ctx) for word in (*one.opts, *one.secondary_opts)}
         try:
-            return super().parse_args(ctx, [self._ours(word, own) for word in args])
+            said = [self._ours(word, own) for word in args]
+            self._one_value_each(ctx, said)
+            return super().parse_args(ctx, said)
         except click.BadOptionUsage as error:
             error.ctx = error.ctx or ctx
             raise
+
+    def _one_value_each(self, ctx: click.Context, said: list[str]) -> None:
+        """Refuse a second value behind an option that may be given again (--device h100 b200): it is no file."""
+        of = {word: one for one in self.get_params(ctx) if one.multiple for word in one.opts}
+        for option, value, further in zip(said, said[1:], said[2:], strict=False):
+            if option not in of or further.startswith("-") or os.path.exists(further):
+                continue
+            offered = of[option].shell_complete(ctx, further)
+            if ("=" in value and "=" in further) or any(one.type == "plain" for one in offered):
+                again = f"{option} {value} {option} {further}"
+                raise click.UsageError(f"{option} takes one value: {again}", ctx)
 
     @staticmethod
     def _ours(word: str, own: set[str]) -> str:
@@ -268,22 +280,22 @@ class Command(click.Command):
         name, equals, value = word.partition("=")
         if not name.startswith("-") or name in own or name[:2] in own or not name.strip("-"):
             return word
-        same = {_squeezed(other): ours for other, ours in spellings()["same"].items()}
         known = {_squeezed(one): one for one in own if one.startswith("--")}
-        for ours in (name, *same.get(_squeezed(name), ())):
-            if _squeezed(ours) in known:
-                return f"{known[_squeezed(ours)]}{equals}{value}"
+        same = {_squeezed(other): ours for other, ours in others_words()["same"].items()}
+        for one in (name, *same.get(_squeezed(name), ())):
+            if _squeezed(one) in known:
+                return f"{known[_squeezed(one)]}{equals}{value}"
         return word
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        brief = () if ctx.meta.get("sizer.help_all") else _OPTIONS["brief"].get(ctx.info_name, ())
+        brief = () if ctx.meta.get("sizer.help_all") else TABLES["brief"].get(ctx.info_name, ())
         of = {*brief, "--help", "--help-all"}
         shown = [
             one
             for one in self.get_params(ctx)
             if isinstance(one, click.Option) and not (brief and of.isdisjoint(one.opts))
         ]
-        for title in _OPTIONS["headings"]:
+        for title in TABLES["headings"]:
             listed = [one.get_help_record(ctx) for one in shown if getattr(one, "group", "Output") == title]
             if records := list(filter(None, listed)):
                 with formatter.section(title):
@@ -390,11 +402,10 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value not in self.choices:
-            key, said = param.opts[-1] if param is not None else "", value.lower()
-            value = said if said in self.choices else spellings()["values"].get(key.lstrip("-"), {}).get(said, value)
+            key = param.opts[-1] if param is not None else ""
+            value = spelled(value, key.lstrip("-").replace("-", "_"), self.choices)
         if value not in self.choices:
-            expected = f"expected one of {', '.join(self.choices)}"
-            raise InputError(expected + _meant(expected, key, value), key=key, value=value)
+            raise option_error(InputError(f"expected one of {', '.join(self.choices)}", key=key, value=value))
         return value
 
 
@@ -481,7 +492,7 @@ def _meant(expected: str, key: str | None, value: object) -> str:
 
 def output_options(command: str) -> Decorator:
     """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
-    names, (format_, output) = formats(command), _OPTIONS["output"]
+    names, (format_, output) = formats(command), TABLES["output"]
     return several(_declared({**format_, "choices": names, "default": names[0]}), _declared(dict(output)))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Values
-from sizer.cli.options import Asked, given, stated, subcommand
+from sizer.cli.options import TABLES, Asked, given, stated, subcommand
 from sizer.process import KEPT, working
 
 
@@ -36,18 +36,15 @@ _SHARE = (
 )
 #: The search of one product alone, that of the ML Engineering book.
 ONE_PRODUCT = "swiglu-gemm"
-#: A key of ``--limit`` -> the library's keyword, what reads its value, and what that is: bounds of h/L, head dimensions
-#: allowed, shards that candidates also split over, what may change too, the longest step over the
-#: baseline's; how far from the best is good enough when measuring, and how sure to be.
-_LIMITS: dict[str, tuple[str, Callable[[str], Any], str]] = {
-    "aspect": ("aspect", _ends(float, 1e-9, 1e9), TWO),
-    "head-dim": ("head_dims", lambda text: tuple(map(int, text.split(","))), "integers between commas"),
-    "tp-ready": ("tp_ready", int, "an integer"),
-    "vary": ("vary", lambda text: tuple(map(str.strip, text.split(","))), "names"),
-    "training-budget": ("training_budget", *_SHARE),
-    "regret": ("regret", *_SHARE),
-    "confidence": ("confidence", *_SHARE),
+_READS: dict[str, Callable[[str], Any]] = {
+    "ends": _ends(float, 1e-9, 1e9),
+    "integers": lambda text: tuple(map(int, text.split(","))),
+    "integer": int,
+    "names": lambda text: tuple(map(str.strip, text.split(","))),
+    "share": _SHARE[0],
 }
+#: A key of ``--limit`` -> the library's keyword, what reads its value, and what that is.
+_LIMITS: dict[str, Names] = TABLES["further limits"]
 
 
 @subcommand("search", "[CONFIG] search stack workload measuring config output")
@@ -71,7 +68,7 @@ def command(asked: Asked) -> None:
         asked.format_,
     )
     what, how = ("measuring", KEPT) if measure else ("pricing", "the answer is of those, the same command prices all")
-    with working(what, how, asked.time_limit_s) as tell:
+    with working(what, how) as tell:
         result = search(
             reading,
             device=asked.device,
@@ -133,7 +130,7 @@ def _said(texts: Names) -> Values:
             not equals or key not in _LIMITS, f"expected KEY=VALUE, KEY one of {', '.join(_LIMITS)}", "--limit", text
         )
         name, read, expected = _LIMITS[key]
-        found[name] = _read(read, expected, value, f"--limit {key}")
+        found[name] = _read(_READS[read], expected, value, f"--limit {key}")
     return found
 
 

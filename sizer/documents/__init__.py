@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shapes.frozen import Named, Names, Values
-from shapes.workload import Workload
+from shapes.workload import WORDS, Workload
 from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
 
 #: Formats with room for everything, and those that a person reads in a browser.
@@ -278,7 +278,7 @@ def range_text(low_s: float, high_s: float) -> str:
 
 
 #: Degrees of parallelism by their options' names -> the workload's fields.
-DEGREES = {"tp": "t", "pp": "p", "vpp": "vpp", "cp": "cp", "dp": "d", "ep": "e"}
+DEGREES = {WORDS.get(key, key): key for key in ("t", "p", "vpp", "cp", "d", "e")}
 
 
 def split_text(workload: Workload) -> str:

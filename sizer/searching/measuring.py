@@ -27,6 +27,7 @@ from sizer.searching.strategies import (
     MOST_PREPARED,
     MOST_SAMPLES,
     STRATEGIES,
+    UNKNOWN,
     BaselineError,
     CannotRunError,
     Outcome,
@@ -113,7 +114,7 @@ Array = NDArray[np.float64]
 #: Kernels are kept ready in so much of the memory that is free at the start: each costs a check and a warm-up.
 ROOM = 0.5
 #: A shared processor may never tell two candidates apart: it is measured so long, where nobody says how long.
-ON_A_CPU_S = 45.0
+ON_A_CPU_S = 54.0
 #: Samples are written down so often: writing takes as long as a small kernel, and a GPU that waits for it cools down.
 SAVE_S = 0.2
 
@@ -152,7 +153,11 @@ class Measured:
 
         best is. InputError where the baseline cannot run.
         """
-        ends = time.perf_counter() + self._limit_s
+        start, limit_s = time.perf_counter(), self._limit_s
+
+        def gone() -> float:
+            return (time.perf_counter() - start) / limit_s
+
         with Store.open(self.store, measuring=True) as store:
             sampler = Sampler(space, [one.change for one in row], self.executor, store)
             race = Race(
@@ -162,8 +167,9 @@ class Measured:
                 [objective.weight(one) for one in row],
                 self.regret,
                 self.confidence,
-                lambda: time.perf_counter() >= ends,
-                lambda done, of, best: progress(done, of, _words(row[best])),
+                lambda: gone() >= 1,
+                # As far as time is, where that is further: the least of both is left.
+                lambda done, of, best: progress(max(done, round(of * gone())), of, _words(row[best])),
                 [one.structure for one in row],
                 sampler.renew,
             )
@@ -180,8 +186,11 @@ class Measured:
         )
         failures = (f"{_words(row[index])} was not measured ({why})" for index, why in outcome.failed.items())
         notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *failures)
-        sure = f"({outcome.sure:.0%} sure, {self.confidence:.0%} asked)"
-        return Times(seen, outcome.samples, notes, f"undecided {sure}: " if outcome.sure < self.confidence else "")
+        known = f"undecided ({outcome.sure:.0%} sure, {self.confidence:.0%} asked): "
+        if outcome.within < UNKNOWN:
+            best = f"{_words(row[outcome.best])} is within {outcome.within:.1%} of the best"
+            known = f"{best}, {self.confidence:.0%} sure ({self.regret:.1%} asked): "
+        return Times(seen, outcome.samples, notes, known if outcome.sure < self.confidence else "")
 
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
         ended = ""

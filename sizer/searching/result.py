@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 
 from shapes.cost import Timing
-from shapes.errors import InputError
+from shapes.errors import refuse
 from shapes.frozen import AsJson, Names, Sizes, frozen, replace, shown
 from shapes.model.resize import dimensions
 from shapes.workload import Workload
@@ -182,10 +182,6 @@ def of_file(result: SearchResult, reading: Reading) -> SearchResult:
     model = read_model(Source(reading.config, changed), config_format=reading.format).model
     got, wanted = dimensions(model), result.best.change
     wrong = [f"{name} {value}" for name, value in wanted.items() if name in got and got[name] != value]
-    if wrong:
-        raise InputError(
-            f"expected a file whose keys can say {', '.join(wrong)}: {', '.join(map(str, changed))} cannot",
-            where=reading.source,
-            key="--emit",
-        )
+    cannot = f"expected a file whose keys can say {', '.join(wrong)}: {', '.join(map(str, changed))} cannot"
+    refuse(wrong, cannot, "--emit", where=reading.source)
     return named

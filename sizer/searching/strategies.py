@@ -50,10 +50,14 @@ WINDOW = 12
 #: A device is noisy where one in ten runs of the baseline deviates from the level before by over so many times the
 #: regret.
 NOISY = 2.0
-#: There the level is the latest only: the median of so many runs of the baseline, all paired with the same candidates.
-NOISY_BASELINE_BATCH = 4
-#: Batches of a kernel prepared anew there: three preparations have as many as tell anything.
-NOISY_PREPARED = 7
+#: There, and where the last are told apart, a round is one run of each. Kernels are prepared anew after so many rounds,
+#: on a noisy device and on others.
+BLOCK, FINAL_BLOCK = 16, 2
+#: Of two candidates' differences by round the quarter at either end counts as its end (a winsorised mean): as robust as
+#: a median, and surer.
+TRIMMED = 0.25
+#: How often at most a better one than the best is found by such differences, and becomes the one to compare with.
+ANCHORS = 3
 #: A candidate's own spread counts from so many batches on; before, it is no smaller than what others' is.
 OWN_SPREAD = 20
 #: Below this relative spread nothing is trusted to be known.
@@ -71,13 +75,14 @@ SCOUTED, SCOUTS = 4, 12
 #: What a preparation is believed to be worth before several were seen, one standard deviation, and with how many
 #: looks' weight; candidates are prepared anew whose chances depend on twice that.
 PREPARATION, PREPARATION_LOOKS = 0.005, 2
-#: No more candidates than this are prepared anew.
-FINALISTS = 32
 #: Rounds are repeated before anything is judged anew, so that each adds a GROWTH-th of the runs so far: asked after
 #: every round, an interval is narrow enough by chance too.
 GROWTH = 10
 #: No candidate gets more runs: what is closer than they can tell stays open, and how sure the answer is says so.
 MOST_SAMPLES = 10_000
+
+#: A regret that tells nothing.
+UNKNOWN = 0.5
 
 
 class CannotRunError(RuntimeError):
@@ -117,7 +122,8 @@ class Outcome:
     ``ratios``: index -> log(seconds / the baseline's at the same time), one a sample, of those looked at; ``errors``:
     index -> standard error of their median, of few samples by how far the others' spread.
     ``baseline_s``: all of the baseline's samples. ``sure``: the chance that no candidate beats ``best`` by more than
-    the regret, as far as the predictions' error is what it is said to be. ``finished``: not cut short by time.
+    the regret, as far as the predictions' error is what it is said to be; ``within``: the regret at which that chance
+    is what was asked for (UNKNOWN: none known). ``finished``: not cut short by time.
     ``failed``: index -> why it cannot run.
     """
 
@@ -130,6 +136,7 @@ class Outcome:
     sure: float
     finished: bool
     failed: Mapping[int, str]
+    within: float = UNKNOWN
 
 
 class PairedSamples:
@@ -154,6 +161,12 @@ class PairedSamples:
         self._deviations: list[float] = []
         self._level = 0.0
         self.noisy = False
+        #: Rounds of one run of each: how many are of one preparation (0: there are none yet); their number; of each
+        #: candidate those that it ran in, with log(seconds / the baseline's) there; with whom (a best) candidates were
+        #: compared in the rounds that both ran in, and the standard error of each one's difference.
+        self.block = self._round_count = 0
+        self._ran: dict[int, list[tuple[int, float]]] = {}
+        self._anchor, self._paired = -1, dict[int, float]()
         self._order = Random(0)
         self.samples, self.spent_s = 0, 0.0
         self._take_baseline(START)
@@ -200,7 +213,10 @@ class PairedSamples:
         False: time ran out before the end. BaselineError: the baseline cannot run.
         """
         others = [index for index in indices if index != 0]
-        complete = all(self._round(others, count) for _ in range(rounds))
+        if self.block:
+            complete = all(self._paired_round(others) for _ in range(rounds * count))
+        else:
+            complete = all(self._round(others, count) for _ in range(rounds))
         self._judge({0, *others})
         return complete
 
@@ -209,7 +225,7 @@ class PairedSamples:
         for start in range(0, max(1, len(others)), GROUP):
             if REQUESTS or self._race.out_of_time():
                 return False
-            self._take_baseline(NOISY_BASELINE_BATCH if self.noisy else BASELINE_BATCH)
+            self._take_baseline(BASELINE_BATCH)
             for index in others[start : start + GROUP]:
                 if REQUESTS or self._race.out_of_time():
                     return False
@@ -217,59 +233,20 @@ class PairedSamples:
                     self._try(index, count)
         return True
 
-    def finalists(self, risk: float, round_s: float) -> list[int]:
-        """The best and those that may beat it if preparing a kernel anew moves it by twice what is believed usual.
-
-        The nearest of them, two at least, that a batch each and one of the baseline take no more than ``round_s`` of;
-        no more than FINALISTS.
-        """
-        likely = self.chances(moved=2 * PREPARATION) > risk / len(self.prior)
-        likely[self.best], likely[self.unseen] = True, False
-        nearest = np.array(sorted(np.flatnonzero(likely), key=lambda index: float(self.centres[index])))
-        seconds = self.seconds()
-        afforded = int((BATCH * (seconds[0] + np.cumsum(seconds[nearest])) <= round_s).sum())
-        return [int(index) for index in nearest[: min(max(2, afforded), FINALISTS)]]
-
-    def seconds(self) -> Array:
-        """Seconds of a run of every candidate, of those not looked at as far as is known."""
-        centres, _ = self._expected()
-        known = np.where(np.isfinite(self.centres), self.centres, centres)
-        return np.asarray(np.exp(known - self._offsets + self._level))
-
-    def take_anew(self, indices: Sequence[int], renew: Renew, batches: int) -> Mapping[int, Array]:
-        """Batches of runs of each candidate prepared anew, in turn, as ratios to the baseline prepared anew.
-
-        What fails is missing; empty where time ran out.
-        """
-        renew(0)
-        for batch in range(batches):
-            self._take_baseline(BATCH, alone=True)
-            for index in indices:
-                if REQUESTS or self._race.out_of_time():
-                    return {}
-                if index not in self.failed:
-                    self._try(index, BATCH, None if batch else renew)
-        return {index: self.ratios[index][-batches * BATCH :] for index in indices if index not in self.failed}
-
-    def settle(self, held: Sequence[int], rounds: Sequence[Mapping[int, Array]]) -> None:
-        """Judge candidates that every round holds by their preparations alone.
-
-        Each preparation weighs the same. What a round has in common (the baseline's own preparation) is taken out.
-        """
-        runs = np.array([[one[index] for one in rounds] for index in held])
-        batches = np.median(runs, axis=2)
-        alone = batches - np.median(batches, axis=1, keepdims=True)
-        common = np.median(alone, axis=0)
-        freedom = (len(held) - 1) * (len(rounds) - 1)
-        # By the median, as tails are heavy; scaled for the medians that were taken off.
-        spread = 1.4826 * float(np.median(np.abs(alone - common))) * sqrt(batches.size / max(freedom, 1))
-        squares = PREPARATION_LOOKS * PREPARATION**2 + freedom * spread**2
-        for index, own in zip(held, runs - common[None, :, None], strict=True):
-            self.ratios[index] = own.ravel()
-        self._judge(set(held))
-        spread = max(sqrt(squares / (PREPARATION_LOOKS + freedom)), LEAST_SPREAD)
-        # Of so many batches; it is preparations that count.
-        self._spreads[list(held)] = spread * sqrt(runs.shape[2] / BATCH)
+    def _paired_round(self, others: list[int]) -> bool:
+        """A run of the baseline and of each of the others, next to each other: what lasts longer is in all of them."""
+        renew = None if self._round_count % self.block else self._race.renew
+        if renew is not None:
+            renew(0)
+        self._order.shuffle(others)
+        self._take_baseline(1, alone=True)
+        for index in (0, *others):
+            if REQUESTS or self._race.out_of_time():
+                return False
+            if index == 0 or (index not in self.failed and self._try(index, 1, renew)):
+                self._ran.setdefault(index, []).append((self._round_count, float(self.ratios[index][-1])))
+        self._round_count += 1
+        return True
 
     def _take_baseline(self, count: int, *, alone: bool = False) -> None:
         try:
@@ -279,7 +256,7 @@ class PairedSamples:
         runs = np.log(seconds)
         self._deviations.extend(np.abs(runs - (self._level if self.baseline_s else np.median(runs))))
         self.baseline_s.extend(seconds)
-        self._level = float(np.median(np.log(self.baseline_s[-(count if self.noisy or alone else WINDOW) :])))
+        self._level = float(np.median(np.log(self.baseline_s[-(count if alone else WINDOW) :])))
         self._add(0, seconds)
 
     def _add(self, index: int, seconds: Array) -> None:
@@ -309,14 +286,42 @@ class PairedSamples:
         """
         self.noisy = quantile(np.sort(self._deviations), 0.9) > NOISY * self._race.regret
         for index in indices & self.ratios.keys():
-            ratios = self.ratios[index]
+            if len(ratios := self.ratios[index]) < BATCH:
+                continue
             self._batches[index] = count = len(ratios) // BATCH
             batches = ratios[: count * BATCH].reshape(-1, BATCH).mean(axis=1)
             ordered = np.sort(batches)
             lower, upper = quantile(ordered, 0.25), quantile(ordered, 0.75)
-            correlated = correlation_length(batches) if index else 1.0
             self.centres[index] = quantile(np.sort(ratios), 0.5) + self._offsets[index]
+            correlated = correlation_length(batches) if index else 1.0
             self._spreads[index] = max((upper - lower) / 1.349, LEAST_SPREAD) * sqrt(correlated)
+        if self.block != FINAL_BLOCK:
+            self.block = BLOCK if self.noisy else 0
+        for _ in range(ANCHORS if self.block else 0):
+            if self.best != self._anchor:
+                self._anchor, self._paired, indices = self.best, {}, set(self._ran)
+            for index in indices & self._ran.keys() - {self._anchor}:
+                self._compare(index)
+            indices = set()
+
+    def _compare(self, index: int) -> None:
+        """Place a candidate by how it differs from the anchor in the rounds of both, if those are enough."""
+        runs = [dict(self._ran.get(one, ())) for one in (index, self._anchor)]
+        common = np.array([number for number in runs[0] if number in runs[1]])
+        if len(common) < (BATCH * OWN_SPREAD if self.noisy else LEAST_PREPARED * self.block):
+            return
+        own = np.array([runs[0][number] - runs[1][number] for number in common])
+        own += self._offsets[index] - self._offsets[self._anchor]
+        low, high = np.quantile(own, (TRIMMED, 1 - TRIMMED))
+        own = own.clip(low, high)
+        off = (own - own.mean()) / (1 - 2 * TRIMMED) / len(own)
+        # Runs of one preparation share what it is worth.
+        blocks = np.unique(common // self.block, return_inverse=True)[1]
+        prepared = int(blocks[-1]) + 1
+        alone = float((off**2).sum()) + bool(self._race.renew) * 2 * PREPARATION**2 / prepared
+        seen = float((np.bincount(blocks, off) ** 2).sum()) * prepared
+        self.centres[index] = self.centres[self._anchor] + float(own.mean())
+        self._paired[index] = sqrt((PREPARATION_LOOKS * alone + seen) / (PREPARATION_LOOKS + prepared - 1))
 
     def errors(self) -> Array:
         """Standard error of each one's median, of few batches by what others' batches have for a spread."""
@@ -325,18 +330,22 @@ class PairedSamples:
         spreads = np.where(self._batches >= OWN_SPREAD, self._spreads, np.maximum(self._spreads, usual))
         return np.asarray(MEDIAN * spreads / np.sqrt(np.maximum(self._batches, 1)))
 
-    def chances(self, moved: float = 0.0) -> Array:
+    def chances(self, regret: float | None = None) -> Array:
         """The chance of every candidate to beat the best seen by more than the regret; 0 of those that cannot run.
 
         A candidate not looked at lies around its prediction, shifted by how the predictions of those seen were off.
-        ``moved``: what preparing kernels anew may do to either's time, one standard deviation.
+        Where the last are told apart, one that was not compared may be what preparing it anew does to it.
         """
         seen, best = self.seen, self.best
         centres, widths = self._expected()
-        errors = np.hypot(self.errors(), moved)
-        centres[seen], widths[seen] = self.centres[seen], errors[seen]
-        ahead = self.centres[best] + log(1 - self._race.regret) - centres
-        chances = student(ahead / np.hypot(widths, errors[best]))
+        errors = self.errors()
+        moved = 2 * PREPARATION if self.block and not self.noisy else 0.0
+        centres[seen], widths[seen] = self.centres[seen], np.hypot(errors[seen], moved)
+        ahead = self.centres[best] + log(1 - (regret or self._race.regret)) - centres
+        widths = np.hypot(widths, errors[best])
+        if self._anchor == best:
+            widths[list(self._paired)] = np.maximum(list(self._paired.values()), LEAST_SPREAD)
+        chances = student(ahead / widths)
         chances[best] = 0.0
         if self.noisy:
             chances[seen[self._batches[seen] < OWN_SPREAD]] = 0.5
@@ -377,7 +386,20 @@ class PairedSamples:
             1 - any_of(self.chances()),
             finished,
             dict(sorted(self.failed.items())),
+            self._within(),
         )
+
+    def _within(self) -> float:
+        """The least regret, in steps of a twentieth, at which the best is as sure as was asked for."""
+        regret = self._race.regret
+        while regret < UNKNOWN and any_of(self.chances(regret)) > 1 - self._race.confidence:
+            regret *= 1.05
+        return regret
+
+    def may_run(self, index: int) -> bool:
+        """Whether a candidate was not sampled and prepared as often as any is."""
+        prepared = len(self._ran.get(index, ())) / max(self.block, 1)
+        return len(self.ratios[index]) < MOST_SAMPLES and prepared < MOST_PREPARED
 
     def rounds(self, indices: Sequence[int]) -> int:
         """How many rounds to take before judging anew: a GROWTH-th of those that the least known one had."""
@@ -408,11 +430,8 @@ def any_of(chances: Array) -> float:
 LEAST = 20
 #: Of what may go wrong, the part that is left to candidates never looked at; the rest to those that were.
 UNSEEN = 0.5
-#: Of an exhaustive search's time the share that finalists' first preparations may take, which says how many there are;
-#: how many those are, and how often each is prepared anew at most.
-FINALS, LEAST_PREPARED, MOST_PREPARED = 0.08, 3, 100
-#: Finals that are held at most, where none of them is sure.
-MOST_FINALS = 3
+#: How often at least those are prepared anew that are told apart last, and at most.
+LEAST_PREPARED, MOST_PREPARED = 3, 300
 
 
 def racing(race: Race) -> Outcome:
@@ -423,64 +442,34 @@ def racing(race: Race) -> Outcome:
     paired = PairedSamples(race)
     paired.tell(paired.unseen)
     risk = 1 - race.confidence
-    finished = paired.take(paired.scouts())
-    while finished:
+    finished = paired.take(paired.scouts()) and _raced(paired, risk)
+    if finished and race.renew is not None and not paired.block:
+        paired.block = FINAL_BLOCK
+        finished = _raced(paired, risk)
+    return paired.outcome(finished=finished)
+
+
+def _raced(paired: PairedSamples, risk: float) -> bool:
+    """Sample on until the chance that another than the best is, is ``risk``, or nobody may run more.
+
+    False: time ran out.
+    """
+    while True:
         chances = paired.chances()
         unseen, seen = paired.unseen, paired.seen
         if any_of(chances[unseen]) > risk * UNSEEN:
             arms = [int(unseen[np.argmax(chances[unseen])])]
         elif any_of(chances[seen]) > risk * (1 - UNSEEN):
-            likeliest = seen[np.argsort(-chances[seen])][: GROUP - 1]
-            arms = [int(one) for one in {paired.best, *likeliest} if len(paired.ratios[one]) < MOST_SAMPLES]
+            first, *others = seen[np.argsort(-chances[seen])][: GROUP - 1]
+            likely = {paired.best, first, *(one for one in others if chances[one] > risk / len(chances))}
+            arms = [int(one) for one in likely if paired.may_run(one)]
         else:
-            break
+            return True
         paired.tell(np.flatnonzero(chances > risk / len(chances)))
         if not arms:
-            break
-        finished = paired.take(arms, rounds=paired.rounds(arms))
-    if finished and race.renew is not None:
-        finished = _finals(paired, race.renew, risk)
-    return paired.outcome(finished=finished)
-
-
-def _finals(paired: PairedSamples, renew: Renew, risk: float) -> bool:
-    """Finals, again where one that left them may be near: their best was not as good as it looked.
-
-    False: time ran out.
-    """
-    for _ in range(MOST_FINALS):
-        if not _final(paired, renew, risk * (1 - UNSEEN)):
+            return True
+        if not paired.take(arms, rounds=paired.rounds(arms)):
             return False
-        if any_of(paired.chances()) <= risk:
-            break
-    return True
-
-
-def _final(paired: PairedSamples, renew: Renew, risk: float) -> bool:
-    """Prepare those that may be the best anew until the chance that another than the best is, is ``risk``.
-
-    False: time ran out.
-    """
-    finalists = paired.finalists(risk, FINALS * LEAST * float(paired.seconds().sum()) / LEAST_PREPARED)
-    rounds: list[Mapping[int, Array]] = []
-    batches = NOISY_PREPARED if paired.noisy else 1
-    while len(finalists) > 1 and len(rounds) < MOST_PREPARED:
-        rounds.append(paired.take_anew(finalists, renew, batches))
-        if not rounds[-1]:
-            return False
-        finalists = [index for index in finalists if index not in paired.failed]
-        if len(rounds) >= LEAST_PREPARED and len(finalists) > 1:
-            paired.settle(finalists, rounds)
-            finalists = _open(paired, finalists, risk)
-    return True
-
-
-def _open(paired: PairedSamples, finalists: list[int], risk: float) -> list[int]:
-    """The best and those that may still beat it; none where nobody is likely to."""
-    chances = paired.chances()
-    if any_of(chances[finalists]) <= risk:
-        return []
-    return [one for one in finalists if one == paired.best or chances[one] > risk / len(finalists)]
 
 
 def exhaustive(race: Race) -> Outcome:
@@ -489,7 +478,7 @@ def exhaustive(race: Race) -> Outcome:
     The likeliest first: time runs out on the unlikeliest.
     Classes change nothing where all are seen; nothing is prepared twice, as in a sweep.
     """
-    paired = PairedSamples(replace(race, classes=None))
+    paired = PairedSamples(replace(race, classes=None, renew=None))
     finished = True
     for index in sorted(range(1, len(race.predicted_s)), key=paired.prior.__getitem__):
         if not (finished := paired.take([index], START)):

@@ -17,7 +17,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 import sizer
-from shapes.errors import InputError, refuse
+from shapes.errors import InputError, one_of, refuse
 from shapes.frozen import Named, Values, replace
 from shapes.step.stack import list_stacks
 from shapes.workload import OPTIONS, WORDS
@@ -36,7 +36,7 @@ def schemas() -> dict[str, Values]:
     types["stack"]["enum"] = list(list_stacks())
     types["workload"]["properties"] = {
         WORDS.get(name, name): {"type": _KINDS[one.kind], "description": one.help}
-        | ({"enum": list(one.choices)} if one.choices else {})
+        | ({"examples": list(one.choices)} if one.choices else {})
         for name, one in OPTIONS.items()
     }
     return {
@@ -52,8 +52,7 @@ def schemas() -> dict[str, Values]:
 
 def answer(tool: str, arguments: Named, root: Path) -> Values:
     """The document that a tool answers with; InputError for arguments that are none."""
-    if tool not in (known := schemas()):
-        raise InputError(f"expected one of {', '.join(known)}", key="tool", value=tool)
+    one_of(tool, known := schemas(), "tool")
     try:
         validate(arguments, known[tool])
     except ValidationError as error:
