@@ -12,20 +12,8 @@ from test_public_models import shape
 import sizer
 from sizer.checking.findings import PricedFinding
 
-NAMES = (
-    "expert",
-    "held",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-    "ninth",
-    "tenth",
-    "eleventh",
-)
+NAMES = ["expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
+NAMES += ["eleventh", "twelfth"]
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )
