@@ -292,6 +292,7 @@ def test_a_command_of_no_trainer_is_read_as_the_model_that_a_usual_option_names(
     ("said", "rank", "told"),
     [
         ("--use_lora", 8, True),
+        ("--lora_enable True", 8, True),
         ("--use_peft", 16, True),
         ("--use_lora False --lora_r 4", None, False),
         ("--lora_dim 128", 128, False),
@@ -437,6 +438,9 @@ def test_a_service_s_model_is_no_unknown_name(tmp_path: Path) -> None:
         ("teacher_model: {path: a/teacher}", "the models that run beside it"),
         ("seq_parallel_size: 8", "how it is spread"),
         ("seq_parallel_size: 1", ""),
+        ("actor_rollout_ref: {max_token_len_per_gpu: 24000}", "the tokens or the bytes of its step"),
+        ("train_lora_layers: all", "what of it trains"),
+        ("lora_alpha: 16", ""),
         ("per_device_max_tokens: 524288", "the tokens or the bytes of its step"),
         ("stage: dpo", "the sequences of a step (pairs, and a model to compare with)"),
         ("eval: {batch_size: 4}", ""),
@@ -485,3 +489,22 @@ def test_an_evaluation_s_file_is_priced_as_decoding(tmp_path: Path) -> None:
     keys = f"model_parameters: {{model_name: {QWEN}, generation_parameters: {{top_p: 0.9}}}}"
     assert read(tmp_path, keys).workload["phase"] == "decode"
     assert "phase" not in read(tmp_path, f"{keys}\nlearning_rate: 1e-5").workload
+
+
+def test_a_base_in_4_bits_is_the_one_that_the_recipe_loads_in_4_bits(tmp_path: Path) -> None:
+    keys = "base_model: unsloth/Qwen3-8B-unsloth-bnb-4bit\ndatasets: []\nadapter: qlora"
+    assert read(tmp_path, f"{keys}\nload_in_4bit: true").model == read_config("Qwen/Qwen3-8B").model
+    with pytest.raises(NoModel, match="no model of this name"):
+        read(tmp_path, keys)
+
+
+@pytest.mark.parametrize(
+    ("name", "base"),
+    [
+        ("LLM360/AmberChat", "huggyllama/llama-7b"),
+        ("PRIME-RL/Eurus-2-7B-SFT", "Qwen/Qwen2.5-Math-7B"),
+        ("google/gemma_2b_it", "google/gemma-2b"),
+    ],
+)
+def test_a_tuned_release_has_the_sizes_of_what_it_was_tuned_from(name: str, base: str) -> None:
+    assert read_config(name).model == read_config(base).model

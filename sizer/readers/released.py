@@ -127,6 +127,9 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     refuse(not isinstance(name, str), "expected a model's name", key, name, where=where)
     try:
         called, notes = (name, ()) if is_name(name) else _folder(name)
+        if any(theirs == "load_in_4bit" and at(config, ours) for ours, theirs in row["names"].items()):
+            # A base in the 4 bits that the recipe loads it in (unsloth's keep some layers in 16).
+            called = re.sub("(-unsloth)?-bnb-4bit$", "", called)
         reading = read(called)
     except InputError as error:
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {error.expected}"
