@@ -277,6 +277,9 @@ def test_inference_weights_by_type_and_the_cache_by_kind_of_attention() -> None:
     model, w = llama_8b(), Workload(b=2, s=1000, phase="infer")
     parts = memory(model, w, weight_dtype="bf16").components
     assert parts["weights"] == 2 * model.parameters
+    stored = {dtype: memory(model, w, weight_dtype=dtype).components["weights"] for dtype in ("mixed", "fp32", "fp8")}
+    assert stored["mixed"] == 6 * model.parameters == 1.5 * stored["fp32"]
+    assert stored["fp8"] < parts["weights"]
     assert parts["kv_cache"] == 32 * 2 * 1000 * (2 * 8 * 128) * 2  # layers x b x s x keys and values x bytes
     block = replace(model.main.blocks[0], attention=AttentionShape(32, 8, 128, window=256))
     windowed = replace(model, stacks=(replace(model.main, blocks=(block,)),))

@@ -285,6 +285,18 @@ def _rederived(page: Page) -> str:
     )
 
 
+def _seeds(page: Page) -> str:
+    rows, guide = page.table("capability", "state"), page.table("options", "measured MB")
+    states = {state: sum(row["state"] == state for row in rows) for state in ("works", "in part", "no")}
+    missing = "; ".join(row["capability"] for row in rows if row["state"] == "no")
+    return (
+        f"Of {len(rows)} capabilities of the first sources that a first walk found missing or in part "
+        f"{states['works']} work now, {states['in part']} work in part and {states['no']} does not ({missing}). "
+        f"On the guide's V100 rows memory is {span(column(guide, 'off'))} off, the rate "
+        f"{span(column(guide, 'rate off'))}. The table says why."
+    )
+
+
 def _steps(page: Page) -> str:
     (_, stacks), *_ = page.tables("priced by", "rows", "coverage")
     left, alone = page.table("stack", "source", "in sample"), page.table("stack", "priced by", "rows")
@@ -375,6 +387,7 @@ OPENINGS: dict[str, Callable[[Page], str]] = {
     "search-cpu": _search_cpu,
     "rederived": _rederived,
     "search-gac": _search_gac,
+    "seeds": _seeds,
     "search-published": _search_published,
     "steps": _steps,
     "trace-coverage": _trace_coverage,

@@ -47,7 +47,7 @@ DISTRIBUTED_BYTES = GIB
 OPEN_SEGMENTS = 11 * 2**20
 #: Bytes of an element with its share of a block's scale.
 STORED: Numbers = content(DATA / "models.toml")["stored"]
-WEIGHT_DTYPES: Names = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4")
+WEIGHT_DTYPES: Names = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4", "mixed")
 
 
 class AtMoment(NamedTuple):
