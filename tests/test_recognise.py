@@ -350,3 +350,25 @@ def test_of_texts_paired_with_images_both_towers_are_there() -> None:
             "vision_model.embeddings.patch_embedding",
             "visual_projection",
         }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("model_type", "settings"),
+    [
+        ("vjepa2", {"crop_size": 32, "frames_per_clip": 4, "num_hidden_layers": 2, "pred_num_hidden_layers": 2}),
+        ("timesfm", {"num_hidden_layers": 2}),
+        ("patchtst", {"num_hidden_layers": 2, "num_input_channels": 3}),
+        ("sam2", {}),
+    ],
+)
+def test_videos_series_and_masks_are_listed_and_what_is_not_understood_named(
+    model_type: str, settings: dict[str, Any]
+) -> None:
+    built = transformers.CONFIG_MAPPING[model_type](**settings)
+    with torch.device("meta"):
+        theirs = sum(one.numel() for one in transformers.AutoModel.from_config(built).parameters())
+    result = check(built.to_dict(), b=1).to_dict()
+    assert result["model"]["parameters"] == theirs
+    assert "SZ132" in {finding["code"] for finding in result["findings"]}
+    assert result["model"]["unproven"]

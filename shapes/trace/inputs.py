@@ -46,8 +46,14 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
         shape = _spectrogram(settings, b, s)
     elif main == "input_values" and main in accepted:
         shape = (b, s)
+    elif main == "pixel_values_videos" and main in accepted:
+        shape = (b, settings.frames_per_clip, *_image(settings))
+    elif main == "past_values":  # a series in time
+        channels: list[int] = [] if "freq" in accepted else [settings.num_input_channels]  # TimesFM has one
+        shape = (b, settings.context_length, *channels)
     if shape:
-        return {main: torch.empty(shape, dtype=next(model.parameters()).dtype, device="meta")}
+        further = {"past_values_padding": _tokens(*shape), "freq": _tokens(b, 1)} if "freq" in accepted else {}
+        return {main: torch.empty(shape, dtype=next(model.parameters()).dtype, device="meta"), **further}
     # Musicgen's tokens are codebooks of one frame each, a row of the batch apiece.
     inputs = {"input_ids": _tokens(b * getattr(model, "num_codebooks", 1), s)}
     if "attention_mask" in accepted:
@@ -66,10 +72,12 @@ def _tokens(b: int, s: int) -> Tensor:
 
 
 def _image(settings: Any) -> tuple[int, int, int]:
-    vision = getattr(settings, "vision_config", None) or getattr(settings, "backbone_config", None) or settings
-    size: Any = getattr(vision, "image_size", None) or 224
+    inner = getattr(settings, "vision_config", None) or getattr(settings, "backbone_config", None)
+    if inner is not None:
+        return _image(inner)
+    size: Any = getattr(settings, "image_size", None) or getattr(settings, "crop_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
-    channels: int = getattr(vision, "num_channels", None) or getattr(vision, "in_channels", None) or 3
+    channels: int = getattr(settings, "num_channels", None) or getattr(settings, "in_channels", None) or 3
     return channels, height, width
 
 

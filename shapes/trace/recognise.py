@@ -580,8 +580,9 @@ class Recogniser:
         )
 
     def _linears(self, nodes: Iterable[Node], name: str) -> tuple[Linear, ...]:
-        rows = {1: 1}  # of a pooled token; else of all
-        return tuple(Linear(name, node.n, node.k, node.bias is not None, rows=rows.get(node.m)) for node in nodes)
+        return tuple(  # of a pooled token alone, or of all
+            Linear(name, node.n, node.k, node.bias is not None, rows=1 if node.m == 1 else None) for node in nodes
+        )
 
     def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> list[_Span]:
         """The stacks of layers that mix tokens or have experts, as they ran; other repetitions are outside of them."""

@@ -371,7 +371,8 @@ def label_count(fields: Fields) -> int:
 
 def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> tuple[Linear, ...]:
     """The matrices of a head of the table ``of``."""
-    sizes = {"hidden": hidden, "labels": label_count(fields)}
+    pooled = fields.optional("pooler_output_size") or hidden
+    sizes = {"hidden": hidden, "labels": label_count(fields), "pooled": pooled}
     rows = _TABLE[of][head]
     return tuple(
         Linear(name, sizes.get(out, out), hidden, fields.flag(bias) if isinstance(bias, str) else bias, rows=tokens)

@@ -16,7 +16,6 @@ from sizer.readers.hf_blocks import (
     flag,
     head_matrices,
     hidden_size,
-    label_count,
     layer_count,
     mlp,
     model_of,
@@ -28,20 +27,11 @@ from sizer.readers.reading import FORMATS, Config, Fields, Names, Values, table
 _TIED = flag("tie_word_embeddings", True)
 
 
-def _seen(**traits: Any) -> Any:
-    """Attention of an encoder: biases, no mask, no rotation, no grouped queries (a stray key for them is ignored)."""
-    return attention(**{"bias": True, "causal": False, "kv_heads": all_heads, "rotary": 0.0, **traits})
-
-
 def learned(fields: Fields, padding: int = 0) -> int | None:
     """Learned positions but ``padding`` rows that are none, as those to the padding index; None: alibi's."""
     rows = positions(fields)
     fields.refuse(rows <= padding, f"expected more than {padding} positions", *POSITIONS)
     return None if fields.text("position_embedding_type") == "alibi" else rows - padding
-
-
-def token_types(fields: Fields) -> int:
-    return fields.count("type_vocab_size") * hidden_size(fields)
 
 
 def own_head(fields: Fields, of: str) -> tuple[Linear, ...]:
@@ -135,12 +125,8 @@ def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[
 
 def vit(fields: Fields) -> ModelShape:
     """ViT: the patches and a class token; the base model's pooler."""
-    layers, hidden = _vision_stack(fields, flag("qkv_bias", True), class_token=True), hidden_size(fields)
-    pooled = fields.optional("pooler_output_size") or hidden
-    head = Linear("pooler", pooled, hidden, True, rows=1)
-    if architecture_of(fields) == "ViTForImageClassification":
-        head = Linear("classifier", label_count(fields), hidden, True, rows=1)
-    return ModelShape("vit", (layers,), head=False, before_head=(head,))
+    layers = _vision_stack(fields, flag("qkv_bias", True), class_token=True)
+    return ModelShape("vit", (layers,), head=False, before_head=own_head(fields, "vit_heads"))
 
 
 def siglip(fields: Fields) -> ModelShape:
@@ -164,7 +150,7 @@ def _vision_stack(fields: Fields, qkv_bias: Any, class_token: bool = False) -> S
     embedding = Linear("patch_embedding", hidden, inputs, True, kind="conv", rows=patches, grad_input=False)
     return stack(
         fields,
-        _seen(qkv_bias=qkv_bias, bias=None, o_bias=True),
+        attention(qkv_bias=qkv_bias, o_bias=True, causal=False, kv_heads=all_heads, rotary=0.0),
         mlp(gated=False, bias=True),
         side="encoder",
         dropout=0.0,
