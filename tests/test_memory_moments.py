@@ -148,6 +148,9 @@ def test_the_first_layer_of_a_base_saves_less_in_each_microbatch_in_flight() -> 
 def test_replicas_have_buckets_as_large_as_their_gradients() -> None:
     one, two = (memory(llama(), Workload(b=1, s=64, d=d), implementation="huggingface") for d in (1, 2))
     assert two.allocated_bytes - one.allocated_bytes == 4 * llama().parameters == bytes_of(two, "gradients")
+    formulas = {part.name: part.formula for part in one.parts}
+    assert formulas["weights"] == f"{llama().parameters:,} parameters x 4 bytes"
+    assert formulas["optimizer_states"].startswith(f"{llama().parameters:,} x 8 bytes")
 
 
 # modules.toml.
@@ -330,6 +333,16 @@ def test_the_embeddings_norm_and_dropout_are_saved_on_the_first_stage() -> None:
     assert dropout - plain == channels + 2 * 2 * channels  # a byte each: the embedding's and two of each layer
     later = [moments_of(Step(one, replace(w, p=2), stage="last"), STAY, "end")[0].bytes for one in (model, normed)]
     assert later[0] == later[1]
+
+
+@pytest.mark.parametrize(("positions", "kept"), [(0, 0), (512, 512 * 256 * 2)])
+def test_a_frozen_embeddings_output_stays_where_positions_are_added_to_it(positions: int, kept: int) -> None:
+    block = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=2)
+    model = ModelShape("llama", (Stack("decoder", 256, (block,), positions=positions),), vocab=1000)
+    step = Step(model, Workload(b=1, s=512, finetune="lora", checkpointing="full"))
+    layer = step.forward(512).layer_tape(replace(block, count=1), 256).saved_bytes(selective=True)
+    (whole,) = moments_of(step, STAY, "end of the forward")
+    assert whole.saved == 2 * layer + kept
 
 
 def test_zero_2_divides_gradients_of_experts_over_the_ranks_that_hold_them() -> None:
