@@ -29,7 +29,10 @@ PRACTICE, MADE = 2.0, 3.0
 #: How far parameters may move where a fit says what they are worth, and what sizes are multiples of at least.
 TOLERANCE, COARSE = 0.1, 256
 #: What no fit speaks of.
-UNPRICED = "no published fit prices head_dim or d_ff/h: bounds alone hold there"
+UNPRICED = (
+    "no published fit prices head_dim (Kaplan et al. draw it, without figures; Shazeer's fewer or narrower heads are "
+    "narrower together, too) or d_ff/h: bounds alone hold there"
+)
 
 
 def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
