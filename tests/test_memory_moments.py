@@ -149,7 +149,7 @@ def test_replicas_have_buckets_as_large_as_their_gradients() -> None:
     one, two = (memory(llama(), Workload(b=1, s=64, d=d), implementation="huggingface") for d in (1, 2))
     assert two.allocated_bytes - one.allocated_bytes == 4 * llama().parameters == bytes_of(two, "gradients")
     formulas = {part.name: part.formula for part in one.parts}
-    assert formulas["weights"] == f"{llama().parameters:,} parameters x 4 bytes"
+    assert formulas["weights"] == f"{llama().parameters:,} parameters x 2 bytes"
     assert formulas["optimizer_states"].startswith(f"{llama().parameters:,} x 8 bytes")
 
 
