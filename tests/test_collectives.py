@@ -345,9 +345,30 @@ def test_a_low_latency_dispatch_sends_a_token_to_each_expert_where_it_was_measur
     many = replace(DISPATCH, bytes=2**24, copies=8)
     alike = predict(replace(many, copies=1), "h100-sxm").seconds
     assert predict(many, "h100-sxm").seconds == alike
-    # Among fewer ranks than measured, and over nodes, as a prompt's tokens, which a rank gets once.
-    for one, device in ((replace(many, ranks=4), "h100-sxm"), (replace(many, ranks=16), "h100-sxm"), (many, "l40s")):
+    # Among fewer ranks than measured as a prompt's tokens, which a rank gets once.
+    for one, device in ((replace(many, ranks=4), "h100-sxm"), (many, "l40s")):
         assert predict(one, device).seconds == predict(replace(one, direct=False), device).seconds
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "tokens", "microseconds"),
+    # The same table over 2, 4 and 8 nodes of 8, and of the 4 in a node of GB200.
+    [
+        ("h100-sxm", 16, 8, 37.0),
+        ("h100-sxm", 16, 128, 188),
+        ("h100-sxm", 32, 8, 42.5),
+        ("h100-sxm", 32, 128, 266),
+        ("h100-sxm", 64, 8, 43.6),
+        ("h100-sxm", 64, 128, 306),
+        ("gb200", 4, 8, 18.7),
+        ("gb200", 4, 128, 36.2),
+    ],
+)
+def test_a_low_latency_combine_takes_what_was_published_over_nodes(
+    device: str, ranks: int, tokens: int, microseconds: float
+) -> None:
+    found = predict(replace(DISPATCH, ranks=ranks, copies=8, bytes=tokens * 8 * 7168 * 2), device)
+    assert found.seconds * 1e6 == pytest.approx(microseconds, rel=0.2)
 
 
 def test_a_step_sends_its_tokens_by_engines_own_kernels_and_a_prompt_does_not() -> None:

@@ -29,8 +29,10 @@ _KINDS = {
 
 #: Serving engines' own, replayed from CUDA graphs.
 DIRECT = ("direct_all_reduce", "direct_all_to_all")
-#: Ranks of one node in DeepEP's table, and bytes of an element that its kernels send (the dispatch: fp8).
-NODE_RANKS, SENT = 8, {"dispatch": 1, "combine": 2}
+#: Bytes of an element that DeepEP's kernels send (the dispatch: fp8), and ranks of a node in its table, where not 8:
+#: B200's fit takes GB200's rows too, whose nodes have 4 of the same dies on the same links.
+SENT, NODE_RANKS = {"dispatch": 1, "combine": 2}, {"gb200": 4}
+ALSO = {"b200_sxm": ("gb200",)}
 
 Messages = dict[tuple[str, int, int], float]
 Tables = dict[str, CollectiveConstants]
@@ -59,14 +61,16 @@ def read_direct(folder: Path) -> Messages:
         for kernel, ranks, elements, latency in zip(*(columns[name] for name in names), strict=True):
             if "eager" not in kernel and latency > 0:
                 values.append(((DIRECT[0], int(ranks), 2 * int(elements)), str(path), latency * 1e-3))
-    for path in sorted(folder.glob("comm/*/*/wideep_deepep_ll_perf.parquet")):
+    folders = [folder, *(folder.parent / other for other in ALSO.get(folder.name, ()))]
+    for path in sorted(path for own in folders for path in own.glob("comm/*/*/wideep_deepep_ll_perf.parquet")):
         columns = parquet_columns(path)
         for way, size in SENT.items():
             names = ("node_num", "num_token", "num_topk", "hidden_size", f"{way}_avg_t_us")
             for nodes, tokens, copies, hidden, latency in zip(*(columns[name] for name in names), strict=True):
                 if nodes == 1 and latency > 0:
                     sent = int(tokens * copies * hidden * size)
-                    values.append(((DIRECT[1], NODE_RANKS, sent), f"{path} {way}", latency * 1e-6))
+                    ranks = NODE_RANKS.get(path.parts[-5], 8)
+                    values.append(((DIRECT[1], ranks, sent), f"{path} {way}", latency * 1e-6))
     return consensus(values)
 
 

@@ -422,14 +422,14 @@ class CollectiveConstants:
     def among(self, ranks: int) -> tuple[float, float, float]:
         """Latency, share and half_bytes of a group: between measured groups by the logarithm of the ranks.
 
-        Beyond the largest, latency goes on by as much a rank as between the last two; the others stay.
+        Beyond the largest of three, latency goes on by as much a rank as between the last two; the others stay.
         """
         known = [log2(one) for one in self.ranks]
         latency, share, half = (
             float(np.interp(log2(ranks), known, values))
             for values in (self.latency_s, self.bandwidth_share, self.half_bytes)
         )
-        if (beyond := max(0, ranks - self.ranks[-1])) and len(known) > 1:
+        if (beyond := max(0, ranks - self.ranks[-1])) and len(known) > 2:
             a_rank = (self.latency_s[-1] - self.latency_s[-2]) / (self.ranks[-1] - self.ranks[-2])
             latency += max(0.0, a_rank) * beyond
         return latency, share, half

@@ -96,7 +96,12 @@ def link_bytes_per_s(device: Device, operator: Collective, share: float = 1.0) -
 
 
 def _latency_over_nodes(operator: Collective, inside: int) -> float:
-    """Seconds of latency that a group has over one of the ``inside`` ranks that share a node."""
+    """Seconds of latency that a group has over one of the ``inside`` ranks that share a node.
+
+    What DeepEP sends to other nodes leaves at once, to be written there and then announced.
+    """
+    if operator.what == "all_to_all" and operator.direct:
+        return 2 * NODE_LATENCY_S * (1 - inside / operator.ranks)
     if operator.what not in ("all_gather", "reduce_scatter"):
         return NODE_LATENCY_S * log2(operator.ranks / inside)
     others = -(-operator.ranks // inside) - 1
@@ -110,13 +115,16 @@ def collective_parts(
     if operator.ranks == 1:
         return 0.0, 0.0
     inside = ranks_in_domain(device, operator)
-    # Engines' own kernels are for the ranks of one node.
-    own = direct_constants(device, operator.what, inside) if operator.direct and inside == operator.ranks else None
-    constants = constants or own or collective_constants(device, operator.what)
+    what = operator.what
+    # Engines' own reductions are for the ranks of one node; DeepEP's low-latency kernels are not, and send a token to
+    # each of its experts.
+    if operator.direct and (inside == operator.ranks or what == "all_to_all"):
+        constants = constants or direct_constants(device, what, inside)
+        operator = replace(operator, copies=1) if constants else operator
+    constants = constants or collective_constants(device, what)
     latency, share, half_bytes = constants.among(max(2, inside))
     latency += _latency_over_nodes(operator, inside)
-    # DeepEP's low-latency kernels send a token to each of its experts.
-    moved = bus_factor(operator if own is None else replace(operator, copies=1)) * operator.bytes
+    moved = bus_factor(operator) * operator.bytes
     # Small messages never reach the full rate: half_bytes is the size at which half of it is reached.
     ramp = moved * half_bytes / (moved + half_bytes) if moved else 0.0
     return latency, (moved + ramp) / link_bytes_per_s(device, operator, share)
