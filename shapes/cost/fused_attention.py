@@ -360,7 +360,9 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
     moved = (queries + work.keys) * (work.d_qk + work.d_v) * (1 + backward) + queries * work.d_v * backward
     memory = moved * size / c.bandwidth_bytes_per_s
     body = overlapped(compute, memory, c) * (1 + c.reproducible(work.bucket) * work.deterministic)
-    copies = _copied_bytes(work) * size / c.copy_bytes_per_s
+    # Padding Q, K and V fills the wide tensor, then reads the narrow one and writes it there.
+    padding = queries * (work.d_qk + 2 * work.copied) + work.keys * (work.d_qk + work.d_v + 4 * work.copied)
+    copies = padding * (work.copied > 0) * size / c.copy_bytes_per_s
     if c.cache_bytes_per_s:
         # K and V, computed in 16 bits, go to a server's cache in the kernel's element type; to 8 bits Q goes, too.
         written = work.keys * (work.d_qk + work.d_v) + (size < 2) * queries * work.d_qk
@@ -382,10 +384,3 @@ def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
     whole = np.ceil(work.kv_len / QUERIES) * QUERIES
     walked: Array = np.minimum(keys + edges, np.maximum(keys, whole))
     return walked * (1 + c.uneven * (work.causal > 0) * ~windowed)
-
-
-def _copied_bytes(work: AttentionBatch) -> Array:
-    """Elements that padding Q, K and V moves: the wide tensor is filled, the narrow one read and written into it."""
-    q, kv = work.queries, work.keys
-    moved = q * (work.d_qk + 2 * work.copied) + kv * (work.d_qk + work.d_v + 4 * work.copied)
-    return np.where(work.copied > 0, moved, 0.0)
