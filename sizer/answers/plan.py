@@ -61,7 +61,8 @@ _ORDER = attrgetter("zero", "replicas", "b", "checkpointing", "vpp")
 ASSUMPTIONS = (
     "1F1B pipelines, interleaved where vpp > 1; layers spread as evenly as they divide, embedding and head on the ends",
     "tensor parallelism within one node's fast links, with sequence parallelism; context parallelism next to it",
-    "ZeRO 2 and 3 not with a pipeline (gradients would be reduced every microbatch); HSDP shards within nodes",
+    "ZeRO 2 with a pipeline, reducing every microbatch's gradients, where ZeRO 1 fits with recomputation alone",
+    "ZeRO 3 not with a pipeline, whose stages keep their weights whole; HSDP shards within nodes",
     "expert parallelism inside the data-parallel group, routing even",
     "sustained clocks; loading data, logging and checkpoints to disk take no time",
 )
@@ -467,6 +468,8 @@ def _fitting(
         return []
     fits: list[tuple[Workload, int]] = []
     for one in _schedules(model, split, device.link.domain_devices, dropped):
+        if one.p > 1 and one.zero == 2 and (not fits or any(fit.checkpointing == "none" for fit, _ in fits)):
+            break  # reducing every microbatch's gradients buys room to run less again, and nothing else
         fits += _microbatches(
             one, -(-model.layers // one.p), device.memory.bytes, policies(one.saved_by), sized, dropped
         )
@@ -558,12 +561,12 @@ def _odd(layers: int, p: int) -> bool:
 def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[str]) -> Iterator[Workload]:
     """Ways to shard over data parallelism, and to interleave a pipeline."""
     if split.p > 1:
-        if split.d > 1:
-            dropped["ZeRO 2 and 3 are not run with a pipeline"] += 2
+        dropped["ZeRO 3 is not run with a pipeline"] += split.d > 1
         # A pipeline's trainers shard the optimizer by a switch, which takes less memory and no more time.
         # Embedding and head may be chunks of their own (split_problems).
-        one = replace(split, zero=int(split.d > 1))
-        yield from (replace(one, vpp=vpp) for vpp in (1, *CHUNKS) if split.p * vpp <= model.layers + 2)
+        for zero in (1, 2) if split.d > 1 else (0,):
+            one = replace(split, zero=zero)
+            yield from (replace(one, vpp=vpp) for vpp in (1, *CHUNKS) if split.p * vpp <= model.layers + 2)
         return
     yield from (replace(split, zero=zero) for zero in range(4 if split.d > 1 else 1))
     # Hybrid sharding: within a node, replicas between nodes.
