@@ -558,8 +558,8 @@ def check_batch(workload: Workload) -> None:
     t, p, b, d = workload.t * workload.cp, workload.p, workload.b, workload.d  # t: ranks that share a microbatch
     gpus, whole = workload.gpus, workload.global_batch
     refuse(gpus is not None and gpus % (t * p), f"expected a multiple of TP x PP = {t} x {p} = {t * p}", "gpus", gpus)
-    if gpus is not None and gpus != t * p * d:
-        raise InputError(f"expected GPUs / (TP x PP x CP) = {gpus // (t * p)}", key="d", value=d)
+    others = gpus is not None and gpus != t * p * d
+    refuse(others, f"expected GPUs / (TP x PP x CP) = {(gpus or 0) // (t * p)}", "d", d)
     refuse(
         whole is not None and whole % (b * d),
         f"expected a multiple of MBS x DP = {b} x {d} = {b * d}",

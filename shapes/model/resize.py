@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
-from shapes.errors import InputError, positive_int
+from shapes.errors import positive_int, refuse
 from shapes.frozen import Values, frozen, replace
 from shapes.model import (
     AttentionShape,
@@ -63,8 +63,7 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
     """
     old = {name: size for name, size in dimensions(model).items() if name in DIMENSIONS}
     for name, value in changes.items():
-        if name not in old:
-            raise InputError(f"expected one of {', '.join(old)}", key=name, value=value)
+        refuse(name not in old, f"expected one of {', '.join(old)}", name, value)
         if (name, value) != ("shared_d_ff", 0):
             positive_int(value, name)
     new = _completed(model, old, changes)
@@ -87,8 +86,8 @@ def _completed(model: ModelShape, old: dict[str, int], changes: dict[str, int]) 
         new["kv_heads"] = new["heads"]
     square = isinstance(model.attention, AttentionShape) and old["heads"] * old["head_dim"] == old["hidden"]
     if square and "head_dim" not in changes:
-        if new["hidden"] % new["heads"]:
-            raise InputError(f"expected a divisor of the hidden size {new['hidden']}", key="heads", value=new["heads"])
+        expected = f"expected a divisor of the hidden size {new['hidden']}"
+        refuse(new["hidden"] % new["heads"], expected, "heads", new["heads"])
         new["head_dim"] = new["hidden"] // new["heads"]
     return new
 

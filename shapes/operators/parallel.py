@@ -49,7 +49,7 @@ def _of_heads(model: ModelShape, t: int, etp: int) -> Iterator[Problem]:
     for heads, named, shared, kept in _sharded(model):
         if heads % t:
             yield f"expected a divisor of the {heads} {named}", "t", t
-        elif not _whole(shared, t):
+        elif shared % t and t % shared:  # each rank holds whole ones: a share of them, or a copy of one
             yield f"expected a divisor or a multiple of the {shared} {kept}", "t", t
     for width, expert in mlp_widths(model):
         if width % (ranks := etp if expert else t):
@@ -124,11 +124,6 @@ def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
             yield attention.out_groups, "groups of the output projection", 1, "key head"
     for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer is not None):
         yield mixer.heads, "heads of the recurrent layers", mixer.groups, "groups of recurrent heads"
-
-
-def _whole(shared: int, t: int) -> bool:
-    """Whether every rank holds whole key/value heads (or groups): a share of them, or a copy of one."""
-    return shared % t == 0 or t % shared == 0
 
 
 def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Listed:
