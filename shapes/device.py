@@ -121,9 +121,7 @@ class Device:
     def peak(self, dtype: str) -> float:
         """Dense peak FLOP/s for ``dtype``; InputError naming the dtypes there are."""
         dtype_bytes(dtype)
-        if dtype not in self.peak_flops:
-            expected = f"{self.name} has {', '.join(self.peak_flops)}"
-            raise InputError(expected, key="dtype", value=dtype)
+        refuse(dtype not in self.peak_flops, f"{self.name} has {', '.join(self.peak_flops)}", "dtype", dtype)
         return self.peak_flops[dtype]
 
     def has_matrix_units(self, dtype: str) -> bool:
