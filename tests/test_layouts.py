@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -90,4 +91,7 @@ def test_a_stop_keeps_the_baseline_and_what_was_planned_until_then() -> None:
 def test_layouts_need_a_configuration_devices_and_a_batch() -> None:
     run = CliRunner().invoke(main, ["search", "--params", "1e9", "--layouts", "--gpus", "8"])
     assert run.exit_code == 2
-    assert "expected CONFIG, --gpus, --global-batch" in run.output
+    assert "expected CONFIG, --what model, --gpus, --global-batch" in run.output
+    llama = str(Path(__file__).parent / "data" / "configs" / "llama-3.1-8b.json")
+    widths = CliRunner().invoke(main, ["search", llama, "--layouts", "--gpus", "8", "--global-batch", "64"])
+    assert (widths.exit_code, "--what model" in widths.output) == (2, True)

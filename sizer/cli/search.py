@@ -93,12 +93,14 @@ def command(asked: Asked) -> None:
 SPREAD = {"gpus", "global_batch"}
 
 
-def _planned(asked: Asked, reading: Any, tell: Callable[[int, int, str], None]) -> Values:
+def _planned(asked: Asked, reading: Any, tell: Any) -> Values:
     """Keywords of a search: the plan of the configuration's own step, and its stack."""
     if not asked.layouts:
         return {**asked.workload, **asked.named("stack")}
     refuse(
-        reading is None or not asked.workload.keys() >= SPREAD, "expected CONFIG, --gpus, --global-batch", "--layouts"
+        asked.what != "model" or reading is None or not asked.workload.keys() >= SPREAD,
+        "expected CONFIG, --what model, --gpus, --global-batch",
+        "--layouts",
     )
     from sizer.answers.plan import plan_config
     from sizer.documents.plan import best_text
