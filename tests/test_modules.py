@@ -371,3 +371,18 @@ def test_an_infinity_is_read_as_transformers_writes_it() -> None:
     settings, _ = load_config({"model_type": "mamba2", "time_step_limit": [0.0, {"__float__": "Infinity"}]})
     assert isinstance(settings, transformers.PretrainedConfig)
     assert tuple(settings.time_step_limit) == (0.0, float("inf"))
+
+
+def test_autocast_that_a_module_holds_by_its_own_name_is_left_alone() -> None:
+    """x-transformers' rotary embedding asks torch.amp's class for the device of the tensor at hand."""
+    from torch.amp import autocast
+
+    class Own(torch.nn.Linear):
+        def forward(self, x: Any) -> Any:
+            with autocast(x.device.type, enabled=False):
+                return super().forward(x)
+
+    from shapes.trace import trace
+
+    traced = trace(Own(8, 16), torch.zeros(4, 8), phase="infer")
+    assert [(one.m, one.n, one.k) for one in traced.operators] == [(4, 16, 8)]

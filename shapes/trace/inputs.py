@@ -49,7 +49,7 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
     elif main == "pixel_values_videos" and main in accepted:
         shape = (b, settings.frames_per_clip, *_image(settings))
     elif main == "past_values":  # a series in time
-        channels: list[int] = [] if "freq" in accepted else [settings.num_input_channels]  # TimesFM has one
+        channels = () if "freq" in accepted else (settings.num_input_channels,)  # TimesFM has one
         shape = (b, settings.context_length, *channels)
     if shape:
         further = {"past_values_padding": _tokens(*shape), "freq": _tokens(b, 1)} if "freq" in accepted else {}

@@ -171,13 +171,13 @@ def _no_autocast_on_meta() -> Iterator[None]:
     # Autocast and torch.utils.checkpoint ask the device of the tensors at hand what it can do; torch knows no meta.
     from torch.utils import checkpoint
 
-    autocast: Any = torch.autocast
+    make: Any = torch.autocast.__init__  # of the class, which some code holds by a name of its own
 
-    def without(device_type: str, *args: Any, **kwargs: Any) -> Any:
-        return nullcontext() if device_type == "meta" else autocast(device_type, *args, **kwargs)
+    def without(own: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
+        make(own, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
 
     instead: Any = {"CheckpointFunction": _Plain, "_checkpoint_without_reentrant_generator": _Plain.without_reentrant}
-    with _flexibly(), patch.object(torch, "autocast", without), patch.multiple(checkpoint, **instead):
+    with _flexibly(), patch.object(torch.autocast, "__init__", without), patch.multiple(checkpoint, **instead):
         yield
 
 

@@ -334,7 +334,7 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Core:
     def of(layer: int) -> Attention:
         if words[layer] != "sliding_attention":
             return replace(chosen(layer), indexer=None) if words[layer] == dense else chosen(layer)
-        given = listed.nested(named.get(str(layer), str(layer))).config if listed.config else near
+        given = listed.nested(named.get(str(layer), "")).config if listed.config else near
         own = Fields({**fields.defaults, **fields.config, **given}, fields.where, prefix=f"layer {layer}: ")
         return latent(own, window=window, **traits)(layer)
 
