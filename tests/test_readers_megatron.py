@@ -298,6 +298,9 @@ def test_deepspeeds_sequence_parallelism_is_ulysses() -> None:
 def test_a_program_that_generates_text_is_priced_as_decoding() -> None:
     text = PLAIN.replace("pretrain_gpt.py", "tools/run_text_generation_server.py")
     assert script(text).workload["phase"] == "decode"
+    text = PLAIN.replace("pretrain_gpt.py", "tools/preprocess_data.py")
+    assert any("prepares or evaluates" in note for note in script(text).notes)
+    assert not any("prepares or evaluates" in note for note in script(PLAIN).notes)
     assert "phase" not in script(PLAIN).workload
 
 

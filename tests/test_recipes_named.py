@@ -314,6 +314,8 @@ def test_lora_is_read_as_programs_spell_it_and_a_rank_that_they_leave_out_is_tol
 def test_qlora_without_loras_own_switch_is_no_full_fine_tuning(tmp_path: Path) -> None:
     found = read(tmp_path, f"python train.py --model_name_or_path {QWEN} --output_dir o --use_qlora 1\n", "train.sh")
     assert (found.workload["finetune"], found.workload["lora_rank"]) == ("qlora", 8)
+    found = read(tmp_path, f"python q.py --model_name_or_path {QWEN} --output_dir o --bits 4 --lora_r 64\n", "train.sh")
+    assert (found.workload["finetune"], found.workload["lora_rank"]) == ("qlora", 64)
 
 
 #: Recipes of reinforcement learning that say a round of 1,024 tokens of prompt and 3,072 new ones.
@@ -438,11 +440,13 @@ def test_a_service_s_model_is_no_unknown_name(tmp_path: Path) -> None:
         ("teacher_model: {path: a/teacher}", "the models that run beside it"),
         ("seq_parallel_size: 8", "how it is spread"),
         ("seq_parallel_size: 1", ""),
+        ("data: {max_trajectory_length: 2400}", "the tokens or the bytes of its step"),
+        ("num_generations: 8", "the sequences of a step (pairs, answers to compare, and a model to compare with)"),
         ("actor_rollout_ref: {max_token_len_per_gpu: 24000}", "the tokens or the bytes of its step"),
         ("train_lora_layers: all", "what of it trains"),
         ("lora_alpha: 16", ""),
         ("per_device_max_tokens: 524288", "the tokens or the bytes of its step"),
-        ("stage: dpo", "the sequences of a step (pairs, and a model to compare with)"),
+        ("stage: dpo", "the sequences of a step (pairs, answers to compare, and a model to compare with)"),
         ("eval: {batch_size: 4}", ""),
         ("rng_seed: 4", ""),
     ],

@@ -299,7 +299,8 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     held |= {"_p2p": fields.flag("overlap_p2p_comm"), "_experts": model.moe is not None}
     held |= {"_fp8": bool(fields.raw("fp8_format", "fp8", default=None)), "_program": fields.text("_program")}
     expressions.check_allowed(row["allowed"], row, held, fields)
-    found, _ = expressions.workload(row, held, fields)
+    found, said = expressions.workload(row, held, fields)
+    notes += said
     if held["_fp8"]:
         recipe = fields.text("fp8_recipe")
         found |= stated(recipe=recipe in RECIPES and recipe)
