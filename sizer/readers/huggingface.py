@@ -78,7 +78,7 @@ _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
 
 def _tables(file: str) -> dict[str, str]:
     """Family -> its table's text. One family is parsed: the whole file takes as long as a tenth of a check."""
-    text = (Path(__file__).parent / f"{file}.toml").read_text("utf-8")
+    text = Path(__file__).with_name(f"{file}.toml").read_text("utf-8")
     _, *parts = re.split(r"(?m)^\[([\w-]+)\]\n", text)
     return dict(zip(parts[::2], parts[1::2], strict=True))
 

@@ -56,7 +56,7 @@ def table(name: str) -> Any:
 
     ``known_keys``, ``hf_defaults``, ``tokenizers``, and sizes of models that a file may name.
     """
-    return json.loads((Path(__file__).parent / f"{name}.json").read_text("utf-8"))
+    return json.loads(Path(__file__).with_name(f"{name}.json").read_text("utf-8"))
 
 
 #: What each format calls the dimensions, what claims a file for it, what it takes absent keys to be.

@@ -69,15 +69,15 @@ def rows() -> dict[str, str]:
 
     reading.
     """
-    text = (Path(__file__).parent / "released.json").read_text("utf-8")
+    text = Path(__file__).with_name("released.json").read_text("utf-8")
     return dict(re.findall(r'^ "([^"]+)": (\{.*\}),?$', text, re.MULTILINE))
 
 
 @cache
 def _known() -> dict[str, str]:
     """The table's names by what is asked for: with their organisation, or without."""
-    known = {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
-    return {**known, **FORMATS["names"]["aliases"]}
+    own = {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
+    return {**own, **FORMATS["names"]["aliases"]}
 
 
 def _without_variant(name: str) -> str:
@@ -171,14 +171,13 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
 
 def _lora(config: Config, taken: Collection[str]) -> Values:
     """What says LoRA beside the keys ``taken``: keys of that name, and those of that value; none where it is off."""
-    held = flat(config)
     said = {
         place: one
-        for place, one in held.items()
+        for place, one in flat(config).items()
         if re.fullmatch(FORMATS["names"]["lora"], place.lower()) or str(one).lower() in ("lora", "qlora")
     }
     off = any(one in (False, 0, "", "null", "None") for one in said.values())
-    return {} if off or any("lora" in one and one.replace(".", "__") in held for one in taken) else said
+    return {} if off or any("lora" in one and at(config, one) is not None for one in taken) else said
 
 
 def _further(reading: Reading, name: str, config: Config, read: Names, row: Config, where: str) -> Iterator[Unread]:
