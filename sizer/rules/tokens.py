@@ -254,7 +254,8 @@ def largest_microbatch(context: Context) -> Answer:
 
     Memory is that of `sizer memory` as the workload says. The sequences of a step are the training's choice: without a
     global batch the rule has nothing to say, and with one it asks for a microbatch that the ranks' share is made of.
-    Suggestions are priced per token; a communication of gradients that runs once a step is charged once.
+    Suggestions are priced per token; a communication of gradients that runs once a step is charged once. Where experts
+    are spread, one rank's may be routed twice the mean: half of what fits by the mean is asked.
 
     Bad: `sizer check config.json -b 4 --global-batch 512` where 8 sequences fit.
     Good: the largest divisor of the global batch's share that `sizer memory config.json` finds to fit.
@@ -265,7 +266,7 @@ def largest_microbatch(context: Context) -> Answer:
     if workload.global_batch is None:
         return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
     if context.largest_microbatch() < workload.b:
-        return NotApplicable("the workload does not fit the device (SZ121)")
+        return NotApplicable("no larger one fits, or not even this (SZ121)")
     share = workload.global_batch // workload.d
     changes = larger_microbatch(context, share, f"priced per token; the largest of a rank's {share} that fits")
     return [
