@@ -552,12 +552,8 @@ def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bo
     offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
     if error:  # what cannot run has no time that another could be slower than; another split is no other model
         return tuple(sorted(offers, key=lambda offer: bool(set(offer.change) & set(DIMENSIONS))))[:MOST]
-
-    def worth_it(offer: Offer) -> bool:
-        saves = offer.saving > 0 or (outright and _same_size(offer, subject))
-        return offer.change_s <= 0 and saves
-
-    useful = tuple(filter(worth_it, offers))
+    faster = [one for one in offers if one.change_s <= 0]
+    useful = tuple(one for one in faster if one.saving > 0 or (outright and _same_size(one, subject)))
     if useful or not outright or not offers:
         return useful[:MOST]
     return (offers[0].noted("slower, but nothing faster fixes it" if offers[0].change_s > 0 else ""),)
@@ -605,8 +601,8 @@ MULTIPLES = {"vocab": 64, "hidden": 128, "d_ff": 128, "expert_d_ff": 128, "share
 MOST_TRIED = 64
 
 
-def neighbours(proposals: Proposals, dimension: str, each_side: int = 2) -> tuple[PricedSuggestion, ...]:
-    """The nearest values below and above that make a model and break no rule that the present one keeps, ascending.
+def neighbours(proposals: Proposals, dimension: str) -> tuple[PricedSuggestion, ...]:
+    """The two nearest values below and above that make a model and break no rule that the present one keeps, ascending.
 
     Priced as a finding's suggestions are. Empty for a dimension that the model has not, or that a trace hides.
     """
@@ -620,7 +616,7 @@ def neighbours(proposals: Proposals, dimension: str, each_side: int = 2) -> tupl
             offer = price_offer(Suggestion({dimension: other}), proposals)
             if offer is not None:
                 side.append(offer.priced)
-            if len(side) == each_side:
+            if len(side) == 2:
                 break
         found += reversed(side) if below else side
     return tuple(found)

@@ -260,19 +260,16 @@ def largest_microbatch(context: Context) -> Answer:
     Bad: `sizer check config.json -b 4 --global-batch 512` where 8 sequences fit.
     Good: the largest divisor of the global batch's share that `sizer memory config.json` finds to fit.
     """
-    workload = context.workload
+    b, workload = context.workload.b, context.workload
     if not context.sets_any("b"):
         return NotApplicable("no microbatch given (-b)")
     if workload.global_batch is None:
         return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
-    if context.largest_microbatch() < workload.b:
+    if context.largest_microbatch() < b:
         return NotApplicable("no larger one fits, or not even this (SZ121)")
     share = workload.global_batch // workload.d
     changes = larger_microbatch(context, share, f"priced per token; the largest of a rank's {share} that fits")
-    return [
-        Finding("b", workload.b, f"a microbatch of {workload.b} where {one.change['b']} fits", (one,))
-        for one in changes
-    ]
+    return [Finding("b", b, f"a microbatch of {b} where {one.change['b']} fits", (one,)) for one in changes]
 
 
 GIB = 2**30
