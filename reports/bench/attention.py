@@ -12,16 +12,18 @@ import numpy as np
 import on_path  # noqa: F401  # reports/fit
 from fit.attention import errors
 from fit.attention_arrays import attention_seconds
-from fit.attention_rows import FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
+from fit.attention_rows import ENCODERS_OF, FIGURES, TABLES_OF, Rows, by_authors, read_evidence, read_tables
 from fit.evidence import attention_of, read_rows
+from fit.tables import parquet_columns
 from opening import with_answer
 from tabulate import tabulate
 
 from shapes.calibrate import held_out
-from shapes.cost import predict
+from shapes.cost import predict, predict_many
 from shapes.cost.fused_attention import constants_of, phase_of
 from shapes.device import load_device
 from shapes.kernels import KERNELS, load_kernel, resolve
+from shapes.operators.types import Attention
 from shapes.toml_table import content, shipped
 
 REPORT = Path(__file__).parents[1] / "attention.md"
@@ -86,6 +88,30 @@ def judged(data: Rows, kernel: str, name: str, dtype: str) -> list[str]:
     return [str(len(data)), *figure(off[rows]), *parts]
 
 
+def encoders(root: Path) -> str:
+    """Served encoders by device and the kernel that a row names, lengths from 512 on that no fit has seen."""
+    fitted = {source for devices in ENCODERS_OF.values() for _, _, some in devices.values() for source in some}
+    folders = {name: folder for devices in ENCODERS_OF.values() for name, (folder, *_) in devices.items()}
+    rows = []
+    for name, folder in (folders | BORROWED).items():
+        found: dict[str, list[tuple[Attention, float]]] = {}
+        for path in sorted((root / folder / "encoder_attention").rglob("encoder_attention_perf.parquet")):
+            columns = parquet_columns(path)
+            names = ("kernel_source", "framework", "batch_size", "isl", "num_heads", "head_dim", "latency")
+            for ran, framework, b, s, h, d, ms in zip(*(columns[one] for one in names), strict=True):
+                if s >= 512:
+                    one = Attention("", "forward", b, h, h, s, s, d, d, False)
+                    found.setdefault(f"{ran}, {framework}", []).append((one, ms * 1e-3))
+        for ran, some in sorted(found.items()):
+            unseen = [some[at] for at in np.flatnonzero(held_out(np.array([one.q_len for one, _ in some])))]
+            costs = predict_many([one for one, _ in unseen], name)
+            off = np.array([cost.seconds / seconds - 1 for cost, (_, seconds) in zip(costs, unseen, strict=True)])
+            which = "another kernel" if ran.split(",")[0] not in fitted else "fitted" if name in folders else "borrowed"
+            rows.append([name, ran, which, len(unseen), *figure(off)])
+    headers = ["device", "kernel", "rows of", "shapes", "MAPE", "median", "95th percentile"]
+    return tabulate(rows, headers, tablefmt="github")
+
+
 def figures() -> str:
     """Predicted over published seconds of FlashAttention on H100, without a server's cache, by figure."""
     found: dict[tuple[str, str, str, int, str], list[tuple[int, float]]] = {}
@@ -133,6 +159,7 @@ def main() -> None:
     text = TEMPLATE.format(
         published=published(options.evidence),
         tables=tables(options.tables),
+        encoders=encoders(options.tables),
         dims=by_head_dimension(),
         figures=figures(),
     )
@@ -181,6 +208,14 @@ FlashAttention 2's backward on A100 and L40S, of which no row is public, runs at
 2307.08691) and 0.65 of its bandwidth (its figures on H100). Beyond 128 FlashAttention-3's backward is taken to run as
 at 128. Before the cache had a term of its own, forwards of training on H100 were priced 5 to 117% too slow, and
 FlashAttention-3's backward 21 to 79%.
+
+## Served encoders
+Towers of images have no mask, no cache and heads of 64 to 80: their constants are of vLLM's and SGLang's FlashAttention
+(of the 4th generation on Blackwell), of all but the lengths below (aiconfigurator-core, encoder_attention_perf).
+*another kernel*: TensorRT-LLM's and Triton's of the same shapes, which nothing prices: they take longer, in heads of 72
+most.
+
+{encoders}
 
 ## What a head dimension reaches
 Predicted TFLOPS of the causal forward of a training step (b 2, 32 heads, 8 of them keys', s 8192, bf16). Where a kernel

@@ -326,12 +326,12 @@ def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
 
 
 def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: Device) -> Iterator[Cost]:
-    regime, phase = "attention" + "_backward" * (shared.phase == 1), shared.phase
+    regime = "attention" + "_backward" * (shared.phase == 1)
     if shared.kernel == "eager":
         yield from (_written_out(operator, device, regime) for operator in operators)
         return
     constants = constants_of(shared.kernel, device, shared.dtype)
-    c, source = constants.phases[phase], constants.source(device)
+    c, source = constants.phases[shared.phase], constants.source(device)
     runs = [run_for(operator, device) for operator in operators]
     times = shared.times(work_of(operators, runs), device)
     for at, run in enumerate(runs):
@@ -339,7 +339,7 @@ def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: D
         yield cost_of(
             one.seconds,
             source,
-            constants.expected[phase],
+            constants.expected[shared.phase],
             regime,
             _bound(c.launch_s, one.seconds - c.launch_s, one.compute_s, one.memory_s),
             tile=(QUERIES, max(run.d_qk, run.d_v)),

@@ -220,9 +220,13 @@ def clock_share(device: Device) -> float:
 
 
 def sustained_share(device: Device) -> float:
-    """Share of its peak that a device's power sustains all day, over its fitted relative's."""
+    """Share of its peak that a device's power sustains all day, over its fitted relative's; of another vendor's what
+    products were published to reach, over H100's.
+    """
     kin, own = relative(device), _limited(device)
-    if kin.architecture != device.architecture or not _limited_by_power(own):
+    if device.vendor != "nvidia":
+        return achievable(device) / achievable(load_device("h100-sxm"))
+    if not _limited_by_power(own):
         return 1.0
     return min(1.0, _by_power(own, kin, CARRY.sustained) * _peak(kin) / _peak(device))
 

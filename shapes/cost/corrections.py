@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Named, frozen
 from shapes.operators.types import Layout
 from shapes.toml_table import DATA, content
 
@@ -143,16 +143,12 @@ def family_table(device: Device) -> Named:
     own: Named = device.cost.get("alignment", {})
     if "family" in own:
         return own
-    tables = _families()
+    families = content(DATA / "misaligned.toml").items()
+    tables: dict[str | None, Named] = {
+        key: {"family": name, **table} for name, table in families for key in table["serves"]
+    }
     keys = (device.compute_capability, device.architecture, device.vendor)
     return next((tables[key] for key in keys if key in tables), {**NO_FAMILY, "tier": "extrapolated"})
-
-
-@lru_cache(maxsize=1)
-def _families() -> dict[str | None, Values]:
-    """Compute capability, architecture or vendor -> its family's table, with the family's name in it."""
-    families = content(DATA / "misaligned.toml")
-    return {key: {"family": name, **table} for name, table in families.items() for key in table["serves"]}
 
 
 def level(dimension: Integers, size: int) -> Integers:

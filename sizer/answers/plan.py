@@ -610,7 +610,7 @@ def plan_serving(
 
     InputError where no split fits, or none keeps the limits: the nearest is named.
     """
-    stack, formats = load_serving_stack(asked.engine, device.architecture), tuple(one.title for one in model.formats)
+    stack = load_serving_stack(asked.engine, device.architecture)
     dropped: Counter[str] = Counter()
     ways = _ways(model, device, gpus, base, stack, asked, dropped)
     _some(ways, gpus, dropped)
@@ -630,13 +630,17 @@ def plan_serving(
         device.name,
         asked,
         base,
-        # An engine fitted on others is borrowed.
-        "borrowed" if stack.tier == "fitted" and device.name not in stack.devices else stack.tier,
+        # An engine fitted on others is borrowed; every one was fitted on NVIDIA's.
+        "extrapolated"
+        if device.vendor != "nvidia"
+        else "borrowed"
+        if stack.tier == "fitted" and device.name not in stack.devices
+        else stack.tier,
         stack.coverage,
         stack.intervals["dense" if model.moe is None else "moe"],
         tuple(kept[: positive_int(top, "top")]),
         tuple(Dropped(*one) for one in dropped.most_common()),
-        formats,
+        tuple(one.title for one in model.formats),
     )
 
 
