@@ -183,12 +183,13 @@ def working(what: str, how: str) -> Iterator[Callable[..., None]]:
 
     A signal ends it in order: the answer is of what is done by then. ``how``: to go on.
     """
-    start, _Line.said = time.monotonic(), what
+    start, _Line.said = 0.0, what
 
     def tell(done: int, of: int, best: str = "", left_s: float | None = None) -> None:
-        gone_s = time.monotonic() - start
+        nonlocal start
+        start = start or time.monotonic()
         if done and left_s is None:
-            left_s = gone_s / done * (of - done)
+            left_s = (time.monotonic() - start) / done * (of - done)
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
         _Line.done, _Line.of = done, of
         _Line.said = f"{what}: {done:,} of {of:,}{left}{best and f'; best so far: {best}'}"

@@ -71,7 +71,9 @@ QUANTITY = Number("number", lambda text: _scaled(text, "quantity"), "a number (s
 DURATION = Number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")
 #: 500 may be milliseconds or seconds, and both have an answer.
 LATENCY = Number(
-    "time", lambda text: (text[-1:].isalpha() and seconds(text)) or None, "a time with its unit (500ms, 0.5s)"
+    "time",
+    lambda text: (text[-1:].isalpha() and seconds(text)) or None,
+    "a time with its unit (500ms, 0.5s), above zero",
 )
 
 
@@ -216,15 +218,17 @@ def _squeezed(name: str) -> str:
 def usage_text(error: click.UsageError) -> str:
     """What click says of a command's words; of an option or argument that the command has not, what says the same."""
     path = error.ctx.command_path if error.ctx is not None else "sizer"
-    instead, said = spellings()["instead"].get(path.partition(" ")[2], {}), error.format_message()
+    instead, said = spellings()["instead"].get(path.partition(" ")[2], {}), error.format_message().rstrip(".")
     own = {word: vars(one).get("help") for one in (error.ctx.command.params if error.ctx else ()) for word in one.opts}
     if isinstance(error, click.NoSuchOption):
         return _no_such_option(error.option_name, path, own, instead)
     if isinstance(error, click.BadOptionUsage):
         said = f"{error.option_name} needs a value: {own.get(error.option_name, 'none was given')}"
     elif error.ctx is not None and isinstance(error.ctx.command, click.Group) and error.ctx.command.commands:
-        said = f"{said.rstrip('.')}: expected one of {', '.join(error.ctx.command.commands)}"
-    return f"{said}: {instead['argument']}" if "extra argument" in said and instead else f"{said} ({path} --help)"
+        said = f"{said}: expected one of {', '.join(error.ctx.command.commands)}"
+    return (
+        f"{said}: {instead['argument']}" if "argument" in said and "argument" in instead else f"{said} ({path} --help)"
+    )
 
 
 def _no_such_option(name: str, path: str, own: Iterable[str], instead: Values) -> str:
@@ -267,12 +271,11 @@ class Command(click.Command):
         """Refuse a second value behind an option that may be given again (--device h100 b200): it is no file."""
         of = {word: one for one in self.get_params(ctx) if one.multiple for word in one.opts}
         for option, value, further in zip(said, said[1:], said[2:], strict=False):
-            if option not in of or further.startswith("-") or os.path.exists(further):
+            if option not in of or further.startswith("-"):
                 continue
             offered = of[option].shell_complete(ctx, further)
             if ("=" in value and "=" in further) or any(one.type == "plain" for one in offered):
-                again = f"{option} {value} {option} {further}"
-                raise click.UsageError(f"{option} takes one value: {again}", ctx)
+                raise click.UsageError(f"{option} takes one value: {option} {value} {option} {further}", ctx)
 
     @staticmethod
     def _ours(word: str, own: set[str]) -> str:

@@ -9,14 +9,6 @@ from sizer.cli.options import TABLES, Asked, given, stated, subcommand
 from sizer.process import KEPT, working
 
 
-def _read(read: Callable[[str], Any], expected: str, text: str, option: str) -> Any:
-    """What ``read`` makes of an option's text; an InputError says what was ``expected``."""
-    try:
-        return read(text)
-    except ValueError:
-        raise InputError(f"expected {expected}", key=option, value=text) from None
-
-
 def _ends(number: Callable[[str], Any], low: Any = None, high: Any = None) -> Callable[[str], tuple[Any, Any]]:
     """LOW:HIGH as numbers; either may be missing."""
 
@@ -29,22 +21,28 @@ def _ends(number: Callable[[str], Any], low: Any = None, high: Any = None) -> Ca
     return read
 
 
-TWO = "LOW:HIGH, two numbers"
-_SHARE = (
-    lambda text: float(text[:-1]) / 100 if text.endswith("%") else float(text),
-    "a percentage (1%) or a share (0.01)",
-)
 #: The search of one product alone, that of the ML Engineering book.
 ONE_PRODUCT = "swiglu-gemm"
 _READS: dict[str, Callable[[str], Any]] = {
     "ends": _ends(float, 1e-9, 1e9),
+    "whole ends": _ends(int),
     "integers": lambda text: tuple(map(int, text.split(","))),
     "integer": int,
     "names": lambda text: tuple(map(str.strip, text.split(","))),
-    "share": _SHARE[0],
+    "share": lambda text: float(text[:-1]) / 100 if text.endswith("%") else float(text),
 }
-#: A key of ``--limit`` -> the library's keyword, what reads its value, and what that is.
+#: A key of ``--limit`` -> the library's keyword, what reads its value, and what that is; and those of two options.
 _LIMITS: dict[str, Names] = TABLES["further limits"]
+_BOUNDS: dict[str, Names] = TABLES["bounds"]
+
+
+def _read(limit: Names, text: str, option: str) -> Any:
+    """What a limit's reader makes of an option's text; an InputError says what was expected."""
+    _, read, expected = limit
+    try:
+        return _READS[read](text)
+    except ValueError:
+        raise InputError(f"expected {expected}", key=option, value=text) from None
 
 
 @subcommand("search", "[CONFIG] search stack workload measuring config output")
@@ -118,9 +116,9 @@ def _limits(asked: Asked, said: Values) -> Any:
     """The limits of a space, which are taken out of what was ``said``."""
     from sizer.searching.space import Limits
 
-    low, high = _read(_ends(int), TWO, asked.range_, "--range")
+    low, high = _read(_BOUNDS["range"], asked.range_, "--range")
     further = {name: said.pop(name, None) for name in ("aspect", "head_dims", "tp_ready", "vary")}
-    return Limits(_read(*_SHARE, asked.tolerance, "--tolerance"), low, high, asked.step, **further)
+    return Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, asked.step, **further)
 
 
 def _said(texts: Names) -> Values:
@@ -131,8 +129,7 @@ def _said(texts: Names) -> Values:
         refuse(
             not equals or key not in _LIMITS, f"expected KEY=VALUE, KEY one of {', '.join(_LIMITS)}", "--limit", text
         )
-        name, read, expected = _LIMITS[key]
-        found[name] = _read(_READS[read], expected, value, f"--limit {key}")
+        found[_LIMITS[key][0]] = _read(_LIMITS[key], value, f"--limit {key}")
     return found
 
 
