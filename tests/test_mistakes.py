@@ -222,7 +222,7 @@ SAID: list[tuple[str, str]] = [
     (f"check {G} --weights int4", "it is of sizer memory"),
     (f"memory {G} --fix", "it is of sizer check"),
     (f"check {G} --top 3", "it is of sizer ops, search, plan"),
-    (f"ops {G} --top all", "is not a valid integer. "),
+    (f"ops {G} --top all", "is not a valid integer (sizer ops"),
 ]
 #: Spellings of other programs, and the same in ours.
 UNDERSTOOD = [
@@ -389,7 +389,7 @@ def test_a_command_that_a_message_or_a_page_offers_is_one(offer: str) -> None:
         assert found is not None, name
         command, context, words = found, click.Context(found, info_name=name, parent=context), words[1:]
     try:
-        command.make_context(command.name, [OWN.get(word, word) for word in words], parent=context.parent)
+        command.make_context(context.info_name, [OWN.get(word, word) for word in words], parent=context.parent)
     except click.exceptions.Exit:
         pass  # --help, --version
     except (click.MissingParameter, click.exceptions.NoArgsIsHelpError):

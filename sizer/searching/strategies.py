@@ -320,7 +320,7 @@ class PairedSamples:
         prepared = int(blocks[-1]) + 1
         alone = float((off**2).sum()) + bool(self._race.renew) * 2 * PREPARATION**2 / prepared
         seen = float((np.bincount(blocks, off) ** 2).sum()) * prepared
-        self.centres[index] = self.centres[self._anchor] + float(own.mean())
+        self.centres[index] = self.centres[self._anchor] + own.mean()
         self._paired[index] = sqrt((PREPARATION_LOOKS * alone + seen) / (PREPARATION_LOOKS + prepared - 1))
 
     def errors(self) -> Array:
