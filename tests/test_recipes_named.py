@@ -512,3 +512,11 @@ def test_a_base_in_4_bits_is_the_one_that_the_recipe_loads_in_4_bits(tmp_path: P
 )
 def test_a_tuned_release_has_the_sizes_of_what_it_was_tuned_from(name: str, base: str) -> None:
     assert read_config(name).model == read_config(base).model
+
+
+def test_supervised_fine_tuning_has_no_rollouts(tmp_path: Path) -> None:
+    keys = f"python -m oat.run --pretrain {QWEN} --rollout_batch_size 32 --zero-stage 2"
+    assert any("decodes its rollouts" in note for note in read(tmp_path, keys, "rl.sh").notes)
+    found = read(tmp_path, f"{keys} --algo SFT", "sft.sh")
+    assert not any("decodes its rollouts" in note for note in found.notes)
+    assert found.workload["zero"] == 2
