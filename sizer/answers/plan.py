@@ -603,9 +603,7 @@ def _priced(
     return candidate, step.cost.ratio_error
 
 
-def plan_serving(
-    model: ModelShape, device: Device, gpus: int, base: Workload, asked: Served, top: int = 8
-) -> ServingPlan:
+def plan_serving(model: ModelShape, device: Device, gpus: int, base: Workload, asked: Served, top: int) -> ServingPlan:
     """The ``top`` ways to serve on ``gpus`` devices.
 
     InputError where no split fits, or none keeps the limits: the nearest is named.

@@ -261,9 +261,9 @@ def signed_seconds_text(seconds: float) -> str:
     return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
 
 
-def width_text(half_width: float, digits: int = 2) -> str:
+def width_text(half_width: float) -> str:
     """Half of an interval's width; past the figure itself its size says nothing more."""
-    return f"{half_width:.{digits}%}" if half_width <= 1 else ">100%"
+    return f"{half_width:.1%}" if half_width <= 1 else ">100%"
 
 
 def within_text(one: Any) -> str:

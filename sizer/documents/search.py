@@ -72,7 +72,7 @@ def _columns(answer: SearchResult) -> tuple[Column, ...]:
         "search",
         place=lambda one: places.get(id(one), ""),
         candidate=lambda one: label(one) + objected(one),
-        half_width=lambda one: width_text(one.timing.half_width, 1),
+        half_width=lambda one: width_text(one.timing.half_width),
         rate=lambda tflops: f"{tflops:.0f}" if tflops >= 100 else f"{tflops:.3g}",
         change=lambda value: signed_count_text(round(value)),
         bytes=_signed_bytes,

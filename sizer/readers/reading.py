@@ -541,7 +541,7 @@ def check_settings(
     settings: Config,
     asked: Iterable[str],
     where: str,
-    normalised: Callable[[Config], Config] = dict,
+    normalised: Callable[[Config], Config],
 ) -> None:
     """InputError for a key of ``--set`` with a value that the reader has no use for."""
     names = set(asked)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import ceil, inf
-from operator import itemgetter
 
 from shapes.cost import Cost
 from shapes.dtypes import next_multiple
@@ -125,7 +124,7 @@ def wave_quantization(context: Context) -> Answer:
     ]
     if not idle:
         return ()
-    share, op, cost = max(idle, key=itemgetter(0))
+    share, op, cost = max(idle, key=lambda one: one[0])
     message = (
         f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) is {cost.tiles} tiles on {context.device.compute.units} "
         f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle"
@@ -213,7 +212,7 @@ def memory_bound_gemm(context: Context) -> Answer:
     if most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
         return [Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")]
     # A rank's expert has the tokens of all ranks that the experts are spread over: unsaid, they are not known.
-    known = any((isinstance(worst, Gemm), context.sets_any("gpus", "d", "e")))
+    known = isinstance(worst, Gemm) or context.sets_any("gpus", "d", "e")
     return [Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) if known else ())]
 
 
@@ -255,17 +254,19 @@ def launch_bound(context: Context) -> Answer:
         return NotApplicable("serving engines replay CUDA graphs: nothing waits for the host")
     if context.step is None:
         return NotApplicable("operators were timed one by one, without the host between them")
-    waiting = context.step.parts.get(WAITING, 0.0) / context.step.seconds
+    idle_s = context.step.parts.get(WAITING, 0.0)
+    waiting = idle_s / context.step.seconds
     if waiting < NOTABLE_WAITING:
         return ()
     message = (
         f"the device waits {waiting:.0%} of the step for {context.stack} to launch its kernels: they are too "
         "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help"
     )
-    # So many times the work for as many launches, as powers of two.
-    idle = context.step.parts[WAITING] / context.workload.accumulation / context.step_s
-    times = 1 << ceil(idle).bit_length()
-    return [Finding("b", b, message, larger_microbatch(context, times * b, "as many launches for more work"))]
+    # What is bound by arithmetic grows with the microbatch, to more than what the device waits.
+    idle_s /= context.workload.accumulation
+    grows_s = sum(seconds for _, cost, seconds in context.timed() if cost.bound == "compute")
+    wanted = b << ceil(idle_s / max(grows_s, idle_s / MANY)).bit_length()
+    return [Finding("b", b, message, larger_microbatch(context, wanted, "as many launches for more work"))]
 
 
 #: Share of the step that padded rows' products must take before the rule speaks.

@@ -182,7 +182,6 @@ def _structure(step: Step) -> tuple[int, bool, bool]:
 
 
 Array = NDArray[np.float64]
-Change = Sizes
 #: So many candidates of a large space are made objects of: those that an answer, its page and its picture hold.
 SHOWN = 256
 #: And of the values of one dimension, which make a curve.
@@ -213,7 +212,7 @@ def shortlist(
     serving: Workload | None = None,
     budget: float | None = None,
     ways: Sequence[Workload] = (),
-) -> tuple[Space, Sequence[Change]]:
+) -> tuple[Space, Sequence[Sizes]]:
     """All candidates of a small space; of a large one the ``SHOWN`` best and what no other beats in time
 
     and parameters (or loss) among them. Of one dimension's values some more, evenly spread, for the picture.
@@ -272,7 +271,7 @@ def undominated(*columns: ArrayLike) -> list[int]:
 
 def estimates(
     space: Space,
-    changes: Sequence[Change],
+    changes: Sequence[Sizes],
     pricer: Pricer,
     progress: Progress = QUIET,
     ways: Sequence[Workload] = (),

@@ -27,7 +27,6 @@ from sizer.checking.checks import check_subject
 from sizer.checking.grading import Objections, context_of, objections, worse
 from sizer.searching.pricing import (
     BUDGET,
-    Change,
     Layouts,
     Progress,
     TimedCandidate,
@@ -127,7 +126,7 @@ def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Rank
     return worth
 
 
-def _distinct(changes: Iterable[Change]) -> Iterator[int]:
+def _distinct(changes: Iterable[Sizes]) -> Iterator[int]:
     """Places of the first of those that are alike in every large dimension, and have about as many layers."""
     seen: dict[frozenset[tuple[str, int]], list[int]] = {}
     for at, change in enumerate(changes):
@@ -243,7 +242,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     )
 
 
-def _timed(space: Space, chosen: Sequence[Change], query: Query, pricer: Pricer, ways: Sequence[Workload]) -> Times:
+def _timed(space: Space, chosen: Sequence[Sizes], query: Query, pricer: Pricer, ways: Sequence[Workload]) -> Times:
     if query.layouts is not None:
         unlike = [chosen[at] for at in islice(_distinct(chosen), SPREAD_OUT)]
         return Times(in_layouts(space, unlike, query.layouts, ways, pricer, query.progress))
