@@ -209,8 +209,9 @@ def test_the_readme_s_helpers_take_tp() -> None:
 def test_one_spelling_at_a_time_and_unknown_names_are_said() -> None:
     with pytest.raises(InputError, match="expected t or tp, not both"):
         sizer.check(str(LLAMA), t=2, tp=2)
-    with pytest.raises(InputError, match=r"tensor_parallel = 2: expected one of .*t \(tp\)"):
-        sizer.check(str(LLAMA), tensor_parallel=2)
+    with pytest.raises(InputError, match=r"tensor_paralel = 2: expected one of .*t \(tp\)"):
+        sizer.check(str(LLAMA), tensor_paralel=2)
+    assert sizer.check(str(LLAMA), tensor_parallel=2).workload.t == 2
 
 
 def test_experts_over_more_than_the_data_parallel_ranks_are_not_called_the_models_fault() -> None:
