@@ -7,12 +7,11 @@ And what the layers of a training step save for their backward, and what of thei
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache
 from math import lcm
-from types import CodeType
 from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
@@ -243,10 +242,31 @@ class Workload(AsJson):
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
         if not _DEMANDING.isdisjoint(asked):  # a plan makes a hundred thousand workloads
-            for key, holds, expected in _demands():
-                refuse(not eval(holds, globals(), {"one": self}), expected, key, getattr(self, key))
+            for key, holds, expected in self._demands(asked):
+                refuse(not holds, expected, key, getattr(self, key))
         if self.decode:
             self._settle_decoding()
+
+    def _demands(self, asked: Collection[str]) -> Iterator[tuple[str, bool, str]]:
+        """Fields, whether what they have to be holds, and what that is; ``asked``: those that are not left out."""
+        loads = isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS
+        yield "expert_load", loads, f"expected a number from 1 to {MOST_RANKS} (max/mean)"
+        overlaps = set(NOT_OVERLAPPED).issuperset(_words(self.no_overlap))
+        yield "no_overlap", overlaps, f"expected none, or some of {', '.join(NOT_OVERLAPPED)}"
+        yield "images", self.images is None or self.image_sizes is not None, "expected count x height x width"
+        drafts = type(self.speculative) is int and self.speculative >= 0
+        yield "speculative", drafts, "expected 0 or more drafted tokens"
+        for key, known in (("finetune", METHODS), ("base", BASES)):
+            yield key, getattr(self, key) in (None, *known), f"expected one of {', '.join(known)}"
+        for one in content(DATA / "demands.toml")["demand"]:
+            key = one["field"]
+            told = key in asked and getattr(self, key) in one.get("values", [getattr(self, key)])
+            yield key, not told or self.agrees(one["with"]), one["expected"]
+
+    def agrees(self, others: Named) -> bool:
+        """Whether fields are among the values that a table lists for them, or at least the number (0: unset)."""
+        held = ((getattr(self, key) or 0, said) for key, said in others.items())
+        return all(value in said if isinstance(said, list) else value >= said for value, said in held)
 
     def _settle_decoding(self) -> None:
         """The context that a step decodes in, and the tokens that it runs."""
@@ -470,38 +490,21 @@ class WorkloadKeywords(TypedDict, total=False):
     etp: int | None
 
 
-#: What texts of tables name by a word.
-_LISTED = {
-    name: ", ".join(known)
-    for name, known in {
-        "RECIPES": RECIPES,
-        "METHODS": METHODS,
-        "BASES": BASES,
-        "NOT_OVERLAPPED": NOT_OVERLAPPED,
-    }.items()
-}
-
-
 def _options() -> Mapping[str, Option]:
     """Field -> its option of shapes/data/options.toml, with the kind and the choices that its annotation has."""
     found, hints = {}, get_type_hints(Workload)
     defaults = {one.name: one.default for one in fields(Workload)}
+    named = {"RECIPES": RECIPES, "METHODS": METHODS, "BASES": BASES, "NOT_OVERLAPPED": NOT_OVERLAPPED}
+    listed = {name: ", ".join(known) for name, known in named.items()}
     choices: dict[str, tuple[Any, ...]] = {"dtype": DTYPES, "recipe": RECIPES}
     for name, row in content(DATA / "options.toml").items():
         parts = get_args(hints[name])
         kind = parts[0] if type(None) in parts else hints[name]
         literal = get_args(kind)
         known = tuple(row.get("choices", ())) or choices.get(name, literal)
-        said = {**row, "help": row["help"].format(**_LISTED), "choices": known}
+        said = {**row, "help": row["help"].format(**listed), "choices": known}
         found[name] = Option(defaults[name], **said, kind=str if literal else kind)
     return found
-
-
-@cache
-def _demands() -> list[tuple[str, CodeType, str]]:
-    """Fields, what has to hold of them beyond a kind and a range, and what that is (shapes/data/demands.toml)."""
-    rows = ((one["field"], one["holds"], one["expected"]) for one in content(DATA / "demands.toml")["demand"])
-    return [(field, compile(holds, "demands.toml", "eval"), text.format(**_LISTED)) for field, holds, text in rows]
 
 
 OPTIONS = _options()

@@ -294,7 +294,7 @@ class Saved:
 def possible_savings(workload: Workload) -> Iterator[tuple[str, Named]]:
     """(name, change) of the savings not yet in use that this workload allows, cheapest in time first as a rule."""
     for one in content(DATA / "savings.toml")["saving"] if workload.train else ():
-        if eval(one["when"], {}, {"workload": workload}):  # the table's own condition
+        if workload.agrees(one["with"]) and any(getattr(workload, key) != new for key, new in one["change"].items()):
             yield one["name"], one["change"]
 
 
