@@ -127,6 +127,20 @@ def formula(text: str) -> CodeType:
     return compile(re.sub(r"(?<=\w) +(?=\w)", "*", text.strip()).replace("/", "//"), text, "eval")
 
 
+def hold(conditions: str, value: Callable[[str], Any]) -> bool:
+    """Whether a table's conditions do: of names' values, ``name=value``, or ``name`` that is not 0 (``!``: not so).
+
+    >>> hold("kind=mamba !gated", {"kind": "mamba", "gated": False}.get)
+    True
+    """
+
+    def holds(condition: str) -> bool:
+        name, _, wanted = condition.lstrip("!").partition("=")
+        return (str(value(name)) == wanted if wanted else bool(value(name))) != condition.startswith("!")
+
+    return all(map(holds, conditions.split()))
+
+
 class Table:
     """One table of the file ``where``; ``prefix`` is the dotted path before its keys ("memory.").
 

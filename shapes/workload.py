@@ -7,10 +7,10 @@ And what the layers of a training step save for their backward, and what of thei
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
 from fnmatch import fnmatchcase
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from math import lcm
 from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
@@ -18,7 +18,7 @@ from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace, shown
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
-from shapes.toml_table import DATA, content, others_words, spelled
+from shapes.toml_table import DATA, content, hold, others_words, spelled
 
 #: torchtitan's selective checkpointing by operator (torchtitan/distributed/activation_checkpoint.py): of a layer the
 #: attention core, reduce-scatters and every second product keep what they made, and all else runs again.
@@ -242,13 +242,13 @@ class Workload(AsJson):
         if self.recipe is not None:
             self._take_the_recipes_dtype(self.recipe)
         if not _DEMANDING.isdisjoint(asked):  # a plan makes a hundred thousand workloads
-            for key, holds, expected in self._demands(asked):
-                refuse(not holds, expected, key, getattr(self, key))
+            for key, right, expected in self._demands():
+                refuse(not right, expected, key, getattr(self, key))
         if self.decode:
             self._settle_decoding()
 
-    def _demands(self, asked: Collection[str]) -> Iterator[tuple[str, bool, str]]:
-        """Fields, whether what they have to be holds, and what that is; ``asked``: those that are not left out."""
+    def _demands(self) -> Iterator[tuple[str, bool, str]]:
+        """Fields, whether what they have to be holds, and what that is."""
         loads = isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS
         yield "expert_load", loads, f"expected a number from 1 to {MOST_RANKS} (max/mean)"
         overlaps = set(NOT_OVERLAPPED).issuperset(_words(self.no_overlap))
@@ -259,14 +259,11 @@ class Workload(AsJson):
         for key, known in (("finetune", METHODS), ("base", BASES)):
             yield key, getattr(self, key) in (None, *known), f"expected one of {', '.join(known)}"
         for one in content(DATA / "demands.toml")["demand"]:
-            key = one["field"]
-            told = key in asked and getattr(self, key) in one.get("values", [getattr(self, key)])
-            yield key, not told or self.agrees(one["with"]), one["expected"]
+            yield one["field"], not self.holds(one["wrong"]), one["expected"]
 
-    def agrees(self, others: Named) -> bool:
-        """Whether fields are among the values that a table lists for them, or at least the number (0: unset)."""
-        held = ((getattr(self, key) or 0, said) for key, said in others.items())
-        return all(value in said if isinstance(said, list) else value >= said for value, said in held)
+    def holds(self, conditions: str) -> bool:
+        """Whether a table's ``conditions`` on fields do (shapes.toml_table)."""
+        return hold(conditions, partial(getattr, self))
 
     def _settle_decoding(self) -> None:
         """The context that a step decodes in, and the tokens that it runs."""

@@ -293,8 +293,9 @@ class Saved:
 
 def possible_savings(workload: Workload) -> Iterator[tuple[str, Named]]:
     """(name, change) of the savings not yet in use that this workload allows, cheapest in time first as a rule."""
+    said = replace(workload, optimizer=workload.optimizer or "adamw")
     for one in content(DATA / "savings.toml")["saving"] if workload.train else ():
-        if workload.agrees(one["with"]) and any(getattr(workload, key) != new for key, new in one["change"].items()):
+        if said.holds(one["when"]):
             yield one["name"], one["change"]
 
 

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Named, Names, frozen, replace
 from shapes.recipes import WeightFormat
-from shapes.toml_table import DATA, content, formula
+from shapes.toml_table import DATA, content, formula, hold
 
 Shard = Literal["column", "row", "none"]
 #: Learned vectors: their names and elements.
@@ -98,12 +98,8 @@ def reading(table: str, part: object, own: Named) -> tuple[Sized, Iterator[list[
     def size(text: str) -> Any:
         return eval(formula(text), {}, names)  # the table's own
 
-    def holds(condition: str) -> bool:
-        name, _, wanted = condition.lstrip("!").partition("=")
-        return (str(size(name)) == wanted if wanted else bool(size(name))) != condition.startswith("!")
-
     lines = _listed(table, type(part).__name__)
-    return size, (columns for *columns, when in lines if all(map(holds, when.split())))
+    return size, (columns for *columns, when in lines if hold(when, size))
 
 
 # A plan and a search ask for the same parts' again and again.

@@ -561,7 +561,8 @@ def _odd(layers: int, p: int) -> bool:
 def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[str]) -> Iterator[Workload]:
     """Ways to shard over data parallelism, and to interleave a pipeline."""
     if split.p > 1:
-        dropped["ZeRO 3 is not run with a pipeline"] += split.d > 1
+        if split.d > 1:
+            dropped["ZeRO 3 is not run with a pipeline"] += 1
         # A pipeline's trainers shard the optimizer by a switch, which takes less memory and no more time.
         # Embedding and head may be chunks of their own (split_problems).
         for zero in (1, 2) if split.d > 1 else (0,):
