@@ -256,8 +256,6 @@ class Workload(AsJson):
         yield "images", self.images is None or self.image_sizes is not None, "expected count x height x width"
         drafts = type(self.speculative) is int and self.speculative >= 0
         yield "speculative", drafts, "expected 0 or more drafted tokens"
-        for key, known in (("finetune", METHODS), ("base", BASES)):
-            yield key, getattr(self, key) in (None, *known), f"expected one of {', '.join(known)}"
         for one in content(DATA / "demands.toml")["demand"]:
             yield one["field"], not self.holds(one["wrong"]), one["expected"]
 
@@ -493,7 +491,7 @@ def _options() -> Mapping[str, Option]:
     defaults = {one.name: one.default for one in fields(Workload)}
     named = {"RECIPES": RECIPES, "METHODS": METHODS, "BASES": BASES, "NOT_OVERLAPPED": NOT_OVERLAPPED}
     listed = {name: ", ".join(known) for name, known in named.items()}
-    choices: dict[str, tuple[Any, ...]] = {"dtype": DTYPES, "recipe": RECIPES}
+    choices: dict[str, tuple[Any, ...]] = {"dtype": DTYPES, "recipe": RECIPES, "finetune": METHODS, "base": (*BASES,)}
     for name, row in content(DATA / "options.toml").items():
         parts = get_args(hints[name])
         kind = parts[0] if type(None) in parts else hints[name]

@@ -155,7 +155,7 @@ SAID: list[tuple[str, str]] = [
     (f"memory {G} --deepspeed zero3", "use --zero 1, 2 or 3"),
     (f"memory {G} --fsdp full_shard", "use --zero 3"),
     (f"memory {G} --vram 24", "`sizer devices` lists their memory"),
-    (f"memory {G} --finetune LoRA", "did you mean lora?"),
+    (f"memory {G} --finetune lorra", "did you mean lora?"),
     (f"memory {G} --finetune peft", "did you mean lora?"),
     (f"memory {G} --adapter DoRA", "did you mean lora?"),
     (f"memory {G} --memory-utilization 90 --phase decode", "expected a share, above 0 and up to 1"),

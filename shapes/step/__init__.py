@@ -186,7 +186,6 @@ class Pricer:
         self._stack_tier = stack_tier
         self._source = source
         self._known: dict[object, Cost] = {}
-        self._last: tuple[Sequence[Operator], tuple[Cost, ...]] = ((), ())
         self._work = lru_cache(self._work_of)
 
     def step(
@@ -242,14 +241,11 @@ class Pricer:
         return [self._step(listed, own, workload, model) for listed, own, (model, workload) in each]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
-        if listed is self._last[0]:  # as other schedules run it
-            return self._last[1]
         keys = [*map(work_key, listed)]
         missing = {key: one for key, one in zip(keys, listed, strict=True) if key not in self._known}
         if missing:
             self._known.update(zip(missing, self._priced([*missing.values()]), strict=True))
-        self._last = listed, tuple(self._known[key] for key in keys)
-        return self._last[1]
+        return tuple(self._known[key] for key in keys)
 
     def _priced(self, wanted: Sequence[Operator]) -> Sequence[Cost]:
         """InputError where a device's file, which anybody may write, holds constants that give no time."""

@@ -55,9 +55,6 @@ CHUNKS = (2, 4, 8)
 
 #: What a split is known by.
 _DEGREES = attrgetter("t", "cp", "p", "e")
-#: Candidates that run the same operators follow each other.
-_ORDER = attrgetter("zero", "replicas", "b", "checkpointing", "vpp")
-
 ASSUMPTIONS = (
     "1F1B pipelines, interleaved where vpp > 1; layers spread as evenly as they divide, embedding and head on the ends",
     "tensor parallelism within one node's fast links, with sequence parallelism; context parallelism next to it",
@@ -400,14 +397,10 @@ def plan(
     base = replace(base, global_batch=global_batch, gpus=gpus)
     policies = lru_cache(partial(_policies, model, base))
 
-    held = lru_cache(lambda one: memory(model, one, **options).total_bytes)
-
     def sized(one: Workload) -> int:
-        # By the fewest chunks that leave as many microbatches in flight (shapes.memory.moments).
-        others = max(1, one.p - 1)
-        return held(replace(one, vpp=max(min(2, one.vpp), -(-others // -(-others // one.vpp)))))
+        return memory(model, one, **options).total_bytes
 
-    listed = lru_cache(maxsize=1)(partial(operators, model))
+    listed = lru_cache(partial(operators, model))
     every = _splits(model, device, gpus, base, dropped)
     tried = [one for one in every if wanted is None or _DEGREES(one) in wanted]
     tried.sort(key=lambda one: _odd(model.layers, one.p))
@@ -473,7 +466,7 @@ def _fitting(
         fits += _microbatches(
             one, -(-model.layers // one.p), device.memory.bytes, policies(one.saved_by), sized, dropped
         )
-    return sorted(fits, key=lambda fit: _ORDER(fit[0]))
+    return fits
 
 
 def _policies(model: ModelShape, base: Workload, implementation: Implementation) -> Names:
