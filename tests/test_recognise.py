@@ -35,13 +35,8 @@ SMALL = {
 #: Types without a reader that are whole, with what of them tells them from llama.
 WHOLE: dict[str, dict[str, Any]] = {
     "cohere2_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "sliding_window": 16},
-    "hyperclovax": {"use_post_norm": True},
-    "internlm3": {"head_dim": 16},
     "beam": {"head_dim": 16},
-    "bitnet": {},
     "roformer": {"embedding_size": 48},
-    "iquestcoder": {"head_dim": 16},
-    "jais2": {"head_dim": 16},
 }
 
 
@@ -61,6 +56,7 @@ READ = sorted(
     {"cohere", "cohere2", "deepseek_v3", "gemma", "gemma2", "gemma3_text", "gpt_neox", "gpt_oss", "llama", "mistral"}
     | {"arcee", "ernie4_5", "exaone4", "glm", "granite", "granitemoe", "helium", "hunyuan_v1_dense", "ministral3"}
     | {"ernie4_5_moe", "mimo_v2_flash", "olmo3", "olmoe", "phimoe", "smollm3"}
+    | {"bitnet", "hyperclovax", "internlm3", "iquestcoder", "jais2"}
     | {"mixtral", "olmo", "olmo2", "phi3", "qwen2", "qwen2_moe", "qwen3", "qwen3_moe", "starcoder2", "glm4_moe"}
 )
 

@@ -238,7 +238,7 @@ def test_a_processor_is_measured_for_a_time_that_the_answer_names(tmp_path: Path
     found = sizer.search(**SMALL, measure=on_a_cpu, store=str(tmp_path / "cpu.db"))
     said = "; --time-limit 1e-09s was up where one run differs from another by 0%. The same command goes on from there"
     assert any(said in note for note in found.notes), found.notes
-    assert re.match(r"undecided \(\d+% sure, 95% asked\): keep 170", found.verdict)
+    assert re.match(r"d_ff 170 is within \d+\.\d% of the best, 95% sure \(1\.0% asked\): keep 170", found.verdict)
     # An accelerator is measured until the answer is as sure as was asked.
     found = sizer.search(**SMALL, measure=FakeExecutor(time_of_a_width), store=str(tmp_path / "s.db"))
     assert not any("--time-limit" in note for note in found.notes)

@@ -203,7 +203,10 @@ def test_what_a_module_cannot_be_checked_with_is_one_line(options: dict[str, Any
         # Its forward refuses images without channels: that and the module it came from.
         ({"model_type": "resnet", "num_channels": 0}, "resnet.embedder: cannot be traced"),
         # What it reads no configuration says.
-        ({"model_type": "patchtst"}, "'past_values': pass the module and its arguments, sizer.check(module,"),
+        (
+            {"model_type": "informer", "prediction_length": 8},
+            "'past_time_features', and 'past_observed_mask': pass the module and its arguments, sizer.check(module,",
+        ),
     ],
 )
 def test_a_configuration_that_cannot_be_traced_exits_2_with_one_line(

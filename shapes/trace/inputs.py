@@ -48,7 +48,7 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
         shape = (b, s)
     elif main == "pixel_values_videos" and main in accepted:
         shape = (b, settings.frames_per_clip, *_image(settings))
-    elif main == "past_values":  # a series in time
+    elif main == "past_values" and ("freq" in accepted or hasattr(settings, "num_input_channels")):  # a series in time
         channels = () if "freq" in accepted else (settings.num_input_channels,)  # TimesFM has one
         shape = (b, settings.context_length, *channels)
     if shape:

@@ -170,9 +170,9 @@ def calibrate(device: str | None, store: str | None, write: bool) -> None:
     """
     from shapes.calibrate import calibrate, stored_products, write_tables
 
-    target = load_device(device) if device is not None else chosen_executor(None, None).environment.accelerator
+    target = load_device(device) if device else (here := chosen_executor(None, None).environment).accelerator
     if target is None:
-        raise InputError("expected a device's name or .toml file: what is here is no known one", key="--device")
+        raise InputError(f"expected a device's name or .toml file: here is {here.device}, no known one", key="--device")
     with Store.open(store, create=False) as kept:
         records = stored_products(kept, target)
         expected = f"expected measured products of {target.name}: `sizer bench --suite FILE` measures some"
