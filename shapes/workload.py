@@ -244,6 +244,10 @@ class Workload(AsJson):
         if not _DEMANDING.isdisjoint(asked):  # a plan makes a hundred thousand workloads
             for key, right, expected in self._demands():
                 refuse(not right, expected, key, getattr(self, key))
+            for one in content(DATA / "demands.toml")["demand"]:
+                key = one["field"]
+                if key in asked:
+                    refuse(self.holds(one["wrong"]), one["expected"], key, asked[key])
         if self.decode:
             self._settle_decoding()
 
@@ -256,8 +260,6 @@ class Workload(AsJson):
         yield "images", self.images is None or self.image_sizes is not None, "expected count x height x width"
         drafts = type(self.speculative) is int and self.speculative >= 0
         yield "speculative", drafts, "expected 0 or more drafted tokens"
-        for one in content(DATA / "demands.toml")["demand"]:
-            yield one["field"], not self.holds(one["wrong"]), one["expected"]
 
     def holds(self, conditions: str) -> bool:
         """Whether a table's ``conditions`` on fields do (shapes.toml_table)."""
@@ -504,8 +506,18 @@ def _options() -> Mapping[str, Option]:
 
 OPTIONS = _options()
 #: Fields of which more is asked than a kind and a range.
-_DEMANDING = {"phase", "expert_load", "no_overlap", "images", "speculative", "context", "kv_dtype"}
-_DEMANDING |= {"finetune", "base", "lora_targets"}
+_DEMANDING = {
+    "phase",
+    "expert_load",
+    "no_overlap",
+    "images",
+    "speculative",
+    "context",
+    "kv_dtype",
+    "finetune",
+    "base",
+    "lora_targets",
+}
 WORKLOAD_FIELDS = tuple(one.name for one in fields(Workload))
 #: A field -> what people call it, as reports and options do; the others go by their own names.
 WORDS = {key: one.word for key, one in OPTIONS.items() if one.word is not None}
