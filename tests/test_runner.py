@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from measure_fakes import ENVIRONMENT, FakeBackend, FakeExecutor, measurement
 
+from shapes.frozen import replace
 from shapes.measure import InProcess, Settings
 from shapes.measure.executor import NotMeasured, Prepared, Round
 from shapes.measure.jobs import Job
@@ -112,14 +113,34 @@ def test_memory_errors_and_wrong_results_are_outcomes_and_the_sweep_goes_on(monk
         1: lambda: fake_kernel(1e-3),
         2: torch.OutOfMemoryError("out of memory"),
         3: RuntimeError("CUBLAS_STATUS_NOT_SUPPORTED"),
-        4: lambda: fake_kernel(1e-3, error=0.5, check_each=True),
-        5: lambda: fake_kernel(1e-3, error=float("nan"), check_each=True),
+        4: lambda: fake_kernel(1e-3, error=0.5),
+        5: lambda: fake_kernel(1e-3, error=float("nan")),
         6: lambda: fake_kernel(2e-3),
     }
     sweep = measure([job(k) for k in range(1, 7)], executor=session_of(monkeypatch, kernels))
     status = {one.description["k"]: one.status for one in sweep.results.values()}
     assert status == {1: "ok", 2: "oom", 3: "error", 4: "wrong", 5: "wrong", 6: "ok"}
     assert "CUBLAS" in sweep.results[job(3).key].message
+
+
+def test_a_kernel_prepared_anew_is_neither_checked_nor_warmed_up_for_long_again(monkeypatch) -> None:
+    # A race prepares each finalist's kernels anew up to three hundred times: what that takes is no sample.
+    checks, noise = [], np.random.default_rng(0)
+
+    def made() -> Kernel:
+        kernel = fake_kernel([float(x) for x in 0.01 * noise.lognormal(0, 0.05, 500)])
+        return replace(kernel, check=lambda: checks.append(kernel) or 0.003)
+
+    session = session_of(monkeypatch, {1: made})
+    spent = []
+    for _ in range(3):
+        before = session.backend.clock
+        prepared = session.prepare(job(1), Settings(warm_up_s=0.004, most_warm_up_s=0.05))
+        spent.append(session.backend.clock - before)
+        session.sample(prepared, 4)
+        assert session.finish(prepared).check_error == 0.003  # that of its first preparation
+    assert len(checks) == 1
+    assert spent[0] > 0.05 > 0.03 > max(spent[1:]) > 0.015  # a run for the new buffers, and one
 
 
 def test_what_has_no_kernel_is_unsupported() -> None:

@@ -68,7 +68,8 @@ class InProcess:
     def __init__(self, device: str | Backend | None = None) -> None:
         os.environ.pop("OPENBLAS_DEFAULT_NUM_THREADS", None)  # the program's own start set it
         self.backend: Backend = open_backend(device) if device is None or isinstance(device, str) else device
-        self._checked: set[str] = set()
+        #: Relative errors of kernels that were checked here, by job.
+        self._errors: dict[str, float] = {}
         self._control: Prepared | None = None
 
     @cached_property
@@ -80,18 +81,20 @@ class InProcess:
         return self.backend.free_bytes
 
     def prepare(self, job: Job, settings: Settings = Settings()) -> Prepared:  # noqa: B008  # nothing changes it
-        """Build, check and warm up ``job``'s kernel. NotMeasured where it cannot run here."""
+        """Build, check and warm up ``job``'s kernel; of one prepared anew no more than its new buffers.
+
+        NotMeasured where it cannot run here.
+        """
         from shapes.measure.kernels import build
 
         try:
             kernel = build(job, self.backend, settings.seed)
-            check = kernel.check_each or kernel.name not in self._checked
-            watch = Stopwatch(
-                kernel, self.backend, warm_up_s=settings.warm_up_s, most_warm_up_s=settings.most_warm_up_s, check=check
-            )
+            error = self._errors.get(job.key)
+            most_s = settings.most_warm_up_s if error is None else settings.warm_up_s
+            watch = Stopwatch(kernel, self.backend, settings.warm_up_s, most_s, error)
         except Exception as error:
             raise self._outcome(error) from error
-        self._checked.add(kernel.name)
+        self._errors[job.key] = watch.error
         per_sample_s = max(watch.estimate_s * watch.per_sample, 1e-9)
         batch = max(1, min(50, round(settings.batch_s / per_sample_s)))
         return Prepared(job, _Kernel(watch, settings, batch), held_bytes=kernel.set_bytes * len(kernel.calls))

@@ -37,7 +37,7 @@ class Kernel:
 
     ‖out - reference‖ / ‖reference‖ against fp32 after poisoning the output, and ``bound`` is what its dtype allows.
     ``capturable``: may be replayed from a graph. ``set_bytes``: what one call touches. ``needs_flush``: the sets do not
-    exceed the cache. ``check_each``: the check is so cheap that every shape gets it.
+    exceed the cache.
     """
 
     calls: tuple[Call, ...]
@@ -47,7 +47,6 @@ class Kernel:
     name: str
     capturable: bool = True
     needs_flush: bool = False
-    check_each: bool = False
 
 
 def sets_needed(set_bytes: int, cache_bytes: int, free_bytes: int) -> tuple[int, bool]:
@@ -85,16 +84,15 @@ def warm_up(batch: Callable[[], Array], now: Callable[[], float], *, least_s: fl
 
 
 class Stopwatch:
-    """A kernel ready to be timed on one device."""
+    """A kernel ready to be timed on one device. ``error``: of its check where that was made before."""
 
     def __init__(
         self,
         kernel: Kernel,
         backend: Backend,
-        *,
         warm_up_s: float = 0.01,
         most_warm_up_s: float = 0.05,
-        check: bool = True,
+        error: float | None = None,
     ) -> None:
         self.kernel = kernel
         self._backend = backend
@@ -102,7 +100,7 @@ class Stopwatch:
         self._next = 0
         #: Calls that one sample is the mean of.
         self.per_sample = 1
-        self.error = verify(kernel) if check else None
+        self.error = verify(kernel) if error is None else error
         self._flush = backend.flusher() if kernel.needs_flush else None
         # A first call may load libraries: it is no estimate, however long it took.
         estimate = float(np.median(self.take(3 if self.take(1)[0] < most_warm_up_s else 1)))

@@ -114,7 +114,7 @@ Array = NDArray[np.float64]
 #: Kernels are kept ready in so much of the memory that is free at the start: each costs a check and a warm-up.
 ROOM = 0.5
 #: A shared processor may never tell two candidates apart: it is measured so long, where nobody says how long.
-ON_A_CPU_S = 54.0
+ON_A_CPU_S = 48.0
 #: Samples are written down so often: writing takes as long as a small kernel, and a GPU that waits for it cools down.
 SAVE_S = 0.2
 

@@ -54,5 +54,4 @@ def build(job: Job, backend: Backend, seed: int = 0) -> Kernel:
         name=plan.name,
         capturable=plan.capturable,
         needs_flush=flush,
-        check_each=plan.check_each,
     )

@@ -24,7 +24,7 @@ class Plan:
 
     ``check`` runs it on them and returns the relative error against a wider type, at most ``bound`` of a right kernel.
     ``set_bytes``: what one call touches. ``most_sets``: of inputs, where most of what a call reads is the same in each.
-    ``capturable``: may be replayed from a graph. ``check_each``: so cheap that every shape is checked.
+    ``capturable``: may be replayed from a graph.
     """
 
     name: str
@@ -34,7 +34,6 @@ class Plan:
     bound: float
     set_bytes: int
     capturable: bool = True
-    check_each: bool = False
     most_sets: int | None = None
 
 

@@ -99,7 +99,6 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
         CHAIN_SLACK * (FP8_ERROR_BOUND if workload.dtype == "fp8" else error_bound(dtype)),
         moved * weights[0].element_size(),
         capturable=False,
-        check_each=True,
         most_sets=MOST_SETS,
     )
 

@@ -49,7 +49,6 @@ def gemm(operator: Gemm, kernel: str, source: Any) -> Plan:
         lambda *operands: _check(operator, kernel, *operands),
         error_bound(operator.dtype) if out_dtype.itemsize > 1 else error_bound("fp8"),
         operator.bytes,
-        check_each=True,
     )
 
 
@@ -147,15 +146,15 @@ def grouped_gemm(operator: GroupedGemm, kernel: str, source: Any) -> Plan:
 
     def call(a: Any, b: Any) -> Call:
         if kernel == "loop":
-            return lambda: _loop(operator, sizes, a, b)
+            return lambda: [left @ right for left, right in _pairs(operator, sizes, a, b)]
         return lambda: native(a, b, offs=ends)
 
     def check(a: Any, b: Any) -> float:
         out: Any = call(a, b)()
         wide = torch.float64 if operator.dtype == "fp32" else torch.float32
         parts = out.split(sizes) if rows and kernel != "loop" else out
-        pairs = zip(parts, _loop(operator, sizes, a.to(wide), b.to(wide)), strict=True)
-        return max(relative_error(one, two) for one, two in pairs if two.numel())
+        pairs = zip(parts, _pairs(operator, sizes, a, b), strict=True)
+        return max(relative_error(one, left.to(wide) @ right.to(wide)) for one, (left, right) in pairs if one.numel())
 
     return Plan(
         f"grouped {kernel} ragged {operator.ragged} {operator.layout} {operator.dtype}",
@@ -167,7 +166,8 @@ def grouped_gemm(operator: GroupedGemm, kernel: str, source: Any) -> Plan:
     )
 
 
-def _loop(operator: GroupedGemm, sizes: tuple[int, ...], a: Any, b: Any) -> list[Any]:
+def _pairs(operator: GroupedGemm, sizes: tuple[int, ...], a: Any, b: Any) -> Any:
+    """Each group's operands."""
     if operator.ragged == "m":
-        return [rows @ b[group] for group, rows in enumerate(a.split(sizes))]
-    return [left @ right for left, right in zip(a.split(sizes, dim=1), b.split(sizes), strict=True)]
+        return zip(a.split(sizes), b, strict=True)
+    return zip(a.split(sizes, dim=1), b.split(sizes), strict=True)
