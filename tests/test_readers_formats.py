@@ -47,6 +47,12 @@ SMALLEST: dict[str, tuple[str, str]] = {
     ),
     "gpt_neox": ("neox.yaml", json.dumps(NEOX | {"pipe-parallel-size": 1, "tokenizer-type": "GPT2BPETokenizer"})),
     "megatron": ("args.yaml", json.dumps(MEGATRON)),
+    "diffusers": (
+        "config.json",
+        '{"_class_name": "FluxTransformer2DModel", "num_attention_heads": 2, "attention_head_dim": 16, '
+        '"num_layers": 1, "in_channels": 4, "patch_size": 1, "num_single_layers": 1, "pooled_projection_dim": 8, '
+        '"joint_attention_dim": 8}',
+    ),
     "maxtext": ("base.yml", "{base_emb_dim: 2048, base_num_decoder_layers: 16}"),
     "olmo": (
         "o.yaml",
@@ -911,14 +917,6 @@ def test_utf_16_and_whole_floats_are_read(tmp_path: Path) -> None:
 def test_a_recipe_may_leave_its_devices_to_the_machine() -> None:
     plain = "model_name: tiny-llama-1.1b\ntrain: {micro_batch_size: 12}\ndevices: auto\nnum_nodes: 2\n"
     assert read_text(plain, where="p.yaml").workload == {"b": 12}
-
-
-def test_a_model_of_diffusers_is_refused_by_its_name() -> None:
-    flux = {"_class_name": "FluxTransformer2DModel", "num_attention_heads": 24, "num_layers": 19}
-    with pytest.raises(
-        InputError, match="_class_name = 'FluxTransformer2DModel': is of diffusers, which no formula has"
-    ):
-        read_text(json.dumps(flux), where="config.json")
 
 
 def test_olmos_shared_experts_are_refused() -> None:

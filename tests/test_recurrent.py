@@ -13,6 +13,7 @@ from shapes.cost import predict
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, RecurrentShape, Stack
+from shapes.model.mixers import vectors
 from shapes.model.stages import counted, parameter_tensors
 from shapes.operators import operators
 from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator, Scan
@@ -286,7 +287,7 @@ def test_a_rank_holds_its_share_of_heads_and_whole_groups() -> None:
     # of four ranks each holds a copy of one group: 2 x 2 x 32 + 2 x 16 + 2
     assert LAYER.linears(128)[0].on_shard(4).out_features == 162
     # conv (256 + 64) x (4 + bias), A_log, dt_bias and D of 8 heads, a norm of 256
-    assert sum(number for _, number in LAYER.vectors()) == 320 * 5 + 3 * 8 + 256
+    assert sum(number for _, number in vectors(LAYER)) == 320 * 5 + 3 * 8 + 256
     assert counted(parameter_tensors(MODEL, Workload(t=2))).total < counted(parameter_tensors(MODEL, Workload())).total
     with pytest.raises(InputError, match="divisor of the 8 heads of the recurrent layers"):
         operators(MODEL, Workload(t=3))

@@ -204,7 +204,8 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     yield Component("kv_cache", sum(held for held, _ in cached), what)
     plain = Step(model, workload, implementation=step.implementation)
     layers = [
-        (stack.hidden, block, plain.forward(sequence_length(model, stack, workload))) for stack, block in step.blocks
+        (stack.hidden, block, plain.forward(sequence_length(model, stack, workload) + block.beside))
+        for stack, block in step.blocks
     ] + [
         (tower.stack.hidden, block, replace(plain, workload=own).forward(patches))
         for tower, own, patches, _ in image_workloads(model, workload)

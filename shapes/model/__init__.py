@@ -33,6 +33,7 @@ from shapes.model.mixers import (
     SharedKeyShape,
     Streams,
     Vectors,
+    vectors,
 )
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
@@ -108,7 +109,7 @@ def linear_tensors(
     linears: Linears, t: int = 1, copies: int = 1, role: Role = "other", *, expert: bool = False
 ) -> EachTensor:
     """Linear layers' matrices [out, in] and biases on one of ``t`` ranks."""
-    for own in (linear.on_shard(t) for linear in linears):
+    for own in (linear.on_shard(t) for linear in linears if not linear.shared):
         yield ParameterTensor(own.name, (own.out_features, own.in_features), copies, role, expert, own.weights)
         if own.bias:
             yield ParameterTensor(f"{own.name}.bias", (own.out_features,), copies, role, expert)
@@ -117,16 +118,6 @@ def linear_tensors(
 def named_vectors(extra: Vectors, copies: int = 1, role: Role = "other") -> EachTensor:
     """Vectors given as (name, elements)."""
     return (ParameterTensor(name, (number,), copies, role) for name, number in extra)
-
-
-def _vectors(block: Block, t: int) -> Iterator[Vectors]:
-    """Vectors of a layer that are no norm's between its parts."""
-    for part in (block.attention, block.cross, block.mixer):
-        if part is not None:
-            yield part.vectors(t)
-    yield block.extra
-    if block.streams:
-        yield block.streams.vectors(len(block.parts))
 
 
 def block_tensors(
@@ -141,14 +132,7 @@ def block_tensors(
     if isinstance(mlp, MoeShape):
         experts = mlp.top_k if active else mlp.experts // e
         yield from linear_tensors(block.expert_linears(hidden), etp or t, layers * experts, "block", expert=True)
-        if mlp.router_parameters:
-            yield ParameterTensor("moe.router.other", (mlp.router_parameters,), layers, "block")
-    for vectors in _vectors(block, t):
-        yield from named_vectors(vectors, layers, "block")
-    if block.norms * block.norm_weights:
-        yield ParameterTensor("norm", (hidden,), block.norms * block.norm_weights * layers, "block")
-    if block.augment and block.augment.streams > 1:
-        yield ParameterTensor("altup.scale", (hidden,), layers, "block")
+    yield from named_vectors(vectors(block, t, hidden=hidden) + block.extra, layers, "block")
 
 
 def stack_front(stack: Stack, t: int = 1) -> EachTensor:

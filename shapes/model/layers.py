@@ -130,6 +130,9 @@ class Block:
     ``formats``: of a quantised release's matrices, by their names where nothing is fused.
     ``streams``: hyper-connections in place of the residual additions.
     ``augment``: what runs with and behind its parts.
+    ``context``: tokens of another sequence (a diffusion model's text), which cross attention reads or else attention
+    sees next to the stack's own. ``apart``: the parts' matrices are fed the stack's own tokens alone (those of
+    ``before`` with as many rows are the others'). ``joined``: what attention and the MLP make is one matrix's input.
     """
 
     attention: Attention | None
@@ -146,6 +149,9 @@ class Block:
     formats: tuple[tuple[str, WeightFormat], ...] = ()
     streams: Streams | None = None
     augment: Augment | None = None
+    context: int = 0
+    apart: bool = False
+    joined: bool = False
 
     def __post_init__(self) -> None:
         positive(self, "count")
@@ -153,6 +159,15 @@ class Block:
     def __hash__(self) -> int:
         # Of a part, as a stack's: formats are long.
         return hash((self.attention, self.mlp, self.mixer, self.count))
+
+    @property
+    def crosses(self) -> bool:
+        return self.cross is not None and self.cross.cross
+
+    @property
+    def beside(self) -> int:
+        """Tokens of another sequence that attention sees next to the stack's own."""
+        return 0 if self.crosses else self.context
 
     @property
     def parts(self) -> tuple[Attention | RecurrentShape | MlpShape | MoeShape, ...]:
@@ -168,6 +183,9 @@ class Block:
         if self.cross:
             out += tuple(replace(linear, name=f"cross_{linear.name}") for linear in self.cross.linears(hidden))
         out += self.mlp.linears(hidden, fused=fused_gate_up) if self.mlp else ()
+        if self.joined:
+            out = tuple(one for one in out if one.name != "attention.o_proj")
+            out = (*out[:-1], replace(out[-1], in_features=out[-1].in_features + hidden))
         out += self.augment.linears(hidden) if self.augment else ()
         return self._kept(out + (self.streams.linears(hidden, len(self.parts)) if self.streams else ()))
 

@@ -31,7 +31,7 @@ class Linear:
     sequence feeds it where that is not the stack's length (convolutions in front of a tower). ``grad_input`` is False
     where the input needs no gradient (pixels), so no dgrad runs. ``weights``: the format of a quantised release.
     ``groups``: matrices in one, each of its own share of the inputs (``in_features`` wide) and of the outputs.
-    ``learns`` False: nothing of it runs backward.
+    ``learns`` False: nothing of it runs backward. ``shared``: the parameters are another one's, which runs for itself.
     """
 
     name: str
@@ -47,6 +47,7 @@ class Linear:
     weights: WeightFormat | None = None
     groups: int = 1
     learns: bool = True
+    shared: bool = False
 
     def on_shard(self, t: int) -> Linear:
         """The fullest of ``t`` ranks' share, itself not split further.
@@ -120,6 +121,19 @@ def matrices(part: object, **own: Any) -> Linears:
     return tuple(found)
 
 
+@lru_cache(maxsize=512)
+def vectors(part: object, t: int = 1, **own: Any) -> Vectors:
+    """Learned vectors of a ``part`` on one of ``t`` ranks, as models.toml lists them: (name, elements)."""
+    size, lines = reading("vectors", part, {"t": t, **own})
+    found: list[tuple[str, int]] = []
+    for name, elements, times, *_ in lines:
+        if elements:
+            found += [(name.replace("*", own.get("prefix", "")), size(elements))] * size(times or "1")
+        else:
+            found += vectors(size(name), t, prefix=times or name)
+    return tuple(found)
+
+
 QkNorm = Literal["none", "head", "full"]
 Gate = Literal["none", "queries", "apart", "heads"]
 KeysValues = Literal["apart", "one", "borrowed"]
@@ -147,9 +161,6 @@ class Compressor:
 
     def linears(self, name: str, hidden: int) -> Linears:
         return tuple(Linear(f"{name}.{part}_proj", self.channels, hidden) for part in ("entries", "gates"))
-
-    def vectors(self, name: str) -> Vectors:
-        return ((f"{name}.position_bias", self.rate * self.channels), (f"{name}.norm", self.width))
 
 
 @frozen
@@ -194,15 +205,6 @@ class Indexer:
         keys = self.compressor.linears("indexer", hidden) if self.compressor else ()
         found = matrices(self, hidden=hidden, queries=self.query_rank or hidden, compressed=keys)
         return tuple(replace(one, learns=False) for one in found)
-
-    def vectors(self) -> Vectors:
-        if self.reused:
-            return ()
-        return (
-            self.compressor.vectors("indexer")
-            if self.compressor
-            else (("indexer.norm", self.norm_weights * self.head_dim),)
-        )
 
     def on_shard(self, t: int) -> int:
         """Heads of one of ``t`` ranks."""
@@ -274,17 +276,6 @@ class AttentionShape:
         """(query heads, key/value heads) of one of ``t`` ranks: at least one whole key/value head each."""
         return self.heads // t, -(-self.kv_heads // t)
 
-    def vectors(self, t: int = 1) -> Vectors:
-        """Learned vectors on one of ``t`` ranks: (name, elements)."""
-        heads, kv_heads = (1, 1) if self.qk_norm == "head" else (self.heads, self.kv_heads)
-        norms: Vectors
-        norms = (("attention.q_norm", heads * self.head_dim), ("attention.k_norm", kv_heads * self.head_dim))
-        norms = norms[:1] if self.keys_values == "borrowed" else norms
-        found = norms * (self.qk_norm_weights if self.qk_norm != "none" else 0)
-        found += (("attention.q_a_norm", self.q_lora_rank),) if self.q_lora_rank else ()
-        found += (("attention.sinks", self.on_shard(t)[0]),) * self.sinks
-        return found + (self.indexer.vectors() if self.indexer else ())
-
 
 class _Latent:
     """What attention through a latent never has."""
@@ -351,18 +342,6 @@ class MlaShape(_Latent):
         """(query heads, key/value heads) of one of ``t`` ranks."""
         return self.heads // t, self.heads // t
 
-    def vectors(self, t: int = 1) -> Vectors:
-        """The latent norms, whole on every rank, and a rank's sinks: (name, elements)."""
-        sinks = (("attention.sinks", self.heads // t),) * self.sinks
-        return self.latent_vectors + (self.indexer.vectors() if self.indexer else ()) + sinks
-
-    @property
-    def latent_vectors(self) -> Vectors:
-        rope = self.key_norm * self.qk_rope_head_dim
-        widths = {"q_a": self.q_lora_rank or 0, "kv_a": self.kv_lora_rank, "k_rope": rope}
-        sizes = {f"attention.{name}_norm": self.latent_norm * width for name, width in widths.items()}
-        return tuple((name, size) for name, size in sizes.items() if size)
-
 
 @frozen
 class SharedKeyShape(_Latent):
@@ -411,15 +390,6 @@ class SharedKeyShape(_Latent):
         """(query heads, key heads) of one of ``t`` ranks: each has the one key head."""
         return self.heads // t, 1
 
-    def vectors(self, t: int = 1) -> Vectors:
-        return (
-            ("attention.q_a_norm", self.q_lora_rank),
-            ("attention.k_norm", self.head_dim),
-            ("attention.sinks", self.heads // t),
-            *(self.compressor.vectors("compressor") if self.compressor else ()),
-            *(self.indexer.vectors() if self.indexer else ()),
-        )
-
 
 @frozen
 class Streams:
@@ -442,9 +412,6 @@ class Streams:
             Linear(f"streams.{part}", self.weights, self.number * hidden, dtype="fp32") for part in range(parts)
         )
 
-    def vectors(self, parts: int) -> Vectors:
-        return (("streams.base", parts * self.weights), ("streams.scale", parts * (2 + self.mixed)))
-
     def head(self, hidden: int) -> Linear:
         """What collapses the streams behind the last layer; its vectors are ``number`` + 1."""
         return Linear("streams.head", self.number, self.number * hidden, dtype="fp32")
@@ -466,14 +433,12 @@ ChunkProduct = tuple[str, bool, str, str, str]
 class Recurrence(NamedTuple):
     """``parts``: what the input is projected to; ``convolved``: those that the short convolution runs over.
 
-    ``vectors``: learned vectors but the convolution and the norm, with the fields whose product is their length.
     ``products``: those of one chunk (none: the scan is bound by memory, or there is none). ``named``: the sizes that
     rules judge, by their fields.
     """
 
     parts: Sequence[str]
     convolved: Sequence[str]
-    vectors: Mapping[str, Sequence[str]]
     products: Sequence[ChunkProduct]
     named: Mapping[str, str]
 
@@ -576,14 +541,3 @@ class RecurrentShape:
             return ()
         both = Linear("mixer.x_proj", self.rank + 2 * self.state, self.inner, shard="row")
         return both, Linear("mixer.dt_proj", self.inner, self.rank, True, "column", units=((self.heads, 1),))
-
-    def vectors(self, t: int = 1) -> Vectors:
-        """Learned vectors, on one of ``t`` ranks: (name, elements)."""
-        heads, channels = self.heads // t, self.conv_channels(t)
-        whole = self.norm == self.inner  # else one norm that all heads share
-        found = {"mixer.conv1d": channels * (self.conv + self.conv_bias)}
-        for name, (_, *more) in self.form.vectors.items():
-            found[f"mixer.{name}"] = heads * (self.state if more else 1)
-        found["mixer.norm"] = self.norm // t if whole else self.norm
-        found["mixer.step_norms"] = (self.rank + 2 * self.state) * self.step_norms
-        return tuple((name, number) for name, number in found.items() if number)

@@ -357,25 +357,31 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
 
 def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> Listed:
     workload = run.workload
-    tokens = workload.own_tokens(s)
+    both, encoder_s = s + block.beside, block.context or encoder_s
+    tokens = workload.own_tokens(s if block.apart else both)
     latent = workload.decode or (block.attention is not None and is_sparse(block.attention, s))
     for linear in block.linears(hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):
         if latent and linear.name == "attention.kv_b_proj":
             continue  # absorbed_operators
-        from_encoder = linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
-        yield from linear_operators(linear, workload.own_tokens(encoder_s) if from_encoder else tokens, run)
+        from_encoder = block.crosses and linear.name in ("cross_attention.k_proj", "cross_attention.v_proj")
+        rows = encoder_s if from_encoder else linear.rows
+        yield from linear_operators(linear, tokens if rows is None else workload.own_tokens(rows), run)
     if block.augment and block.augment.streams > 1:
         yield from linear_operators(block.augment.router(hidden), tokens, run)  # a second time
-    for attention, label, kv_len in ((block.attention, "attention", s), (block.cross, "cross_attention", encoder_s)):
+    seen = encoder_s if block.crosses else s
+    for attention, label, q_len, kv_len in (
+        (block.attention, "attention", both, both),
+        (block.cross, "cross_attention", s, seen),
+    ):
         if attention is not None:
             own = replace(run, prefix=run.prefix + label)
-            yield from _core(attention, own, s, kv_len)
+            yield from _core(attention, own, q_len, kv_len)
     if block.mixer is not None:
         yield from recurrent_operators(block.mixer, replace(run, prefix=f"{run.prefix}mixer"), s)
     yield from _dequantised(block, hidden, run)
     yield from expert_operators(block, hidden, tokens, run)
-    yield from block_elementwise(block, hidden, s, run)
-    yield from block_collectives(block, hidden, s, run)
+    yield from block_elementwise(block, hidden, both, run)
+    yield from block_collectives(block, hidden, both, run)
 
 
 def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Listed:

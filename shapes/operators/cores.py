@@ -34,7 +34,7 @@ from shapes.model import (
     Tensors,
 )
 from shapes.model.layers import Attention as Attentions
-from shapes.model.mixers import reading
+from shapes.model.mixers import reading, vectors
 from shapes.model.stages import ShardParameters, layers_train
 from shapes.operators.types import (
     Attention,
@@ -163,7 +163,7 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
     # Keys of another layer are normed and rotated there.
     turned = heads + (kv_heads if attention.keys_values != "borrowed" else 0)
     own = {"heads": heads, "kv_heads": kv_heads, "turned": turned}
-    own["latents"] = sum(number for _, number in getattr(attention, "latent_vectors", ()))
+    own["latents"] = sum(number for name, number in vectors(attention) if "_norm" in name)
     own |= {"tokens": tokens, "square": tokens * s * heads * attention.cores, "eager": workload.attention == "eager"}
     yield from _moved(attention, run, **own)
 

@@ -422,7 +422,7 @@ class Scan:
     def bytes(self) -> int:
         """Queries, keys, values and gates read and the output written; backward also its gradient in and theirs out."""
         width = 2 * self.groups * self.state + 2 * self.heads * self.head_dim
-        gates = self.heads * (self.state + 1 if self.form == "kda" else len(recurrences()[self.form].vectors) > 0)
+        gates = self.heads * (self.state + 1 if self.form == "kda" else self.form != "lightning")
         rows = self.batch * self.tokens
         return (1 if self.phase == "forward" else 2) * rows * (width + gates) * BYTES[self.dtype]
 

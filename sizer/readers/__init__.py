@@ -65,6 +65,7 @@ LAYOUTS = (
     "internevo",
     "fla",
     "llm_foundry",
+    "diffusers",
 )
 READERS = MODULES + LAYOUTS
 

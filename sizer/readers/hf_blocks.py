@@ -6,7 +6,7 @@ the fields (``flag("attention_bias")``), called when a file is read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from shapes.frozen import replace
@@ -23,6 +23,8 @@ from shapes.model import (
     run_lengths,
 )
 from shapes.model.layers import each_layer
+from shapes.model.mixers import Linears
+from sizer.readers.expressions import sized
 from sizer.readers.reading import FORMATS, Fields, Names, Values
 
 _TABLE = FORMATS["huggingface"]
@@ -32,6 +34,8 @@ EXPERTS, TOP_K = NAMES["experts"], NAMES["top_k"]
 POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_context_length")
 DROPOUT = ("resid_pdrop", "hidden_dropout", "hidden_dropout_prob", "dropout", "residual_dropout")
 
+#: Of a table: texts.
+Rows = Sequence[Sequence[str]]
 Attention = AttentionShape | MlaShape | SharedKeyShape
 Mlp = MlpShape | MoeShape
 #: Of each layer: how far it sees (None: everything), whether it is one of a kind, its attention, its MLP.
@@ -59,6 +63,38 @@ def rotary_share(default: float, *names: str) -> Callable[[Fields], float]:
         return min(fields.number(*names, "partial_rotary_factor", default=default), 1.0)
 
     return share
+
+
+def total(fields: Fields, said: str) -> int:
+    """A sum of products of numbers, dimensions and keys, which the file or its class has."""
+
+    def size(name: str) -> int:
+        names = NAMES.get(name, [name])
+        return fields.integer(*names) if fields.raw(*names) else 0
+
+    return sized(said, size)
+
+
+def matrices(fields: Fields, rows: Rows) -> Linears:
+    """Of a table's rows: name, outputs, inputs (as ``total``), rows of a sequence (none: its tokens), and words.
+
+    "bias"; "conv"; "given": its input learns nothing; "shared": its parameters are another's; "column", "row": a shard.
+    """
+    return tuple(
+        Linear(
+            name,
+            outputs,
+            total(fields, inputs),
+            "bias" in how,
+            "column" if "column" in how else "row" if "row" in how else "none",
+            "conv" if "conv" in how else "gemm",
+            total(fields, tokens) if tokens else None,
+            "given" not in how,
+            shared="shared" in how,
+        )
+        for name, out, inputs, tokens, how in rows
+        if (outputs := total(fields, out))
+    )
 
 
 def hidden_size(fields: Fields) -> int:
@@ -286,7 +322,7 @@ def stack(
     """
     traits = told(fields, {**_OF_BLOCK, **traits})
     common = {name: traits.pop(name) for name in _OF_BLOCK}
-    common |= {"before": said(fields, layer_before), "extra": _vectors(fields, layer_extra)}
+    common |= {"before": said(fields, layer_before), "extra": vectors(fields, layer_extra)}
     words = said(fields, kinds)
     words = [words] * layer_count(fields) if isinstance(words, str) else words
     having = (
@@ -295,7 +331,7 @@ def stack(
         (mixer, {"recurrent", "both"}),
     )
     core, dense, recurrent = (_where(part, has, words, fields) for part, has in having)
-    more = told(fields, {"before": sparse_before, "extra": _vectors(fields, sparse_extra)})
+    more = told(fields, {"before": sparse_before, "extra": vectors(fields, sparse_extra)})
     blocks = []
     for layer, kind in enumerate(words):
         mlps = dense(layer, kind)
@@ -305,9 +341,10 @@ def stack(
     return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)
 
 
-def _vectors(fields: Fields, rows: Any) -> tuple[tuple[str, int], ...]:
-    """Names and sizes, without those of none."""
-    return tuple((name, size) for name, one in said(fields, rows) if (size := said(fields, one)))
+def vectors(fields: Fields, rows: Any) -> tuple[tuple[str, int], ...]:
+    """Names and sizes (texts as of ``total``), without those of none."""
+    told = ((name, total(fields, one) if isinstance(one, str) else one) for name, one in said(fields, rows))
+    return tuple((name, size) for name, one in told if (size := said(fields, one)))
 
 
 def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Callable[[int, str], Any]:
@@ -322,7 +359,7 @@ _OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:
     """A language model of these stacks; ``traits`` are further fields of ModelShape."""
     traits.setdefault("tied", flag("tie_word_embeddings"))
-    traits["extra"] = _vectors(fields, traits.get("extra", ()))
+    traits["extra"] = vectors(fields, traits.get("extra", ()))
     return ModelShape(fields.text("model_type"), stacks, vocab=fields.integer("vocab_size"), **told(fields, traits))
 
 

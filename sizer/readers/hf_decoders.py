@@ -309,12 +309,6 @@ def _runs_indexer(fields: Fields, every: int) -> list[bool]:
     return [max(layer - first + 1, 0) % every == 0 for layer in range(layers)]
 
 
-def norm_gates(fields: Fields) -> tuple[Linear, ...]:
-    """A.X-K2: a gate on a norm's output, of that through few channels."""
-    rank, hidden = fields.integer("gated_norm_rank"), hidden_size(fields)
-    return Linear("norm_gate.down", rank, hidden), Linear("norm_gate.up", hidden, rank)
-
-
 def chosen_or_sliding(fields: Fields, **near: int) -> Core:
     """dots3_note: latent attention over chosen keys, and over a window in layers with sizes of their own, which a file
 

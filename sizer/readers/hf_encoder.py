@@ -1,26 +1,32 @@
 """BERT, RoBERTa, T5, BART, Whisper, ViT, SigLIP of transformers; towers before a text tower, as ``towers.json`` has."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 from shapes.frozen import replace
-from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, Stack, Tower, run_lengths
+from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, QkNorm, Stack, Tower, run_lengths
 from sizer.readers.expressions import sized
 from sizer.readers.hf_blocks import (
     HEADS,
     HIDDEN,
     POSITIONS,
+    Rows,
     all_heads,
     architecture_of,
     attention,
     flag,
+    head_dim,
     head_matrices,
     hidden_size,
     layer_count,
+    matrices,
     mlp,
     model_of,
     positions,
     stack,
+    total,
+    vectors,
 )
 from sizer.readers.reading import FORMATS, Config, Fields, Names, Values, table
 
@@ -132,12 +138,10 @@ def vit(fields: Fields) -> ModelShape:
 def siglip(fields: Fields) -> ModelShape:
     """SigLIP's vision tower: patches only, and a head that attends over them with one learned query."""
     tower = ModelShape("siglip_vision_model", (_vision_stack(fields, True),), head=False, part="vision tower")
-    hidden, width, heads = hidden_size(fields), fields.integer("intermediate_size"), fields.integer(*HEADS)
+    hidden, heads = hidden_size(fields), fields.integer(*HEADS)
     if not fields.flag("vision_use_head", default=True):
         return tower
-    sizes = {"hidden": hidden, "both": 2 * hidden, "width": width}
-    rows = FORMATS["huggingface"]["siglip_head"]
-    head = tuple(Linear(name, sizes[out], sizes[into], True, rows=tokens) for name, out, into, tokens in rows)
+    head = matrices(fields, FORMATS["huggingface"]["siglip_head"])
     pooling = AttentionShape(heads, heads, hidden // heads, causal=False, cross=True)
     extra = (("head.probe", hidden), ("head.norm", 2 * hidden))
     return replace(tower, before_head=head, extra=extra, pooling=pooling)
@@ -160,6 +164,35 @@ def _vision_stack(fields: Fields, qkv_bias: Any, class_token: bool = False) -> S
         positions=patches + class_token,
         extra=(("class_token", hidden),) if class_token else (),
     )
+
+
+def diffusion(fields: Fields, blocks: list[Values], front: Rows, behind: Rows) -> ModelShape:
+    """A diffusion transformer: layers whose norms one vector a sequence scales and shifts; tables of formats.toml."""
+    size = partial(total, fields)
+    heads, dim = all_heads(fields), head_dim(fields)
+    norm: QkNorm = "head" if size("qk_norm") else "none"
+    core = AttentionShape(
+        heads, heads, dim, qkv_bias=True, o_bias=True, causal=False, qk_norm=norm, rotary_dim=size("rotary_dim")
+    )
+    width, layers = MlpShape(size("intermediate_size"), gated=False, bias=True), []
+    crosses = {"text": replace(core, cross=True), "own": core}
+    for given in blocks:
+        traits = dict(given)
+        own = Block(
+            core,
+            width,
+            crosses.get(traits.pop("cross", "")),
+            norm_weights=0,
+            before=matrices(fields, traits.pop("before")),
+            extra=vectors(fields, traits.pop("extra")),
+            context=size(traits.pop("context")),
+            count=max(1, times := size(traits.pop("number"))),
+            **traits,
+        )
+        layers += [own] * bool(times)
+    stack = Stack("image", hidden_size(fields), tuple(layers), front=matrices(fields, front), final_norm=0)
+    extra = vectors(fields, [["scale_shift_table", "tables"]])
+    return ModelShape("diffusion", (stack,), head=False, before_head=matrices(fields, behind), extra=extra)
 
 
 def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, Names]:

@@ -13,9 +13,7 @@ from typing import Any
 from shapes.errors import InputError, refuse
 from shapes.frozen import replace
 from shapes.model import ModelShape
-from sizer.readers.expressions import sized
 from sizer.readers.hf_blocks import (
-    NAMES,
     POSITIONS,
     all_but_every,
     all_heads,
@@ -23,10 +21,12 @@ from sizer.readers.hf_blocks import (
     attention,
     experts,
     family,
+    matrices,
     mlp,
     rotary_share,
     said,
     told,
+    total,
     with_head,
 )
 from sizer.readers.loading import BESIDE
@@ -58,6 +58,10 @@ def _call(call: str, **given: Any) -> Any:
     return lambda fields: _function(call)(fields, **told(fields, traits))
 
 
+def _rows(made: Callable[..., Any], **given: Any) -> Callable[[Fields], Any]:
+    return lambda fields: made(fields, *given.values())
+
+
 def _among(key: str, among: list[Any], then: Any = True, otherwise: Any = False) -> Any:
     yes, no = _trait(then), _trait(otherwise)
     return lambda fields: said(fields, yes if fields.raw(key, default=None) in among else no)
@@ -67,7 +71,8 @@ def _among(key: str, among: list[Any], then: Any = True, otherwise: Any = False)
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "flag": _either,
     "key": _among,
-    "total": lambda total: lambda fields: sized(total, lambda one: fields.integer(*NAMES.get(one, [one]))),
+    "total": partial(_rows, total),
+    "matrices": partial(_rows, matrices),
     "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
     "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
     "call": _call,

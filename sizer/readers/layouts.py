@@ -148,5 +148,6 @@ def _kind(row: Config, held: Config, fields: Fields) -> Config:
     keys = row.get("kind", ())
     said = " ".join(str(held.get(key)).lower() for key in keys) if keys else next(filter(held.get, kinds), "")
     if said not in kinds:
-        raise fields.error(f"has no formula here: expected one of {', '.join(kinds)}", *(keys or kinds))
+        known = row.get("known_kinds") or f"one of {', '.join(kinds)}"
+        raise fields.error(f"has no formula here: expected {known}", *(keys or kinds))
     return kinds[said]
