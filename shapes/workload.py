@@ -331,14 +331,14 @@ class Workload(AsJson):
         """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
         return max(2, dtype_bytes(self.dtype))
 
-    @lru_cache(maxsize=2**12)  # noqa: B019 - a plan asks for the same again and again
+    @lru_cache(4096)  # noqa: B019 - a plan asks for the same again and again
     def within_layers(self, **changes: Any) -> Workload:
         """As a layer knows it: without other stages, steps, and ranks that only share parameters."""
         own, ranks = self.t * self.cp, self.e * (cut := self.expert_t)
         least = {"d": lcm(own, ranks) // own, "etp": cut if cut != self.t else None}
         return replace(self, p=1, vpp=1, zero=0, replicas=1, gpus=None, global_batch=None, **least, **changes)
 
-    @lru_cache(maxsize=2**12)  # noqa: B019
+    @lru_cache(4096)  # noqa: B019
     def at_rest(self) -> Workload:
         """As weights and optimizer states know it: without microbatches, schedules and recomputation."""
         return replace(self, b=1, checkpointing="none", vpp=1, gpus=None, global_batch=None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from math import inf
 
 from shapes.cost.constants import gemm_constants, least_certain
@@ -61,10 +62,8 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
 
 def named_change(change: Change, before: Subject, after: Subject) -> dict[str, int | str]:
     """The change under the names of the person's file, with the dimensions that follow and have a key there."""
-    full = dict(change)
-    if before.model is not None and after.model is not None:
-        old, new = dimensions(before.model), dimensions(after.model)
-        full |= {key: value for key, value in new.items() if value != old.get(key)}
+    old = dimensions(before.whole()).items()
+    full = {**change, **{key: value for key, value in dimensions(after.whole()).items() if (key, value) not in old}}
     keys = before.reading.keys if before.reading is not None else {}
     return {before.name_of(key): value for key, value in full.items() if key in change or not keys or key in keys}
 
@@ -157,12 +156,10 @@ class Proposals:
     def changed_subjects(self) -> list[Subject]:
         """What the changed dimensions that are suggested would make of the subject: what measuring would time."""
         found: list[Subject] = []
-        if self.subject.model is None:
-            return found
         for _, finding in self.findings():
             for suggestion in finding.suggestions:
                 if of_dimensions(suggestion.change):
-                    with suppress(InputError):  # no such model or split: it has no price either
+                    with suppress(InputError):  # no such model or split, or none that is known: it has no price either
                         found.append(changed_subject(self.subject, suggestion.change))
         return found
 
@@ -611,14 +608,10 @@ def neighbours(proposals: Proposals, dimension: str) -> tuple[PricedSuggestion, 
         return ()
     found: list[PricedSuggestion] = []
     for below in (True, False):
-        side: list[PricedSuggestion] = []
-        for other in _values(dimension, value, below=below):
-            offer = price_offer(Suggestion({dimension: other}), proposals)
-            if offer is not None:
-                side.append(offer.priced)
-            if len(side) == 2:
-                break
-        found += reversed(side) if below else side
+        changes = ({dimension: other} for other in _values(dimension, value, below=below))
+        offers = filter(None, (price_offer(Suggestion(one), proposals) for one in changes))
+        side = [offer.priced for offer in islice(offers, 2)]
+        found += side[::-1] if below else side
     return tuple(found)
 
 
