@@ -174,7 +174,7 @@ def fit_closed_form(
     guess: GemmConstants,
     limits: dict[str, tuple[float, float]],
     sizes: tuple[float, int],
-    starts: int = 3,
+    starts: int,
     seed: int = 0,
     prior: float | None = None,
 ) -> GemmConstants:

@@ -106,6 +106,13 @@ peft: {{lora_r: 16, q_lora: true}}""",
         {"b": 2, "zero": 3, "checkpointing": "full", "dtype": "bf16"},
     ),
     "tgi": (f"model_id: {QWEN}\nnum_shard: 2", {"phase": "decode", "t": 2}),
+    "lm-evaluation-harness": (f"pretrained: {QWEN}\ntasks: mmlu", {"phase": "decode"}),
+    "llmc": (f"model: {{type: Qwen, path: {QWEN}}}\nquant: {{method: Awq}}", {}),
+    "llama_factory's inference": (f"model_name_or_path: {QWEN}\ninfer_backend: vllm", {"phase": "decode"}),
+    "chatlearn": (
+        f"models: {{policy: {{load: {QWEN}}}, policy_trainer: {{tensor_model_parallel_size: 2}}}}",
+        {"t": 2},
+    ),
     "truss": (
         f"model_name: Mine\nmodel_metadata: {{repo_id: no/such}}\ntrt_llm: {{build: {{tensor_parallel_count: 2, "
         f"checkpoint_repository: {{repo: {QWEN}}}}}}}",
@@ -237,6 +244,13 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
         (f"services: {{vllm: {{image: vllm/vllm-openai, command: --model {QWEN} --port 8000}}}}", 1),
         (
             CONTAINER.format(
+                image="ghcr.io/huggingface/text-generation-inference:3",
+                command=f"env: [{{name: MODEL_ID, value: {QWEN}}}, {{name: NUM_SHARD, value: '2'}}]",
+            ),
+            2,
+        ),
+        (
+            CONTAINER.format(
                 image="x",
                 command=f"args: [--model=$(MODEL_ID), --tp=$(N), --port=1]\n          env: [{{name: N, value: '8'}}, "
                 f"{{name: SECRET, valueFrom: {{}}}}, {{name: MODEL_ID, value: {QWEN}}}]",
@@ -271,6 +285,27 @@ def test_of_several_served_models_the_first_is_read_and_that_is_said(tmp_path: P
 def test_a_manifest_without_a_model_is_refused_in_a_line(text: str, said: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=said):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        (f"curl localhost/v1/completions -d '{{model: {QWEN}}}'\n", "run.sh"),
+        (f"queue: [a]\nnote: of {QWEN}\n", "jobs.yaml"),
+        (f"parser.add_argument('--model', default='{QWEN}')\n", "train.py"),
+    ],
+)
+def test_a_refusal_names_the_released_model_that_the_file_speaks_of(text: str, name: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=f"speaks of a released model: sizer check {QWEN}$"):
+        read(tmp_path, text, name)
+
+
+def test_one_of_a_scripts_list_is_taken_by_its_number(tmp_path: Path) -> None:
+    loop = "for ((i=0; i<${#M[@]}; i++)); do\n  vllm serve ${M[$i]} --port 1 --tp $((${#M[@]}))\ndone\n"
+    found = read(tmp_path, f"M=({QWEN} facebook/opt-125m)\n{loop}", "serve.sh")
+    assert (found.model.layers, found.workload["t"]) == (28, 2)
+    found = read(tmp_path, f"M=(facebook/opt-125m {QWEN})\nvllm serve ${{M[2 - 1]}} --port 1\n", "serve.sh")
+    assert found.model.layers == 28
 
 
 def test_a_training_scripts_degree_does_not_make_it_a_server(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def test_a_variant_and_a_mirror_have_the_releases_sizes(name: str, of: str) -> N
     assert read_config(name).model == read_config(of).model
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B-AWQ", "acme/Qwen3-8B", "Qwen/Qwen3-8B-v2", "Qwen/Qwen3-9B"])
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B-GPTQ", "acme/Qwen3-8B", "Qwen/Qwen3-8B-v2", "Qwen/Qwen3-9B"])
 def test_a_name_that_may_be_another_models_is_not_guessed(name: str) -> None:
     with pytest.raises(InputError, match=r"nearest are .*qwen3-8b.*--download"):
         read_config(name)
@@ -388,10 +388,36 @@ def test_a_quantised_release_has_the_sizes_of_its_base_and_fewer_bits(name: str,
 
 @pytest.mark.parametrize(
     "name",
-    ["neuralmagic/Qwen3-8B-FP8", "unsloth/Qwen3-8B-bnb-4bit", "TheBloke/Mistral-7B-v0.1-AWQ", "RedHatAI/phi-4-FP8"],
+    ["neuralmagic/Qwen3-8B-FP8", "unsloth/Qwen3-8B-bnb-4bit", "TheBloke/Mistral-7B-v0.1-GPTQ", "RedHatAI/phi-4-FP8"],
 )
 def test_a_quantised_release_that_nobody_listed_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"no model of this name.*--download"):
+        read_config(name)
+
+
+@pytest.mark.parametrize(
+    ("name", "of", "bits", "block"),
+    [
+        ("TheBloke/Mistral-7B-v0.1-AWQ", "mistralai/Mistral-7B-v0.1", 4, (1, 128)),
+        ("hugging-quants/Meta-Llama-3.1-8B-Instruct-GPTQ-INT4", "meta-llama/Llama-3.1-8B-Instruct", 4, (1, 128)),
+        ("RedHatAI/Qwen3-8B-quantized.w4a16", "Qwen/Qwen3-8B", 4, (1, 128)),
+        ("RedHatAI/Qwen3-8B-FP8-dynamic", "Qwen/Qwen3-8B", 8, (1, 0)),
+        ("Qwen/Qwen3-14B-FP8", "Qwen/Qwen3-14B", 8, (128, 128)),
+        ("nvidia/Qwen3-8B-FP4", "Qwen/Qwen3-8B", 4, (1, 16)),
+    ],
+)
+def test_a_release_called_by_a_method_with_its_bits_has_those_of_its_base(
+    name: str, of: str, bits: int, block: tuple[int, int]
+) -> None:
+    found, base = read_config(name), read_config(of).model
+    assert (found.model.parameters, found.model.layers) == (base.parameters, base.layers)
+    assert [(one.bits, one.block) for one in found.model.formats] == [(bits, block)]
+    assert any("bits as it is called" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("name", ["black-forest-labs/FLUX.1-dev", "openai/whisper-large-v3", "o3-mini", "gpt-5"])
+def test_what_is_no_model_of_text_or_nobodys_to_size_is_refused_as_that(name: str) -> None:
+    with pytest.raises(InputError, match=r"no formula here has|nobody publishes"):
         read_config(name)
 
 

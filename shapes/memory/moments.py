@@ -461,7 +461,7 @@ def gradients_of(step: Step) -> Gradients:
     return Gradients(False, "one microbatch a step, zero_grad(set_to_none=True): none before its backward")
 
 
-def microbatches_of(workload: Workload, microbatches: int | None = None) -> int | None:
+def microbatches_of(workload: Workload, microbatches: int | None) -> int | None:
     """Microbatches a step: as given, by the global batch, else 1 (None: as many as fill the pipeline)."""
     if microbatches is not None:
         return microbatches

@@ -47,26 +47,8 @@ from sizer.readers.reading import (
 #: Formats by name, each the module of that name, which has NAME and read(config, where) and is loaded when its claim
 #: (formats.json) holds: `check` answers in a blink.
 MODULES = ("huggingface", "nanogpt", "gpt_neox", "megatron")
-#: Those that are a table of layouts.json come after.
-LAYOUTS = (
-    "nemo",
-    "torchtitan",
-    "litgpt_training",
-    "gguf",
-    "safetensors",
-    "meta",
-    "litgpt",
-    "maxtext",
-    "olmo",
-    "levanter",
-    "open_lm",
-    "lingua",
-    "nanotron",
-    "internevo",
-    "fla",
-    "llm_foundry",
-    "diffusers",
-)
+#: Those that are a table of layouts.json come after, in this order.
+LAYOUTS = tuple(FORMATS["layouts"])
 READERS = MODULES + LAYOUTS
 
 #: Keys of files that say which containers run.
@@ -95,11 +77,18 @@ def read_config(
     if isinstance(config, ModelShape):
         reading = Reading(config, "shape", where or config.model_type)
     else:
-        held, named, notes = _held(asked, config_format)
-        # An object whose fields are llama's own names, and say no type.
-        if not isinstance(config, str | Path | Mapping) and not lacking(FORMATS["object"]["claim"], names_of(held)):
-            config_format = config_format or "object"
-        reading = _read_mapping(held, where or named, config_format, asked.settings)
+        try:
+            held, named, notes = _held(asked, config_format)
+            # An object whose fields are llama's own names, and say no type.
+            if not isinstance(config, str | Path | Mapping) and not lacking(FORMATS["object"]["claim"], names_of(held)):
+                config_format = config_format or "object"
+            reading = _read_mapping(held, where or named, config_format, asked.settings)
+        except NoModel as error:
+            if isinstance(config, str | Path) and not error.expected.startswith("names a model"):
+                from sizer.readers.released import speaks_of
+
+                error.expected += speaks_of(asked.text or load_text(find_config(Path(config))))
+            raise
         reading = replace(reading, notes=(*notes, *reading.notes))
     if not asked.training:
         return reading
@@ -146,8 +135,7 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
 
             return parse_code(text, where, asked.settings)
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
-            script: Config = megatron.parse_script(text, where, asked.settings, tree)
-            return script
+            return dict(megatron.parse_script(text, where, asked.settings, tree))
     found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
     if _MANIFEST & found.keys() and (said := import_module("sizer.readers.manifests").script(found)):
         return dict(_reader("megatron").parse_script(said, where, asked.settings, tree))
@@ -160,8 +148,7 @@ def _added() -> Named:
 
 def _claims() -> dict[str, Named]:
     """Each format -> what claims a file for it; those of other distributions come last."""
-    own = FORMATS
-    return {name: own[name]["claim"] for name in READERS} | {name: one.CLAIM for name, one in _added().items()}
+    return {name: FORMATS[name]["claim"] for name in READERS} | {name: one.CLAIM for name, one in _added().items()}
 
 
 def _reader(name: str) -> Any:
@@ -246,8 +233,7 @@ def plain_mapping(source: object) -> tuple[Config, str]:
     named = type(source).__name__
     if callable(getattr(source, "named_parameters", None)):
         # A transformers model knows its own configuration.
-        inner = getattr(source, "config", None)
-        if inner is not None:
+        if (inner := getattr(source, "config", None)) is not None:
             return plain_mapping(inner)[0], named
         raise InputError("expected example_inputs: the arguments of one forward call", where=named)
     if not isinstance(source, type):
@@ -277,5 +263,4 @@ def parse_setting(text: str) -> tuple[str, Any]:
     try:
         return key.strip(), json.loads(value)
     except (ValueError, RecursionError):
-        words: Values = {"True": True, "False": False, "None": None}
-        return key.strip(), words.get(value, value)
+        return key.strip(), {"True": True, "False": False, "None": None}.get(value, value)

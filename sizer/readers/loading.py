@@ -41,11 +41,11 @@ _EXTRA = re.compile(
 MAX_DEPTH = 100
 
 
+#: Suffixes of data and of every file that states a model; what a directory's configuration is called, most telling
+#: first; without one, weights whose headers are read; keys that name one base or several, the later over the earlier.
+_DATA, SUFFIXES, CONFIG_NAMES, WEIGHTS, BASE_KEYS = map(tuple, FORMATS["files"].values())
 #: What models are called: at most an organisation and a name.
 _NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
-#: What a directory's configuration is called, most telling first; without one, weights whose headers are read.
-CONFIG_NAMES = ("config.json", "params.json", "model_config.yaml", "args.json", "adapter_config.json")
-WEIGHTS = ("model.safetensors.index.json", "model.safetensors")
 
 
 def is_weights(path: Path) -> bool:
@@ -65,7 +65,7 @@ def find_config(path: Path) -> Path:
     try:
         if not path.is_dir():
             return path
-        found = next((path / name for name in (*CONFIG_NAMES, *WEIGHTS) if (path / name).is_file()), None)
+        found = next((path.joinpath(name) for name in (*CONFIG_NAMES, *WEIGHTS) if (path / name).is_file()), None)
     except (OSError, ValueError):
         return path
     if found is None:
@@ -77,8 +77,6 @@ def find_config(path: Path) -> Path:
 MAX_FOUND = 100_000
 #: What configurations are called that nobody named, and words that state a model or name one: in data, in scripts, and
 #: in Python, where a line has to begin with them, since programs speak of sizes and options all the time.
-_DATA = (".json", ".json5", ".yaml", ".yml", ".toml")
-SUFFIXES = (*_DATA, ".py", ".sh", ".txt", ".slurm", ".bash", ".sbatch")
 _STATES = {kind: re.compile(words.encode(), re.MULTILINE) for kind, words in FORMATS["states"].items()}
 
 
@@ -269,8 +267,6 @@ def _kind(value: object) -> str:
     return {list: "a list", str: "text", type(None): "nothing", bool: "a boolean"}.get(type(value), "a number")
 
 
-#: Keys that name one base or several, the later over the earlier.
-BASE_KEYS = ("extends", "bases", "_base_", "_BASE_", "base_config", "defaults")
 #: A chain of bases has a few files; Hydra's trees a few dozen.
 MAX_BASES = 64
 MAX_BASE_CHARACTERS = 2**20
@@ -292,7 +288,7 @@ MAX_REFERENCES = 10
 class Tree:
     """The files below ``root`` that one configuration is made of. ``names``: those opened, the first one left out."""
 
-    def __init__(self, where: str, root: str | Path | None = None) -> None:
+    def __init__(self, where: str, root: str | Path | None) -> None:
         self.first = Path(where).resolve()
         above = (one for one in self.first.parents if (one / ".git").exists())
         self.root = Path(root).resolve() if root is not None else next(above, self.first.parent)

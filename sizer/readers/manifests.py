@@ -26,8 +26,10 @@ def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         given = (one for one in _listed(value.get("env")) if isinstance(one, Mapping) and "value" in one)
         env = {str(one.get("name")): str(one["value"]) for one in given}
-        named = filter(_NAME.fullmatch, (str(value.get(key)) for key in ("url", "modelURL")))
-        words = [f"vllm serve {one} --port 8000" for one in named]
+        named = (str(value.get(key)) for key in ("url", "modelURL"))
+        words = [f"vllm serve {one} --port 8000" for one in named if _NAME.fullmatch(one)]
+        if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
+            words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         said = " ".join(words + [one for key in _WORDS for one in _words(value.get(key))])
         yield _VARIABLE.sub(lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = list(value.values())

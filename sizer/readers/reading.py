@@ -162,9 +162,9 @@ class Fields:
         self.refuse(top_k > experts, f"expected at most the {experts} experts there are", *names)
         return top_k
 
-    def choice(self, value: str, choices: Config, *names: str, unless: str = "expected") -> Any:
+    def choice(self, value: str, choices: Config, *names: str) -> Any:
         """The choice that ``value``, the field's value, names."""
-        self.refuse(value not in choices, f"{unless} one of {', '.join(choices)}", *names)
+        self.refuse(value not in choices, f"expected one of {', '.join(choices)}", *names)
         return choices[value]
 
     def flag(self, *names: str, default: bool = False) -> bool:

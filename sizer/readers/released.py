@@ -7,6 +7,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -38,21 +39,24 @@ def released(name: str) -> tuple[Config, str]:
     asked = _plain(name)
     organisation, _, last = asked.rpartition("/")
     mirrored = organisation in FORMATS["names"]["mirrors"]
-    found = known.get(asked) or known.get(last if mirrored else asked)
-    if found:
+    if found := known.get(asked) or known.get(last if mirrored else asked):
         row = json.loads(rows()[found])
         return row["config"], f"{found}, from the table ({row['source']})"
     if cached := _cached(name):
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
+    for pattern, bits in FORMATS["names"]["quantised"].items():
+        if copied := re.fullmatch(pattern, asked):
+            with suppress(InputError):
+                config, note = released(copied[1].rpartition("/")[2])
+                return {**config, "quantization_config": bits}, f"{note}; bits as it is called, in the usual groups"
     bare = _without_variant(last)
     for one, text in rows().items():
         owner, _, own = _plain(one).rpartition("/")
         if _without_variant(own) == bare and (mirrored or organisation in ("", owner)):
             row = json.loads(text)
-            said = f"sizes and bits are {one}'s, which {name} is a variant of by its name ({row['source']})"
-            return row["config"], said
-    closed = any(fits(asked, one) for one in FORMATS["names"]["closed"])
-    refuse(closed, "is a service's model, whose sizes nobody publishes", where=name)
+            return row["config"], f"sizes and bits are {one}'s: {name} is a variant by its name ({row['source']})"
+    for said, globs in FORMATS["names"]["closed"].items():
+        refuse(any(fits(asked, one) for one in globs), said, where=name)
     from difflib import get_close_matches  # only an unknown name pays for it
 
     near = ", ".join(get_close_matches(asked, known, n=3, cutoff=0.6))
@@ -78,6 +82,12 @@ def _known() -> dict[str, str]:
     """The table's names by what is asked for: with their organisation, or without."""
     own = {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
     return {**own, **FORMATS["names"]["aliases"]}
+
+
+def speaks_of(text: str) -> str:
+    """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
+    named = (one for one in re.findall(r"[\w-][\w.-]*/[\w.-]*\w", text) if _plain(one) in _known())
+    return next((f"; it speaks of a released model: sizer check {one}" for one in named), "")
 
 
 def _without_variant(name: str) -> str:
@@ -126,6 +136,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     name = at(config, key)
     refuse(not isinstance(name, str), "expected a model's name", key, name, where=where)
     try:
+        name = name.split(",")[0]  # pretrained=NAME,dtype=bfloat16
         called, notes = (name, ()) if is_name(name) else _folder(name)
         if any(theirs == "load_in_4bit" and at(config, ours) for ours, theirs in row["names"].items()):
             # A base in the 4 bits that the recipe loads it in (unsloth's keep some layers in 16).
@@ -133,7 +144,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         reading = read(called)
     except InputError as error:
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {error.expected}"
-        raise NoModel(f"{said}; give that model's config.json", where=where) from None
+        raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
     taken = (*row["names"], *row.get("degrees", ()))
     lora = {} if row.get("phase") else _lora(config, taken)
     settings = {

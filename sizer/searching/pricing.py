@@ -208,10 +208,10 @@ def shortlist(
     space: Space,
     pricer: Pricer,
     objective: Objective,
-    progress: Progress = QUIET,
-    serving: Workload | None = None,
-    budget: float | None = None,
-    ways: Sequence[Workload] = (),
+    progress: Progress,
+    serving: Workload | None,
+    budget: float | None,
+    ways: Sequence[Workload],
 ) -> tuple[Space, Sequence[Sizes]]:
     """All candidates of a small space; of a large one the ``SHOWN`` best and what no other beats in time
 

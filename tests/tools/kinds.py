@@ -207,7 +207,7 @@ KINDS: Mapping[str, Kind] = {
         attribute("sizer.readers", "LAYOUTS"),
         _layouts_written,
         "a table of sizer/readers/layouts.json",
-        "LAYOUTS of sizer/readers/__init__.py",
+        "layouts of sizer/readers/formats.json",
         (_test("tests/test_readers_formats.py", r'(?m)^    "{name}": ', "its smallest file to SMALLEST"), _NAMED_ROW),
         further=_keys_further,
     ),

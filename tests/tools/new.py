@@ -101,7 +101,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             ' "{name}": {{"title": "{name}", "names": {{"hidden_size": "SKELETON"}}, '
             '"kinds": {{"": {{"model_type": "\'llama\'"}}}}}},\n',
         ),
-        Insert("sizer/readers/__init__.py", _tuple_end("LAYOUTS"), ', "{name}"'),
+        Insert("sizer/readers/formats.json", r' "layouts": \[[^\]]*"(?=\])', ', "{name}"'),
         Insert("sizer/readers/formats.json", r"^\{\n", ' "{name}": {{"claim": {{"all": ["SKELETON"]}}}},\n'),
         Insert(
             "sizer/readers/known_keys.json",

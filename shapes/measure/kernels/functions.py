@@ -94,7 +94,7 @@ def attention(operator: Attention, kernel: str, source: Any) -> Plan:
     )
 
 
-def named_core(attention: str, *, causal: bool, window: int | None = None) -> tuple[Function, str]:
+def named_core(attention: str, *, causal: bool, window: int | None) -> tuple[Function, str]:
     """(softmax(q k^T / sqrt(d)) v of [batch, heads, s, d], its kernel by our name) of what is called ``attention``.
 
     It runs that kernel and no other. UnsupportedError for those that none here is: a row must not name what did not

@@ -40,10 +40,6 @@ from sizer.readers.reading import (
 )
 from sizer.readers.shell import Script, follow
 
-#: What parse_script adds to a script's arguments for the reader: not arguments themselves.
-_SIZES = ("num_layers", "hidden_size", "num_attention_heads", "ffn_hidden_size")
-SCRIPT_KEYS = ("_unknown", "_notes", "_program", "_devices", "_tokenizer", "_variables", "_tested", "_further")
-
 NAME = "megatron"
 _TABLE = FORMATS[NAME]
 _STATES_MODEL = re.compile(
@@ -54,14 +50,14 @@ _OPTION = re.compile(r"--[A-Za-z]")
 _VARIABLE = re.compile("\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0")
 _OPTIONS = re.compile(r"(?i)(?:option|arg|opt)s?$")
 _NEGATIVE = re.compile(r"-\d")
-#: Options of torchrun, srun and sbatch that say how many devices there are.
-_NODES = ("nnodes", "nodes", "N")
-_PER_NODE = ("nproc_per_node", "gpus_per_node", "ntasks_per_node")
+#: Arguments that tell one model from another; options of torchrun, srun and sbatch that say how many devices there are;
+#: scripts' suffixes.
+_SIZES, _NODES, _PER_NODE, _SCRIPTS = map(tuple, _TABLE["words"].values())
 
 
 def is_script(text: str, where: str) -> bool:
     """Whether ``text`` is a launch script: by its name, its first line, or options with two dashes."""
-    if where.endswith((".sh", ".bash", ".slurm", ".sbatch", ".txt")) or text.startswith("#!"):
+    if where.endswith(_SCRIPTS) or text.startswith("#!"):
         return True
     # An option followed by a value, not by a colon as in a YAML file.
     return text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text) is not None
@@ -225,12 +221,13 @@ def _devices(script: Script, text: str, words: list[str]) -> int | None:
 def normalised(config: Config) -> Values:
     """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
     flat: Values = {}
-    rest = {key: value for key, value in config.items() if key not in SCRIPT_KEYS}
+    own = {key: value for key, value in config.items() if key.startswith("_")}  # what parse_script adds: no arguments
+    rest = {key: value for key, value in config.items() if key not in own}
     chosen = {key: value for key, value in rest.items() if str(key).upper() == "MODEL_ARGS"}
     for name, item in leaves(chosen or rest):
         now, meant = _TABLE["aliases"].get(name, (name, None))
         flat |= {now: item if meant is None else meant} if item is not None else {}  # null: not given
-    flat |= {key: config[key] for key in SCRIPT_KEYS if key in config}
+    flat |= own
     unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
     if unknown and "_unknown" not in flat:
         flat = {key: value for key, value in flat.items() if key not in unknown} | {"_unknown": unknown}

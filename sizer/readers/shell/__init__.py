@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from shapes.errors import InputError, refuse
-from sizer.readers.reading import unknown_in
+from sizer.readers.reading import FORMATS, unknown_in
 from sizer.readers.shell.words import Part, Scanner, Token, Variables, Word
 
 #: Words gone through, those of loops' turns and of branches not taken too: a launch script has some thousands.
@@ -24,12 +24,9 @@ MAX_TEST = 100
 MAX_DEPTH = 60
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
 _COUNTING = re.compile(r"\s*(\w+)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\s*\1)\s*")
-_REDIRECTIONS = ("<", ">", ">>", "&>", ">&", "<&", "<<<")
-_DECLARING = ("export", "declare", "local", "readonly", "typeset")
-_SUCCEEDING = ("true", ":", "set", "cd", "echo", "mkdir", *_DECLARING)
+#: Of bash's words.
+_REDIRECTIONS, _DECLARING, _SUCCEEDING, _COMPOUND, _ENDS = FORMATS["shell"].values()
 _ORDERS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
-_COMPOUND = ("if", "for", "select", "while", "until", "case")
-_ENDS = ("then", "else", "elif", "fi", "do", "done", "esac", "}", ")", ";;")
 
 
 @dataclass(slots=True)

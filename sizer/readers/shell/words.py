@@ -12,14 +12,12 @@ import ast
 import operator
 import re
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from sizer.readers.reading import unknown
 
-#: A launch script is a few KiB.
-MAX_SCRIPT = 2**20
 #: Nesting of ``$( )``, ``${ }`` and arrays; the scanner recurses.
 MAX_NESTING = 20
 
@@ -38,14 +36,12 @@ _QUOTED = re.compile(r"\\([$`\"\\\n])|([^\"][^\"$`\\]*)")
 _SIGN = re.compile(r"\\.?|['\"(){}]", re.DOTALL)
 _BACKQUOTED = re.compile(r"`([^`]*)`")
 
-Kind = Literal["text", "variable", "command", "arithmetic"]
-
 
 @frozen
 class Part:
-    """A piece of a word. ``variable``: the text inside ``${ }``; ``command`` and ``arithmetic``: their own text."""
+    """A piece of a word. ``kind``: text; variable, the text inside ``${ }``; command, arithmetic: their own text."""
 
-    kind: Kind
+    kind: str
     text: str
     quoted: bool = False
 
@@ -63,12 +59,12 @@ class Word:
 
 @frozen
 class Token:
-    """``value``: a Word, an operator, the words of an array assigned to ``name`` (``name+``: appended to it), or a
+    """``kind``: word, operator, array, heredoc or arithmetic. ``value``: a Word, an operator, the words of an array
 
-    here-document's text.
+    assigned to ``name`` (``name+``: appended to it), or a here-document's text.
     """
 
-    kind: Literal["word", "operator", "array", "heredoc", "arithmetic"]
+    kind: str
     value: Word | str | tuple[Word, ...]
     line: int
     name: str = ""
@@ -85,7 +81,6 @@ class Scanner:
     """One pass over a script's text."""
 
     def __init__(self, text: str, where: str, *, line: int = 1) -> None:
-        refuse(len(text) > MAX_SCRIPT, f"expected a script of at most {MAX_SCRIPT} characters", where=where)
         self.text = text.replace("\r\n", "\n").replace("\0", "")
         self.where = where
         self.at = 0
@@ -191,12 +186,7 @@ class Scanner:
         """An expansion: it begins with a dollar sign or a backquote."""
         if self.text[self.at] == "`":
             return Part("command", self._closed(_BACKQUOTED, "`"), quoted)
-        brackets: tuple[tuple[str, str, Kind], ...] = (
-            ("$((", "))", "arithmetic"),
-            ("$(", ")", "command"),
-            ("${", "}", "variable"),
-        )
-        for opening, closing, kind in brackets:
+        for opening, closing, kind in (("$((", "))", "arithmetic"), ("$(", ")", "command"), ("${", "}", "variable")):
             if self.text.startswith(opening, self.at):
                 return Part(kind, self._balanced(len(opening), closing), quoted)
         if self.text.startswith("$'", self.at) and not quoted:
@@ -241,7 +231,7 @@ Value = str | list[str]
 class Variables:
     """A script's variables. ``preset`` ones keep their value whatever the script assigns."""
 
-    def __init__(self, where: str, preset: dict[str, str] | None = None) -> None:
+    def __init__(self, where: str, preset: dict[str, str] | None) -> None:
         self.where = where
         self.values: dict[str, Value] = dict(preset or {})
         self.preset = frozenset(preset or ())
@@ -307,7 +297,7 @@ class Variables:
         """The value of ``${text}``: none where it is unset, marked where its form is not understood."""
         found = _PARAMETER.fullmatch(text)
         if found is None:
-            return [unknown("${" + text + "}")]
+            return [unknown(f"${{{text}}}")]
         name, index, way, rest = found[1], found[2], found[3] or "", found[4]
         value = self._value(name, index)
         if not way:
@@ -333,7 +323,7 @@ class Variables:
             return [value]
         if index in ("[@]", "[*]"):
             return list(value)
-        number = index[1:-1] if index else "0"
+        number = self.arithmetic(index[1:-1]) if index else "0"
         return [value[int(number)]] if number.isdecimal() and int(number) < len(value) else None
 
     def _default(self, text: str) -> str:
@@ -345,6 +335,7 @@ class Variables:
 
     def arithmetic(self, text: str) -> str:
         """The integer that ``$((text))`` is; marked where a variable is not known or an operator not taken."""
+        text = re.sub(r"\$\{#(\w+)\[[@*]\]\}", lambda found: str(len(self._value(found[1], "[@]") or ())), text)
         names = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", text).strip()
         try:
             return str(evaluated(names, 0, self._integer))
