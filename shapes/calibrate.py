@@ -10,6 +10,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date
+from functools import partial
 from math import isfinite
 from pathlib import Path
 from statistics import median
@@ -188,32 +189,19 @@ def fit_closed_form(
     # A device whose power is ample has no throttling: 0, below every bound.
     begun = np.maximum([getattr(guess, name) for name in NUMBERS], np.exp(low))
     centre = np.clip(np.log(begun), low + 1e-6, high - 1e-6)
-    target = np.log(seen.seconds)
     dims = np.array([seen.m, seen.n, seen.k, np.ones(len(seen))])
 
     def residuals(theta: Array) -> Array:
         trial = _with(guess, theta)
         price = uncorrected_seconds if trial.correction is None else aligned_seconds
-        predicted = price(dims, *sizes, trial)
-        misfit = np.log(predicted) - target
-        if prior is None:
-            return misfit
-        return np.concatenate([misfit, (theta - centre) * (ROBUST_SCALE / prior)])
+        pull = () if prior is None else (theta - centre) * (ROBUST_SCALE / prior)
+        return np.concatenate([np.log(price(dims, *sizes, trial) / seen.seconds), pull])
 
-    begins = [centre, *(centre + random.normal(0, 0.6, centre.size) for _ in range(starts - 1))]
-    results = [
-        least_squares(
-            residuals,
-            np.clip(begin, low + 1e-6, high - 1e-6),
-            bounds=(low, high),
-            loss="soft_l1",
-            f_scale=ROBUST_SCALE,
-            x_scale="jac",
-            max_nfev=40,
-        )
-        for begin in begins
-    ]
-    return _with(guess, min(results, key=lambda result: result.cost).x)
+    how: Values = {"loss": "soft_l1", "f_scale": ROBUST_SCALE, "x_scale": "jac", "max_nfev": 40}
+    fitted = partial(least_squares, residuals, bounds=(low, high), **how)
+    further = (centre + random.normal(0, 0.6, centre.size) for _ in range(starts - 1))
+    begins = np.clip([centre, *further], low + 1e-6, high - 1e-6)
+    return _with(guess, min(map(fitted, begins), key=lambda result: result.cost).x)
 
 
 def _with(constants: GemmConstants, theta: Array) -> GemmConstants:
