@@ -200,7 +200,8 @@ def networked(device: Device, cards: int, gbit_per_s: int, domain: int | None = 
 def device_from_mapping(data: Named, where: str) -> Device:
     """A validated Device from a device file's content; InputError names ``where`` and the key."""
     top = Table(data, where)
-    top.text("name")  # the first thing that a file of another kind lacks
+    if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*(:[\w.-]+)*", top.text("name")):  # what a file of another kind lacks
+        raise top.fail("name", "expected small letters, digits, dots and dashes")
     compute, memory, link = top.table("compute"), top.table("memory"), top.table("link")
     peak_flops = top.numbers_by_dtype("peak_flops")
     if not peak_flops:

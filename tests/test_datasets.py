@@ -138,6 +138,10 @@ def test_a_device_s_name_is_never_a_file_s(tmp_path: Path) -> None:
     (written,) = export_dataset([at_half_the_peak(1024, environment=replace(H100, device=str(path)))], tmp_path / "d")
     assert (tmp_path / "d") in Path(written.path).resolve().parents
     assert read_datasets(tmp_path / "d")[0].device is None
+    with pytest.raises(
+        InputError, match=r"name = '\.\./\.\./outside': expected small letters, digits, dots and dashes"
+    ):
+        load_device(path)  # named so, on a command line
 
 
 @pytest.mark.parametrize(

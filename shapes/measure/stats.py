@@ -136,8 +136,8 @@ def _clear_slope(values: Array) -> float:
     third = count // 3
     if third < 4:
         return 0.0
-    first, last = values[:third], values[-third:]
-    below = np.searchsorted(np.sort(first), last, side="left") + np.searchsorted(np.sort(first), last, side="right")
+    first, last = np.sort(values[:third]), values[-third:]
+    below = np.searchsorted(first, last, side="left") + np.searchsorted(first, last, side="right")
     statistic = float(below.sum()) / 2
     slope = float(np.median(last) - np.median(first)) / (count - third)
     residual = values - slope * np.arange(count)
@@ -191,7 +191,7 @@ class Stopping:
     """When a candidate has been timed enough. ``precision`` is the interval's half-width relative to the median.
 
     The interval narrows by chance too: asked after every sample it would stop early on the lucky narrow ones and cover
-    less than it says. So it is asked seldom (``growth``: each look has that many more samples than the last), and not
+    less than it says. So it is asked seldom (each look has half as many samples more than the last), and not
     before a correlated row has shown its clock states often enough.
     """
 
@@ -199,7 +199,6 @@ class Stopping:
     confidence: float = CONFIDENCE
     least_samples: int = LEAST_PRECISE
     most_samples: int = 2000
-    growth: float = 1.5
 
     def reason(self, summary: Summary, *, out_of_time: bool) -> StopReason | None:
         """Why to stop now, or None to go on."""
@@ -212,7 +211,7 @@ class Stopping:
 
     def next_look(self, samples: int) -> int:
         """How many samples to have before asking again."""
-        return min(self.most_samples, max(self.least_samples, int(samples * self.growth) + 1))
+        return min(self.most_samples, max(self.least_samples, int(samples * 1.5) + 1))
 
 
 @frozen

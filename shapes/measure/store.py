@@ -425,8 +425,9 @@ def _program_of(place: Path) -> int | None:
 
 def _trouble(error: sqlite3.Error, place: Path) -> InputError:
     """One line that says what to do, and never to move one of the store's files without the others."""
-    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-    if code == sqlite3.SQLITE_FULL or getattr(error, "sqlite_errorcode", 0) in _NO_ROOM:
+    exact = getattr(error, "sqlite_errorcode", 0)
+    code = exact & 0xFF
+    if code == sqlite3.SQLITE_FULL or exact in _NO_ROOM:
         say = "the disk is full (or a limit on files is reached): what was stored is kept; make room and start again"
     elif code in _NOT_WRITABLE:
         say = f"cannot be written ({error}), nor read so: name another, or a copy, with --store or SIZER_STORE"

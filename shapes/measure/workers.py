@@ -323,7 +323,8 @@ class Workers:
 
     def _begin(self, worker: Worker) -> Environment | None:
         try:
-            return next(iter(list(worker.ask(START_S, "begin"))))  # type: ignore[no-any-return]
+            (found,) = worker.ask(START_S, "begin")
+            return found  # type: ignore[no-any-return]
         except LostError as error:
             self._say(f"{worker.name}: {error}")
             return None

@@ -279,10 +279,10 @@ def _alive(step: Step, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[
 
 def _outlive(step: Step, kinds: Layers, runs: Runs) -> list[int]:
     """Bytes of the masks that are gone when the backward is at each run: the last layer to read one has run."""
-    masks, read, gone = _masks(step), set[int | None](), []
+    masks, read, gone = _masks(step) if _keeps_masks(step) else {}, set[int | None](), []
     for place, _ in runs:
         read.add(kinds[place].window)
-        gone.append(sum(size for window, size in masks.items() if window not in read) if _keeps_masks(step) else 0)
+        gone.append(sum(size for window, size in masks.items() if window not in read))
     return gone
 
 
