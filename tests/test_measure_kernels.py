@@ -247,6 +247,13 @@ def test_a_part_that_cannot_run_is_refused_with_the_reason(part: Part, kernel: s
     assert outcome.value.status == "unsupported"
 
 
+def test_a_row_of_one_fp8_recipe_is_none_of_another() -> None:
+    keys = [Job(fp8(layer(), recipe)).key for recipe in (None, "delayed", "tensorwise", "blockwise")]
+    assert keys[0] == keys[1]  # the recipe of fp8 where none is named
+    assert len({*keys, Job(layer()).key}) == 4
+    assert "recipe" not in Job(layer()).describe()
+
+
 def test_a_librarys_recurrence_runs_where_it_is_installed(backend: Backend, monkeypatch) -> None:
     asked: dict[str, object] = {}
 

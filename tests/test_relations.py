@@ -20,7 +20,8 @@ import sizer
 from shapes.device import load_device
 from shapes.step import Step
 from shapes.workload import WORDS, WORKLOAD_FIELDS, workload_fields
-from sizer.checking.checks import Request
+from sizer.checking.checks import Request, Settled
+from sizer.checking.findings import PricedSuggestion
 from sizer.checking.fixes import ConfigText, fix_of
 from sizer.checking.grading import equal_work
 from sizer.searching.space import NothingLeftError
@@ -206,10 +207,16 @@ def test_a_suggestion_that_is_applied_changes_what_it_said(config: dict[str, Any
                 continue
             after = text.edited(edits).settle()
             if after.subject.dimensions["head_dim"] != settled.subject.dimensions["head_dim"]:
-                continue  # a stack's factor of attention is by head_dim: both are priced by the present one's (propose)
+                # A stack's factor of attention is by head_dim: both are priced by the present one's, which is said.
+                assert "attention factor of head_dim" in suggestion.note or _priced(suggestion, before, after)
+                continue
             assert after.subject.parameters - settled.subject.parameters == suggestion.parameters_change
-            change = after.propose().step.seconds - before.seconds
-            assert change == pytest.approx(suggestion.step_seconds_change, abs=1e-9 * before.seconds), suggestion
+            assert _priced(suggestion, before, after), suggestion
+
+
+def _priced(suggestion: PricedSuggestion, before: Step, after: Settled) -> bool:
+    change = after.propose().step.seconds - before.seconds
+    return bool(change == pytest.approx(suggestion.step_seconds_change, abs=1e-9 * before.seconds))
 
 
 @relation(draws=4, config=models(), t=st.sampled_from((2, 4)), **SIZES)

@@ -171,7 +171,7 @@ def kernel_module_driver(path: str = "/proc/driver/nvidia/version") -> str | Non
     except OSError:
         return None
     found = re.search(r"\b\d+\.\d+(\.\d+)?\b", first)
-    return found.group() if found else None
+    return found and found.group()
 
 
 def _readings(nvml: Any, uuid: str) -> Values:

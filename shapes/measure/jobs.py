@@ -205,6 +205,8 @@ def _describe_part(part: Part) -> Values:
         "b": workload.b,
         "s": workload.s,
     }
+    if workload.low_precision is not None:
+        out["recipe"] = workload.low_precision.name
     if part.part == "head":
         return {**out, "vocab": model.vocab}
     block = asdict(replace(part.block, count=1))

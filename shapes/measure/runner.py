@@ -91,12 +91,12 @@ def measure(
         samples = {} if fresh else kept.unfinished([job.key for job in waiting], environment)
         begun = executor.run(waiting, settings, deadline=deadline, unfinished=samples) if waiting else ()
         for heard in () if REQUESTS else begun:
-            event = heard
             if isinstance(heard, Measurement):
-                event = replace(heard, environment=replace(heard.environment, load=settings.load))
-            book.hear(event)
-            if isinstance(event, Measurement):
-                keep(event)
+                one = replace(heard, environment=replace(heard.environment, load=settings.load))
+                book.hear(one)
+                keep(one)
+            else:
+                book.hear(heard)
             if progress is not None:
                 progress(book.progress(len(wanted), time.monotonic() - start, time_limit_s))
             if REQUESTS:

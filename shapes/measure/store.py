@@ -369,9 +369,7 @@ def _create(place: Path) -> None:
             aside.write_bytes(store._connection.serialize())
         try:
             os.link(aside, place)
-        except FileExistsError:
-            pass  # another process was faster; its store is as good
-        except OSError:  # a file system without hard links
+        except OSError:  # a file system without hard links, or another process was faster: its store is as good
             if not place.exists():
                 os.replace(aside, place)
     finally:

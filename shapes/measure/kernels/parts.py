@@ -34,7 +34,6 @@ from shapes.measure.kernels.functions import named_core, ran
 from shapes.measure.kernels.products import grouped_product
 from shapes.model import AttentionShape, MlpShape, MoeShape
 from shapes.model.mixers import Linear, MlaShape, RecurrentShape
-from shapes.recipes import DEFAULT
 from shapes.toml_table import DATA, content
 
 #: Errors of a few products in a row add up, and gradients cancel: several times one product's bound.
@@ -62,8 +61,8 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
     torch.manual_seed(source.initial_seed())
     with torch.device(source.device):
         module = module_of(subject, kernel).to(torch_dtype(dtype))
-    if workload.dtype == "fp8":
-        quantised(module, workload.recipe or DEFAULT["fp8"])
+    if workload.low_precision is not None:
+        quantised(module, workload.low_precision.name)
     run = _compiled(module) if subject.compiled else module
     shape = (workload.b, workload.s, subject.model.hidden)
     weights = list(module.parameters())
