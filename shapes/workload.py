@@ -18,7 +18,7 @@ from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace, shown
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
-from shapes.toml_table import DATA, content, hold, others_words, spelled
+from shapes.toml_table import DATA, content, hold, nearest, others_words, spelled
 
 #: torchtitan's selective checkpointing by operator (torchtitan/distributed/activation_checkpoint.py): of a layer the
 #: attention core, reduce-scatters and every second product keep what they made, and all else runs again.
@@ -546,7 +546,8 @@ def workload_fields(asked: Named) -> Values:
             field = next((one for one in meant if one in WORKLOAD_FIELDS), field)
         if field not in WORKLOAD_FIELDS:
             known = (f"{one} ({WORDS[one]})" if one in WORDS else one for one in sorted(WORKLOAD_FIELDS))
-            raise InputError(f"expected one of {', '.join(known)}", key=name, value=value)
+            near = "".join(f"; did you mean {one}?" for one in nearest(name, (*WORDS.values(), *WORKLOAD_FIELDS)))
+            raise InputError(f"expected one of {', '.join(known)}{near}", key=name, value=value)
         refuse(field in found, f"expected {field} or {WORDS.get(field)}, not both", name, value)
         found[field] = spelled(value, field, OPTIONS[field].choices) if field in OPTIONS else value
     return found

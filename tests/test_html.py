@@ -20,6 +20,7 @@ from sizer.render.vega import asset
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 LLAMA, GPT2, QWEN = (str(CONFIGS / f"{name}.json") for name in ("llama-3.1-8b", "gpt2", "qwen2.5-7b"))
+SUITE = str(Path(__file__).parents[1] / "reports" / "suites" / "swiglu-4096.toml")
 in_a_browser = pytest.mark.skipif(missing() is not None, reason=str(missing()))
 
 #: A page of every command that has one: name -> (arguments, charts).
@@ -34,11 +35,24 @@ PAGES = {
     "plan": (("plan", GPT2, "--gpus", "8", "--global-batch", "64"), 0),
     "diff": (("diff", GPT2, QWEN, "--device", "h100-sxm", "--device", "b200", "--fail-on", "never"), 0),
     "bench": (("bench", "-m", "8", "-n", "8", "-k", "7:10:1", "--device", "cpu", "--max-time", "0.02"), 0),
+    "check-devices": (("check", GPT2, "--device", "a100-sxm", "--device", "b200", "--fail-on", "never"), 2),
+    "ops --explain": (("ops", GPT2, "--explain", "lm_head"), 0),
+    "memory-decode": (("memory", GPT2, "--phase", "decode", "-b", "4", "--context", "512"), 0),
+    "plan --phase decode": (("plan", LLAMA, "--phase", "decode", "--gpus", "8", "-s", "2k", "--context", "3k"), 0),
+    "mfu": (("mfu", LLAMA, "--step-time", "9.8", "--gpus", "8", "--global-batch", "64", "--explain"), 0),
+    "deploy": (("deploy", LLAMA, "--tp", "8"), 0),
+    "bench --dry-run": (("bench", "--suite", SUITE, "--device", "cpu", "--dry-run"), 0),
+    "store list": (("store", "list"), 0),
+    "devices": (("devices",), 0),
+    "rules": (("rules",), 0),
+    "explain": (("explain", "SZ101"), 0),
 }
 
 
 def write(path: Path, *call: str) -> Path:
-    if call[0] == "bench":
+    if call[0] == "store":  # of a bench's
+        write(path, *PAGES["bench"][0])
+    if call[0] in ("bench", "store"):
         call = (*call, "--store", str(path.with_suffix(".db")))
     result = CliRunner().invoke(main, [*call, "--format", "html", "-o", str(path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -63,7 +77,10 @@ def without_library(path: Path, monkeypatch: pytest.MonkeyPatch, *call: str) -> 
 
 
 def test_every_command_with_a_page_is_tried_here() -> None:
-    assert {call[0] for call, _ in PAGES.values()} == {"check", "diff", "ops", "search", "memory", "plan", "bench"}
+    """Every view that has pages, but two tables of what takes a device's minutes."""
+    views = json.loads((Path(html_page.__file__).parent / "formats.json").read_text(encoding="utf-8"))
+    paged = {view for view, (_, formats) in views.items() if "html" in formats.split()}
+    assert paged - {"calibrate", "bench --self-test"} <= PAGES.keys()
 
 
 @pytest.mark.parametrize("name", ["check", "memory", "diff"])
@@ -114,7 +131,7 @@ def tabs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     with browser() as chromium:
 
         def opened(name: str) -> tuple[Any, list[str]]:
-            path = folder / f"{name}.html"
+            path = folder / f"{name.replace(' ', '-')}.html"
             if not path.exists():
                 write(path, *PAGES[name][0])
             tab, complaints = chromium.new_page(color_scheme="light"), []

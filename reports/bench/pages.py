@@ -45,6 +45,14 @@ PAGES = {
     "memory": f"memory {CONFIGS}/llama-3.1-8b.json --dp 8 --zero 3 --checkpointing full",
     "mfu": f"mfu {CONFIGS}/llama-3.1-8b.json --step-time 9.8 --gpus 8 --global-batch 64 -b 1 --dp 8 --zero 2 --explain",
     "diff": f"diff {CONFIGS}/llama-3.1-8b.json {CONFIGS}/qwen2.5-7b.json --device h200 --device b200 --fail-on never",
+    "check-devices": f"check {CONFIGS}/qwen2.5-7b.json --device h100-sxm --device b200 --device mi300x --fail-on never",
+    "ops-explain": f"ops {CONFIGS}/llama-3.1-8b.json --tp 2 --explain down_proj",
+    "memory-decode": f"memory {CONFIGS}/llama-3.1-8b.json --phase decode -b 16 --context 8k --memory-utilization 0.9",
+    "plan-serving": f"plan {CONFIGS}/llama-3.1-8b.json --phase decode --gpus 8 --tpot 30ms -s 2k --context 3k",
+    "deploy": f"deploy {CONFIGS}/qwen3-30b-a3b.json --tp 3",
+    "devices": "devices",
+    "rules": "rules",
+    "explain": "explain SZ102",
     "bench": "bench -m 256 -n 256 -k 240:272:1 --device cpu --max-time 0.05",
 }
 HEAD = """# Pages
@@ -83,7 +91,7 @@ def main() -> int:
             path = Path(folder) / f"{name}.html"
             command = [sys.executable, "-m", "sizer", *call.split(), "--format", "html", "-o", str(path)]
             command += ["--store", str(Path(folder) / "store.db")] if name == "bench" else []
-            subprocess.run(command, cwd=ROOT, check=name != "memory")  # memory ends with 1 where it does not fit
+            subprocess.run(command, cwd=ROOT, check=name != "deploy")  # ends with 1 where an engine refuses
             runs = [opened(chromium, path) for _ in range(RUNS)]
             times = [f"{statistics.median(one):.2f} s" for one in zip(*runs, strict=True)]
             size = path.stat().st_size

@@ -58,8 +58,12 @@ def _sweep(table: Measured) -> Iterator[Part]:
         if not row.measurement.seconds
     ]
     yield from lines((*said, *_closing(table.sweep)))
-    caption = "not reached in time, the same command goes on with them"
-    yield Table(caption, (Column(f"{len(table.sweep.left)} jobs", "title"),), table.sweep.left, LISTED)
+    yield Table(
+        "not reached in time, the same command goes on with them",
+        (Column(f"{len(table.sweep.left)} jobs", "title"),),
+        table.sweep.left,
+        LISTED,
+    )
     yield from lines(table.notes)
 
 

@@ -110,9 +110,12 @@ def timeline(w: Workload, microbatches: int, seconds: float, bubble_s: float) ->
         )
     ]
     chunks = f" Drawn without the {w.vpp} chunks a stage, which make the gaps so much shorter." * (w.vpp > 1)
-    caption = (
+    chart = Chart(
         f"Pipeline: when each stage computes {drawn} of {microbatches} microbatches, all drawn as slow as the slowest, "
-        f"a backward as two forwards; the gaps are the bubble, {percent_text(bubble_s / seconds)} of the step.{chunks}"
+        f"a backward as two forwards; the gaps are the bubble, {percent_text(bubble_s / seconds)} of the step.{chunks}",
+        Axis(f"time, {unit}"),
+        Axis("stage", whole=True),
+        [Layer("rule", rows, {"strokeWidth": min(160 / p, 40)})],
+        LOOKS["passes"],
     )
-    bars = Layer("rule", rows, {"strokeWidth": min(160 / p, 40)})
-    return [Chart(caption, Axis(f"time, {unit}"), Axis("stage", whole=True), [bars], LOOKS["passes"])] if p > 1 else []
+    return [chart] * (p > 1)

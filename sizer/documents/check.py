@@ -82,8 +82,9 @@ def _beside(path: str, reports: Sequence[Report]) -> Section:
     parts: list[Part] = [Text(f"{path}:{fastest}", "head"), Text(_conditions(reports[0], "")), Table("", columns, rows)]
     for report in reports:
         new = [one for one in report.findings if found.pop((one.code, one.field), None)]
-        parts += [Text(f"on {report.device}:"), Findings("", new, report.step_s, path), Text("")] if new else []
-    return Section("", parts, only=("text",))
+        said = Text(f"on {report.device}:"), Findings("", new, report.step_s, path), Text("")
+        parts += [one._replace(only=("text",)) for one in said if new]  # a page has a section a device
+    return Section("", parts, only=("text", "html"))
 
 
 def _hours(report: Report) -> float:
@@ -106,7 +107,7 @@ def _price(report: Report, code: str, field: str) -> Cell:
 
 
 def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
-    """``beside``: text shows its devices side by side."""
+    """``beside``: its devices are shown side by side above."""
     step, model = report.step, report.model
     warnings = set(sentences(one for one in model.unread if one.changes is not None))
     found_below = set(sentences(one for one in model.unread if one.changes is None))  # by SZ131
@@ -132,7 +133,12 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
         parts.append(ops.operators(seen.table))
     folded = f"{report.path}: {plural(len(found), 'finding')} on {report.device}"
     shown = {"html": True, "markdown": bool(found), "text": not beside}
-    return Section(report.path, parts, folded, only=tuple(name for name, holds in shown.items() if holds))
+    return Section(
+        f"{report.path}{f' on {report.device}' * beside}",
+        parts,
+        folded,
+        only=tuple(name for name in shown if shown[name]),
+    )
 
 
 def _if_fixed(report: Report) -> Iterable[Text]:
@@ -141,8 +147,11 @@ def _if_fixed(report: Report) -> Iterable[Text]:
     offer = report.joint or next(offers, None)
     if offer is not None and offer.step_seconds_change and report.step_s is not None:
         after = seconds_text(report.step_s + offer.step_seconds_change)
-        text = f"if fixed: step {after}, by {suggestion_text(offer, report.step_s)}"
-        yield Text(text, "head", only=("html",) if report.joint is None else ())
+        yield Text(
+            f"if fixed: step {after}, by {suggestion_text(offer, report.step_s)}",
+            "head",
+            only=() if report.joint else ("html",),
+        )
 
 
 def _conditions(report: Report, device: str) -> str:
@@ -190,13 +199,13 @@ def _tally(answer: Checked) -> list[Cell]:
 def _total(answer: Checked) -> str:
     reports = answer.reports
     clean = sum(not report.findings for report in reports)
-    found = f"{tally_text(answer)}, {clean} without findings"
+    files = plural(len({one.path for one in reports}), "configuration")
     said = {
-        f"{plural(len({one.path for one in reports}), 'configuration')}: {found}": len(reports) > 1,
+        f"{files}: {tally_text(answer)}, {clean} without findings": len(reports) > 1,
         f"{answer.accepted} accepted in the baseline": answer.accepted,
         f"{answer.passed_over} files passed over": answer.passed_over,
     }
-    return "; ".join(text for text, holds in said.items() if holds)
+    return "; ".join(text for text in said if said[text])
 
 
 def severity_cell(level: Severity) -> Cell:
@@ -215,8 +224,9 @@ REPORTS = columns(
 def _compared(reports: Sequence[Report]) -> Section:
     """Configurations side by side; of one only a comment has the table."""
     many = len(reports) > 1
-    table = Table("", REPORTS, reports, COMPARED)
-    return Section("Configurations" * many, (table,), only=PAGES if many else ("markdown",))
+    return Section(
+        "Configurations" * many, (Table("", REPORTS, reports, COMPARED),), only=PAGES if many else ("markdown",)
+    )
 
 
 #: Of CSV: a row a finding.

@@ -20,15 +20,13 @@ ENGINES = columns(
 
 def document(answer: Deployment) -> Document:
     experts = f" ep {answer.ep}" if answer.ep > 1 else ""
-    head = f"{answer.path}: {answer.model_type} at tp {answer.tp}{experts}, {answer.recipe} on {answer.device}"
     sources = list(dict.fromkeys(fact.source for one in answer.engines for fact in _told(one)))
     by_verdict = {
         one.verdict: [of.title for of in answer.engines if of.verdict == one.verdict] for one in answer.engines
     }
-    verdict = "; ".join(f"{name}: {', '.join(titles)}" for name, titles in by_verdict.items())
     parts: list[Part] = [
-        Text(verdict, "head"),
-        Text(head),
+        Text("; ".join(f"{name}: {', '.join(titles)}" for name, titles in by_verdict.items()), "head"),
+        Text(f"{answer.path}: {answer.model_type} at tp {answer.tp}{experts}, {answer.recipe} on {answer.device}"),
         *_memory(answer),
         Table("", ENGINES, answer.engines),
     ]

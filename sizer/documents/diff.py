@@ -47,7 +47,7 @@ def _headline(answer: Diff) -> str:
         f"{fixed} fixed": fixed,
         f"{len(answer.violations)} over budget": answer.violations,
     }
-    return ", ".join(text for text, holds in said.items() if holds)
+    return ", ".join(text for text in said if said[text])
 
 
 def _summary(file: FileDiff, one: DeviceDiff) -> dict[str, str]:

@@ -90,14 +90,14 @@ def _details(device: Device) -> Section:
 def _leaves(device: Device) -> list[tuple[str, object]]:
     """Dotted field and value of everything in the file but names, sources and fitted constants."""
     skipped = {"name", "title", "aliases", "torch_names", "sources", "cost", "error", "provenance"}
-
     kept = {key: value for key, value in device.to_dict().items() if key not in skipped}
-
-    def shown(value: float) -> Cell:
-        return Cell(f"{value:.7g}" if value >= 1e9 else f"{value:,}", value)
-
-    found = flat(kept).items()
-    return [(key.replace("__", "."), shown(one) if isinstance(one, int | float) else one or "-") for key, one in found]
+    return [
+        (
+            key.replace("__", "."),
+            Cell(f"{one:.7g}" if one >= 1e9 else f"{one:,}", one) if isinstance(one, int | float) else one or "-",
+        )
+        for key, one in flat(kept).items()
+    ]
 
 
 def _reference(device: Device, documents: list[str], field: str) -> str:

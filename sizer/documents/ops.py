@@ -35,15 +35,15 @@ ROUNDING = 1e-9
 def document(answer: OperatorTable) -> Document:
     step, workload, model = answer.step, answer.workload, answer.model
     flops = "" if step is None else f", {step.flops:.3g} FLOPs ({step.flops / 2:.3g} MACs)"
-    head = (
-        f"{model.model_type}, {count_text(model.parameters)} parameters, {answer.device.name}, {workload.dtype}, "
-        f"{workload.phase}, b {workload.b}, s {workload.s}{flops}{f', stack {answer.stack}' if answer.stack else ''}"
-        f"{'' if model.path == 'formula' else f', operators by {model.path}'}"
-    )
     kernels = attention_titles(answer.operators, answer.device)
     parts = (
         Text([Cell(f"{answer.path}: ", style="head"), Cell(step_text(step))]),
-        Text(head),
+        Text(
+            f"{model.model_type}, {count_text(model.parameters)} parameters, {answer.device.name}, {workload.dtype}, "
+            f"{workload.phase}, b {workload.b}, s {workload.s}{flops}"
+            f"{f', stack {answer.stack}' if answer.stack else ''}"
+            f"{'' if model.path == 'formula' else f', operators by {model.path}'}"
+        ),
         *lines([f"attention: {', '.join(kernels)}"] if kernels else []),
         *notes(model.notes),
         Charts(lambda: roofline(answer)),
@@ -83,7 +83,6 @@ def roofline(table: OperatorTable) -> list[Chart]:
     ends = (min(where) / 2, max(where) * 2)
     longest = max(row["seconds"] * row["count"] for row in rows)
     roof = f"{device.name}: {peak:.0f} TFLOPS, {bandwidth:.2f} TB/s"
-    edge = ((x, min(peak, x * bandwidth)) for x in (ends[0], ridge, ends[1]))
     return [
         Chart(
             "Roofline: every operator, its area by its share of the step, its line its error; those without FLOPs at "
@@ -91,7 +90,12 @@ def roofline(table: OperatorTable) -> list[Chart]:
             Axis("FLOPs a byte", log=True),
             Axis("TFLOPS", log=True),
             [
-                path(edge, roof, color="#888888", strokeWidth=2),
+                path(
+                    ((x, min(peak, x * bandwidth)) for x in (ends[0], ridge, ends[1])),
+                    roof,
+                    color="#888888",
+                    strokeWidth=2,
+                ),
                 Layer("text", [{"x": ends[1], "y": peak, "text": roof}], {"align": "right", "dy": -8}),
                 *points([_operator(row, longest, 1.1 * ends[0]) for row in rows]),
             ],

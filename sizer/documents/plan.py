@@ -28,35 +28,38 @@ SHOWN = 12
 
 def document(answer: Plan) -> Document:
     best, w = answer.recommended, answer.candidates[0].workload
-    found = (
-        f"recommended {layout_text(best)}, step {seconds_text(best.seconds)} ({range_text(best.low_s, best.high_s)}), "
-        f"memory {best.memory_bytes / GIB:.1f} GiB, MFU {'-' if best.mfu is None else percent_text(best.mfu)}"
-    )
     kernels = " or ".join(sorted({one.workload.saved_by for one in answer.candidates}, reverse=True))
-    head = (
-        f"{answer.gpus} x {answer.device}, global batch {answer.global_batch} x {w.s} tokens, {w.dtype}, "
-        f"{w.attention} attention, {kernels} kernels, stack {answer.stack}"
-    )
-    fit = (
-        f"{answer.fitting} splits fit, {len(answer.candidates) - answer.fitting} more may (over 92% of memory; last); "
-        f"predicted, not measured; layouts within {answer.ratio_error:.0%} are indistinguishable"
-    )
-    simplest = (
-        f"recommended, the simplest of the {answer.indistinguishable} within {answer.ratio_error:.0%} of the fastest"
-    )
     tokens = answer.global_batch * w.s
-    many = f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"
     parts = (
-        Text(found, "head"),
-        Text(head),
-        Text(fit),
-        *lines([many] * (tokens > 2**30)),
-        Table(simplest, SPLIT, [best]),
+        Text(
+            f"recommended {layout_text(best)}, step {seconds_text(best.seconds)} "
+            f"({range_text(best.low_s, best.high_s)}), memory {best.memory_bytes / GIB:.1f} GiB, "
+            f"MFU {'-' if best.mfu is None else percent_text(best.mfu)}",
+            "head",
+        ),
+        Text(
+            f"{answer.gpus} x {answer.device}, global batch {answer.global_batch} x {w.s} tokens, {w.dtype}, "
+            f"{w.attention} attention, {kernels} kernels, stack {answer.stack}"
+        ),
+        Text(
+            f"{answer.fitting} splits fit, {len(answer.candidates) - answer.fitting} more may (over 92% of memory; "
+            f"last); predicted, not measured; layouts within {answer.ratio_error:.0%} are indistinguishable"
+        ),
+        *lines(
+            [f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"]
+            * (tokens > 2**30)
+        ),
+        Table(
+            f"recommended, the simplest of the {answer.indistinguishable} within {answer.ratio_error:.0%} of the "
+            "fastest",
+            SPLIT,
+            [best],
+        ),
         Charts(lambda: timeline(best.workload, best.microbatches, best.seconds, best.bubble_s)),
         *lines([_training(answer)]),
         Table("the fastest", SPLIT, answer.candidates, answer.top),
         Table("not listed", columns("not listed"), answer.dropped, most=SHOWN),
-        *lines(["assumed:"]),
+        Text("assumed:"),
         *lines(answer.assumptions, indent=2),
     )
     return Document(

@@ -34,13 +34,12 @@ def document(answer: SearchResult) -> Document:
         f"  decode: {w.b} requests of {w.context:,} keys, {split_text(w)}{w.dtype}, KV cache {w.cache_dtype}; "
         "operators added up, an engine's launches and host time not among them"
     )
-    chart = front if answer.what == "model" or answer.front else rates
     parts = (
         Text(answer.verdict, "head"),
         Text(_first(answer)),
         *lines([served or ""]),
         *lines((f"  {note}" for note in (*answer.notes, *([f"excluded: {excluded}"] if excluded else []))), "quiet"),
-        Charts(lambda: [chart(answer)]),
+        Charts(lambda: [(front if answer.what == "model" or answer.front else rates)(answer)]),
         Table("", listed, (answer.baseline, *answer.candidates)),
         *_fronts(answer, listed),
         Table("every candidate", listed, answer.ranked, only=FULL),
@@ -187,7 +186,11 @@ def front(answer: SearchResult) -> Chart:
 
     edge = sorted(map(place, answer.front or answer.pareto))
     line = path(edge, color=LOOKS["roles"]["on the front"], interpolate="step-after")
-    caption = f"{answer.what}: {names[1]} over {names[0]}; none is better in both than what is on the front."
-    x, y = map(Axis, names)
-    layers = points(_points(answer, point), line)
-    return Chart(caption, x, y, layers, colours=LOOKS["roles"], shapes=LOOKS["role_shapes"])
+    return Chart(
+        f"{answer.what}: {names[1]} over {names[0]}; none is better in both than what is on the front.",
+        Axis(names[0]),
+        Axis(names[1]),
+        points(_points(answer, point), line),
+        colours=LOOKS["roles"],
+        shapes=LOOKS["role_shapes"],
+    )

@@ -8,10 +8,9 @@ first being the default. Modules are imported when they are asked for.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shapes.errors import one_of, printable
 from shapes.frozen import Names, frozen
@@ -59,12 +58,9 @@ def document_of(command: str, answer: object) -> Document:
 def render(command: str, format_: str | None, answer: object, page: Page | None = None) -> str:
     """``answer`` of ``command`` in a format (None: the default). InputError names the known ones for any other."""
     known = formats(command)
-    name = format_ if format_ is not None else known[0]
-    one_of(name, known, "format")
-    renderer: Callable[[Any, Page], str] = (
-        added("sizer.formats", "render").get(name) or import_module(f"sizer.render.{name}")
-    ).render
-    return renderer(document_of(command, answer), page or Page())
+    name = one_of(format_ if format_ is not None else known[0], known, "format")
+    renderer = added("sizer.formats", "render").get(name) or import_module(f"sizer.render.{name}")
+    return str(renderer.render(document_of(command, answer), page or Page()))
 
 
 def fragment(command: str, answer: object) -> str:

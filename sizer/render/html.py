@@ -110,7 +110,7 @@ def _part(part: Part, sortable: bool = True) -> str:
             )
             verdict = " class=verdict" * any(style == "head" for _, _, style in part.pieces)
             return f"<p{verdict}>{''.join(pieces)}</p>"
-        case Table():
+        case Table() if part.rows:
             return _table(part, sortable)
         case Findings():
             table = _table(Table(part.caption or "Findings", FINDING, part.findings), sortable)
@@ -125,17 +125,16 @@ def _table(table: Table, sortable: bool) -> str:
     right = [numbers and not any(row[at].style for row in rows) for at, numbers in enumerate(by_value)]
     shown = "<button type=button>{}</button>" if sortable else "{}"
     names = (shown.format(text(column.name) or "#") for column in columns)
-    heads = "".join(map(_head, names, right, by_value))
+    heads = "".join(
+        f"<th scope=col{' class=number' * one}{' data-sort=value' * number}>{name}</th>"
+        for name, one, number in zip(names, right, by_value, strict=True)
+    )
     body = "".join(f"<tr>{''.join(map(_cell, row, right))}</tr>" for row in rows)
     caption = text(table.caption or "table")
     return (
         f'{_heading("h3", table.caption)}<div class="scroll" tabindex="0" role="group" aria-label="{caption}">'
         f"<table><thead><tr>{heads}</tr></thead><tbody>{body}</tbody></table></div>"
     )
-
-
-def _head(name: str, right: bool, by_value: bool) -> str:
-    return f"<th scope=col{' class=number' * right}{' data-sort=value' * by_value}>{name}</th>"
 
 
 def _cell(cell: Cell, right: bool) -> str:

@@ -27,8 +27,8 @@ def render(document: Document, page: object) -> str:
         if isinstance(answer, Diff):
             cases = {code: f"{code} {title(code)}" for one in own for code in one.codes}
             cases = cases or {"diff": "no finding added, no budget broken"}
-        named = {"name": _xml(path), "package": _xml(device), "id": str(len(root))}
-        _suite(ElementTree.SubElement(root, "testsuite", {**named, **_FIXED}), cases, skipped, own)
+        named = {**_FIXED, "name": _xml(path), "package": _xml(device), "id": str(len(root))}
+        _suite(ElementTree.SubElement(root, "testsuite", named), cases, skipped, own)
     ElementTree.indent(root)
     return ElementTree.tostring(root, "unicode", xml_declaration=True) + "\n"
 
@@ -58,8 +58,12 @@ def _suite(
 
 def _said(listed: Sequence[Annotation]) -> str:
     """A line each: where, its rule and its message."""
-    places = (f"{one.path}:{one.place.line}:{one.place.column}" if one.place else one.path for one in listed)
-    return _xml("\n".join(f"{where}: {one.code}: {one.message}" for where, one in zip(places, listed, strict=True)))
+    return _xml(
+        "\n".join(
+            f"{one.path}{f':{one.place.line}:{one.place.column}' if one.place else ''}: {one.code}: {one.message}"
+            for one in listed
+        )
+    )
 
 
 def _xml(text: str) -> str:

@@ -38,8 +38,7 @@ def render(document: Document, page: object) -> str:
 
 def inline(text: object) -> str:
     """``text`` as it is, in a line or a table's cell: no markup, no HTML, no mention, no line break."""
-    escaped = _SPECIAL.sub(r"\\\1", printable(str(text)))
-    escaped = escaped.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    escaped = escape(_SPECIAL.sub(r"\\\1", printable(str(text))), quote=False)
     # A mention or a reference to an issue needs its sign and a word: an empty comment between them ends both.
     return escaped.replace("@", "@<!-- -->").replace("://", ":<!-- -->//")
 
@@ -47,8 +46,9 @@ def inline(text: object) -> str:
 def code(text: object) -> str:
     """``text`` as code, in a fence longer than any run of backquotes in it."""
     shown = printable(str(text)).replace("|", "\\|")
-    longest = max((len(run) for run in re.findall("`+", shown)), default=0)
-    fence = "`" * (longest + 1)
+    fence = "`"
+    while fence in shown:
+        fence += "`"
     padding = " " if shown.startswith("`") or shown.endswith("`") or not shown.strip() else ""
     return f"{fence}{padding}{shown}{padding}{fence}"
 

@@ -67,9 +67,8 @@ def _region(place: Place | None) -> dict[str, int]:
 
 def _fix(title: str, fix: Fix, file: dict[str, str]) -> Values:
     replaced = [{"deletedRegion": _region(one.place), "insertedContent": {"text": one.text}} for one in fix.edits]
-    described = f"{title} (unsafe: {fix.unsafe})" if fix.unsafe else title
     return {
-        "description": {"text": described},
+        "description": {"text": f"{title}{fix.unsafe and f' (unsafe: {fix.unsafe})'}"},
         "artifactChanges": [{"artifactLocation": file, "replacements": replaced}],
     }
 

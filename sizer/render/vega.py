@@ -64,8 +64,10 @@ def _position(key: str, axis: Axis) -> Values:
         "field": key,
         "type": "quantitative",
         "title": axis.title,
-        "scale": {"type": "log", "nice": False} if axis.log else {"zero": False, "padding": 24 * axis.whole},
-        **({"axis": {"tickMinStep": 1}} if axis.whole else {}),
+        "scale": {"type": "log", "nice": False}
+        if axis.log
+        else {"zero": False, "padding": 24 * axis.whole, "reverse": axis.whole > (key == "x")},
+        "axis": {"tickMinStep": +axis.whole},
     }
 
 

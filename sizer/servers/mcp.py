@@ -20,6 +20,7 @@ import sizer
 from shapes.errors import InputError, one_of, refuse
 from shapes.frozen import Named, Values, replace
 from shapes.step.stack import list_stacks
+from shapes.toml_table import nearest, others_words
 from shapes.workload import OPTIONS, WORDS
 from sizer.readers import Source, is_name
 from sizer.rules import find_rule
@@ -41,10 +42,8 @@ def schemas() -> dict[str, Values]:
     }
     return {
         name: {
-            "type": "object",
+            **one,
             "properties": {key: types[of] if isinstance(of, str) else of for key, of in one["properties"].items()},
-            "required": one["required"],
-            "additionalProperties": False,
         }
         for name, one in _SAID["tools"].items()
     }
@@ -57,8 +56,9 @@ def answer(tool: str, arguments: Named, root: Path) -> Values:
         validate(arguments, known[tool])
     except ValidationError as error:
         where = ".".join(map(str, (tool, *error.absolute_path)))
-        takes = ", ".join(error.schema.get("properties", ())) or error.schema.get("description", "")
-        raise InputError(f"{error.message}; expected {takes}", where=where) from None
+        takes = error.schema.get("properties", {})
+        expected = ", ".join(takes) or error.schema.get("description", "")
+        raise InputError(f"{error.message}; expected {expected}{_meant(error.instance, takes)}", where=where) from None
     asked = {key: _allowed(key, value, root) for key, value in arguments.items()}
     if tool == "explain":
         rule = find_rule(asked["rule"])
@@ -69,6 +69,17 @@ def answer(tool: str, arguments: Named, root: Path) -> Values:
     named = [asked.pop(key) for key in _CONFIGS if key in asked]
     document: Values = json.loads(getattr(sizer, tool)(*named, **asked.pop("workload", {}), **asked).to_json())
     return document
+
+
+def _meant(asked: Any, takes: Named) -> str:
+    """What an argument that is none may have meant: by its sense, else by its letters."""
+    inside = takes.get("workload", {}).get("properties", ())
+    known = {name: f"workload.{name}" for name in inside} | dict(zip(takes, takes, strict=True))
+    for name in asked if isinstance(asked, Mapping) else ():
+        meant = (_SAID["meant"].get(name), *others_words()["same"].get(name, ()), *nearest(name, known))
+        if name not in takes and (found := [known[one] for one in meant if one in known]):
+            return f"; did you mean {found[0]}?"
+    return ""
 
 
 #: Arguments that are configurations, in the order that the library takes them.
@@ -95,9 +106,10 @@ def _allowed(key: str, value: Any, root: Path) -> Any:
 def server(version: str, root: str = ".") -> Server[Any]:
     """The server with its tools, not yet started. ``root``: the folder whose configurations may be read."""
     looks = protocol.ToolAnnotations(read_only_hint=True, open_world_hint=False)
-    said = {name: one["description"] for name, one in _SAID["tools"].items()}
     tools = [
-        protocol.Tool(name=name, description=said[name], input_schema=schema, annotations=looks)
+        protocol.Tool(
+            name=name, description=_SAID["tools"][name]["description"], input_schema=schema, annotations=looks
+        )
         for name, schema in schemas().items()
     ]
 

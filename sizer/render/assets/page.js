@@ -11,8 +11,14 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...[...body.rows].sort((a, b) => compare(key(a), key(b))));
   });
 }
+const narrow = innerWidth < 640;
+// A text has room to be read, however many columns of numbers are beside it.
+for (const cell of document.querySelectorAll("td:not(.number)")) {
+  cell.style.minWidth = `${Math.min(cell.textContent.length, narrow ? 16 : 26)}ch`;
+}
 // Charts are data in the page; the library above draws them one after the other, so that the page can be read at once.
 const { config, charts } = JSON.parse(document.getElementById("charts").textContent);
+if (narrow) Object.assign(config.legend, { columns: 2, layout: { bottom: { direction: "vertical" } } });
 const options = { mode: "vega-lite", renderer: "svg", ast: true, actions: false, config };
 const rest = () => new Promise((done) => setTimeout(done));
 for (const [at, chart] of charts.entries()) {
