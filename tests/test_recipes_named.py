@@ -108,6 +108,19 @@ peft: {{lora_r: 16, q_lora: true}}""",
     "tgi": (f"model_id: {QWEN}\nnum_shard: 2", {"phase": "decode", "t": 2}),
     "lm-evaluation-harness": (f"pretrained: {QWEN}\ntasks: mmlu", {"phase": "decode"}),
     "llmc": (f"model: {{type: Qwen, path: {QWEN}}}\nquant: {{method: Awq}}", {}),
+    "autotrain": (
+        f"base_model: {QWEN}\nbackend: local\nparams: {{batch_size: 2, block_size: 2048, peft: true, lora_r: 4}}",
+        {"b": 2, "s": 2048, "finetune": "lora", "lora_rank": 4},
+    ),
+    "realhf": (
+        f"exp_ctrl: {{}}\nallocation_mode: manual\nmodel: {{path: {QWEN}}}\ndataset: {{max_seqlen: 1024}}\n"
+        "allocation: {parallel: {model_parallel_size: 2, pipeline_parallel_size: 2, data_parallel_size: 4}}",
+        {"s": 1024, "t": 2, "p": 2, "d": 4},
+    ),
+    "triton's charts": (
+        f"model: {{name: {QWEN}, tensorrtLlm: {{parallelism: {{tensor: 2}}}}}}",
+        {"phase": "decode", "t": 2},
+    ),
     "llama_factory's inference": (f"model_name_or_path: {QWEN}\ninfer_backend: vllm", {"phase": "decode"}),
     "chatlearn": (
         f"models: {{policy: {{load: {QWEN}}}, policy_trainer: {{tensor_model_parallel_size: 2}}}}",
@@ -298,6 +311,11 @@ def test_a_manifest_without_a_model_is_refused_in_a_line(text: str, said: str, t
 def test_a_refusal_names_the_released_model_that_the_file_speaks_of(text: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"speaks of a released model: sizer check {QWEN}$"):
         read(tmp_path, text, name)
+
+
+def test_a_snapshot_of_the_hubs_cache_is_the_model_that_it_is_of(tmp_path: Path) -> None:
+    text = "vllm serve $HF_HUB_CACHE/models--Qwen--Qwen3-0.6B/snapshots/c1899de289a04d12 --port 1\n"
+    assert read(tmp_path, text, "serve.sh").model.layers == 28
 
 
 def test_one_of_a_scripts_list_is_taken_by_its_number(tmp_path: Path) -> None:
