@@ -318,6 +318,12 @@ def test_a_snapshot_of_the_hubs_cache_is_the_model_that_it_is_of(tmp_path: Path)
     assert read(tmp_path, text, "serve.sh").model.layers == 28
 
 
+def test_what_a_script_downloads_is_not_what_it_runs(tmp_path: Path) -> None:
+    run = f"python run.py --model_name models/{QWEN} --temperature 0.6 --max_new_tokens 100 --top_p 1\n"
+    found = read(tmp_path, f"python download.py --model_name {QWEN}\n{run}", "run.sh")
+    assert found.workload == {"phase": "decode"}
+
+
 def test_one_of_a_scripts_list_is_taken_by_its_number(tmp_path: Path) -> None:
     loop = "for ((i=0; i<${#M[@]}; i++)); do\n  vllm serve ${M[$i]} --port 1 --tp $((${#M[@]}))\ndone\n"
     found = read(tmp_path, f"M=({QWEN} facebook/opt-125m)\n{loop}", "serve.sh")

@@ -81,7 +81,8 @@ def rows() -> dict[str, str]:
 def _known() -> dict[str, str]:
     """The table's names by what is asked for: with their organisation, or without."""
     own = {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
-    return {**own, **FORMATS["names"]["aliases"]}
+    own |= FORMATS["names"]["aliases"]
+    return own
 
 
 def speaks_of(text: str) -> str:
@@ -116,8 +117,8 @@ def _plain(name: str) -> str:
 
 def _cached(name: str) -> Path | None:
     """The config.json of the snapshot that the local cache calls main."""
-    home = os.environ.get("HF_HOME") or str(Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache") / "huggingface")
-    hub = Path(os.environ.get("HF_HUB_CACHE") or Path(home) / "hub").expanduser()
+    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"))
+    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
     folder = hub / f"models--{name.replace('/', '--')}"
     try:
         revision = (folder / "refs" / "main").read_text("utf-8").strip()

@@ -149,7 +149,7 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
 def _naming(script: Script) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
-    named: list[tuple[int, Values]] = []
+    named = list[tuple[float, Values]]()
     for command in (*script.commands, held):
         words = _split(command)
         pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
@@ -163,8 +163,8 @@ def _naming(script: Script) -> Values | None:
         found["program"] = next((one for last, one in pairwise(words) if one.endswith(".py") or last == "-m"), "")
         row = recipe_of(found)
         if row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
-            named.append(("phase" in row if row else 2, found))
-    first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's
+            named.append(("phase" in row if row else 2 + 1 / len(found), found))
+    first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's, a name a download's
     models = dict.fromkeys(str(one["model"]) for _, one in named if "model" in one)
     more = f"several models are named, of which this is the first: {shorten(', '.join(models))}"
     return first and {**first, "_notes": (more,) * (len(models) > 1)}
