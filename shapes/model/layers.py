@@ -84,7 +84,7 @@ class MoeShape:
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         """The matrices every token meets; the experts' own are ``expert_linears``, without formats."""
-        return matrices(self, hidden=hidden, both=self.shared.linears(hidden, fused=fused) if self.shared else ())
+        return matrices(self, hidden=hidden, fused=fused)
 
     def routed_width(self, hidden: int) -> int:
         """Channels of a token as the experts see it."""

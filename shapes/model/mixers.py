@@ -202,8 +202,7 @@ class Indexer:
     def linears(self, hidden: int) -> Linears:
         if self.reused:
             return ()
-        keys = self.compressor.linears("indexer", hidden) if self.compressor else ()
-        found = matrices(self, hidden=hidden, queries=self.query_rank or hidden, compressed=keys)
+        found = matrices(self, hidden=hidden, queries=self.query_rank or hidden)
         return tuple(replace(one, learns=False) for one in found)
 
     def on_shard(self, t: int) -> int:
@@ -269,7 +268,6 @@ class AttentionShape:
             query_width=self.head_dim * (1 + (self.gate == "queries")),
             keys_bias=k_bias,
             together=not apart and (self.fused_qkv if fused is None else fused),
-            index=self.indexer.linears(hidden) if self.indexer else (),
         )
 
     def on_shard(self, t: int) -> tuple[int, int]:
@@ -335,8 +333,7 @@ class MlaShape(_Latent):
         return self.qk_rope_head_dim if self.rotates else 0
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        index = self.indexer.linears(hidden) if self.indexer else ()
-        return matrices(self, hidden=hidden, gated=self.gate == "queries", index=index)
+        return matrices(self, hidden=hidden, gated=self.gate == "queries")
 
     def on_shard(self, t: int) -> tuple[int, int]:
         """(query heads, key/value heads) of one of ``t`` ranks."""
@@ -378,13 +375,7 @@ class SharedKeyShape(_Latent):
         return self.head_dim
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        return matrices(
-            self,
-            hidden=hidden,
-            compressed=self.compressor.linears("compressor", hidden) if self.compressor else (),
-            index=self.indexer.linears(hidden) if self.indexer else (),
-            group_width=self.heads * self.head_dim // self.out_groups,
-        )
+        return matrices(self, hidden=hidden, group_width=self.heads * self.head_dim // self.out_groups)
 
     def on_shard(self, t: int) -> tuple[int, int]:
         """(query heads, key heads) of one of ``t`` ranks: each has the one key head."""

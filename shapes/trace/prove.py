@@ -279,7 +279,7 @@ def _whole(model: ModelShape, cut: Cut) -> ModelShape:
         layers = cut.whole(each_layer(stack.blocks))
         stacks.append(stack if layers is None else replace(stack, blocks=run_lengths(layers)))
     changed = sum(new is not old for new, old in zip(stacks, model.stacks, strict=True))
-    refuse(changed != 1, "layers of one kind that are not alike")
+    refuse(changed != len(cut.containers), "layers of one kind that are not alike")
     return replace(model, stacks=tuple(stacks))
 
 

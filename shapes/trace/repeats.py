@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, TypeVar
 from unittest.mock import patch
 
@@ -105,9 +106,12 @@ _PLAIN = (bool, int, str, type(None), torch.dtype)
 
 @frozen
 class Cut:
-    """A model's layers cut to those ``kept``. ``kinds``: of each layer of the whole the first that is like it."""
+    """A model's layers cut to those ``kept``. ``kinds``: of each layer of the whole the first that is like it.
 
-    container: str
+    ``containers``: several where stacks are alike (an encoder and its decoder).
+    """
+
+    containers: tuple[str, ...]
     kinds: tuple[int, ...]
     kept: tuple[int, ...]
 
@@ -117,7 +121,7 @@ class Cut:
         kinds = [self.kinds[place] for place in self.kept]
         last = {kind: at for at, kind in enumerate(kinds)}
         weights = {at: 1 + self.kinds.count(kind) - kinds.count(kind) for kind, at in last.items()}
-        return {f"{self.container}.{at}": weights.get(at, 1) for at in range(len(kinds))}
+        return {f"{one}.{at}": weights.get(at, 1) for one in self.containers for at in range(len(kinds))}
 
     def whole(self, layers: Sequence[T]) -> list[T] | None:
         """The whole's layers by the kept ones of the same kind; None where two of a kind differ."""
@@ -132,22 +136,32 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
     """``module`` with as many of its ``layers`` as hold two of each kind; None, and whole, where that saves nothing.
 
     Two layers are of a kind when their classes, their parameters' shapes and dtypes and their plain attributes agree,
-    all the way down, and so do the entries that per-layer lists of the model's configuration hold for them.
+    all the way down, and so do the entries that per-layer lists of the model's configuration hold for them. Stacks of
+    as many layers are cut together, where those are alike; ``layers`` None: of any number.
     """
-    listed = [path for path, held in module.named_modules() if isinstance(held, nn.ModuleList) and len(held) == layers]
-    found = _cut(module, config, listed[0]) if len(listed) == 1 else None
+    listed = [
+        path
+        for path, held in module.named_modules()
+        if isinstance(held, nn.ModuleList) and layers in (None, len(held)) and not re.search(r"\d\.", path)
+    ]
+    alike = {_kept(module.get_submodule(path), config) for path in listed}
+    found = alike.pop() if len(alike) == 1 else None
     if found is None:
         yield None
         return
-    above, _, name = found.container.rpartition(".")
-    owner = module.get_submodule(above)
-    whole: Any = owner._modules[name]
-    with patch.dict(owner._modules, {name: type(whole)(whole[place] for place in found.kept)}):
-        yield found
+    kinds, kept = found
+    with ExitStack() as patches:
+        for path in listed:
+            above, _, name = path.rpartition(".")
+            held: Any = module.get_submodule(path)
+            own = module.get_submodule(above)._modules
+            patches.enter_context(patch.dict(own, {name: type(held)(held[place] for place in kept)}))
+        yield Cut(tuple(listed), kinds, kept)
 
 
-def _cut(module: nn.Module, config: object, container: str) -> Cut | None:
-    children = list(module.get_submodule(container).children())
+def _kept(container: nn.Module, config: object) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """(the kinds, which to keep) of layers; None for all of them."""
+    children = list(container.children())
     lists, first = _per_layer_lists(config, len(children)), dict[object, int]()
     kinds = tuple(
         first.setdefault((_signature(child), tuple(repr(values[at]) for values in lists)), at)
@@ -157,7 +171,7 @@ def _cut(module: nn.Module, config: object, container: str) -> Cut | None:
     kept = tuple(sorted({*kinds, *seconds.values()}))
     if lists or kept[-1] + 1 < len(kinds):  # a layer stays in its place where that may matter, or saves as much
         kept = tuple(range(kept[-1] + 1))
-    return Cut(container, kinds, kept) if len(kept) < len(kinds) else None
+    return (kinds, kept) if len(kept) < len(kinds) else None
 
 
 def _per_layer_lists(config: object, layers: int) -> list[list[Any]]:
