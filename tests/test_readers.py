@@ -160,6 +160,9 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("t5", {"d_model": 96, "d_ff": 160, "num_layers": 2, "feed_forward_proj": "gated-gelu"} | UNTIED),
     ("bart", BART),
     *((kin, BART) for kin in ("blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart")),
+    ("marian", BART | UNTIED),
+    ("marian", BART | {"share_encoder_decoder_embeddings": False}),
+    ("marian", BART | {"share_encoder_decoder_embeddings": False} | UNTIED),
     (
         "whisper",
         {
@@ -241,6 +244,13 @@ def built(family: str, settings: dict[str, Any]) -> Any:
     """The class a reader of that type stands for: the base model of encoders, else the model with its LM-head."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(family, **settings)
+    if family == "t5":
+        # transformers 5 ties the head whatever the file says, until a checkpoint's differs; both sides share a table.
+        config.tie_word_embeddings = settings.get("tie_word_embeddings", True)
+        with torch.device("meta"):
+            model = transformers.T5ForConditionalGeneration(config)
+        model.set_input_embeddings(model.shared)
+        return model
     auto = AUTO.get(family, "AutoModel" if family in BASE else "AutoModelForCausalLM")
     if family == "mistral4":  # of a wrapper, and so of no AutoModelForCausalLM
         with torch.device("meta"):
@@ -317,6 +327,20 @@ def test_a_vision_language_model_is_read_as_its_text_tower(outer: str) -> None:
     assert nested.keys["hidden"] == "text_config.hidden_size"
     other = read_config({"model_type": outer, "llm_config": text, "vocab_size": text["vocab_size"]})
     assert (other.model, len(other.unread)) == (nested.model, len(nested.unread))
+
+
+def test_releases_of_t5_are_as_large_as_published() -> None:
+    # google/flan-t5-base and google-t5/t5-base: 247.6 M and 222.9 M, by their checkpoints.
+    flan = {"model_type": "t5", "d_model": 768, "d_ff": 2048, "num_layers": 12, "num_heads": 12, "vocab_size": 32128}
+    flan |= {"feed_forward_proj": "gated-gelu", **UNTIED}
+    assert read_config(flan).model.parameters == 247_577_856
+    plain = flan | {"d_ff": 3072, "feed_forward_proj": "relu", "tie_word_embeddings": True}
+    assert read_config(plain).model.parameters == 222_903_552
+
+
+def test_another_vocabulary_of_marians_decoder_is_refused() -> None:
+    with pytest.raises(InputError, match="decoder_vocab_size = 99: expected vocab_size = 58101"):
+        read_config({"model_type": "marian", "decoder_vocab_size": 99})
 
 
 @pytest.mark.parametrize("said", [True, False])

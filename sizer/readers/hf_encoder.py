@@ -87,8 +87,8 @@ def t5(fields: Fields) -> ModelShape:
         )
         for side, number in layers.items()
     ]
-    # transformers 5's T5Config sets tie_word_embeddings to True whatever the file says; it scales the output by it.
-    return model_of(fields, *stacks, tied=True)
+    # transformers 5's class ties whatever the file says, but for a checkpoint whose two matrices differ: Flan-T5's do.
+    return model_of(fields, *stacks, tied=_TIED)
 
 
 def bart(fields: Fields, offset: int = 2, embedding_norm: int = 2, final_norm: int = 0) -> ModelShape:
@@ -96,7 +96,10 @@ def bart(fields: Fields, offset: int = 2, embedding_norm: int = 2, final_norm: i
     rows = positions(fields)
     stacks = _bart_stacks(fields, positions=rows + offset, embedding_norm=embedding_norm, final_norm=final_norm)
     # Untied, the class keeps a table for each side and the shared one, which then nothing reads.
-    tables = 1 if _TIED(fields) else 3
+    tables = (1 if _TIED(fields) else 3) if fields.flag("share_encoder_decoder_embeddings", default=True) else 2
+    vocab = fields.integer("vocab_size")  # marian's
+    decoders = fields.config.get("decoder_vocab_size") or vocab
+    fields.refuse(decoders != vocab, f"expected vocab_size = {vocab}", "decoder_vocab_size")
     return model_of(fields, *stacks, tied=_TIED, max_positions=rows, embedding_tables=tables)
 
 
