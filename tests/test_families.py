@@ -271,6 +271,11 @@ def test_releases_have_the_sizes_that_their_authors_round(settings: dict[str, An
     assert read_config(settings).model.parameters / 1e9 == pytest.approx(billions, rel=0.012)
 
 
+def test_choices_of_longcat_that_no_whole_number_has_an_expert_are_refused() -> None:
+    with pytest.raises(InputError, match="zero_expert_num = 100: expected a divisor of top_k x experts = 6144"):
+        read_config({"model_type": "longcat_flash", "zero_expert_num": 100})
+
+
 def test_longcat_s_layers_are_two_and_some_of_its_choices_run_nothing() -> None:
     model = read_config({"model_type": "longcat_flash"}).model
     assert (model.main.layers, model.moe and (model.moe.experts, model.moe.empty, model.moe.top_k)) == (

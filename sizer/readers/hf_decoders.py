@@ -180,9 +180,10 @@ def longcat(fields: Fields) -> ModelShape:
     core, dense = latent(fields)(0), MlpShape(fields.integer("ffn_hidden_size"))
     experts, empty = fields.integer(*EXPERTS), fields.count("zero_expert_num")
     chosen = fields.top_k(experts + empty, *TOP_K) * experts
+    what = f"top_k x experts = {chosen} when added to the {experts} experts"
+    top_k = fields.quotient(chosen, experts + empty, what, "zero_expert_num")
     width, bias = fields.integer("expert_ffn_hidden_size"), fields.flag("router_bias")
-    traits: Values = {"router_bias": bias, "router_dtype": "fp32", "shared": dense, "empty": empty}
-    moe = MoeShape(experts, -(-chosen // (experts + empty)), width, **traits)
+    moe = MoeShape(experts, top_k, width, router_bias=bias, router_dtype="fp32", shared=dense, empty=empty)
     blocks = [Block(core, moe), Block(core, dense)] * fields.layers("num_layers")
     return model_of(fields, Stack("decoder", hidden_size(fields), run_lengths(blocks)))
 
