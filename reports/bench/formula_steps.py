@@ -2,8 +2,9 @@
 
     python reports/bench/formula_steps.py [--only TYPE ...] [--write]
 
-Types are those of AutoModelForCausalLM that have a formula, in their default configuration cut to LAYERS layers, one
-sequence of 512 tokens on h100-sxm under megatron-core-te. ``--write`` makes reports/formula-steps.md.
+Types are those of AutoModelForCausalLM that have a formula, in their default configuration cut to LAYERS layers (whole
+where that is refused), one sequence of 512 tokens on h100-sxm under megatron-core-te. ``--write`` makes
+reports/formula-steps.md.
 """
 
 from __future__ import annotations
@@ -20,29 +21,34 @@ from model_types import LAYERS, default
 from step_rows import price_step
 
 from shapes.device import load_device
-from shapes.errors import InputError
 from shapes.step.stack import load_stack
 from shapes.trace import recognise_config
 from shapes.workload import Workload
 from sizer.readers import read_config
-from sizer.readers.huggingface import BUILDERS
+from sizer.readers.huggingface import BUILDERS, OWN_HEADS
 
 REPORT = Path(__file__).resolve().parents[1] / "formula-steps.md"
 #: What the two may differ by.
 MOST = 0.03
 WORKLOAD = Workload(b=1, s=512)
-#: Without ``architectures`` the reader takes a file for the class without a language model's head.
-HEADS = {"bert": ["BertLMHeadModel"], "roberta": ["RobertaForCausalLM"]}
 
 
-def compared(model_type: str) -> float | str:
-    """Formula's seconds over the class's, less one; or why there is nothing to compare."""
+def compared(model_type: str, *, whole: bool = False) -> float | str:
+    """Formula's seconds over the class's, less one; or why there is nothing to compare.
+
+    A default that is refused where it is cut is taken ``whole``.
+    """
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES as CLASSES
+
     try:
-        config = json.loads(json.dumps(default(model_type).to_dict(), default=str))
-        config |= {"architectures": HEADS[model_type]} if model_type in HEADS else {}
+        config = json.loads(json.dumps(default(model_type, whole=whole).to_dict(), default=str))
+        # Without them the reader takes an encoder's file for the class without a language model's head.
+        config |= {"architectures": [CLASSES[model_type]]} if model_type in OWN_HEADS else {}
         formula, proof = read_config(config).model, recognise_config(config)
-    except InputError as error:
-        return f"its default cut to {LAYERS} layers is refused: {str(error).removeprefix('<dict>: ')}"
+    except Exception as error:
+        if not whole:
+            return compared(model_type, whole=True)
+        return f"its default is refused: {str(error).removeprefix('<dict>: ')}"
     if proof.model is None:
         first = proof.unproven[0]
         return f"{first.name}: {first.reason}"
@@ -66,8 +72,8 @@ def rendered(found: dict[str, float | str]) -> str:
         f"{sum(one < 0.0005 for one in differ.values())} are equal. The other {len(found) - len(differ)} have only the "
         "formula, for the reason given.",
         "",
-        f"Default configurations cut to {LAYERS} layers, one sequence of {WORKLOAD.s} tokens, h100-sxm, "
-        "megatron-core-te. Made by `python reports/bench/formula_steps.py --write`.",
+        f"Default configurations cut to {LAYERS} layers (whole where that is refused), one sequence of {WORKLOAD.s} "
+        "tokens, h100-sxm, megatron-core-te. Made by `python reports/bench/formula_steps.py --write`.",
         "",
         "| type | formula over class | why not compared |",
         "|---|---|---|",
