@@ -181,18 +181,19 @@ def diffusion(fields: Fields, blocks: list[Values], front: Rows, behind: Rows) -
     crosses = {"text": replace(core, cross=True), "own": core}
     for given in blocks:
         traits = dict(given)
-        own = Block(
-            core,
-            width,
-            crosses.get(traits.pop("cross", "")),
-            norm_weights=0,
-            before=matrices(fields, traits.pop("before")),
-            extra=vectors(fields, traits.pop("extra")),
-            context=size(traits.pop("context")),
-            count=max(1, times := size(traits.pop("number"))),
-            **traits,
-        )
-        layers += [own] * bool(times)
+        if number := size(traits.pop("number")):
+            block = Block(
+                core,
+                width,
+                crosses.get(traits.pop("cross", "")),
+                norm_weights=0,
+                count=number,
+                before=matrices(fields, traits.pop("before")),
+                extra=vectors(fields, traits.pop("extra")),
+                context=size(traits.pop("context")),
+                **traits,
+            )
+            layers.append(block)
     stack = Stack("image", hidden_size(fields), tuple(layers), front=matrices(fields, front), final_norm=0)
     extra = vectors(fields, [["scale_shift_table", "tables"]])
     return ModelShape("diffusion", (stack,), head=False, before_head=matrices(fields, behind), extra=extra)
