@@ -361,7 +361,7 @@ def test_ranges_include_their_last_value(text, values) -> None:
 
 @pytest.mark.parametrize("text", ["", "a", "3:1", "1:2:0", "0", "-4", "1:2:3:4", "1:99999999999", None, True, 1.5])
 def test_what_is_no_size_is_refused(text: object) -> None:
-    with pytest.raises(ValueError):  # noqa: PT011  # int()'s own words for some of them
+    with pytest.raises(ValueError, match="expected "):
         values_of(text)
 
 
@@ -450,6 +450,20 @@ def test_the_book_experiment_is_the_books() -> None:
             "did you mean layouts",
         ),
         ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nshapes = [[1, 2]]", "rows of m, n and k"),
+        ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nm = 'x'\nn = 1\nk = 1", "expected integers"),
+        (
+            "title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nm = 1\nn = 1\nk = 1\nlayouts = ['tx']",
+            "expected some of tn",
+        ),
+        ("title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nshapes = [['x', 1, 2]]", "rows of m, n and k"),
+        (
+            "title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nshapes = [[8, 8, 8]]\noffsets = ['x']",
+            "a list of integers",
+        ),
+        (
+            "title = 'x'\n[[sweep]]\nop = 'gemm'\nlabel = 'x'\nshapes = [[8, 8, 8]]\noffsets = [-8]",
+            "leave every size positive",
+        ),
         ("title =", "expected TOML"),
     ],
 )

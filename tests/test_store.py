@@ -303,3 +303,21 @@ def test_a_wrong_field_of_an_import_is_named_and_nothing_is_stored(
 def test_what_is_no_row_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(InputError, match=r"x\.jsonl, line 1"):
         list(read_export([text], "x.jsonl"))
+
+
+@pytest.mark.parametrize(
+    ("code", "says"),
+    [
+        (sqlite3.SQLITE_FULL, "the disk is full"),
+        (sqlite3.SQLITE_IOERR_WRITE, "the disk is full"),
+        (sqlite3.SQLITE_READONLY, "cannot be written"),
+        (sqlite3.SQLITE_BUSY_SNAPSHOT, "another process has been writing for 60 s"),
+        (sqlite3.SQLITE_IOERR_READ, "the disk does not answer"),
+        (sqlite3.SQLITE_CORRUPT, "the store is damaged"),
+    ],
+)
+def test_what_goes_wrong_with_a_store_is_a_line_that_says_what_to_do(code: int, says: str) -> None:
+    error = sqlite3.OperationalError("as SQLite says it")
+    error.sqlite_errorcode = code
+    with Store.in_memory() as store, pytest.raises(InputError, match=says), store.transaction():
+        raise error

@@ -99,7 +99,10 @@ def values_of(value: object) -> tuple[int, ...]:
 
 
 def _range(text: str) -> range:
-    parts = [int(part) for part in text.split(":")]
+    try:
+        parts = [int(part) for part in text.split(":")]
+    except ValueError:
+        raise ValueError("expected integers and ranges") from None
     if len(parts) > 3:
         raise ValueError("expected first:last or first:last:step")
     first, last, step = parts + [parts[0], 1][len(parts) - 1 :]

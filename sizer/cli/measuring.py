@@ -151,8 +151,7 @@ def _sizes(asked: Asked, name: str) -> tuple[int, ...] | None:
     try:
         return values_of(said) if said is not None else None
     except ValueError as error:
-        expected = str(error) if "invalid literal" not in str(error) else "expected integers and ranges"
-        raise InputError(expected, key=name, value=said) from None
+        raise InputError(str(error), key=name, value=said) from None
 
 
 def _suites(asked: Asked) -> list[Suite]:
