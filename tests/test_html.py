@@ -200,10 +200,12 @@ def test_colours_of_charts_have_a_contrast_of_3_on_light_and_dark_paper(paper: s
 
 @pytest.mark.slow
 @in_a_browser
-def test_labels_and_legends_lie_inside_their_charts(tabs: Any) -> None:
-    for name in ("check", "search-model"):
+@pytest.mark.parametrize("look", ["wide", "phone"])
+def test_labels_and_legends_lie_inside_their_charts(tabs: Any, look: str) -> None:
+    for name in ("check", "check-pipeline", "search", "search-model"):
         tab, _ = tabs(name)
-        outside = tab.evaluate(
+        seen, _ = looked_at(tab.context.browser, Path(tab.url.removeprefix("file://")), look)
+        outside = seen.evaluate(
             """() => [...document.querySelectorAll(".chart svg")].flatMap((svg) => {
               const whole = svg.getBoundingClientRect();
               return [...svg.querySelectorAll("text")].filter((text) => {
@@ -211,7 +213,23 @@ def test_labels_and_legends_lie_inside_their_charts(tabs: Any) -> None:
                 return box.width && (box.left < whole.left - 1 || box.right > whole.right + 1);
               }).map((text) => text.textContent); })"""
         )
-        assert outside == []
+        seen.close()
+        assert outside == [], name
+
+
+@pytest.mark.slow
+@in_a_browser
+@pytest.mark.parametrize("name", ["check-pipeline", "search-model", "plan", "deploy", "diff"])
+def test_a_table_with_room_shows_every_column_and_texts_in_few_lines(tabs: Any, name: str) -> None:
+    tab, _ = tabs(name)
+    seen, _ = looked_at(tab.context.browser, Path(tab.url.removeprefix("file://")), "wide")
+    cut = """() => [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth + 1)
+      .map((one) => `${one.getAttribute("aria-label")} ${one.scrollWidth - one.clientWidth}`)"""
+    high = "() => Math.max(...[...document.querySelectorAll('tr')].map((one) => one.getBoundingClientRect().height))"
+    empty = "() => [...document.querySelectorAll('.scroll')].filter((one) => !one.querySelector('td')).length"
+    assert (seen.evaluate(cut), seen.evaluate(empty)) == ([], 0)
+    assert seen.evaluate(high) < 100  # four lines
+    seen.close()
 
 
 @pytest.mark.slow

@@ -72,6 +72,8 @@ _TAKEN = "images dtype attention optimizer precision implementation finetune s c
 def plan(asked: Asked) -> None:
     """List the fastest ways to spread a training step over N devices, or with --phase decode to serve the model.
 
+    --gpus is needed, to train --global-batch too.
+
     Serving: t, p, e and d by throughput, within --ttft and --tpot; --sequence is the tokens of a prompt (1024),
     --context those with its output (twice as many).
     """

@@ -11,10 +11,11 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...[...body.rows].sort((a, b) => compare(key(a), key(b))));
   });
 }
-const narrow = innerWidth < 640;
-// A text has room to be read, however many columns of numbers are beside it.
-for (const cell of document.querySelectorAll("td:not(.number)")) {
-  cell.style.minWidth = `${Math.min(cell.textContent.length, narrow ? 16 : 26)}ch`;
+// A text has room to be read, however many columns of numbers are beside it: a short one on one line.
+const narrow = innerWidth < 640, room = narrow ? 16 : 26;
+for (const { style, textContent } of document.querySelectorAll("td:not(.number)")) {
+  if (textContent.length > room) style.minWidth = `${room}ch`;
+  else style.whiteSpace = "nowrap";
 }
 // Charts are data in the page; the library above draws them one after the other, so that the page can be read at once.
 const { config, charts } = JSON.parse(document.getElementById("charts").textContent);
