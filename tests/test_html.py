@@ -50,10 +50,12 @@ PAGES = {
 
 
 def write(path: Path, *call: str) -> Path:
+    store = ("--store", str(path.with_suffix(".db")))
     if call[0] == "store":  # of a bench's
         write(path, *PAGES["bench"][0])
-    if call[0] in ("bench", "store"):
-        call = (*call, "--store", str(path.with_suffix(".db")))
+        call = ("store", *store, *call[1:])
+    elif call[0] == "bench":
+        call = (*call, *store)
     result = CliRunner().invoke(main, [*call, "--format", "html", "-o", str(path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return path
