@@ -190,3 +190,15 @@ def test_the_root_is_an_option_and_else_the_files_repository(tmp_path: Path) -> 
     assert CliRunner().invoke(main, ["ops", child, "--root", str(tmp_path)]).exit_code == 0
     (tmp_path / ".git").mkdir()
     assert CliRunner().invoke(main, ["ops", child]).exit_code == 0
+
+
+def test_hydra_opens_each_of_a_list_and_takes_an_empty_file_for_no_keys(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        parts__base_yaml="# nothing of its own\n",
+        parts__wide_yaml=f"# @package _global_\n{BASE}",
+        a_yaml="defaults: [{parts: [base, wide]}]\nmake_vocab_size_divisible_by: 1\n",
+    )
+    assert read_config(tmp_path / "a.yaml", root=tmp_path).model.hidden == 128
+    with pytest.raises(InputError, match="parts/tall"):
+        read_config(write(tmp_path, b_yaml="defaults: [{parts: [base, tall]}]\n") / "b.yaml", root=tmp_path)

@@ -521,7 +521,7 @@ model:
   share_embeddings_and_output_weights: false
   position_embedding_type: rope
   make_vocab_size_divisible_by: 128
-  num_layer: 3
+  num_shards: 3
   activations_checkpoint_granularity: selective
   activations_checkpoint_num_layers: 2
   tokenizer: {library: huggingface, type: meta-llama/Llama-2-7b-hf, model: null}
@@ -533,7 +533,9 @@ model:
     expected = {"t": 2, "b": 1, "s": 4096, "d": 8, "zero": 1, "dtype": "bf16", "checkpointing": "selective"}
     assert {key: reading.workload[key] for key in expected} == expected
     said = {one.key: one for one in reading.unread}
-    assert said.keys() == {"model.num_layer", "model.activations_checkpoint_num_layers"}
+    assert said.keys() == {"model.num_shards", "model.activations_checkpoint_num_layers"}
+    with pytest.raises(InputError, match="num_layer = 3: is not known here and may change the model"):
+        read_text(text.replace("num_shards", "num_layer"), where="x.yaml")
     assert read_text(text, where="x.yaml", settings={"model.num_layers": 2}).model.layers == 2
 
 
@@ -852,7 +854,7 @@ def test_a_recipe_that_leaves_the_sizes_to_another_file_says_what_to_give(recipe
             "megatron without vocab_size",
         ),
         (
-            "{dim: 64, n_layers: 2, n_heads: 4, vocab_size: 256, norm_eps: 1, n_embd: 4, n_head: 2, n_layer: 2}",
+            "{dim: 64, n_layers: 2, n_heads: 4, vocab_size: 9, norm_eps: 1, n_embd: 4, n_head: 2, n_layer: 2, bias: 1}",
             "of nanogpt and of meta",
         ),
         ("{model_type: llama, hidden_size: 64, hidden_size: 128}", "hidden_size: is given twice"),
@@ -863,6 +865,43 @@ def test_a_recipe_that_leaves_the_sizes_to_another_file_says_what_to_give(recipe
     ],
 )
 def test_nothing_is_guessed(text: str, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_text(text, where="train.yaml")
+
+
+FORK = "{n_embd: 64, n_head: 4, n_layer: 2, vocab_size: 96, bias: true, %s}"
+
+
+@pytest.mark.parametrize("own", ["n_kv_head: 2", "model: modern", "ffn: {act: swiglu, mlp_ratio: 3}", "norm: rms"])
+def test_a_key_that_nobody_knows_and_whose_words_name_a_part_of_a_model_is_refused(own: str) -> None:
+    key = own.partition(":")[0]
+    with pytest.raises(InputError, match=f"{key}.*is not known here and may change the model; --set {key}"):
+        read_text(FORK % own, where="a.yaml")
+    assert read_text(FORK % own, where="a.yaml", settings={key: None}).model.layers == 2
+
+
+@pytest.mark.parametrize(
+    "own", ["n_kv_head: null", "use_moe: false", "moe_aux_loss: 0.1", "run: {save_layers_path: x, depth: 0}", "mood: 3"]
+)
+def test_a_key_that_is_off_or_says_how_a_model_is_run_is_not_refused(own: str) -> None:
+    assert read_text(FORK % own, where="a.yaml").model.parameters == 2 * (12 * 64**2 + 13 * 64) + (96 + 1024 + 2) * 64
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        # nanogptx: train.py's switch beside a section of sizes that is its own.
+        ("{init_from: scratch, model: {n_layer: 4, n_head: 4, n_embd: 128}}", "expected a configuration in one of"),
+        # A trainer that borrows the names: nobody says that its layers are GPT-2's.
+        ("{n_layer: 12, n_head: 8, n_embd: 512, block_size: 64, learning_rate: 1}", "nearest are nanogpt without bias"),
+        (
+            "{model_type: gpt2, n_embd: 1024, n_heads: 16}",
+            "n_heads = 16: is no key of its class, which reads n_head or num_attention_heads",
+        ),
+        ("{model_type: llama, n_layers: 16}", "which reads num_hidden_layers"),
+    ],
+)
+def test_sizes_under_names_of_another_program_are_not_read(text: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         read_text(text, where="train.yaml")
 

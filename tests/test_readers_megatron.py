@@ -298,6 +298,10 @@ def test_deepspeeds_sequence_parallelism_is_ulysses() -> None:
 def test_a_program_that_generates_text_is_priced_as_decoding() -> None:
     text = PLAIN.replace("pretrain_gpt.py", "tools/run_text_generation_server.py")
     assert script(text).workload["phase"] == "decode"
+    text = PLAIN.replace("torchrun pretrain_gpt.py", "python -m examples.gpt.gpt_dynamic_inference")
+    assert script(text).workload["phase"] == "decode"
+    started = PLAIN.replace("torchrun", "python -m torch.distributed.run")
+    assert "phase" not in script(started).workload
     text = PLAIN.replace("pretrain_gpt.py", "tools/preprocess_data.py")
     assert any("prepares or evaluates" in note for note in script(text).notes)
     assert not any("prepares or evaluates" in note for note in script(PLAIN).notes)
@@ -619,3 +623,11 @@ def test_an_arithmetic_test_chooses_the_branch(test: str, layers: int) -> None:
     reading = read_text(script, where="run.sh")
     assert reading.model.layers == layers
     assert any("only running could decide" in note for note in reading.notes) is (test == "$1 > 3")
+
+
+def test_an_embeddings_norm_has_parameters_and_a_section_that_is_off_says_nothing() -> None:
+    assert with_arguments("--embed-layernorm").model.parameters - with_arguments("").model.parameters == 2 * 4096
+    text = "{num_layers: 2, hidden_size: 64, num_attention_heads: 4, vocab_size: 128, seq_length: 64, lora: %s}"
+    assert read_text(text % "{enabled: false, dim: 32}", where="a.yaml").model.layers == 2
+    with pytest.raises(InputError, match="dim = 32: changes which parameters train"):
+        read_text(text % "{enabled: true, dim: 32}", where="a.yaml")

@@ -51,9 +51,6 @@ MODULES = ("huggingface", "nanogpt", "gpt_neox", "megatron")
 LAYOUTS = tuple(FORMATS["layouts"])
 READERS = MODULES + LAYOUTS
 
-#: Keys of files that say which containers run.
-_MANIFEST = {"apiVersion", "services", "servingEngineSpec", "deployment", "docker_server", "run"}
-
 
 def read_config(
     source: object,
@@ -137,7 +134,7 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
             return dict(megatron.parse_script(text, where, asked.settings, tree))
     found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
-    if _MANIFEST & found.keys() and (said := import_module("sizer.readers.manifests").script(found)):
+    if found.keys() & FORMATS["manifests"]["keys"] and (said := import_module("sizer.readers.manifests").script(found)):
         return dict(_reader("megatron").parse_script(said, where, asked.settings, tree))
     return {**found, "_bases": tree.names} if tree.names else found
 
@@ -156,9 +153,7 @@ def _reader(name: str) -> Any:
         return import_module(f"sizer.readers.{name}")
     if name in (others := _added()):
         return others[name]
-    from sizer.readers.layouts import reader
-
-    return reader(name)
+    return import_module("sizer.readers.layouts").reader(name)
 
 
 def _read_mapping(config: Config, where: str, config_format: str | None, settings: Config) -> Reading:
@@ -203,11 +198,10 @@ def _format_of(config: Config, where: str) -> str | Config:
         sizes = {str(value): None for key, value in leaves(config) if key == "hidden_size" and "$" not in str(value)}
         if len(sizes) > 1:
             raise NoModel(f"expected one model, found several: hidden_size {', '.join([*sizes][:3])}", where=where)
-    if claimed and (len(claimed) == 1 or claims[claimed[0]].get("declared")):
-        return claimed[0]
     if claimed:
-        said = f"has the keys of {' and of '.join(claimed)}: choose one with --config-format"
-        raise NoModel(said, where=where)
+        if len(claimed) > 1 and not claims[claimed[0]].get("declared"):
+            raise NoModel(f"has the keys of {' and of '.join(claimed)}: choose one with --config-format", where=where)
+        return claimed[0]
     for keys, other in FORMATS["elsewhere"]:
         if config.keys() >= {*keys}:
             raise NoModel(other, where=where, key=keys[-1], value=config[keys[-1]])

@@ -151,10 +151,8 @@ def _accumulated(workload: Values) -> Names:
     steps, b = workload.pop("accumulated", None), workload.get("b")
     if not steps or not b or "global_batch" in workload:
         return ()
-    d = workload.get("d")
-    if d is None and "gpus" in workload:
-        d = workload["gpus"] // (workload.get("t", 1) * workload.get("p", 1) * workload.get("cp", 1))
-    if d:
+    degrees = workload.get("t", 1) * workload.get("p", 1) * workload.get("cp", 1)
+    if d := workload.get("d") or workload.get("gpus", 0) // degrees:
         workload["global_batch"] = steps * b * d
         return ()
     return (

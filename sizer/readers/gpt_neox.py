@@ -11,8 +11,6 @@ from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Unrea
 NAME = "gpt_neox"
 
 _TABLE = FORMATS[NAME]
-#: Kinds of attention in which a query sees all keys before it, and how many layers have them.
-DENSE = {"global", "flash", "all"}
 
 
 def normalised(config: Config) -> Values:
@@ -50,9 +48,9 @@ def read(config: Config, where: str) -> Reading:
 def _attention_kinds(fields: Fields) -> tuple[Unread, ...]:
     """What is not read of ``attention_config``: [[["global", "local"], 6]], "all" to the last."""
     listed = fields.raw("attention_config", default=None)
-    kinds = {*re.findall("[a-z_]+", str(listed or ""))} - DENSE
-    if strange := kinds.intersection(_TABLE["no_attention"]):
-        raise fields.error(f"has no formula here: {', '.join(strange)} layers", "attention_config")
+    kinds = {*re.findall("[a-z_]+", str(listed or ""))}.difference(_TABLE["dense"])
+    strange = kinds.intersection(_TABLE["no_attention"])
+    fields.refuse(strange, f"has no formula here: {', '.join(strange)} layers", "attention_config")
     seen = f"which keys a query sees ({', '.join(sorted(kinds))})"
     return (Unread("attention_config", shorten(listed), seen),) if kinds else ()
 

@@ -31,8 +31,7 @@ _TABLE = FORMATS["huggingface"]
 NAMES = _TABLE["dimensions"]
 HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]
 EXPERTS, TOP_K = NAMES["experts"], NAMES["top_k"]
-POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_length", "max_context_length")
-DROPOUT = ("resid_pdrop", "hidden_dropout", "hidden_dropout_prob", "dropout", "residual_dropout")
+POSITIONS, DROPOUT = _TABLE["positions"], _TABLE["dropouts"]
 
 #: Of a table: texts.
 Rows = Sequence[Sequence[str]]
@@ -132,9 +131,8 @@ def sliding(fields: Fields) -> Window:
 def listed(fields: Fields, name: str) -> list[str]:
     """A word a layer; some files go on with those of the multi-token prediction layers."""
     layers, more = layer_count(fields), fields.count("num_nextn_predict_layers")
-    given = fields.raw(name, default=None)
-    padded = more > 0 and isinstance(given, list) and len(given) == layers + more
-    return fields.strings(name, length=layers + more if padded else layers)[:layers]
+    given = fields.strings(name)
+    return given[:layers] if len(given) == layers + more else fields.strings(name, length=layers)
 
 
 def sliding_where(fields: Fields, local: Chosen) -> Window:
@@ -296,8 +294,7 @@ def latent(fields: Fields, **traits: Any) -> Core:
 
 
 #: Traits that each layer has, and what they usually are.
-_OF_BLOCK: Values = {"norms": 2, "norm_weights": 1, "parallel": False, "streams": None, "augment": None}
-_OF_BLOCK["dropout"] = lambda fields: fields.number(*DROPOUT)
+_OF_BLOCK: Values = {**_TABLE["of_block"], "dropout": lambda fields: fields.number(*DROPOUT)}
 
 
 def stack(
@@ -400,16 +397,13 @@ def head_of(architecture: str) -> str:
     return next((one for one in _TABLE["heads"] if architecture.endswith(one)), architecture)
 
 
-def label_count(fields: Fields) -> int:
-    """Labels of a classifier: two where the file says nothing, as in transformers."""
-    labels = fields.raw("id2label", default=None)
-    return len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
-
-
 def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> tuple[Linear, ...]:
     """The matrices of a head of the table ``of``."""
     pooled = fields.optional("pooler_output_size") or hidden
-    sizes = {"hidden": hidden, "labels": label_count(fields), "pooled": pooled}
+    # Labels of a classifier: two where the file says nothing, as in transformers.
+    labels = fields.raw("id2label", default=None)
+    labels = len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
+    sizes = {"hidden": hidden, "labels": labels, "pooled": pooled}
     rows = _TABLE[of][head]
     return tuple(
         Linear(name, sizes.get(out, out), hidden, fields.flag(bias) if isinstance(bias, str) else bias, rows=tokens)

@@ -359,7 +359,7 @@ def blocks_of_keys(fields: Fields) -> Core:
 
 
 #: The words for layers, and how many tokens their entries stand for (0: a window alone).
-_RATES = {"sliding_attention": 0, "compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+_RATES: dict[str, int] = FORMATS["huggingface"]["rates"]
 
 
 def _rates(fields: Fields) -> list[int]:

@@ -234,12 +234,8 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
     traits["qk_norm"] = "full" if traits.get("qk_norm") else "none"
     traits["rotary_dim"] = traits.get("rotary_dim", 0) * dim
     core = AttentionShape(heads, heads, dim, causal=False, **traits)
-    norms = spec["norm_weights"]  # or by the kind of norm
-    norms = (
-        norms
-        if isinstance(norms, int)
-        else vision.choice(vision.text("norm_type", default=spec["defaults"].get("norm_type", "")), norms, "norm_type")
-    )
+    usual = spec["defaults"].get("norm_type", "")
+    norms = vision.choice(vision.text("norm_type", default=usual), spec["norm_weights"], "norm_type")
     block = Block(core, MlpShape(value("width"), **spec["mlp"]), norm_weights=norms, dropout=0.0)
     blocks = [replace(block, extra=vectors("layer"))] * value("layers")
     if "window_size" in spec["defaults"]:  # windows of so many pixels a side but in the layers listed

@@ -138,8 +138,6 @@ NAME = "huggingface"
 
 #: Where wrappers hold their text tower.
 _TEXTS = ("text_config", "llm_config", "language_config")
-#: Types whose builders read ``architectures`` themselves.
-OWN_HEADS = ("bert", "camembert", "modernbert", "roberta", "siglip_vision_model", "vit", "xlm-roberta")
 
 _TABLE = FORMATS[NAME]
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
@@ -169,7 +167,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     fields = Fields(given, where, defaults=filled, prefix=fields.prefix, asked=outer.asked)
     try:
         model = replace(declared(family or model_type, fields), model_type=model_type, part=part)
-        model, heads = (model, ()) if model_type in OWN_HEADS else with_head(outer, model)
+        model, heads = (model, ()) if model_type in _TABLE["own_heads"] else with_head(outer, model)
         model, released, quantised = _released(top, model)
         towers: Names = ()
         if model.part == "text tower":
@@ -262,7 +260,15 @@ def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
 
 
 def _left_to_the_class(keys: Mapping[str, str], fields: Fields) -> Names:
-    """A file without its sizes is some other file, or a part of one, as often as it is meant."""
+    """A file without its sizes is some other file, or a part of one, as often as it is meant.
+
+    InputError for a size under another class's name, which this one passes over, and takes its own.
+    """
+    for one, mapped in _TABLE["mapped"].items():
+        own = {*mapped, *fields.defaults}.intersection(KEYS[one])
+        other = own and own.isdisjoint(fields.config) and "auto_map" not in fields.config
+        strange = other and not fields.config.keys().isdisjoint(KEYS[one])
+        fields.refuse(strange, f"is no key of its class, which reads {' or '.join(sorted(own))}", *KEYS[one])
     names = [keys[one].removeprefix(fields.prefix) for one in ("hidden", "layers", "heads", "vocab") if one in keys]
     absent = [f"{name} {fields.defaults[name]}" for name in names if name not in fields.config]
     return (f"not in the file, the class's own: {', '.join(absent)}",) if absent else ()

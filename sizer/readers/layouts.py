@@ -70,7 +70,8 @@ def read(name: str, config: Config, where: str) -> Reading:
     for one, what in row.get("others", {}).items():
         said = (outer.text("name"), outer.nested("run").text("name"), *fields.config)
         outer.refuse(any(one in key for key in said), f"has no formula here: {what}", "name")
-    held = {**row.get("defaults", {}), **flat(config), **opened(row, fields)}
+    usual = row.get("defaults", {})
+    held = {**usual, **flat(config), **opened(row, fields)}
     kind = dict(_kind(row, held, fields))
     limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
     built = {"family": kind.pop("family")} if "family" in kind else {}
@@ -93,7 +94,7 @@ def read(name: str, config: Config, where: str) -> Reading:
         expected = error.expected.replace("--set ", f"--set {fields.prefix}")
         raise InputError(expected, where=where, key=key, value=error.value) from None
     sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(builder.KEYS.get(one, ())))
-    settled, notes = workload(row, flat({**row.get("defaults", {}), **config}), outer)
+    settled, notes = workload(row, flat({**usual, **config}), outer)
     further = {fields.prefix + key for key in reading.asked} if through else set()
     return replace(
         reading,

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, decoded, read_bounded, refuse
-from sizer.readers.reading import FORMATS, Config, Include, NoModel, Values, at
+from sizer.readers.reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at
 
 
 class DuplicateKey(InputError):  # noqa: N818
@@ -37,8 +37,6 @@ _EXTRA = re.compile(
     r"""|/\*(?:.*?\*/|.*)|,(?=\s*[}\]])""",
     re.DOTALL,
 )
-#: Deeper nesting than any configuration has; the parsers recurse.
-MAX_DEPTH = 100
 
 
 #: Suffixes of data and of every file that states a model; what a directory's configuration is called, most telling
@@ -60,12 +58,16 @@ def is_name(source: object) -> bool:
     return bool(named) and not is_weights(Path(text)) and not os.path.exists(text)
 
 
+def _config_in(folder: Path) -> Path | None:
+    return next(filter(Path.is_file, map(folder.joinpath, CONFIG_NAMES + WEIGHTS)), None)
+
+
 def find_config(path: Path) -> Path:
     """``path``, or the configuration inside a directory. InputError for a directory without one."""
     try:
         if not path.is_dir():
             return path
-        found = next((path.joinpath(name) for name in (*CONFIG_NAMES, *WEIGHTS) if (path / name).is_file()), None)
+        found = _config_in(path)
     except (OSError, ValueError):
         return path
     if found is None:
@@ -87,7 +89,7 @@ def expand(argument: str) -> list[str]:
     """
     path = Path(argument)
     try:
-        if path.is_dir() and not any((path / name).is_file() for name in (*CONFIG_NAMES, *WEIGHTS)):
+        if path.is_dir() and not _config_in(path):
             found = _inside(path)
             missing = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it, or files that state a model"
         elif path.exists() or not has_magic(argument):
@@ -178,7 +180,8 @@ def parse_mapping(text: str, where: str) -> Config:
     refuse(not text.strip(), "expected a configuration, found an empty file", where=where)
     parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else parse_yaml(text, where)
     if not isinstance(parsed, dict):
-        raise NoModel(f"expected an object at the top level, found {_kind(parsed)}", where=where)
+        kind = {list: "a list", str: "text", type(None): "nothing", bool: "a boolean"}.get(type(parsed), "a number")
+        raise NoModel(f"expected an object at the top level, found {kind}", where=where)
     for key in parsed:
         if not isinstance(key, str):
             raise NoModel("expected text as keys", where=where, key=str(key))  # `on:` of a workflow is True
@@ -214,16 +217,12 @@ def _plain(found: re.Match[str]) -> str:
     if found["key"]:
         return f'"{found["key"]}"'
     said = found["text"]
-    return _blank(found[0]) if said is None else said if said[0] == '"' else json.dumps(said[1:-1])
+    return re.sub(r"[^\n]", " ", found[0]) if said is None else said if said[0] == '"' else json.dumps(said[1:-1])
 
 
 def without_comments(text: str) -> str:
     """JSON5 without its comments; lines and columns stay."""
-    return _EXTRA.sub(lambda found: found[0] if found.lastgroup else _blank(found[0]), text)
-
-
-def _blank(text: str) -> str:
-    return re.sub(r"[^\n]", " ", text)
+    return _EXTRA.sub(lambda found: found[0] if found.lastgroup else re.sub(r"[^\n]", " ", found[0]), text)
 
 
 def _parse_json(text: str, where: str) -> object:
@@ -253,7 +252,7 @@ def parse_yaml(text: str, where: str) -> object:
     """A YAML document's value."""
     from sizer.readers import yaml_values
 
-    return yaml_values.parse_yaml(text, where, MAX_DEPTH)
+    return yaml_values.parse_yaml(text, where)
 
 
 def check_depth(value: object, where: str, levels: int = MAX_DEPTH) -> None:
@@ -261,10 +260,6 @@ def check_depth(value: object, where: str, levels: int = MAX_DEPTH) -> None:
     refuse(levels < 0, f"expected at most {MAX_DEPTH} levels of nesting", where=where)
     for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
         check_depth(one, where, levels - 1)
-
-
-def _kind(value: object) -> str:
-    return {list: "a list", str: "text", type(None): "nothing", bool: "a boolean"}.get(type(value), "a number")
 
 
 #: A chain of bases has a few files; Hydra's trees a few dozen.
@@ -365,7 +360,8 @@ class Tree:
         """What a file holds with its bases, in ``section``; where its header says unless that was ``given``."""
         path, text = self.text(name, key)
         self._open.append(path)
-        found = parse_yaml(text, str(path)) if key == "!include" else parse_mapping(text, str(path))
+        text = text if re.sub("#.*", "", text).strip() else "{}"
+        found = (parse_yaml if key == "!include" else parse_mapping)(text, str(path))
         found = self._with_bases(found) if isinstance(found, dict) else self._included(found)
         self._open.pop()
         if header := _PACKAGE.match(text) if key == "defaults" and not given else None:
@@ -403,11 +399,12 @@ class Tree:
             elif group.startswith("override ") and not group.startswith("override hydra/"):
                 self._refuse(True, "changes a base's choice, which is not followed here", key, group)
             elif name is not None and not group.startswith("override "):
-                chosen = _CHOICE.sub(lambda found: str(choices.get(found[1])), str(name))
-                file = f"{group}/{chosen}".strip("/")
                 section = group.strip("./").replace("/", ".") if name else ""
                 section = {"_global_": "", "_here_": "", "": section}.get(package, package)
-                yield section, file if file.endswith(_DATA) else f"{file}.yaml", package
+                for each in name if isinstance(name, list) else [name]:
+                    chosen = _CHOICE.sub(lambda found: str(choices.get(found[1])), str(each))
+                    file = f"{group}/{chosen}".strip("/")
+                    yield section, file if file.endswith(_DATA) else f"{file}.yaml", package
 
     def _primus(self, module: Config) -> Values:
         """Primus' module: its presets of the trainer and of the model beneath its overrides."""

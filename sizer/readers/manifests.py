@@ -5,9 +5,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sizer.readers.reading import Config
+from sizer.readers.reading import FORMATS, Config
 
-_WORDS = ("command", "args", "vllmConfig", "extraArgs", "server_cmd", "start_command")
 #: What a server is to load.
 _NAME = re.compile(r"(?:hf://)?[\w.-]+/[\w.-]+")
 _VARIABLE = re.compile(r"\$\((\w+)\)")
@@ -30,7 +29,7 @@ def _commands(value: Any) -> Iterator[str]:
         words = [f"vllm serve {one} --port 8000" for one in named if _NAME.fullmatch(one)]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
-        said = " ".join(words + [one for key in _WORDS for one in _words(value.get(key))])
+        said = " ".join(words + [one for key in FORMATS["manifests"]["words"] for one in _words(value.get(key))])
         yield _VARIABLE.sub(lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = list(value.values())
     for one in _listed(value):

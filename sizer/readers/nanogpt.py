@@ -2,7 +2,7 @@
 
 from shapes.frozen import replace
 from sizer.readers import layouts
-from sizer.readers.reading import FORMATS, Config, Names, Reading
+from sizer.readers.reading import FORMATS, Config, Reading
 
 NAME = "nanogpt"
 
@@ -11,16 +11,11 @@ _TABLE = FORMATS[NAME]
 
 def read(config: Config, where: str) -> Reading:
     """Absent keys are train.py's for a file that it runs, which a note says, else GPTConfig's."""
-    notes: Names = ()
-    defaults = _TABLE["defaults"]
-    if any(name in config for name in _TABLE["trainer"]):
-        start, data = config.get("init_from", "scratch"), config.get("dataset", "openwebtext")
-        if isinstance(start, str) and start in _TABLE["pretrained"]:
-            own = {"vocab_size": 50257, "bias": True, **_TABLE["pretrained"][start]}
-            said = f"the sizes are those of {start} (init_from)"
-        else:
-            own = {"vocab_size": _TABLE["vocabularies"].get(str(data), defaults["vocab_size"])}
-            said = f"absent keys are train.py's: no bias, {own['vocab_size']:,} tokens"
-        defaults, notes = {**defaults, **_TABLE["training"], **own}, (said,)
-    reading = layouts.read(NAME, {**defaults, **config}, where)
+    start, known = str(config.get("init_from")), _TABLE["pretrained"]
+    vocab = _TABLE["vocabularies"].get(str(config.get("dataset")), 50304)
+    run = not config.keys().isdisjoint(_TABLE["trainer"])
+    own = {**_TABLE["training"], **known.get(start, {"vocab_size": vocab})} if run else {}
+    of_train = f"absent keys are train.py's: no bias, {vocab:,} tokens"
+    notes = (f"the sizes are those of {start} (init_from)" if start in known else of_train,) * run
+    reading = layouts.read(NAME, {**_TABLE["defaults"], **own, **config}, where)
     return replace(reading, notes=(*reading.notes, *notes))

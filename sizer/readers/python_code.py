@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from sizer.readers.reading import Config, Values, recipe_of
+from sizer.readers.reading import FORMATS, Config, Values, recipe_of
 from sizer.readers.shell.words import OPERATORS
 
 #: Functions that are followed in one file, each of which may call others.
 MAX_CALLS = 1000
-#: The calls that are followed in a file's own assignments.
-FOLLOWED = ("dict", "from_pretrained", "get_peft_model", "Trainer", "TrainingArguments", "Config", "responses_only")
 
 
 def parse_code(text: str, where: str, settings: Config) -> Values:
@@ -28,7 +26,7 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
     found = {name: value for name, value in code.names.items() if not name.isupper()}  # a file's own constants
     made = {name: own for name in code.functions if (own := _recipe(code.called(name, {}), where))}
     if recipe_of(found) or not made:
-        return found
+        return {**found, "_assigned": True}
     chosen = settings.get("recipe", next(iter(made)) if len(made) == 1 else None)
     if chosen in made:
         return {**made[chosen], "_variables": frozenset({"recipe"})}
@@ -106,7 +104,7 @@ class _Code:
         given = {one.arg or "": value for one in node.keywords if (value := self._value(one.value, names)) is not None}
         if said in self.functions:
             return self.called(said, given)
-        if not self.functions and not said.endswith(FOLLOWED):
+        if not self.functions and not said.endswith(tuple(FORMATS["followed"])):
             return None
         of, first = (
             self._value(one, names) for one in (getattr(node.func, "value", None), next(iter(node.args), None))

@@ -29,6 +29,8 @@ from shapes.model.resize import dimensions
 #: A configuration's keys and what they hold.
 Config = Named
 
+#: Deeper nesting than any configuration has; the parsers recurse.
+MAX_DEPTH = 100
 #: More layers than any model has; the pattern of layers is walked, so it must end.
 MAX_LAYERS = 10_000
 _MISSING = object()
@@ -46,8 +48,7 @@ def unknown(text: str) -> str:
 
 def unknown_in(text: str) -> str | None:
     """The unknown part of ``text``, as the script writes it; None where all is."""
-    found = _UNKNOWN.search(text)
-    return found[1] if found else None
+    return next(iter(_UNKNOWN.findall(text)), None)
 
 
 @cache
@@ -394,8 +395,7 @@ def with_settings(
             inner[parent] = dict(below) if isinstance(below, Mapping) else {}
             inner = inner[parent]
         inner[last] = value
-        unknown = changed.get("_unknown")
-        if isinstance(unknown, Mapping) and key in unknown:
+        if isinstance(unknown := changed.get("_unknown"), Mapping):
             changed["_unknown"] = {name: what for name, what in unknown.items() if name != key}
     return changed
 
@@ -433,6 +433,8 @@ def _known(format_name: str) -> Config:
     return found
 
 
+#: Values of a key that changes nothing.
+OFF: Sequence[Any] = (None, False, 0, "", [], {}, "none")
 #: Keys that are not read, of one file: with more it is another kind of file, and comparing names takes a while.
 MOST_UNREAD = 1000
 
@@ -441,35 +443,37 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
     """Keys of ``config`` (nested ones dotted) outside ``asked`` that are not known to be harmless in the format.
 
     A key that is off (false, null, 0, empty) changes nothing, so it is named only if nobody knows it. InputError for
-    one that changes the model.
+    one that changes the model, and for one that nobody knows, or of a section that nobody knows, where its ``words``
+    name a part of a model and nothing of how it is run.
     """
     known = _known(format_name)
-    model: Mapping[str, str] = known.get("model", {})
     foreign = "model_by" not in known or known["model_by"] in config  # whether code that we do not know reads them
-    matters: Mapping[str, str] = {**known.get("matters", {}), **model}
+    model: Config | None = known.get("model") if foreign else None
+    matters: Mapping[str, str] = {**known.get("matters", {}), **known.get("model", {})}
     read = set(asked)
     harmless: Collection[str] = known.get("harmless", ())
     names = [name for name in (*read, *matters, *harmless) if "*" not in name]
+    words = table("known_keys")["words"]
     found = []
     for key, value in flattened(config, read, {*read, *matters}):
         spelled = (key, key.rpartition(".")[2])
         if any(one in harmless for one in spelled):
             continue  # by its own name, whatever a glob says
-        entry = next((entry for one in spelled if (entry := _entry(one, matters))), None)
-        if entry is not None:
-            what, off = matters[entry], value in (None, False, 0, "", [], {})
-            if entry in model and foreign and not off:
-                said = f"changes {what} and is not read here; --set {key}=null for the model without it"
-                raise InputError(said, where=where, key=key, value=value)
-            if not off:
-                found.append(Unread(key, shorten(value), changes=what))
-        elif not any(_entry(one, harmless) for one in spelled):
-            found.append(Unread(key, shorten(value), meant=misspelt(key, names, config)))
-        refuse(
-            len(found) > MOST_UNREAD,
-            f"expected at most {MOST_UNREAD} keys that {format_name} does not have",
-            where=where,
+        entry = next((entry for one in spelled if (entry := _entry(one, matters))), "")
+        if not entry and any(_entry(one, harmless) for one in spelled):
+            continue
+        parts = leaves({spelled[1]: value} if model is not None and not entry else {})
+        sizes = entry in (model or ()) or any(re.match(words, one) and inner not in OFF for one, inner in parts)
+        why = (
+            f"changes {matters[entry]} and is not read here" if entry else "is not known here and may change the model"
         )
+        off, said = value in OFF, f"{why}; --set {key}=null for the model without it"
+        refuse(sizes and not off, said, key, value, where=where)
+        if not entry or not off:
+            meant = None if entry else misspelt(key, names, config)
+            found.append(Unread(key, shorten(value), matters.get(entry), meant))
+        many = len(found) > MOST_UNREAD
+        refuse(many, f"expected at most {MOST_UNREAD} keys that {format_name} does not have", where=where)
     return tuple(found)
 
 

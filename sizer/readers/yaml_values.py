@@ -10,7 +10,7 @@ import yaml
 from yaml.composer import Composer
 
 from shapes.errors import InputError, refuse
-from sizer.readers.reading import Include, Values
+from sizer.readers.reading import MAX_DEPTH, Include, Values
 
 #: libyaml where PyYAML was built with it: ten times as fast.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -24,11 +24,11 @@ MAX_DIGITS = 100
 _TAG = "tag:yaml.org,2002:"
 
 
-def parse_yaml(text: str, where: str, depth: int) -> object:
-    """The value of a file's document, nested at most ``depth`` deep; of Kubernetes' several a List. InputError."""
+def parse_yaml(text: str, where: str) -> object:
+    """The value of a file's document, nested at most ``MAX_DEPTH`` deep; of Kubernetes' several a List. InputError."""
     refuse(len(text) > MAX_BYTES, f"expected YAML of at most {MAX_BYTES // 2**10} KiB", where=where)
     loader, found = _Loader(text), list[Any]()
-    builder = _Builder(loader, where, depth)
+    builder = _Builder(loader, where)
     try:
         while loader.check_node():
             found += filter(None, [builder.value(loader.get_node())])
@@ -38,7 +38,7 @@ def parse_yaml(text: str, where: str, depth: int) -> object:
     except yaml.YAMLError:
         raise InputError("expected JSON or YAML", where=where) from None
     except RecursionError:
-        raise InputError(f"expected at most {depth} levels of nesting", where=where) from None
+        raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where) from None
     finally:
         loader.dispose()
     if len(found) < 2:
@@ -57,8 +57,8 @@ class _Loader(Composer, _LOADER):  # type: ignore[misc]
 
 
 class _Builder:
-    def __init__(self, loader: Any, where: str, depth: int) -> None:
-        self._loader, self._where, self._depth = loader, where, depth
+    def __init__(self, loader: Any, where: str) -> None:
+        self._loader, self._where = loader, where
         self._values = 0
 
     def value(self, node: Any, level: int = 0) -> Any:
@@ -69,8 +69,8 @@ class _Builder:
         )
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
-        said = f"expected at most {self._depth} levels of nesting, aliases written out"
-        refuse(level >= self._depth, said, where=self._where)
+        said = f"expected at most {MAX_DEPTH} levels of nesting, aliases written out"
+        refuse(level >= MAX_DEPTH, said, where=self._where)
         kind = "seq" if isinstance(node, yaml.SequenceNode) else "map"
         if node.tag != _TAG + kind:
             raise self._error(node, f"expected no tag, found {node.tag}")

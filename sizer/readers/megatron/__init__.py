@@ -77,8 +77,8 @@ def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
         if (named := _naming(script)) is None:
             raise
         return {**named, "_variables": frozenset(script.variables.used & preset.keys())}
-    program = next((index for index, word in enumerate(words) if word.endswith(".py")), 0)
-    options, further = _without_further(words[program:])
+    program = _program(words)
+    options, further = _without_further(words[words.index(program) if program else 0 :])
     arguments = parse_options(options)
     unknown = {
         key: value.replace("\0", "") for key, value in arguments.items() if isinstance(value, str) and unknown_in(value)
@@ -92,13 +92,20 @@ def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
         **{key: value for key, value in arguments.items() if key not in unknown},
         "_unknown": unknown,
         "_notes": tuple(notes),
-        "_program": words[program].rpartition("/")[2] if words[program].endswith(".py") else "",
+        "_program": program.rpartition("/")[2],
         "_devices": _devices(script, text, words),
         "_tokenizer": script.variables.values.get("TOKENIZER_MODEL", ""),
         "_further": further,
         "_variables": frozenset(script.variables.used & preset.keys()),
         "_tested": _tested(script, text) if script.undecided else (),
     }
+
+
+def _program(words: list[str]) -> str:
+    """The Python file or module that a command runs; "" for none."""
+    return next(
+        (one for last, one in pairwise(("", *words)) if re.search(r"\.py$|^-u?m (?!torch)", f"{last} {one}")), ""
+    )
 
 
 def _without_further(words: list[str]) -> tuple[list[str], Names]:
@@ -160,7 +167,7 @@ def _naming(script: Script) -> Values | None:
         served = next((word for word in after if word not in ("serve", "api_server")), "-")
         if not served.startswith("-"):  # vllm serve NAME
             found.setdefault("model", served)
-        found["program"] = next((one for last, one in pairwise(words) if one.endswith(".py") or last == "-m"), "")
+        found["program"] = _program(words)
         row = recipe_of(found)
         if row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
             named.append(("phase" in row if row else 2 + 1 / len(found), found))
@@ -222,7 +229,7 @@ def normalised(config: Config) -> Values:
     """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
     flat: Values = {}
     own = {key: value for key, value in config.items() if key.startswith("_")}  # what parse_script adds: no arguments
-    rest = {key: value for key, value in config.items() if key not in own}
+    rest = {key: value for key, value in config.items() if key not in own and at(config, f"{key}.enabled") != 0}
     chosen = {key: value for key, value in rest.items() if str(key).upper() == "MODEL_ARGS"}
     for name, item in leaves(chosen or rest):
         now, meant = _TABLE["aliases"].get(name, (name, None))
@@ -313,8 +320,8 @@ def _recomputation(fields: Fields) -> str:
         granularity = "full"
     listed = fields.raw("recompute_modules", default=None) or []
     words = listed.replace(",", " ").split() if isinstance(listed, str) else listed
-    if not isinstance(words, list) or not set(words).issubset(modules()):
-        raise fields.error(f"expected some of {', '.join(modules())}", "recompute_modules")
+    strange = not isinstance(words, list) or not set(words).issubset(modules())
+    fields.refuse(strange, f"expected some of {', '.join(modules())}", "recompute_modules")
     words += ["moe"] * fields.flag("moe_layer_recompute")
     most, first = fields.optional("recompute_num_layers"), fields.text("recompute_method") == "block"
     if granularity == "full":

@@ -121,7 +121,9 @@ def _gpt(fields: Fields) -> Noted:
         notes.append(f"multi-token prediction repeats its layers {passes - 1} times: they are counted and listed once")
     positions = _learned(fields, "max_position_embeddings", "seq_length")
     layers = run_lengths([*blocks, *(block for depth in predicted for block in depth)])
-    stack = Stack("decoder", hidden, layers, positions=positions, final_norm=common["norm_weights"])
+    norm = common["norm_weights"]  # also of the embedding, in Megatron-DeepSpeed's BLOOM
+    first = norm * fields.flag("embed_layernorm")
+    stack = Stack("decoder", hidden, layers, positions=positions, final_norm=norm, embedding_norm=first)
     model, said = _model(fields, "megatron", stack, max_positions=positions or None, head_passes=passes)
     return model, (*notes, *said)
 
