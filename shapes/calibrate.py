@@ -327,7 +327,7 @@ def write_tables(path: Path, tables: Mapping[str, Named]) -> None:
     InputError when the file cannot be read or written, or a table is not an owned one.
     """
     for name in tables.keys() - set(OWNED):
-        raise InputError(f"expected one of {', '.join(OWNED)}", where=str(path), key=name)
+        raise InputError(f"expected one of {', '.join(OWNED)}", name, where=str(path))
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

@@ -177,7 +177,7 @@ def load_device(device: AnyPath | Device) -> Device:
     return load(path, device_from_mapping)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def _allowed(device: Device, words: Names) -> Device:
     """``device`` under a limit of its power, or in nodes with cards of their own."""
     for word in words:
@@ -234,7 +234,7 @@ def _normalise(name: str) -> str:
     return "".join(word for word in words if word not in _VENDOR_WORDS)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _resolve(name: str) -> str:
     """The file's name for any spelling of a device, or an InputError that lists the nearest."""
     wanted = _normalise(name)
@@ -250,7 +250,7 @@ def _resolve(name: str) -> str:
     like = sorted(nearest(wanted, spelt, 8), key=lambda one: one[:4] != wanted[:4])
     near = dict.fromkeys(map(spelt.__getitem__, like))
     listed = f"nearest: {', '.join(list(near)[:4])}" if near else f"known: {', '.join(heads)}"
-    raise InputError(f"expected a known device or a path to a .toml file; {listed}", key="device", value=name)
+    raise InputError(f"expected a known device or a path to a .toml file; {listed}", "device", name)
 
 
 def _head(name: str) -> str:

@@ -8,18 +8,7 @@ from shapes.errors import one_of
 
 #: Bytes an element takes in memory. tf32 is fp32 in memory: only the multiplier is narrower. Scales of blocks are left
 #: out; half a byte counts as a whole one here, in products that arithmetic bounds.
-BYTES = {
-    "fp64": 8,
-    "fp32": 4,
-    "tf32": 4,
-    "bf16": 2,
-    "fp16": 2,
-    "fp8": 1,
-    "mxfp8": 1,
-    "mxfp4": 1,
-    "nvfp4": 1,
-    "int8": 1,
-}
+BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "bf16": 2, "fp16": 2, "fp8": 1, "mxfp8": 1, "mxfp4": 1, "nvfp4": 1, "int8": 1}
 DTYPES = tuple(BYTES)
 
 #: Element types that a recipe quantises 16-bit tensors to (shapes.recipes); products in them write 16 bits.

@@ -29,9 +29,7 @@ class InputError(ValueError):
     'config.json: num_attention_heads = 0: expected a positive integer'
     """
 
-    def __init__(
-        self, expected: str, *, where: str | None = None, key: str | None = None, value: object = None
-    ) -> None:
+    def __init__(self, expected: str, key: str | None = None, value: object = None, where: str | None = None) -> None:
         self.expected = expected
         self.where = where
         self.key = key
@@ -40,7 +38,7 @@ class InputError(ValueError):
 
     def at(self, where: str) -> InputError:
         """The same error, naming the file or object it was found in (unless it names one already)."""
-        return InputError(self.expected, where=self.where or where, key=self.key, value=self.value)
+        return InputError(self.expected, self.key, self.value, self.where or where)
 
     def __str__(self) -> str:
         parts = []
@@ -62,10 +60,10 @@ class ManyIntegers:
 INTEGERS: Any = (int, ManyIntegers)
 
 
-def positive_int(value: Any, key: str, *, where: str | None = None, maximum: int = 2**48) -> int:
+def positive_int(value: Any, key: str, maximum: int = 2**48, where: str | None = None) -> int:
     """``value`` if it is an integer of 1..maximum, else an InputError. Booleans and floats are refused."""
     if isinstance(value, bool) or not isinstance(value, INTEGERS) or not 1 <= value <= maximum:
-        raise InputError(f"expected an integer between 1 and {maximum}", where=where, key=key, value=value)
+        raise InputError(f"expected an integer between 1 and {maximum}", key, value, where)
     return value  # type: ignore[no-any-return]  # an integer, as far as formulas go
 
 
@@ -88,13 +86,13 @@ def refuse(
 ) -> None:
     """InputError where ``wrong`` holds."""
     if wrong:
-        raise InputError(expected, where=where, key=key, value=value)
+        raise InputError(expected, key, value, where)
 
 
 def one_of(name: Any, known: Collection[Any], key: str) -> Any:
     """``name``; InputError where it is none of the ``known``, which it lists."""
     if name not in known:
-        raise InputError(f"expected one of {', '.join(map(str, known))}", key=key, value=name)
+        raise InputError(f"expected one of {', '.join(map(str, known))}", key, name)
     return name
 
 

@@ -145,13 +145,11 @@ def resolve(kernel: str, generation: str, training: bool) -> str:
         return str(_usual().get(generation, {}).get("train" if training else "infer", "sdpa"))
     if generation in _usual() and not load_kernel(kernel).runs_on(generation):
         others = [name for name in KERNELS if load_kernel(name).runs_on(generation)]
-        raise InputError(
-            f"expected a kernel that runs on {generation}: {', '.join(others)}", key="attention", value=kernel
-        )
+        raise InputError(f"expected a kernel that runs on {generation}: {', '.join(others)}", "attention", kernel)
     return kernel
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def run_of(kernel: str, generation: str, dtype: str, d_qk: int, d_v: int, training: bool = False) -> Run:
     """What runs where ``kernel`` is asked for head dimensions ``d_qk`` (queries, keys) and ``d_v`` (values).
 

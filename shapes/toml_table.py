@@ -72,6 +72,20 @@ def others_words() -> Named:
     return content(DATA / "spellings.toml")
 
 
+def ours(name: str, known: Collection[str]) -> str:
+    """``name`` as it is spelled among the ``known``, or what others call one of them is there; itself where none is."""
+    if name in known:
+        return name
+    own, said = {squeezed(one): one for one in known}, squeezed(name)
+    same = {squeezed(other): meant for other, meant in others_words()["same"].items()}
+    return next((own[one] for one in (said, *map(squeezed, same.get(said, ()))) if one in own), name)
+
+
+def squeezed(name: str) -> str:
+    """``name`` as it is compared with other spellings of it."""
+    return name.replace("-", "").replace("_", "").lower()
+
+
 def spelled(value: Any, name: str, known: Collection[Any]) -> Any:
     """``value`` of the option ``name`` as one of the ``known``: in small letters, or by what others call it."""
     if value in known or not isinstance(value, str):
@@ -102,7 +116,7 @@ def load(path: Path, build: Callable[[Named, str], T]) -> T:
     return found
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _built(build: Callable[[Named, str], Any], path: str, mtime_ns: int, size: int) -> Any:
     text = read_text(path, MAX_BYTES)
     try:
@@ -152,14 +166,14 @@ class Table:
 
     def __init__(self, data: object, where: str, prefix: str = "") -> None:
         if not isinstance(data, Mapping):
-            raise InputError("expected a table", where=where, key=prefix.rstrip("."), value=data)
+            raise InputError("expected a table", prefix.rstrip("."), data, where)
         self.data: Named = data
         self.where = where
         self.prefix = prefix
         self._asked: set[str] = set()
 
     def fail(self, key: str, expected: str) -> InputError:
-        return InputError(expected, where=self.where, key=self.prefix + key, value=self.data.get(key))
+        return InputError(expected, self.prefix + key, self.data.get(key), self.where)
 
     def _get(self, key: str) -> Any:
         self._asked.add(key)

@@ -18,18 +18,13 @@ from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
 from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace, shown
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
-from shapes.toml_table import DATA, content, hold, nearest, others_words, spelled
+from shapes.toml_table import DATA, content, hold, nearest, ours, spelled
 
 #: torchtitan's selective checkpointing by operator (torchtitan/distributed/activation_checkpoint.py): of a layer the
 #: attention core, reduce-scatters and every second product keep what they made, and all else runs again.
 ALTERNATE = "every-second-product"
 #: Names of whole policies -> the modules that run again; None: all of a layer.
-POLICIES: Mapping[str, Names | None] = {
-    "none": (),
-    "selective": ("core_attn",),
-    "full": None,
-    ALTERNATE: None,
-}
+POLICIES: Mapping[str, Names | None] = {"none": (), "selective": ("core_attn",), "full": None, ALTERNATE: None}
 
 
 @cache
@@ -63,7 +58,7 @@ class Saving:
         return any("drops_output" in modules()[one] for one in among)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def saving(policy: str) -> Saving:
     """The policy by name, or of a list of modules (commas); ``:N`` behind it: of N of a device's layers.
 
@@ -75,7 +70,7 @@ def saving(policy: str) -> Saving:
     words = POLICIES.get(name, tuple(word.strip() for word in name.split(",")))
     if not set(words or ()).issubset(modules()):
         known = f"{', '.join(POLICIES)}, or some of {', '.join(modules())} (commas); :N behind it, of N layers alone"
-        raise InputError(f"expected {known}", key="checkpointing", value=policy)
+        raise InputError(f"expected {known}", "checkpointing", policy)
     layers = int(number) if number else None
     return Saving(frozenset(words or ()), words is None, name == ALTERNATE, layers, name)
 
@@ -235,7 +230,7 @@ class Workload(AsJson):
         for key, value in asked.items():
             one = OPTIONS[key]
             if one.most:
-                positive_int(value, key, maximum=one.most)
+                positive_int(value, key, one.most)
             elif one.choices:
                 one_of(value, one.choices, key)
         saving(self.checkpointing)
@@ -540,14 +535,12 @@ def workload_fields(asked: Named) -> Values:
     """
     found: Values = {}
     for name, value in asked.items():
-        field = _LETTERS.get(name, name)
-        if field not in WORKLOAD_FIELDS:
-            meant = (_LETTERS.get(word, word) for word in others_words()["same"].get(name, ()))
-            field = next((one for one in meant if one in WORKLOAD_FIELDS), field)
+        own = ours(name, (*WORKLOAD_FIELDS, *_LETTERS))
+        field = _LETTERS.get(own, own)
         if field not in WORKLOAD_FIELDS:
             known = (f"{one} ({WORDS[one]})" if one in WORDS else one for one in sorted(WORKLOAD_FIELDS))
             near = "".join(f"; did you mean {one}?" for one in nearest(name, (*WORDS.values(), *WORKLOAD_FIELDS)))
-            raise InputError(f"expected one of {', '.join(known)}{near}", key=name, value=value)
+            raise InputError(f"expected one of {', '.join(known)}{near}", name, value)
         refuse(field in found, f"expected {field} or {WORDS.get(field)}, not both", name, value)
         found[field] = spelled(value, field, OPTIONS[field].choices) if field in OPTIONS else value
     return found

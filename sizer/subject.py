@@ -238,9 +238,7 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
     try:
         proof = recognise_config(plain)
     except MissingExtra as error:
-        raise InputError(
-            f"{unknown.expected}; {error.expected}", where=unknown.where, key=unknown.key, value=unknown.value
-        ) from None
+        raise InputError(f"{unknown.expected}; {error.expected}", unknown.key, unknown.value, unknown.where) from None
     except InputError as error:
         raise error.at(where) from None
     if proof.model is None:
@@ -256,7 +254,7 @@ def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnd
 
     what = named(unproven) if unproven else "a trace lists products alone: leave --trace out"
     todo = " (`sizer check` has what parameters alone tell; `sizer ops` lists the products)" if unproven else ""
-    return NotUnderstood(what + todo, where=unknown.where, key=unknown.key, value=unknown.value)
+    return NotUnderstood(what + todo, unknown.key, unknown.value, unknown.where)
 
 
 def _reading_of(proof: Proof, model: ModelShape, where: str, config: Named) -> Reading:
@@ -435,7 +433,7 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
         settled = Workload(**_with_data_parallelism(asked))
         if settled.decode:
             expected = "expected a model that sizer reads: products of a class have no KV cache to decode from"
-            raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, key="phase")
+            raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, "phase")
         run = {name: getattr(settled, name) for name in ("b", "s", "decoder_s")}
         if proof is not None and proof.built is not None and (settled.attention, settled.dtype) == _AS_PROVEN:
             traced = proof.built.listed(train=settled.train, **run)

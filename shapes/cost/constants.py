@@ -20,14 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.corrections import (
-    CLASSES,
-    NO_FAMILY,
-    AlignmentConstants,
-    Cells,
-    Correction,
-    family_table,
-)
+from shapes.cost.corrections import CLASSES, NO_FAMILY, AlignmentConstants, Cells, Correction, family_table
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
@@ -153,7 +146,7 @@ class Origin:
         return f"predicted:{device.name} (constants of {self.device}, scaled)"
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def relative(device: Device, table: str = "bf16") -> Device:
     """The fitted device whose constants stand in: itself if fitted, else same architecture first, nearest in balance.
 
@@ -190,7 +183,7 @@ def _peak(device: Device, dtype: str = "bf16") -> float:
     return next(known, max(device.peak_flops.values()))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tuple[GemmConstants, Origin]:
     """Constants for products of ``dtype`` on ``device``, by the kernels of ``recipe`` where a relative knows them.
 
@@ -241,7 +234,7 @@ def _base(kin: Device, dtype: str) -> str:
     for base in (dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16"), "bf16"):
         if base in kin.cost:
             return base
-    raise InputError("expected cost constants for bf16", where=kin.origin, key="cost")
+    raise InputError("expected cost constants for bf16", "cost", where=kin.origin)
 
 
 def _whose(device: Device, dtype: str) -> Device:
@@ -398,7 +391,7 @@ def achievable(device: Device) -> float:
     return _published(device, "bf16", "fp16") or float(CARRY.unpublished)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def alignment_constants(device: Device, dtype: str) -> AlignmentConstants:
     """What misaligned products of ``dtype`` run on: without matrix units nothing asks for alignment."""
     return AlignmentConstants.from_table(
@@ -439,19 +432,17 @@ class CollectiveConstants:
         return latency, share, half
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def collective_constants(device: Device, what: str) -> CollectiveConstants:
     """NCCL's constants of one kind; a send between two ranks moves its bytes as an all-gather's two do."""
     kin = relative(device, "collective")
     table = kin.cost["collective"].get("all_gather" if what == "send_recv" else what)
     if not isinstance(table, Mapping):
-        raise InputError(
-            "expected a table for each kind of collective", where=kin.origin, key=f"cost.collective.{what}"
-        )
+        raise InputError("expected a table for each kind of collective", f"cost.collective.{what}", where=kin.origin)
     return CollectiveConstants.from_table(table)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def direct_constants(device: Device, what: str, ranks: int) -> CollectiveConstants | None:
     """Those of serving engines' own kernels, where they were measured among so few ranks."""
     table = relative(device, "collective").cost["collective"].get(f"direct_{what}")

@@ -327,7 +327,7 @@ class _Sampled:
         return np.exp(total, out=total)
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def _sampled(correction: Correction, units: int) -> _Sampled:
     grid, values = correction.grid, np.asarray(correction.log_factors)
     (waves, ks), (tiles, layers, idle, tail_ks) = grid.shapes
@@ -398,8 +398,7 @@ class Cells:
     def from_table(cls, table: Named) -> Cells:
         """From the ``cells`` table of a device file."""
         m, n = (
-            tuple(positive_int(int(value), f"cells.{axis}", maximum=LARGEST_CELL) for value in table[axis])
-            for axis in "mn"
+            tuple(positive_int(int(value), f"cells.{axis}", LARGEST_CELL) for value in table[axis]) for axis in "mn"
         )
         return cls(m, n, tuple(float(knot) for knot in table["log2_k"]), str(table["log_factor"]))
 
@@ -439,7 +438,7 @@ class _Read:
         return self.by_m[np.minimum(m, last_m)] + self.by_n[np.minimum(n, last_n)]
 
 
-@lru_cache(maxsize=16)
+@lru_cache(16)
 def _read(cells: Cells) -> _Read:
     rows = [line.split() for line in cells.entries.splitlines()]
     width = len(cells.n) * len(cells.log2_k)
@@ -452,7 +451,7 @@ def _read(cells: Cells) -> _Read:
     try:
         entries = np.array([float("nan" if one == "-" else one) for row in rows for one in row])
     except ValueError as error:
-        raise InputError(f"expected numbers: {error}", key="cells.log_factor") from None
+        raise InputError(f"expected numbers: {error}", "cells.log_factor") from None
     log_factor = entries.reshape(len(cells.m) * len(cells.n), len(cells.log2_k)) * UNIT
     none = -log_factor.shape[0] - 1
     by_m, by_n = (np.full(max(values) + 2, none, dtype=np.int64) for values in (cells.m, cells.n))

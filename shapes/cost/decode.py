@@ -10,8 +10,6 @@ keys among query heads nor split them where there is a window, or a key head for
 Every part grows with requests and context.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -10,8 +10,6 @@ hold what sizer lists apart (permuting, activation, quantising), which the fit s
 columns and k.
 """
 
-from __future__ import annotations
-
 from functools import reduce
 
 import numpy as np

@@ -26,14 +26,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.cost.constants import (
-    OTHER_DTYPE,
-    OTHER_VENDOR,
-    Expected,
-    achievable,
-    clock_share,
-    relative,
-)
+from shapes.cost.constants import OTHER_DTYPE, OTHER_VENDOR, Expected, achievable, clock_share, relative
 from shapes.cost.corrections import Array
 from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
@@ -151,7 +144,7 @@ def _file(kernel: str) -> Named:
     return content(shipped("attention", kernel))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     """Constants of ``kernel`` in ``dtype`` on ``device``; InputError when the device has no such dtype."""
     peak = device.peak(dtype)

@@ -347,7 +347,7 @@ def predict_gemm(
         arrays = np.broadcast_arrays(*dimensions)
     except ValueError:
         shapes = " and ".join(str(array.shape) for array in dimensions)
-        raise InputError(f"expected arrays that broadcast, found shapes {shapes}", key="m, n, k, batch") from None
+        raise InputError(f"expected arrays that broadcast, found shapes {shapes}", "m, n, k, batch") from None
     sizes = np.array([array.ravel() for array in arrays])
     return gemm_seconds(sizes, by).reshape(arrays[0].shape)
 
@@ -376,7 +376,7 @@ def _dimension(value: ArrayLike, key: str) -> Integers:
     try:
         array = np.asarray(value)
     except (ValueError, TypeError):  # rows of different lengths
-        raise InputError("expected positive integers", key=key, value=value) from None
+        raise InputError("expected positive integers", key, value) from None
     refuse(
         array.dtype == object or not np.issubdtype(array.dtype, np.integer), "expected positive integers", key, value
     )

@@ -8,8 +8,6 @@ chunk (fla's, which training runs) move those bytes too. Constants were fitted o
 kernel (reports/fit/scans.py); a chunk's seconds are in proportion to its products' FLOPs.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -79,12 +79,7 @@ def _attention(one: Sizes, c: Numbers, units: int) -> Parts:
 
 
 #: Seconds of the launch, of moving and of arithmetic of one run, by its sizes, constants and the device's units.
-FORMS = {
-    "index_scores": _scores,
-    "index_decode": _paged,
-    "top_k": _top_k,
-    "sparse_attention": _attention,
-}
+FORMS = {"index_scores": _scores, "index_decode": _paged, "top_k": _top_k, "sparse_attention": _attention}
 
 
 def form_of(operator: SparseOperator) -> tuple[str, bool]:

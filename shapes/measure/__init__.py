@@ -15,9 +15,4 @@ from shapes.measure.executor import Executor, Settings
 from shapes.measure.in_process import InProcess
 from shapes.measure.runner import Progress
 
-__all__ = [
-    "Executor",
-    "InProcess",
-    "Progress",
-    "Settings",
-]
+__all__ = ["Executor", "InProcess", "Progress", "Settings"]

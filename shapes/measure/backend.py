@@ -47,11 +47,11 @@ def open_backend(device: str | None = None) -> Backend:
 
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     except (ImportError, AttributeError):
-        raise InputError(f"expected torch 2.6 or later to be installed: {install('torch')}", key="measuring") from None
+        raise InputError(f"expected torch 2.6 or later to be installed: {install('torch')}", "measuring") from None
     try:
         wanted = torch.device(device or accelerator or "cpu")
     except (RuntimeError, ValueError):
-        raise InputError("expected a torch device such as cpu, cuda or cuda:1", key="device", value=device) from None
+        raise InputError("expected a torch device such as cpu, cuda or cuda:1", "device", device) from None
     if wanted.type == "cpu":
         return Backend()
     there = accelerator is not None and accelerator.type == wanted.type

@@ -143,7 +143,7 @@ def _packages() -> dict[str, str]:
     return found
 
 
-@lru_cache(maxsize=1)
+@lru_cache(1)
 def cpu_name() -> str:
     """The processor's model as Linux tells it, else what Python's platform module knows."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
@@ -153,7 +153,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-@lru_cache(maxsize=1)
+@lru_cache(1)
 def _nvml() -> Any:
     """NVIDIA's management library, started, or None. It comes with the driver: no package is needed."""
     try:

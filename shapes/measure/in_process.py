@@ -18,15 +18,7 @@ import numpy as np
 from shapes.frozen import Values
 from shapes.measure.backend import Backend, open_backend
 from shapes.measure.environment import Environment, clocks, read_environment, typical
-from shapes.measure.executor import (
-    DeviceLostError,
-    Event,
-    NotMeasured,
-    Prepared,
-    Round,
-    Samples,
-    Settings,
-)
+from shapes.measure.executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
 from shapes.measure.jobs import Job, Part
 from shapes.measure.record import Measurement, Status, outcome, summary_fields
 from shapes.measure.stats import Array, StopReason, summarise

@@ -103,25 +103,17 @@ class Part:
 Work = Gemm | GroupedGemm | Attention | Elementwise | Collective | MemoryBound | Part
 
 
-def swiglu(
-    tokens: int,
-    hidden: int,
-    width: int,
-    *,
-    dtype: str = "bf16",
-    gated: bool = True,
-    **more: Any,
-) -> Part:
+def swiglu(tokens: int, hidden: int, width: int, *, dtype: str = "bf16", gated: bool = True, **more: Any) -> Part:
     """The MLP of ``width`` d_ff over ``hidden``: gate, up, activation, down for ``tokens`` rows; ``more`` of a Part."""
     block = Block(None, MlpShape(width, gated), norms=0)
     model = ModelShape("mlp", (Stack("main", hidden, (block,), final_norm=0),), head=False)
-    return Part("mlp", model, Workload(b=1, s=tokens, dtype=dtype), **more)
+    return Part("mlp", model, Workload(1, tokens, dtype), **more)
 
 
 def head(tokens: int, hidden: int, vocab: int, *, dtype: str = "bf16", **more: Any) -> Part:
     """The last norm, the head of ``vocab`` words and the loss over ``tokens`` rows; ``more`` of a Part."""
     model = ModelShape("head", (Stack("main", hidden, (Block(None, None, norms=0),)),), vocab)
-    return Part("head", model, Workload(b=1, s=tokens, dtype=dtype), **more)
+    return Part("head", model, Workload(1, tokens, dtype), **more)
 
 
 @dataclass(frozen=True)  # no slots: the key is kept

@@ -6,8 +6,6 @@ a result of its own, and their method and message name the program and the file;
 as a source.
 """
 
-from __future__ import annotations
-
 import csv
 import hashlib
 import json

@@ -3,8 +3,6 @@
 Ray places the actors and hears of their deaths; it sends this package to them.
 """
 
-from __future__ import annotations
-
 import logging
 import signal
 import socket
@@ -54,7 +52,7 @@ def connect(address: str) -> None:
     except (OSError, OverflowError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0][:200]
         expected = f"expected local, auto or HOST:PORT of a head node that `ray start --head` started ({reason})"
-        raise InputError(expected, key="--ray", value=address) from None
+        raise InputError(expected, "--ray", address) from None
 
 
 @contextmanager
@@ -90,7 +88,7 @@ def ray_workers(address: str, on: str | None, device: str | None, make: Make | N
     wanted = there if on is None else {on: there[on]}
     if not any(wanted.values()):
         listed = ", ".join(f"{type_}:{here}" for type_, here in sorted(there.items())) or "no accelerators"
-        raise InputError(f"expected a type of what the cluster has: {listed}", key="--on", value=on)
+        raise InputError(f"expected a type of what the cluster has: {listed}", "--on", on)
     return [
         RayWorker(f"{type_}/{number}", type_, device, make or accelerator_or_cpu)
         for type_, many in wanted.items()

@@ -12,7 +12,7 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import field, fields
+from dataclasses import MISSING, field, fields
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -49,9 +49,9 @@ def _is_time(value: Any) -> bool:
     return _is_number(value) and value > 1 / LARGEST
 
 
-def _column(check: Check, **default: Any) -> Any:
+def _column(check: Check, default: Any = MISSING, **further: Any) -> Any:
     """A field that is a column of every row."""
-    return field(metadata={"check": check}, **default)
+    return field(default=default, metadata={"check": check}, **further)
 
 
 TEXT: Check = _is_text, f"text of at most {MAX_TEXT} characters"
@@ -65,10 +65,7 @@ TIME: Check = _is_time, f"a positive number of seconds below {LARGEST:g}"
 OBJECT: Check = lambda value: isinstance(value, Mapping), "an object"
 STATUS: Check = (lambda value: value in get_args(Status), f"one of {', '.join(get_args(Status))}")
 MOMENT: Check = lambda value: _is_number(value) and 0 <= value < _YEAR_3000, "seconds since 1970"
-REASONS: Check = (
-    lambda value: isinstance(value, list) and all(map(_is_text, value)),
-    "a list of texts",
-)
+REASONS: Check = (lambda value: isinstance(value, list) and all(map(_is_text, value)), "a list of texts")
 SAMPLES: Check = (
     lambda value: isinstance(value, list) and len(value) <= MAX_SAMPLES and all(map(_is_time, value)),
     f"a list of at most {MAX_SAMPLES} positive seconds",
@@ -91,24 +88,24 @@ class Measurement:
     environment: Environment = _column(OBJECT)
     status: Status = _column(STATUS)
     samples: Array = _column(SAMPLES, default_factory=lambda: np.empty(0), compare=False)
-    seconds: float | None = _column(TIME, default=None)
-    low: float | None = _column(TIME, default=None)
-    high: float | None = _column(TIME, default=None)
-    stop: str | None = _column(TEXT, default=None)
-    flops: int = _column(COUNT, default=0)
-    bytes: int = _column(COUNT, default=0)
-    per_sample: int = _column(COUNT, default=1)
-    check_error: float | None = _column(NUMBER, default=None)
-    control_s: float | None = _column(TIME, default=None)
-    method: str = _column(TEXT, default="")
-    kernel_s: float | None = _column(TIME, default=None)
-    drift: float = _column(NUMBER, default=0.0)
-    correlation: float = _column(NUMBER, default=1.0)
-    peak_bytes: int | None = _column(COUNT, default=None)
+    seconds: float | None = _column(TIME, None)
+    low: float | None = _column(TIME, None)
+    high: float | None = _column(TIME, None)
+    stop: str | None = _column(TEXT, None)
+    flops: int = _column(COUNT, 0)
+    bytes: int = _column(COUNT, 0)
+    per_sample: int = _column(COUNT, 1)
+    check_error: float | None = _column(NUMBER, None)
+    control_s: float | None = _column(TIME, None)
+    method: str = _column(TEXT, "")
+    kernel_s: float | None = _column(TIME, None)
+    drift: float = _column(NUMBER, 0.0)
+    correlation: float = _column(NUMBER, 1.0)
+    peak_bytes: int | None = _column(COUNT, None)
     clocks: Named = _column(OBJECT, default_factory=dict)
-    label: str = _column(TEXT, default="")
-    message: str = _column(TEXT, default="")
-    created: float = _column(MOMENT, default=0.0)
+    label: str = _column(TEXT, "")
+    message: str = _column(TEXT, "")
+    created: float = _column(MOMENT, 0.0)
     uid: str = _column(NAME, default_factory=lambda: uuid.uuid4().hex)
 
     @property

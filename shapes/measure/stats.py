@@ -105,7 +105,7 @@ def _interval(ordered: Array, confidence: float, correlation: float) -> tuple[fl
     return float(np.interp(middle - reach, ranks, ordered)), float(np.interp(middle + reach, ranks, ordered))
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(4096)
 def _lower_rank(count: int, confidence: float) -> float:
     """Fractional 0-based rank r such that the order statistics r and count-1-r hold the median with ``confidence``.
 

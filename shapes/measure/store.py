@@ -98,12 +98,7 @@ class Store(ExitStack):
 
     @classmethod
     def open(
-        cls,
-        path: AnyPath | None = None,
-        *,
-        create: bool = True,
-        write: bool = True,
-        measuring: bool = False,
+        cls, path: AnyPath | None = None, *, create: bool = True, write: bool = True, measuring: bool = False
     ) -> Store:
         """The store at ``path`` (None: ``default_path()``), created if missing.
 

@@ -189,7 +189,7 @@ class _Sweep:
         lists = [tuple(one) for one in choices]
         if prod(map(len, lists)) > MOST_VALUES:
             key = self._table.prefix.rstrip(".")
-            raise InputError(f"expected at most {MOST_VALUES} jobs", where=self._table.where, key=key)
+            raise InputError(f"expected at most {MOST_VALUES} jobs", key, where=self._table.where)
         return itertools.product(*lists)
 
     def _shape(self) -> Iterator[tuple[int, ...]]:
@@ -246,7 +246,7 @@ class _Sweep:
         return Attention(self.label, phases, *widths, causal=causal, dtype=dtypes)
 
     def _layer(self, models: ModelShape, s: int, dtypes: str) -> Part:
-        return Part("layer", models, Workload(b=self._first("b"), s=s, dtype=dtypes), **self._run())
+        return Part("layer", models, Workload(self._first("b"), s, dtypes), **self._run())
 
     def _models(self) -> Iterator[ModelShape]:
         for table in self._table.tables("models"):

@@ -32,15 +32,7 @@ from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
 from shapes.measure.backend import driver_here
 from shapes.measure.environment import Environment
-from shapes.measure.executor import (
-    DeviceLostError,
-    Event,
-    NotMeasured,
-    Prepared,
-    Round,
-    Samples,
-    Settings,
-)
+from shapes.measure.executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
 from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job, Part
 from shapes.measure.record import Measurement, outcome

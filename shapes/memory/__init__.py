@@ -312,13 +312,7 @@ def savings(model: ModelShape, workload: Workload, limit_bytes: float, **options
 
 
 def _smallest(
-    key: str,
-    model: ModelShape,
-    workload: Workload,
-    limit_bytes: float,
-    *,
-    largest: int | None = None,
-    **options: Any,
+    key: str, model: ModelShape, workload: Workload, limit_bytes: float, *, largest: int | None = None, **options: Any
 ) -> int | None:
     """The smallest degree, up to ``largest``, that fits; None where none does. ``options`` are those of ``memory``."""
     # Whole heads on every rank, as many layers on every stage.

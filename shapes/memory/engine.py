@@ -4,8 +4,6 @@ An engine also keeps what its largest pass needs, a graph of each batch that it 
 libraries allocate past torch. vLLM prints each as it starts.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from shapes.device import Device

@@ -468,13 +468,7 @@ class Forward:
         return self.linear(outward, out)
 
     def mlp(
-        self,
-        mlp: MlpShape | MoeShape,
-        linears: Linears,
-        x: Tensor,
-        *,
-        rows: int | None = None,
-        matrices: int = 1,
+        self, mlp: MlpShape | MoeShape, linears: Linears, x: Tensor, *, rows: int | None = None, matrices: int = 1
     ) -> Tensor:
         """An MLP, or a mixture's experts by grouped products: ``rows`` in all of ``matrices``."""
         named = {"first": linears[0], "last": linears[-2], "down": linears[-1]}

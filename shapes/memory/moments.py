@@ -237,13 +237,7 @@ def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment
     return Moment(name, min(alive, saved), 0, max(0, alive - saved), there)
 
 
-def _of_layers(
-    step: Step,
-    kinds: Layers,
-    runs: Runs,
-    saved: int,
-    made: ShardParameters,
-) -> Iterator[Moment]:
+def _of_layers(step: Step, kinds: Layers, runs: Runs, saved: int, made: ShardParameters) -> Iterator[Moment]:
     """The fullest forward and backward of a layer of each kind: what is saved shrinks from layer to layer, gradients
 
     grow, unless they are added to those that are there all the time, ``made``.
@@ -301,7 +295,7 @@ def _kinds(step: Step) -> tuple[list[_Layer], Runs]:
     return again + _seen(_alone(step, "none")), tuple(run for run in parted if run[1])
 
 
-@lru_cache(maxsize=2**12)
+@lru_cache(2**12)
 def _seen(step: Step) -> list[_Layer]:
     """The model's kinds of layers as a step ``_alone`` sees them; what has no experts is alike on all their ranks."""
     dense = replace(step, workload=replace(step.workload, d=1, e=1))
@@ -338,7 +332,7 @@ def _alone(step: Step, checkpointing: str) -> Step:
     )
 
 
-@lru_cache(maxsize=2048)
+@lru_cache(2048)
 def _tail(step: Step) -> int:
     """The fullest moment of the final norm, head and loss."""
     run = step.forward(sequence_length(step.model, step.model.main, step.workload))
@@ -346,7 +340,7 @@ def _tail(step: Step) -> int:
 
 
 #: A plan goes through degrees of pipelines, and for each through the same experts, microbatches and policies.
-@lru_cache(maxsize=2**14)
+@lru_cache(2**14)
 def _layer(step: Step, block: Block, hidden: int, s: int) -> _Layer:
     workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
     x = tape.storages[INPUT]
@@ -520,7 +514,7 @@ def _in_flight(step: Step) -> int:
 
 
 #: A plan goes through the same split's microbatches and policies.
-@lru_cache(maxsize=2**10)
+@lru_cache(2**10)
 def _held(step: Step) -> tuple[Tensors, Tensors, ShardParameters, list[Component]]:
     """A stage's parameters, those that train, how many, and weights with what else is there of them all the time."""
     tensors, trained = step.tensors, trained_tensors(step.model, step.workload, step.stage)
@@ -589,7 +583,7 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
     yield Component("dummy_wgrads", total * workload.activation_bytes, text)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _shapes_of(block: Block, hidden: int, t: int, etp: int) -> set[tuple[int, int]]:
     """(out_features, in_features) of a layer's matrices on one rank."""
     cut = [linear.on_shard(t) for linear in block.linears(hidden, fused_qkv=True, fused_gate_up=True)]

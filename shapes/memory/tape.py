@@ -348,19 +348,14 @@ _SUMS = {"keeps": "saves_bytes", "work": "work", "weights": "weights", "width": 
 _WAYS = {"adds": "shares_gradient", "views": "views_gradient", "joins": "copies_gradient"}
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(1024)
 def _held(module: str, words: frozenset[str]) -> list[tuple[Line, bool]]:
     """A module's lines, and whether each holds."""
     return [(line, line.when <= words and line.unless.isdisjoint(words)) for line in listing(module)]
 
 
 def play(
-    tape: Tape,
-    module: str,
-    words: frozenset[str],
-    runs: Runs,
-    numbers: dict[str, int],
-    tensors: dict[str, Tensor],
+    tape: Tape, module: str, words: frozenset[str], runs: Runs, numbers: dict[str, int], tensors: dict[str, Tensor]
 ) -> Tensor:
     """Put a module's operators on ``tape``; the last one's output.
 

@@ -223,7 +223,7 @@ class Stack:
     def __post_init__(self) -> None:
         positive(self, "hidden")
         refuse(not self.blocks, "expected at least one layer", "layers", 0)
-        positive_int(sum(block.count for block in self.blocks), "layers", maximum=MOST_LAYERS)
+        positive_int(sum(block.count for block in self.blocks), "layers", MOST_LAYERS)
         if len(self.blocks) == 1:
             return
         once: dict[Block, Block] = {}  # equal layers are one object: those are told apart at no cost
@@ -306,6 +306,6 @@ def run_lengths(blocks: Iterable[Block]) -> tuple[Block, ...]:
     return tuple(runs)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _kinds(stack: Stack) -> tuple[Block, ...]:
     return kinds_of(stack.blocks)

@@ -104,7 +104,7 @@ def reading(table: str, part: object, own: Named) -> tuple[Sized, Iterator[list[
 
 
 # A plan and a search ask for the same parts' again and again.
-@lru_cache(maxsize=512)
+@lru_cache(512)
 def matrices(part: object, **own: Any) -> Linears:
     """The weight matrices of a ``part``, as models.toml lists them; ``own``: what its lines name and is no field."""
     size, lines = reading("matrices", part, own)
@@ -121,7 +121,7 @@ def matrices(part: object, **own: Any) -> Linears:
     return tuple(found)
 
 
-@lru_cache(maxsize=512)
+@lru_cache(512)
 def vectors(part: object, t: int = 1, **own: Any) -> Vectors:
     """Learned vectors of a ``part`` on one of ``t`` ranks, as models.toml lists them: (name, elements)."""
     size, lines = reading("vectors", part, {"t": t, **own})

@@ -8,14 +8,7 @@ from typing import Any
 
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Values, frozen, replace
-from shapes.model import (
-    AttentionShape,
-    Block,
-    Linear,
-    ModelShape,
-    MoeShape,
-    Stack,
-)
+from shapes.model import AttentionShape, Block, Linear, ModelShape, MoeShape, Stack
 from shapes.model.layers import MOST_LAYERS, each_layer, run_lengths
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
@@ -106,7 +99,7 @@ def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
 
 def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     """The pattern of ``blocks`` cut or repeated to ``layers`` layers."""
-    positive_int(layers, "layers", maximum=MOST_LAYERS)
+    positive_int(layers, "layers", MOST_LAYERS)
     pattern = each_layer(blocks)
     # Longer than the old model: go on with the last quarter's pattern, where the leading dense layers are behind.
     repeated = -(-len(pattern) // 4)
@@ -195,7 +188,7 @@ class Side:
         return (self.kept.block[not self.output] if self.kept is not None else 0) or 1
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def sides(model: ModelShape, t: int, expert_t: int, *, fused: bool | None = None) -> tuple[Side, ...]:
     """Every side of every kind of weight matrix in the layers, cut over ``t`` ranks, experts over ``expert_t``.
 

@@ -74,12 +74,12 @@ def stage_kinds(model: ModelShape, p: int, stage: Stage = "last") -> Kinds:
 
 
 # A plan asks for the same split at every microbatch and way of checkpointing.
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _stage_kinds(model: ModelShape, p: int, stage: Stage) -> Kinds:
     return tuple((stack, kinds_of(blocks)) for stack, blocks in stage_blocks(model, p, stage))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def stage_blocks(model: ModelShape, p: int, stage: Stage) -> Kinds:
     """The first or last of ``p`` stages' blocks, in order.
 
@@ -95,7 +95,7 @@ def layer_kinds(model: ModelShape) -> tuple[tuple[Stack, Block], ...]:
     return tuple(dict.fromkeys((stack, replace(block, count=1)) for stack in model.stacks for block in stack.blocks))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def stage_runs(model: ModelShape, p: int, stage: Stage) -> tuple[tuple[int, int], ...]:
     """A stage's runs of equal layers in order: (which of ``layer_kinds``, so many)."""
     places = {kind: place for place, kind in enumerate(layer_kinds(model))}
@@ -114,7 +114,7 @@ def parameter_tensors(model: ModelShape, workload: Workload, stage: Stage = "las
     return _tensors(model, workload.t, workload.e, workload.expert_t, workload.p, stage)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(256)
 def _tensors(model: ModelShape, t: int, e: int, etp: int, p: int, stage: Stage) -> Tensors:
     first, last = stage == "first" or p == 1, stage == "last" or p == 1
     found: list[ParameterTensor] = []
@@ -241,8 +241,8 @@ def check_finetune(model: ModelShape, workload: Workload) -> None:
         known = sorted({linear.name.rsplit(".", 1)[-1] for linear in linears if "router" not in linear.name})
         raise InputError(
             f"expected some of {', '.join(known)} or all-linear: no matrix is called so",
-            key="lora_targets",
-            value=workload.lora_targets,
+            "lora_targets",
+            workload.lora_targets,
         )
 
 

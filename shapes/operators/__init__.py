@@ -127,8 +127,8 @@ def _merged(listed: Repeated, workload: Workload) -> Operators:
         if operator.bytes > MAX_BYTES:
             raise InputError(
                 f"expected sizes that a device can hold: {operator.name} moves {operator.bytes:.3g} bytes at once",
-                key="operator",
-                value=operator.name,
+                "operator",
+                operator.name,
             )
     found = [one if one.count == count else replace(one, count=count) for one, count in merged.values()]
     if not workload.compiled:
@@ -482,10 +482,7 @@ def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> 
         quantised = [("forward", tensor, 1 + (training and again["wgrad"]), "")]
     elif operator.phase == "wgrad":
         weights = operator.batch * operator.m * operator.n
-        quantised = [
-            ("dgrad", tensor, sum(again.values()), ""),
-            ("optimizer", weights, 1 + again["dgrad"], ".weight"),
-        ]
+        quantised = [("dgrad", tensor, sum(again.values()), ""), ("optimizer", weights, 1 + again["dgrad"], ".weight")]
     for phase, elements, layouts, part in quantised:
         if layouts:
             read = elements * WIDE * recipe.quantise.passes

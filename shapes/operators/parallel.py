@@ -30,7 +30,7 @@ def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, .
         return ()
     of_heads = _of_heads(model, workload.t, workload.expert_t)
     found = chain(_of_layers(model, workload), of_heads, _of_experts(model, workload))
-    return tuple(InputError(expected, key=key, value=value) for expected, key, value in dict.fromkeys(found))
+    return tuple(InputError(expected, key, value) for expected, key, value in dict.fromkeys(found))
 
 
 def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:

@@ -531,11 +531,11 @@ def kind_of(operator: Operator) -> OperatorKind:
     known = _KNOWN.get((type(operator), getattr(operator, "kind", "")))
     if known is None:
         expected = "expected an operator of a kind in KINDS of shapes/operators/types.py; no cost is known"
-        raise InputError(expected, key="kind", value=operator)
+        raise InputError(expected, "kind", operator)
     return known
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def named_function(path: str) -> Callable[..., Any]:
     """What "module:name" names."""
     module, _, name = path.partition(":")

@@ -71,15 +71,7 @@ def step_cost(
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
     wider = max(0.0, operator_error - CALIBRATED_ERROR)
     low, high = (exp(sign * hypot(log(edge), wider)) for sign, edge in ((-1, interval.low), (1, interval.high)))
-    return StepCost(
-        seconds,
-        seconds * low,
-        seconds * high,
-        stack.coverage,
-        interval.ratio,
-        tier,
-        parts,
-    )
+    return StepCost(seconds, seconds * low, seconds * high, stack.coverage, interval.ratio, tier, parts)
 
 
 def schedule_of(workload: Workload) -> Schedule:
@@ -257,13 +249,10 @@ class Pricer:
             if isinstance(error, InputError) or Path(self.device.origin).is_relative_to(DATA):
                 raise  # said already, or not the user's mistake
             expected = f"expected tables as `sizer calibrate` writes them ({type(error).__name__})"
-            raise InputError(expected, where=self.device.origin, key="cost and error") from None
+            raise InputError(expected, "cost and error", where=self.device.origin) from None
         if wrong:
             raise InputError(
-                "expected constants that give finite times",
-                where=self.device.origin,
-                key="cost and error",
-                value=wrong[0].seconds,
+                "expected constants that give finite times", "cost and error", wrong[0].seconds, self.device.origin
             )
         return costs
 

@@ -201,7 +201,7 @@ def load_stack(stack: AnyPath | SoftwareStack) -> SoftwareStack:
     for known in map(load_stack, list_stacks()):
         if any(fnmatchcase(name, alias) for alias in known.aliases):
             return known.of_release(name)
-    raise InputError(f"expected one of {', '.join(list_stacks())}, or a .toml path", key="stack", value=stack)
+    raise InputError(f"expected one of {', '.join(list_stacks())}, or a .toml path", "stack", stack)
 
 
 def default_stack(config_format: str | None, spread: bool = False, compiled: bool = False) -> SoftwareStack:

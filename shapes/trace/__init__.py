@@ -82,7 +82,7 @@ def trace_config(
     from shapes.kernels import CHOICES
 
     for key, value in (("b", b), ("s", s)):
-        positive_int(value, key, maximum=2**31)
+        positive_int(value, key, 2**31)
     dtype_bytes(dtype)
     one_of(attention, CHOICES, "attention")
 

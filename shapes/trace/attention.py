@@ -66,13 +66,7 @@ def standing_in(registry: Any, functions: Named) -> Iterator[None]:
 class _Core(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        recorder: Recorder,
-        seen: Form,
-        mask: Tensor | None,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
+        ctx: Any, recorder: Recorder, seen: Form, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         where, times, _ = recorder.place()
         training = any(ctx.needs_input_grad)

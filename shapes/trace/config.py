@@ -229,7 +229,7 @@ def load_config(config: Any) -> tuple[Any, str]:
         if plain.get("backbone") is not None and plain.get("backbone_config") is None:
             reason = "expected backbone_config, the backbone's own keys: what a configuration names is never fetched"
             key = "backbone"
-        raise InputError(reason, where=where, key=key, value=plain.get(key or "")) from error
+        raise InputError(reason, key, plain.get(key or ""), where) from error
 
 
 def _number(value: Any) -> Any:
@@ -261,7 +261,7 @@ def _config_class(config: Named, where: str) -> Any:
     if "auto_map" in config:
         key = "auto_map"
         reason = "expected a model_type with a class in transformers: code that a configuration names is never run"
-    raise InputError(reason, where=where, key=key, value=config.get(key))
+    raise InputError(reason, key, config.get(key), where)
 
 
 def model_class(settings: Any, where: str) -> type[Any]:
@@ -276,7 +276,7 @@ def model_class(settings: Any, where: str) -> type[Any]:
             held: Any = mapping[type(settings)]
             first: type[Any] = held[0] if isinstance(held, (tuple, list)) else held
             return first
-    raise InputError("expected a type with a model class", where=where, key="model_type", value=settings.model_type)
+    raise InputError("expected a type with a model class", "model_type", settings.model_type, where)
 
 
 def _autos(settings: Any) -> list[str]:

@@ -4,8 +4,6 @@ The names are ``DIMENSIONS``; what each is called in a configuration is transfor
 ``attribute_map`` leads to the key of the file (GPT-2's hidden_size is n_embd).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

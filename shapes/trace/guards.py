@@ -1,7 +1,5 @@
 """Limits on a configuration: it gets neither more objects than can be made nor the network."""
 
-from __future__ import annotations
-
 import re
 import socket
 import sys
@@ -36,7 +34,7 @@ def check_counts(config: Mapping[str, Any], where: str) -> None:
             elif isinstance(value, (list, tuple)):
                 inner += [(key, one) for one in value]
             elif isinstance(value, int) and value > MOST_OBJECTS and _COUNTING.search(str(key)):
-                raise InputError(f"expected at most {MOST_OBJECTS:,} to be traced", where=where, key=key, value=value)
+                raise InputError(f"expected at most {MOST_OBJECTS:,} to be traced", key, value, where)
         level = inner
 
 

@@ -6,8 +6,6 @@ each by an even share. Of anybody else's code only a loop over experts is answer
 because an answer would choose a branch of their code for them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Mapping
 from inspect import signature
 from typing import Any

@@ -78,13 +78,7 @@ def run_products(graph: Graph) -> Counter[Key]:
     return counted
 
 
-def differences(
-    model: ModelShape,
-    run: Counter[Key],
-    workload: Workload,
-    *,
-    masks: bool = True,
-) -> list[str]:
+def differences(model: ModelShape, run: Counter[Key], workload: Workload, *, masks: bool = True) -> list[str]:
     """What torch ran and ``model`` does not say, and the other way round, one line each.
 
     ``masks``: what each attention sees is compared too.
@@ -246,17 +240,17 @@ def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
 def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: tuple[int, int], dtype: str) -> str | None:
     """The first thing that torch ran and ``model`` does not say, or the other way round; None: they are the same."""
     first, second = lengths
-    found = refuted(model, graph, Workload(b=1, s=first, dtype=dtype, phase="infer"))
+    found = refuted(model, graph, Workload(1, first, dtype, "infer"))
     if not found and graph.eager:
         # A window that a class builds itself shows at the longer length alone.
         again = run_products(subject.graph(second))
-        found = differences(model, again, Workload(b=1, s=second, dtype=dtype, phase="infer"))
+        found = differences(model, again, Workload(1, second, dtype, "infer"))
     if found:
         return found[0]
     # What masks let through is proven forward: not every class tells its core of it. Eager attention is
     # products of activations alone; their gradients follow from those that ran forward.
     traced = products(_unmasked(subject.run(second).operators))
-    workload = Workload(b=1, s=second, dtype=dtype, attention="eager" if graph.eager else "flash")
+    workload = Workload(1, second, dtype, attention="eager" if graph.eager else "flash")
     return next(iter(differences(model, traced, workload, masks=False)), None)
 
 

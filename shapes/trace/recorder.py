@@ -17,13 +17,7 @@ from shapes.frozen import Sizes, Values, frozen, replace
 from shapes.operators.types import Gemm, GroupedGemm, Operator, Phase
 from shapes.trace.dimensions import NAMES
 from shapes.trace.guards import count_operator
-from shapes.trace.products import (
-    Product,
-    grouped_product,
-    is_product,
-    read_product,
-    tensors_in,
-)
+from shapes.trace.products import Product, grouped_product, is_product, read_product, tensors_in
 from shapes.trace.repeats import Follower, Names
 
 

@@ -112,8 +112,8 @@ def deploy(
     ``engines``: names, or "serving", "training", "fine-tuning" (none: all that run the format). Raises InputError for
     what cannot be read or is none of these.
     """
-    positive_int(tp, "tp", maximum=2**20)
-    positive_int(ep, "ep", maximum=2**20)
+    positive_int(tp, "tp", 2**20)
+    positive_int(ep, "ep", 2**20)
     refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
     reading = read_model(config, config_format=config_format)
     form, unknown = _released_in(reading.model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())

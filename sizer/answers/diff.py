@@ -206,10 +206,7 @@ def diff_of(files: Sequence[FileDiff], budgets: DiffBudgets | None) -> Diff:
 
 
 def compare(
-    old: Subject | None,
-    new: Subject | None,
-    devices: Sequence[Device],
-    suppression: Suppression | None = None,
+    old: Subject | None, new: Subject | None, devices: Sequence[Device], suppression: Suppression | None = None
 ) -> FileDiff:
     """Two resolved inputs on each of ``devices``; None: the file was added or removed.
 

@@ -143,13 +143,13 @@ def memory(
     priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:], strict=False))
     found = bytes_by_component(model, settled, device=on, **options)
     return MemoryBreakdown(
-        path=subject.where,
-        model_type=model.model_type,
-        parameters=model.parameters,
-        workload=settled,
-        device=on.name,
-        device_bytes=on.memory.bytes,
-        memory=found,
+        subject.where,
+        model.model_type,
+        model.parameters,
+        settled,
+        on.name,
+        on.memory.bytes,
+        found,
         explained=None if explain is None else tuple(beside(read_snapshot(explain), found)),
         largest_microbatch=largest_microbatch(*asked, **options),
         smallest_tp=smallest_tp(*asked, **options),

@@ -80,7 +80,7 @@ def operator_count(
     ``base``: a workload whose phase and fine-tuning say what is run of them (None: training from scratch). ``causal``:
     only the part of the attention square that the mask leaves, instead of the whole.
     """
-    one = Workload(b=1, s=s, **{name: getattr(base, name) for name in _RUN if base is not None})
+    one = Workload(1, s, **{name: getattr(base, name) for name in _RUN if base is not None})
     needed, run = (
         needed_flops(operators(model, replace(one, checkpointing=saved)), causal=causal) * global_batch
         for saved in ("none", checkpointing)
@@ -170,16 +170,11 @@ class MfuAnswer(Printable):
 def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtype: str = "bf16") -> Utilization:
     """``count`` over ``step_s`` on ``gpus`` devices. InputError for a time that is not positive."""
     positive_amounts(step_time=step_s)
-    positive_int(gpus, "gpus", maximum=2**31)
+    positive_int(gpus, "gpus", 2**31)
     peak, achievable = device.peak(dtype), device.mamf_flops.get(dtype)
     needed, run = (flops / step_s / gpus for flops in (count.model_flops, count.hardware_flops))
     return Utilization(
-        count,
-        needed / 1e12,
-        run / 1e12,
-        needed / peak,
-        run / peak,
-        needed / achievable if achievable else None,
+        count, needed / 1e12, run / 1e12, needed / peak, run / peak, needed / achievable if achievable else None
     )
 
 
@@ -325,7 +320,7 @@ def mfu(
     counts. ``workload``: ``gpus``, ``global_batch``. ``explain``: by a prediction of ``stack``. InputError: impossible.
     """
     run = workload_fields(workload)
-    gpus, global_batch = (positive_int(run.get(key), key, maximum=2**31) for key in ("gpus", "global_batch"))
+    gpus, global_batch = (positive_int(run.get(key), key, 2**31) for key in ("gpus", "global_batch"))
     dtype, checkpointing, target = run.get("dtype", "bf16"), run.get("checkpointing", "none"), load_device(device)
     log, step_s = (step_time, step_time.median_s) if isinstance(step_time, StepTimes) else (None, step_time)
     positive_amounts(step_time=step_s, params=params)
@@ -340,9 +335,9 @@ def mfu(
             found += (by_precision(found[0], subject.whole(), subject.workload, target),)
         explanation = explain_step(subject, target, step_s) if explain else None
     elif params is None or explain:
-        raise InputError("expected a configuration" + ("" if explain else " or --params"), key="CONFIG")
+        raise InputError("expected a configuration" + ("" if explain else " or --params"), "CONFIG")
     else:
-        s = positive_int(run.get("s", 4096), "s", maximum=2**31)
+        s = positive_int(run.get("s", 4096), "s", 2**31)
         found = (parameters_count(params, s, global_batch, checkpointing),)
     rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
     check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)  # causal: with nothing in that a kernel may skip

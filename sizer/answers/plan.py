@@ -318,7 +318,7 @@ def plan_config(
         "phase",
         phase,
     )
-    gpus = positive_int(asked.pop("gpus", None), "gpus", maximum=2**20)
+    gpus = positive_int(asked.pop("gpus", None), "gpus", 2**20)
     # The stack that is named has a kernel of its own.
     target, found = load_device(device), _FOUND | ({"attention": "auto"} if stack is None else {}) | asked
     if phase == "decode":
@@ -328,7 +328,7 @@ def plan_config(
         subject = run_on(subject, target)
         found_ways = plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top)
         return replace(found_ways, notes=beyond_positions(subject.reading, context))
-    global_batch = positive_int(found.pop("global_batch", None), "global_batch", maximum=2**31)
+    global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
     # Without a stack named memory is counted as `memory` and `check` count it for the same file.
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
     form = subject.reading.format if subject.reading is not None else None
@@ -350,8 +350,8 @@ def plan_config(
 def _asked(found: Values, *serving: Any) -> Served:
     """What is served, its lengths taken out of the workload's fields that were ``found``."""
     engine, ttft, tpot, utilization, drafted, acceptance = serving
-    prompt = positive_int(found.pop("s", PROMPT), "s", maximum=2**31)
-    context = positive_int(found.pop("context", 2 * prompt), "context", maximum=2**31)
+    prompt = positive_int(found.pop("s", PROMPT), "s", 2**31)
+    context = positive_int(found.pop("context", 2 * prompt), "context", 2**31)
     refuse(context <= prompt, f"expected more than the prompt's {prompt} tokens", "context", context)
     positive_amounts(ttft=ttft, tpot=tpot)
     share = UTILIZATION if utilization is None else utilization
@@ -589,10 +589,10 @@ def _priced(
         step.seconds,
         step.low,
         step.high,
-        communication_s=sum(seconds for name, seconds in parts.items() if name.endswith(("parallelism", "sends"))),
-        bubble_s=parts.get("pipeline bubble", 0.0),
-        memory_bytes=used,
-        mfu=possible_mfu(needed, step.seconds * gpus * peak) if peak else None,
+        sum(seconds for name, seconds in parts.items() if name.endswith(("parallelism", "sends"))),
+        parts.get("pipeline bubble", 0.0),
+        used,
+        possible_mfu(needed, step.seconds * gpus * peak) if peak else None,
     )
     return candidate, step.cost.ratio_error
 

@@ -247,11 +247,7 @@ def fix(
 
 
 def _next(
-    now: _Checked,
-    levels: Sequence[Severity],
-    only: Names,
-    unsafe: bool,
-    checked: Callable[[ConfigText], _Checked],
+    now: _Checked, levels: Sequence[Severity], only: Names, unsafe: bool, checked: Callable[[ConfigText], _Checked]
 ) -> tuple[_Checked, str, Names]:
     """The text with the first suggestion that can be applied, and what that is.
 

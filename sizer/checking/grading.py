@@ -217,9 +217,7 @@ def _on_device(subject: Subject, device: Device) -> Subject:
         return subject
     instead = next((other for other in ALTERNATIVES[dtype] if other in device.peak_flops), None)
     if subject.model is None or instead is None:
-        raise InputError(
-            f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", key="dtype", value=dtype
-        )
+        raise InputError(f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", "dtype", dtype)
     changed = resized_subject(subject, subject.model, replace(subject.workload, dtype=instead, recipe=None))
     asked = replace(subject.asked, dtype=instead, recipe=None) if subject.asked is not None else None
     return replace(

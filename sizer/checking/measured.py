@@ -97,12 +97,7 @@ class MeasuredCosts:
 
 
 def measured_costs(
-    baseline: Subject,
-    changed: Sequence[Subject],
-    executor: Executor,
-    *,
-    time_limit_s: float | None,
-    store: str | None,
+    baseline: Subject, changed: Sequence[Subject], executor: Executor, *, time_limit_s: float | None, store: str | None
 ) -> MeasuredCosts:
     """Time every operator of ``baseline`` and of the ``changed`` subjects, in the same rounds as what it would replace.
 
@@ -115,7 +110,7 @@ def measured_costs(
     known = {operator: good[job.key] for operator, job in jobs.items() if job.key in good}
     if not known:
         reason = sweep.failed[0].message if sweep.failed else "--time-limit was up first"
-        raise InputError(f"nothing could be measured ({reason})", key="--measure")
+        raise InputError(f"nothing could be measured ({reason})", "--measure")
     alone.update(operator.name for operator in jobs.keys() - known.keys())
     notes: Names = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()
     if executor.environment.cpu:

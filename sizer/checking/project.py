@@ -33,17 +33,7 @@ from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.rules import MERGED, RULES, find_rule
 
 #: Keys of the table, and of each per-file table.
-KEYS = (
-    "select",
-    "ignore",
-    "per-file",
-    "budgets",
-    "device",
-    "stack",
-    "fail-on",
-    "format",
-    "workload",
-)
+KEYS = ("select", "ignore", "per-file", "budgets", "device", "stack", "fail-on", "format", "workload")
 FILE_KEYS = ("path", "ignore", "reason", "device", "stack", "workload")
 #: No project says so much.
 MOST_BYTES = 2**20
@@ -81,7 +71,7 @@ class ProjectTable(Table):
             return workload_fields(given)
         except InputError as error:
             key = f"{self.prefix}workload.{error.key}"
-            raise InputError(error.expected, where=self.where, key=key, value=error.value) from None
+            raise InputError(error.expected, key, error.value, self.where) from None
 
     def per_file(self) -> list[ProjectTable]:
         return list(self.tables("per-file")) if self.has("per-file") else []
@@ -130,7 +120,7 @@ def _table(file: Path, below: Names) -> ProjectTable | None:
     return table
 
 
-@lru_cache(maxsize=64)
+@lru_cache(64)
 def _parsed(path: str, _mtime_ns: int, _size: int, needed: str) -> Named:
     """A file's tables, read once as long as it does not change; none where the word ``needed`` is not in it."""
     text = read_text(path, MOST_BYTES)
@@ -152,7 +142,7 @@ def _matches(where: str, pattern: str, folder: str) -> bool:
     return _parts_match(inside.parts, tuple(part for part in pattern.split("/") if part not in ("", ".")))
 
 
-@lru_cache(maxsize=1 << 12)  # each rest of the path is met by each rest of the pattern once, however many ** there are
+@lru_cache(1 << 12)  # each rest of the path is met by each rest of the pattern once, however many ** there are
 def _parts_match(parts: Names, patterns: Names) -> bool:
     if not patterns:
         return not parts

@@ -18,14 +18,7 @@ from shapes.frozen import Names, frozen, replace
 from sizer.answers.diff import Diff, budgets_of, compare, diff_of
 from sizer.checking.checks import Request, Settled
 from sizer.checking.project import nearest_table
-from sizer.cli.options import (
-    Asked,
-    config_name,
-    exceeds,
-    option_error,
-    say_line,
-    subcommand,
-)
+from sizer.cli.options import Asked, config_name, exceeds, option_error, say_line, subcommand
 from sizer.readers import NoModel, Source
 from sizer.readers.loading import MAX_BYTES, may_be_configuration, states_a_model
 
@@ -169,10 +162,10 @@ def _git(*arguments: str, of: str | None = None, top: Path | None = None) -> byt
             command, capture_output=True, check=False, cwd=top, env={**os.environ, "GIT_NO_LAZY_FETCH": "1"}
         )
     except OSError as error:
-        raise InputError(f"git cannot be run: {error.strerror}", key="--git") from None
+        raise InputError(f"git cannot be run: {error.strerror}", "--git") from None
     if ran.returncode:
         said = ran.stderr.decode("utf-8", "replace").strip().splitlines()
         unknown = of is not None and "not a git repository" not in "".join(said)
         expected = "expected a revision that git knows" if unknown else f"git: {said[-1] if said else 'failed'}"
-        raise InputError(expected, key="--git", value=of)
+        raise InputError(expected, "--git", of)
     return ran.stdout

@@ -3,8 +3,6 @@
 accelerators of a cluster.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
@@ -151,7 +149,7 @@ def _sizes(asked: Asked, name: str) -> tuple[int, ...] | None:
     try:
         return values_of(said) if said is not None else None
     except ValueError as error:
-        raise InputError(str(error), key=name, value=said) from None
+        raise InputError(str(error), name, said) from None
 
 
 def _suites(asked: Asked) -> list[Suite]:
@@ -171,7 +169,7 @@ def calibrate(device: str | None, store: str | None, write: bool) -> None:
 
     target = load_device(device) if device else (here := chosen_executor(None, None).environment).accelerator
     if target is None:
-        raise InputError(f"expected a device's name or .toml file: here is {here.device}, no known one", key="--device")
+        raise InputError(f"expected a device's name or .toml file: here is {here.device}, no known one", "--device")
     with Store.open(store, create=False) as kept:
         records = stored_products(kept, target)
         expected = f"expected measured products of {target.name}: `sizer bench --suite FILE` measures some"

@@ -42,7 +42,7 @@ def _read(limit: Names, text: str, option: str) -> Any:
     try:
         return _READS[read](text)
     except ValueError:
-        raise InputError(f"expected {expected}", key=option, value=text) from None
+        raise InputError(f"expected {expected}", option, text) from None
 
 
 @subcommand("search", "[CONFIG] search stack workload measuring config output")

@@ -10,18 +10,7 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import Sweep
 from sizer.answers.bench import Bench, Planned, Row, SelfTest, Stored
 from sizer.answers.bench import Table as Measured
-from sizer.documents import (
-    Cell,
-    Column,
-    Document,
-    Part,
-    Section,
-    Table,
-    Text,
-    columns,
-    lines,
-    seconds_text,
-)
+from sizer.documents import Cell, Column, Document, Part, Section, Table, Text, columns, lines, seconds_text
 
 #: Jobs not reached that a text lists.
 LISTED = 10
@@ -34,11 +23,7 @@ def records(measurements: Sequence[Measurement]) -> Table:
 
 def document(answer: Bench) -> Document:
     sections = [
-        Section(
-            table.title or "Measured",
-            [*lines([table.title], "head"), *_sweep(table)],
-        )
-        for table in answer.tables
+        Section(table.title or "Measured", [*lines([table.title], "head"), *_sweep(table)]) for table in answer.tables
     ]
     return Document("sizer bench", sections, answer, records=partial(records, answer.measurements))
 

@@ -238,7 +238,7 @@ RECORDS = columns(
 
 
 def _records(answer: Checked) -> Table:
-    texts = lru_cache(maxsize=None)(text_of)
+    texts = lru_cache(None)(text_of)
     rows = [
         SimpleNamespace(
             report=report,

@@ -72,11 +72,7 @@ def _details(device: Device) -> Section:
     parts = (
         Text(f"{device.title} ({device.name})", "head"),
         *lines((f"also known as: {also}", f"16-bit products: {_fitted(device)}", f"fitted: {fitted}")),
-        Table(
-            "",
-            columns("devices file", source=lambda leaf: _reference(device, documents, leaf[0])),
-            _leaves(device),
-        ),
+        Table("", columns("devices file", source=lambda leaf: _reference(device, documents, leaf[0])), _leaves(device)),
         Table(
             "What predictions are off by, against single frameworks where several were timed",
             ERRORS,

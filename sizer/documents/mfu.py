@@ -1,22 +1,9 @@
 """A step's utilization: the step as it was run, a row for every convention, and what each counts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from sizer.answers.mfu import Explanation, MfuAnswer, StepTimes
-from sizer.documents import (
-    Document,
-    Part,
-    Section,
-    Table,
-    Text,
-    columns,
-    lines,
-    plural,
-    range_text,
-    seconds_text,
-)
+from sizer.documents import Document, Part, Section, Table, Text, columns, lines, plural, range_text, seconds_text
 
 #: An MFU below which a step time is likelier to be in another unit.
 UNLIKELY = 0.01

@@ -158,7 +158,7 @@ def _reader(name: str) -> Any:
 
 def _read_mapping(config: Config, where: str, config_format: str | None, settings: Config) -> Reading:
     if config_format is not None and config_format not in (*(known := _claims()), "object"):
-        raise InputError(f"expected one of {', '.join(known)}", key="--config-format", value=config_format)
+        raise InputError(f"expected one of {', '.join(known)}", "--config-format", config_format)
     chosen = config_format or recipe_of(config) or _format_of(config, where)
     if not isinstance(chosen, str):
         from sizer.readers.released import read_recipe
@@ -204,7 +204,7 @@ def _format_of(config: Config, where: str) -> str | Config:
         return claimed[0]
     for keys, other in FORMATS["elsewhere"]:
         if config.keys() >= {*keys}:
-            raise NoModel(other, where=where, key=keys[-1], value=config[keys[-1]])
+            raise NoModel(other, keys[-1], config[keys[-1]], where)
     if row:
         return row
     near = sorted(claims, key=lambda name: len(lacks[name]) / len(claims[name]["all"]))
@@ -242,7 +242,7 @@ def plain_mapping(source: object) -> tuple[Config, str]:
     raise InputError(
         "expected a path, a mapping, a PretrainedConfig, an nn.Module, a dataclass or a namespace, or a ModelShape, "
         f"found {named}",
-        key="config",
+        "config",
     )
 
 

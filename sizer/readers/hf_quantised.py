@@ -74,7 +74,7 @@ def _expression(text: str, fields: Fields) -> re.Pattern[str]:
             return re.compile(text)
     except re.error:
         pass
-    raise InputError("expected a plain expression", where=fields.where, key=fields.prefix.rstrip("."), value=text)
+    raise InputError("expected a plain expression", fields.prefix.rstrip("."), text, fields.where)
 
 
 def _names(said: str, path: str) -> bool:

@@ -158,7 +158,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     fields, model_type, part = _sized(outer, wrapper)
     if not family and model_type not in BUILDERS:
         kinds = f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})"
-        raise UnknownModelType(kinds, where=where, key=fields.key_of("model_type"), value=model_type)
+        raise UnknownModelType(kinds, fields.key_of("model_type"), model_type, where)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" in config:  # said twice, either ties, as in transformers 5
@@ -177,7 +177,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     if len(model.stacks) > 1 and architecture_of(outer).endswith("ForCausalLM"):
-        raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", where=where, key="architectures")
+        raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", "architectures", where=where)
     notes, keys = _notes(config, model_type, None if model.towers else part), _keys(fields, model)
     return reading(
         top,
@@ -243,7 +243,7 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
 def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
     """An error that ModelShape raised about a dimension, under the file's name for it."""
     if error.where is None and error.key in KEYS:
-        return InputError(error.expected, where=where, key=fields.key_of(*KEYS[error.key]), value=error.value)
+        return InputError(error.expected, fields.key_of(*KEYS[error.key]), error.value, where)
     return error.at(where)
 
 

@@ -56,7 +56,7 @@ def _named(said: Sequence[str], fields: Fields) -> Config:
         if plain not in known:
             near = did_you_mean(plain, known)
             guess = f"did you mean {known[near]}?" if near else f"expected one of {', '.join(list(held)[:20])}"
-            raise InputError(f"is no model that is known here: {guess}", where=fields.where, key=key, value=name)
+            raise InputError(f"is no model that is known here: {guess}", key, name, fields.where)
         held = held[known[plain]]
     return {**held, "name": name}
 
@@ -92,7 +92,7 @@ def read(name: str, config: Config, where: str) -> Reading:
     except InputError as error:
         key = error.key and spelled.get(error.key, fields.prefix + error.key.replace("__", "."))
         expected = error.expected.replace("--set ", f"--set {fields.prefix}")
-        raise InputError(expected, where=where, key=key, value=error.value) from None
+        raise InputError(expected, key, error.value, where) from None
     sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(builder.KEYS.get(one, ())))
     settled, notes = workload(row, flat({**usual, **config}), outer)
     further = {fields.prefix + key for key in reading.asked} if through else set()

@@ -184,7 +184,7 @@ def parse_mapping(text: str, where: str) -> Config:
         raise NoModel(f"expected an object at the top level, found {kind}", where=where)
     for key in parsed:
         if not isinstance(key, str):
-            raise NoModel("expected text as keys", where=where, key=str(key))  # `on:` of a workflow is True
+            raise NoModel("expected text as keys", str(key), where=where)  # `on:` of a workflow is True
     return parsed
 
 

@@ -108,7 +108,7 @@ class Fields:
                     return int(value) if isinstance(value, float) and value.is_integer() and value < 1e15 else value
         if default is not _MISSING:
             return default
-        raise InputError("expected this key", where=self.where, key=self.prefix + names[0])
+        raise InputError("expected this key", self.prefix + names[0], where=self.where)
 
     def ignore(self, *names: str) -> None:
         """Names that the model's class has no use for here, whatever they say: nothing is lost by not reading them."""
@@ -116,7 +116,7 @@ class Fields:
 
     def error(self, expected: str, *names: str) -> InputError:
         """An error about the named field's value."""
-        return InputError(expected, where=self.where, key=self.key_of(*names), value=self.raw(*names, default=None))
+        return InputError(expected, self.key_of(*names), self.raw(*names, default=None), self.where)
 
     def refuse(self, wrong: object, expected: str, *names: str) -> None:
         """The named field's ``error`` where ``wrong`` holds."""
@@ -380,11 +380,7 @@ def at(config: Config, key: str) -> Any:
     return value if not rest else at(value, rest) if isinstance(value, Mapping) else None
 
 
-def with_settings(
-    config: Config,
-    settings: Config,
-    normalised: Callable[[Config], Config] = dict,
-) -> Values:
+def with_settings(config: Config, settings: Config, normalised: Callable[[Config], Config] = dict) -> Values:
     """``config`` with ``settings`` over it; a dotted key goes into the mapping it names."""
     changed = dict(config)
     for key, value in normalised(settings).items():
@@ -541,16 +537,11 @@ def misspelt(key: str, names: Iterable[str], config: Config) -> str | None:
     return None if near is None or words < others or words > others else known[near]
 
 
-def check_settings(
-    settings: Config,
-    asked: Iterable[str],
-    where: str,
-    normalised: Callable[[Config], Config],
-) -> None:
+def check_settings(settings: Config, asked: Iterable[str], where: str, normalised: Callable[[Config], Config]) -> None:
     """InputError for a key of ``--set`` with a value that the reader has no use for."""
     names = set(asked)
     for key, value in normalised(settings).items():
         if key not in names and value is not None:  # a key may be taken out of the file
             near = did_you_mean(key, names)
             guess = f"did you mean {near}?" if near else ", ".join(sorted(names))
-            raise InputError(f"expected a key that is read here: {guess}", where=where, key=f"--set {key}", value=value)
+            raise InputError(f"expected a key that is read here: {guess}", f"--set {key}", value, where)

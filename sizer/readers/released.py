@@ -102,13 +102,11 @@ def download(name: str) -> None:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:
-        raise InputError(f"needs huggingface_hub: {install('hub')}", key="--download") from None
+        raise InputError(f"needs huggingface_hub: {install('hub')}", "--download") from None
     try:
         snapshot_download(name, allow_patterns=["config.json", "hf_quant_config.json"])
     except (OSError, ValueError, RuntimeError) as error:  # what it raises of the network, of a name, of a token
-        raise InputError(
-            f"the hub has no configuration of it: {shorten(error)}", key="--download", value=name
-        ) from None
+        raise InputError(f"the hub has no configuration of it: {shorten(error)}", "--download", name) from None
 
 
 def _plain(name: str) -> str:
@@ -214,7 +212,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
         shown = unknown_in(str(value)) or shorten(value)
         if key in read:
             if unknown_in(str(value)) or "${" in shown:
-                yield Unread(key, shown, changes=LACKS)
+                yield Unread(key, shown, LACKS)
         elif place[:1] != "_" and not ({key, place} & said or (last, str(value)) in same):
             spelled = f"{place[:200]}={str(value)[:200].replace('=', ':')}".lower()
             what = next((what for what, one in words["telling"].items() if re.search(one, spelled)), "")
@@ -226,7 +224,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
                 where=where,
             )
             if what:
-                yield Unread(key, shown, changes=what)
+                yield Unread(key, shown, what)
 
 
 def _folder(path: str) -> tuple[str, Names]:

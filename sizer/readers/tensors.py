@@ -98,7 +98,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
         if isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**40 for size in shape[:9]):
             found[name] = str(one["dtype"]) if "dtype" in one else "", shape[:9]
         elif name != "__metadata__":
-            raise InputError("expected a tensor's shape", where=str(path), key=name, value=shape)
+            raise InputError("expected a tensor's shape", name, shape, str(path))
     return found
 
 

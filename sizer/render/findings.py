@@ -47,9 +47,7 @@ def reviewed(document: Document) -> Checked | Diff:
     return cast(Checked | Diff, document.answer)
 
 
-def looked_at(
-    answer: Checked | Diff,
-) -> Iterator[tuple[str, str, Sequence[PricedFinding], float | None, set[str]]]:
+def looked_at(answer: Checked | Diff) -> Iterator[tuple[str, str, Sequence[PricedFinding], float | None, set[str]]]:
     """Each path and device, with its findings (of a diff those added), its step's time and the rules not asked."""
     if isinstance(answer, Checked):
         for one in answer.reports:
@@ -62,7 +60,7 @@ def looked_at(
 
 def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
     """A check's findings; a diff's findings added and budgets broken."""
-    texts = lru_cache(maxsize=None)(text_of)
+    texts = lru_cache(None)(text_of)
     for path, device, findings, step_s, _ in looked_at(answer):
         for finding in findings:
             parts = [f"{finding.field} = {finding.value}: {finding.message}"]

@@ -155,13 +155,11 @@ FINDING = columns(
 )
 
 
-@lru_cache(maxsize=1)
+@lru_cache(1)
 def _library() -> str:
     """Vega, Vega-Lite and their embedding as one script, out of the package that carries them."""
     try:
         from vl_convert import javascript_bundle
     except ImportError:
-        raise InputError(
-            f"a page's charts need vl-convert-python: {install('html')}", key="format", value="html"
-        ) from None
+        raise InputError(f"a page's charts need vl-convert-python: {install('html')}", "format", "html") from None
     return javascript_bundle("window.vegaEmbed = vegaEmbed").replace("</script", "<\\/script").replace("<!--", "<\\!--")

@@ -4,18 +4,7 @@ import re
 from html import escape
 
 from shapes.errors import printable
-from sizer.documents import (
-    Document,
-    Findings,
-    Part,
-    Section,
-    Table,
-    Text,
-    change_text,
-    cost_text,
-    numeric,
-    saved_text,
-)
+from sizer.documents import Document, Findings, Part, Section, Table, Text, change_text, cost_text, numeric, saved_text
 from sizer.render.findings import rule_url
 
 #: What means something inside a line of Markdown or HTML.

@@ -10,18 +10,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from sizer.checking.findings import PricedFinding
-from sizer.documents import (
-    Cell,
-    Column,
-    Document,
-    Findings,
-    Part,
-    Table,
-    Text,
-    cost_text,
-    numeric,
-    suggestion_text,
-)
+from sizer.documents import Cell, Column, Document, Findings, Part, Table, Text, cost_text, numeric, suggestion_text
 from sizer.render import Page
 
 if TYPE_CHECKING:

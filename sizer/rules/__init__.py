@@ -28,7 +28,7 @@ def find_rule(
             return rule
     near = nearest(name, rule_names(), 3)
     named = f" (nearest: {', '.join(near)})" if near else ""
-    raise InputError(f"expected {expected}{named}; `sizer rules` lists them", where=where, key=key, value=name)
+    raise InputError(f"expected {expected}{named}; `sizer rules` lists them", key, name, where)
 
 
 def rule_names() -> list[str]:

@@ -210,10 +210,7 @@ PREMISES: dict[str, tuple[Callable[[Context], bool], str]] = {
         lambda one: one.workload.train,
         "inference has no weight gradients, and batches of the requests that wait",
     ),
-    "rows": (
-        lambda one: not one.workload.decode and one.workload.s > 1,
-        "a step of decoding has a token a request",
-    ),
+    "rows": (lambda one: not one.workload.decode and one.workload.s > 1, "a step of decoding has a token a request"),
     "products": (lambda one: any(isinstance(op, Product) for op in one.operators), "no matrix products"),
     "length": (
         lambda one: one.model is None or one.model.main.length is None,

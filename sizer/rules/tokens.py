@@ -285,10 +285,7 @@ DEGREES = (2, 4, 8, 16, 32, 64)
 
 
 @rule(
-    "SZ121",
-    source="Machine Learning Engineering book, 'Anatomy of model's memory usage'",
-    of_costs=True,
-    needs="split",
+    "SZ121", source="Machine Learning Engineering book, 'Anatomy of model's memory usage'", of_costs=True, needs="split"
 )
 def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.

@@ -203,11 +203,7 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
             )
 
 
-def _source(
-    measure: bool | Session,
-    device: str | Device | None,
-    measuring: Values,
-) -> tuple[Device, Measured | None]:
+def _source(measure: bool | Session, device: str | Device | None, measuring: Values) -> tuple[Device, Measured | None]:
     """The device that is predicted, and who measures on it."""
     if measure is False:
         for name, value in measuring.items():
@@ -226,7 +222,6 @@ def _source(
         measure = here()
         if measure.environment.cpu:  # others share it, and two threads that wait for each other measure those
             measure = InProcess(OneThread())
-    refuse(isinstance(measure, (list, tuple)), "expected one device with it", "--measure")
     return device_to_measure(measure, device), Measured(measure, **measuring)
 
 

@@ -176,7 +176,7 @@ class Measured:
             try:
                 outcome = STRATEGIES[self.strategy](race)
             except BaselineError as failure:
-                raise InputError(f"the baseline cannot be measured here ({failure})", key="--measure") from None
+                raise InputError(f"the baseline cannot be measured here ({failure})", "--measure") from None
             finally:
                 sampler.close()
         name = self.executor.environment.source

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -79,6 +79,7 @@ def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedC
     return [one for batch in batches for one in _priced(space, batch, pricer)]
 
 
+@runtime_checkable
 class Layouts(Protocol):
     """How a baseline's step is spread over devices (`sizer.plan`'s answer), and how steps of models like it are."""
 
@@ -270,11 +271,7 @@ def undominated(*columns: ArrayLike) -> list[int]:
 
 
 def estimates(
-    space: Space,
-    changes: Sequence[Sizes],
-    pricer: Pricer,
-    progress: Progress = QUIET,
-    ways: Sequence[Workload] = (),
+    space: Space, changes: Sequence[Sizes], pricer: Pricer, progress: Progress = QUIET, ways: Sequence[Workload] = ()
 ) -> Estimates:
     """What ``changes`` come to on the pricer's device; after a request to stop NaN, but for those that are first.
 
@@ -316,12 +313,7 @@ def _estimated(space: Space, pricer: Pricer, part: Table) -> Sequence[Any]:
 
 
 def _step_seconds(
-    space: Space,
-    listed: Sequence[Operator],
-    model: ModelShape,
-    workload: Workload,
-    pricer: Pricer,
-    part: Table,
+    space: Space, listed: Sequence[Operator], model: ModelShape, workload: Workload, pricer: Pricer, part: Table
 ) -> Array:
     """Seconds of the steps that ``listed`` make, as `Pricer.step` has them."""
     costs = seconds_of(listed, pricer.device)

@@ -83,10 +83,7 @@ def listing(
     worth = worth_it(breaking, passing)
     before = _warned(checked, space, space.baseline, pricer)
     best = [
-        replace(
-            one,
-            warns=tuple(sorted(_warned(checked, space, one.change, pricer) - before - {*one.breaks})),
-        )
+        replace(one, warns=tuple(sorted(_warned(checked, space, one.change, pricer) - before - {*one.breaks})))
         for one in (*passing, *worth)[:top]
     ]
     excluded = Counter(
@@ -266,7 +263,7 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
     if serving is None:
         space = make_space(*asked)
     elif query.measured is not None:
-        raise InputError("expected --predict with it", key="--serving")
+        raise InputError("expected --predict with it", "--serving")
     else:
         space = served_space(*asked, serving)
     if query.measured is None and space.timed is None and stack is not None:
@@ -281,13 +278,7 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
 
 
 def _words(
-    what: str,
-    own: Ranked,
-    best: Sequence[Ranked],
-    fixes: Names,
-    nearest: Ranked | None,
-    launched: bool,
-    undecided: str,
+    what: str, own: Ranked, best: Sequence[Ranked], fixes: Names, nearest: Ranked | None, launched: bool, undecided: str
 ) -> dict[str, Any]:
     """The verdict, and whether it is to keep the baseline; ``launched``: launches bound every candidate."""
     if launched:
@@ -406,7 +397,7 @@ def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, 
     try:
         operators(baseline.model, serving)
     except InputError as error:
-        raise InputError(error.expected, key=f"--serving {error.key}", value=error.value) from None
+        raise InputError(error.expected, f"--serving {error.key}", error.value) from None
     ready = limits.shards(serving.t) if serving.t > 1 else limits.tp_ready
     space = make_space(what, baseline, device, replace(limits, tp_ready=ready))
     if "experts" in space.candidates.columns:

@@ -111,7 +111,7 @@ class Baseline:
             vocab = next_multiple(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
             return cls(resize(usual_model(parameters, step, shards, run.p, vocab), **given), run, parameters, scope)
         if h is None:
-            raise InputError("expected --h, --params or a configuration to start from", key="--h")
+            raise InputError("expected --h, --params or a configuration to start from", "--h")
         count = given.get("heads") or usual_heads(h, shards)
         refuse(h % count and "heads" in given, f"expected a divisor of h = {h}", "--heads", count)
         dim = max(1, h // count)
@@ -335,7 +335,7 @@ class Limits:
         for number in self.head_dims or ():
             positive_int(number, "--limit head-dim")
         if self.tp_ready is not None:
-            positive_int(self.tp_ready, "--limit tp-ready", maximum=MOST_RANKS)
+            positive_int(self.tp_ready, "--limit tp-ready", MOST_RANKS)
 
     def shards(self, t: int) -> int:
         """Tensor-parallel shards that candidates split over, of a workload that runs on ``t``."""

@@ -448,11 +448,7 @@ NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], object]]] = {
     "model": ("layers of a decoder, its experts, else its MLPs, alike in all", alike),
 }
 #: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.
-TAKEN_BY = {
-    "aspect": (model,),
-    "head_dims": (heads, model),
-    "vary": (model,),
-}
+TAKEN_BY = {"aspect": (model,), "head_dims": (heads, model), "vary": (model,)}
 
 
 def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) -> Space:

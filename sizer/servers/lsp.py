@@ -56,7 +56,7 @@ class Priced:
 CheckedText = Priced | InputError | None
 
 
-@lru_cache(maxsize=16)
+@lru_cache(16)
 def check_text(text: str, path: str) -> CheckedText:
     """The text of the file ``path`` checked as its project says."""
     settled = None

@@ -3,8 +3,6 @@
 ``PLANS``: kind of work -> how it is run. A new kind needs a plan here and a class in ``shapes.measure.jobs``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -3,8 +3,6 @@
 Also norms, softmax, cross-entropy, activations and residual additions as torch runs them.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from importlib import import_module

@@ -6,8 +6,6 @@ silu for gated MLPs and gelu for the others, residual additions as the block say
 evenly, by torch's grouped product or a loop. A recurrence is its library's own module.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable, Sequence
 from functools import partial

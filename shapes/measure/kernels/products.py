@@ -3,8 +3,6 @@
 A layer's experts run as one grouped product (torch._grouped_mm) or as a loop of plain ones.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch
@@ -56,10 +54,7 @@ def _stored(operator: Gemm | GroupedGemm, source: Any, *, batch_a: tuple[int, ..
     """A [m, k] and B [k, n] under their leading dimensions, lying in memory as the layout says."""
     b_layout, a_layout = operator.layout
     # cuBLAS's first letter is B's: "t" stores it [n, k], along k. A's "n" stores it [m, k], along k.
-    pairs = (
-        (a_layout, (*batch_a, operator.m, operator.k)),
-        (b_layout, (*batch_b, operator.k, operator.n)),
-    )
+    pairs = ((a_layout, (*batch_a, operator.m, operator.k)), (b_layout, (*batch_b, operator.k, operator.n)))
     for layout, (*lead, rows, columns) in pairs:
         if layout == "n":
             yield normal((*lead, rows, columns), operator.dtype, source)

@@ -277,10 +277,10 @@ def read(config: Config, where: str) -> Reading:
         if error.key is not None and error.key in unknown:
             tested = "".join(f"--set {name}=... or " for name in config.get("_tested", ())[:3])
             said = f"its value is {unknown[error.key]}, which the file does not hold; {tested}--set {error.key}=N"
-            raise InputError(said, where=where, key=error.key) from None
+            raise InputError(said, error.key, where=where) from None
         raise
-    left = [Unread(key, unknown[key], changes=LACKS) for key in lacking()]
-    left += [Unread(f"${name}", "further options", changes=LACKS) for name in config.get("_further", ())]
+    left = [Unread(key, unknown[key], LACKS) for key in lacking()]
+    left += [Unread(f"${name}", "further options", LACKS) for name in config.get("_further", ())]
     return reading(
         fields,
         NAME,

@@ -438,11 +438,6 @@ def _t5(fields: Fields) -> Noted:
         Stack("decoder", hidden, (decoder,), final_norm=final),
     )
     model, said = _model(
-        fields,
-        "megatron-t5",
-        *stacks,
-        usual="BertWordPieceCase",
-        head_bias=True,
-        max_positions=positions or None,
+        fields, "megatron-t5", *stacks, usual="BertWordPieceCase", head_bias=True, max_positions=positions or None
     )
     return model, ("read as T5", *said)
