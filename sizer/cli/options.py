@@ -19,7 +19,7 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError, refuse, write_whole
 from shapes.frozen import Names, Values
-from shapes.toml_table import content, nearest, others_words, spelled
+from shapes.toml_table import content, nearest, others_words, ours, spelled, squeezed
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
 from sizer.render import Page, formats, render
@@ -211,10 +211,6 @@ _HELP_ALL = Option(
 )
 
 
-def _squeezed(name: str) -> str:
-    return name.replace("-", "").replace("_", "").lower()
-
-
 def usage_text(error: click.UsageError) -> str:
     """What click says of a command's words; of an option or argument that the command has not, what says the same."""
     path = error.ctx.command_path if error.ctx is not None else "sizer"
@@ -231,21 +227,25 @@ def usage_text(error: click.UsageError) -> str:
     )
 
 
-def _no_such_option(name: str, path: str, own: Iterable[str], instead: Values) -> str:
+def _no_such_option(name: str, path: str, own: Values, instead: Values) -> str:
     """What an option that a command has not is called here, by its sense; by letters only where few differ."""
     from difflib import get_close_matches
 
-    meant = {_squeezed(key): said for key, said in (spellings()["meant"] | instead).items()}
-    if found := meant.get(_squeezed(name)):
-        return f"{name} {found}"
+    known = {squeezed(key): said for key, said in (spellings()["meant"] | instead).items()}
+    same = others_words()["same"]
+    for one in (name, *same.get(name.strip("-").replace("-", "_"), ())):
+        if found := known.get(squeezed(one)):
+            return f"{name} {found}"
     having = [
         command
         for command in TABLES["brief"]
         if any(name in "/".join(one["names"]).split("/") for one in TABLES[command])
     ]
     begun = [one for one in own if one.startswith(f"{name}-")]
-    near = [f"; did you mean {one}?" for one in begun[:1] or get_close_matches(name, own, 1, 0.75)]
-    said = f": it is of sizer {', '.join(having)}" if having else "".join(near)
+    every = [*own, *(f"--{one.replace('_', '-')}" for one in same)]
+    near = [ours(one, own) for one in begun[:1] or get_close_matches(name, every, 1, 0.75)]
+    meant = "".join(f"; did you mean {one}?" for one in near if one in own)
+    said = f": it is of sizer {', '.join(having)}" if having else meant
     further = "-all" * (path.rpartition(" ")[2] in TABLES["brief"])
     return f"No such option {name}{said} ({path} --help{further})"
 
@@ -268,8 +268,12 @@ class Command(click.Command):
             raise
 
     def _one_value_each(self, ctx: click.Context, said: list[str]) -> None:
-        """Refuse a second value behind an option that may be given again (--device h100 b200): it is no file."""
+        """Refuse a second value behind an option that may be given again (--device h100 b200): it is no file; and a
+
+        second device where one alone counts.
+        """
         of = {word: one for one in self.get_params(ctx) if one.multiple for word in one.opts}
+        refuse(said.count("--device") > 1 and "--device" not in of, "expected one device", "--device")
         for option, value, further in zip(said, said[1:], said[2:], strict=False):
             if option not in of or further.startswith("-"):
                 continue
@@ -283,12 +287,7 @@ class Command(click.Command):
         name, equals, value = word.partition("=")
         if not name.startswith("-") or name in own or name[:2] in own or not name.strip("-"):
             return word
-        known = {_squeezed(one): one for one in own if one.startswith("--")}
-        same = {_squeezed(other): ours for other, ours in others_words()["same"].items()}
-        for one in (name, *same.get(_squeezed(name), ())):
-            if _squeezed(one) in known:
-                return f"{known[_squeezed(one)]}{equals}{value}"
-        return word
+        return f"{ours(name, [one for one in own if one.startswith('--')])}{equals}{value}"
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         brief = () if ctx.meta.get("sizer.help_all") else TABLES["brief"].get(ctx.info_name, ())
@@ -397,7 +396,9 @@ def _allow(options: Values) -> None:
     key = "devices" if "devices" in options else "device"
     if isinstance(asked := options.get(key), tuple):
         named = tuple(name + behind for name in codes(asked) or (DEFAULT_DEVICE,) * bool(behind))
-        options[key] = named if key == "devices" or len(named) > 1 else next(iter(named), None)
+        one = "expected one device's name (`sizer check` takes several)"
+        refuse(key == "device" and len(named) > 1, one, "--device", ", ".join(named))
+        options[key] = named if key == "devices" else next(iter(named), None)
 
 
 class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
@@ -408,7 +409,7 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
             key = param.opts[-1] if param is not None else ""
             value = spelled(value, key.lstrip("-").replace("-", "_"), self.choices)
         if value not in self.choices:
-            raise option_error(InputError(f"expected one of {', '.join(self.choices)}", key=key, value=value))
+            raise option_error(InputError(f"expected one of {', '.join(self.choices)}", key, value))
         return value
 
 
@@ -429,8 +430,7 @@ def workload_option(field: str, **other: Any) -> Decorator:
 _FURTHER = [option_of(field).removeprefix("--workload ") for field, one in OPTIONS.items() if one.further]
 #: Every option a field of ``Workload``, passed on under that name, None where not given; the rarer ones by one option.
 workload_options = several(
-    *(workload_option(field) for field, one in OPTIONS.items() if not one.further),
-    declared("further"),
+    *(workload_option(field) for field, one in OPTIONS.items() if not one.further), declared("further")
 )
 
 
@@ -448,7 +448,7 @@ def stated(text: str, option: str) -> tuple[str, Any]:
         return field, COUNT.convert(value, None, None) if kind is int else kind(value)
     except (click.UsageError, ValueError, KeyError):
         expected = {bool: "true or false", int: "a number (such as 64 or 8k)"}.get(kind, "a number")
-        raise InputError(f"expected {expected}", key=option, value=text) from None
+        raise InputError(f"expected {expected}", option, text) from None
 
 
 def exceeds(worst: str | None, fail_on: str) -> bool:
@@ -475,7 +475,7 @@ def option_error(error: InputError) -> InputError:
     elif key:
         key = ", ".join(options.get(one) or options.get(f"{one}s", one) for one in key.split(", "))
     expected = error.expected + _meant(error.expected, key, error.value)
-    return InputError(expected, where=error.where, key=key, value=error.value)
+    return InputError(expected, key, error.value, error.where)
 
 
 def _meant(expected: str, key: str | None, value: object) -> str:
