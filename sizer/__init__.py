@@ -81,7 +81,12 @@ def __getattr__(name: str) -> object:
         from importlib import import_module
 
         module, _, attribute = _HOMES[name].partition(":")
-        return getattr(import_module(module), attribute or name)
+        found = getattr(import_module(module), attribute or name)
+        if isinstance(found, type):
+            return found
+        from sizer.doors import checked
+
+        return checked(found)
     if name == "__version__":
         from importlib.metadata import version
 

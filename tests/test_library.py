@@ -9,6 +9,7 @@ import pytest
 from click.testing import CliRunner
 
 import sizer
+from sizer import doors
 from sizer.cli import main
 
 LLAMA = "tests/data/configs/llama-3.1-8b.json"
@@ -65,3 +66,83 @@ def test_an_answer_is_a_frame_of_its_rows() -> None:
     assert isinstance(frame, pandas.DataFrame)
     assert list(frame["name"]) == [row["name"] for row in table.rows]
     assert frame["seconds"].sum() == pytest.approx(sum(row["seconds"] for row in table.rows))
+
+
+#: A call with a mistake in it -> what its one line says.
+MISTAKEN: list[tuple[str, dict[str, Any], str]] = [
+    ("search", {"h": "4096"}, "h = '4096': expected int | None"),
+    ("search", {"h": 4096.0}, "h = 4096.0: expected int | None"),
+    ("search", {"params": "7B"}, "params = '7B': expected float | None"),
+    ("search", {"h": 4096, "limits": 5}, "limits = 5: expected sizer.searching.space.Limits | None"),
+    ("search", {"h": 4096, "limits": {"step": 64}}, "limits = {'step': 64}: expected sizer.searching.space.Limits"),
+    ("search", {"h": 4096, "measure": "cpu"}, "measure = 'cpu': expected bool | shapes.measure.Session"),
+    ("search", {"h": 4096, "layouts": "plan"}, "layouts = 'plan': expected sizer.searching.pricing.Layouts | None"),
+    ("search", {"h": 4096, "serving": "b=64"}, "serving = 'b=64': expected collections.abc.Mapping"),
+    ("search", {"h": 4096, "tp": "2"}, "tp = '2': expected int"),
+    ("search", {"h": 4096, "tp": None}, "tp: expected int"),
+    ("search", {"h": 4096, "objective": []}, "objective = []: expected str"),
+    ("search", {"h": 4096, "strategies": "racing"}, "did you mean strategy?"),
+    ("check", {"config": LLAMA, "measure": "cpu"}, "measure = 'cpu': expected bool | shapes.measure.Executor"),
+    ("check", {"config": LLAMA, "select": "SZ101"}, "select = 'SZ101': expected collections.abc.Iterable[str]"),
+    ("check", {"config": LLAMA, "device": ["h100", "b200"]}, "expected str | shapes.device.Device | None"),
+    ("check", {"config": LLAMA, "devices": "h100"}, "no argument of sizer.check; did you mean device?"),
+    ("check", {"config": LLAMA, "workload": {"tp": 2}}, "no argument of sizer.check; did you mean"),
+    ("check", {"config": LLAMA, "zero": True}, "zero = True: expected int"),
+    ("check", {"config": LLAMA, "sequence_parallel": "yes"}, "sequence_parallel = 'yes': expected bool"),
+    ("check", {"config": LLAMA, "phase": 5}, "phase = 5: expected Literal['train', 'infer', 'prefill', 'decode']"),
+    ("check", {"config": LLAMA, "batch_size": 1, "b": 2}, "expected b or microbatch, not both"),
+    ("check", {"config": LLAMA, "batch_size": 1, "microbatch": 2}, "microbatch = 2: expected microbatch once"),
+    ("mfu", {"config": LLAMA, "step_time": "12s"}, "step_time = '12s': expected float | sizer.answers.mfu.StepTimes"),
+    ("mfu", {"params": "8B", "step_time": 9.8}, "params = '8B': expected float | None"),
+    ("plan", {"config": LLAMA, "gpus": "8"}, "gpus = '8': expected int | None"),
+    ("plan", {"config": LLAMA, "ttft": "500ms"}, "ttft = '500ms': expected float | None"),
+    ("plan", {"config": LLAMA, "progress": 3}, "progress = 3: expected collections.abc.Callable"),
+    ("deploy", {"config": LLAMA, "engines": "vllm"}, "engines = 'vllm': expected collections.abc.Sequence[str]"),
+    ("deploy", {"config": LLAMA, "engine": "vllm"}, "no argument of sizer.deploy; did you mean engines?"),
+    ("memory", {"config": LLAMA, "weights": "int4"}, "did you mean weight_dtype?"),
+    ("memory", {"config": LLAMA, "memory_utilization": "90%"}, "memory_utilization = '90%': expected float | None"),
+    ("ops", {"config": LLAMA, "color": 1}, "did you mean one that help(sizer.ops) lists?"),
+    ("diff", {"old": LLAMA, "new": LLAMA, "budgets": {"max": 1}}, "expected sizer.answers.diff.DiffBudgets | None"),
+    ("diff", {"old": LLAMA, "new": LLAMA, "device": 5}, "device = 5: expected str | shapes.device.Device"),
+    ("pad_vocab", {"vocab": "50257"}, "vocab = '50257': expected int"),
+    ("round_to_alignment", {"value": 3, "mult": 4}, "did you mean multiple?"),
+    ("swiglu_width", {"hidden": 4096, "tolerance": "1%"}, "tolerance = '1%': expected float"),
+    ("read_config", {"source": LLAMA, "config_format": 5}, "config_format = 5: expected str | None"),
+]
+
+
+@pytest.mark.parametrize(("name", "said", "expected"), MISTAKEN)
+def test_a_mistaken_argument_is_named_with_its_value_and_what_is_taken(
+    name: str, said: dict[str, Any], expected: str
+) -> None:
+    with pytest.raises(sizer.InputError) as error:
+        getattr(sizer, name)(**said)
+    assert expected in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+DOORS = [name for name in sizer.__all__ if not isinstance(getattr(sizer, name), type)]
+
+
+@pytest.mark.parametrize("name", DOORS)
+def test_every_argument_of_a_front_door_refuses_what_no_type_is(name: str) -> None:
+    call = getattr(sizer, name)
+    declared = doors._declared(call.__wrapped__)
+    checked = [key for key, kind in declared.items() if kind not in (object, Any) and key != "return"]
+    for key in checked:
+        with pytest.raises(sizer.InputError) as error:
+            call(**{key: 1j})
+        assert error.value.key == key
+    assert checked
+    if name in ("check", "memory", "ops", "plan", "mfu", "search", "diff", "swiglu_width"):
+        assert {"tp", "t", "expert_load", "no_overlap"} <= set(checked)
+
+
+def test_arguments_are_taken_by_place_and_in_other_programs_words() -> None:
+    pytest.importorskip("pandas")
+    with pytest.raises(sizer.InputError, match="tp = '2': expected int"):
+        sizer.pad_vocab(50257, "2")  # type: ignore[arg-type]
+    ours = sizer.search(h=1024, device="b200", top=1)
+    same = sizer.search(hidden_size=1024, gpu="b200", top=1)  # type: ignore[call-arg]
+    assert same.to_frame().equals(ours.to_frame())
+    assert sizer.check is sizer.check

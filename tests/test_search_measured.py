@@ -368,5 +368,5 @@ def test_no_other_error_is_taken_for_a_baseline_that_cannot_run(error: ValueErro
 
 
 def test_several_devices_are_never_measured() -> None:
-    with pytest.raises(InputError, match="expected one device with it"):
+    with pytest.raises(InputError, match="expected bool"):
         sizer.search(h=1024, measure=[FakeExecutor(lambda job: 1e-3)] * 2)

@@ -7,14 +7,14 @@ from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.frozen import Sizes, Values
+from shapes.step.stack import SoftwareStack
+from shapes.workload import WorkloadKeywords
 from sizer.checking.checks import check_subject
 from sizer.checking.project import Suppression
 from sizer.subject import read_subject
 
 if TYPE_CHECKING:
     from shapes.measure.executor import Executor
-    from shapes.step.stack import SoftwareStack
-    from shapes.workload import WorkloadKeywords
     from sizer.checking.findings import Report
 
 

@@ -1,0 +1,64 @@
+"""The library's front doors: a call's arguments are those that its signature declares, or are refused by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache, wraps
+from inspect import formatannotation
+from types import UnionType
+from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
+
+from shapes.errors import refuse
+from shapes.frozen import Values
+from shapes.toml_table import nearest, ours
+
+
+@cache
+def checked(call: Callable[..., Any]) -> Callable[..., Any]:
+    """``call``, which takes other programs' names of its arguments too. InputError for a name that is none, and for a
+
+    value of a type that is not declared, with the type that is.
+    """
+    known, where = _declared(call), f"sizer.{call.__name__}"
+
+    @wraps(call)
+    def called(*given: Any, **keywords: Any) -> Any:
+        named: Values = {}
+        for name, value in keywords.items():
+            own = ours(name, known)
+            meant = nearest(name, known) or [f"one that help({where}) lists"]
+            refuse(own not in known, f"no argument of {where}; did you mean {meant[0]}?", name, value)
+            refuse(own in named, f"expected {own} once", name, value)
+            named[own] = value
+        for name, value in (*zip(known, given, strict=False), *named.items()):
+            refuse(not _is(value, known[name]), f"expected {formatannotation(known[name])}", name, value)
+        return call(*given, **named)
+
+    return called
+
+
+def _declared(call: Callable[..., Any]) -> Values:
+    """Argument -> its declared type, in their order, the keywords of ``**`` among them."""
+    unseen: Values = {}
+    while True:
+        try:
+            found = get_type_hints(call, localns=unseen)
+            break
+        except NameError as error:  # imported for type checkers alone
+            unseen[str(error.name)] = type(str(error.name), (), {"__module__": "shapes.measure"})
+    for name, kind in list(found.items()):
+        if get_origin(kind) is Unpack:
+            found |= get_type_hints(*get_args(found.pop(name)))
+    return found
+
+
+def _is(value: object, kind: Any) -> bool:
+    """Whether a value may be of a declared type: a string is no list of strings, True no integer."""
+    origin = get_origin(kind) or kind
+    if origin in (Union, UnionType):
+        return any(_is(value, one) for one in get_args(kind))
+    if origin in (Any, object) or type(value).__module__ != "builtins":
+        return True  # what a class of others' is, its user knows
+    if isinstance(value, str | bool):
+        return origin in ((bool,) if isinstance(value, bool) else (str, Literal))
+    return isinstance(value, {float: int | float, Literal: str}.get(origin, origin))
