@@ -19,11 +19,13 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
+from click import Context
 from measure_fakes import FakeExecutor
 from rich.cells import cell_len
 
 import shapes.calibrate
 from shapes.calibrate import Calibration
+from sizer.cli import COMMANDS as SHOWN
 from sizer.cli import main, measuring
 
 DATA = Path(__file__).parent / "data"
@@ -52,9 +54,18 @@ COMMANDS: dict[str, tuple[str, ...]] = {
     "plan-decode": ("plan", GPT2, "--gpus", "2", "--phase", "decode"),
     "memory-decode": ("memory", LLAMA, "--phase", "decode", "--context", "8k"),
     "check-fix": ("check", GPT2, "--diff", "--unsafe-fixes"),
+    "bench-self-test": ("bench", "--self-test"),
+    "search-emit": ("search", GPT2, "--what", "vocab", "--emit", "--device", "h100-sxm"),
+    "mfu-explain": ("mfu", LLAMA, "--gpus", "8", "--global-batch", "64", "--step-time", "10", "--explain"),
+    "store-import": ("store", "--store", "STORE", "import", "STORE"),
+    "store-prune": ("store", "--store", "STORE", "prune"),
     "check-pipeline": ("check", LLAMA, "--tp", "2", "--pp", "4", "--gpus", "64", "--global-batch", "128"),
 }
 WIDTHS = (80, 120, 200)
+#: What is data, a patch or a plain line has no colours.
+PLAIN = ("check-fix", "search-emit", "store-import", "store-prune")
+#: Servers say nothing on a terminal, and an export is lines for other programs.
+WITHOUT = {"lsp", "mcp", "store export"}
 #: What their tables list changes with the data: of those the heads are compared.
 LISTS = ("devices", "device", "bench", "deploy", "search", "plan", "plan-decode")
 #: What is said about their tables changes with it too.
@@ -72,13 +83,14 @@ def shown(
     monkeypatch.chdir(DATA.parents[1])
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store.db")
-        calls = [COMMANDS["bench-products"]] if command in ("store-list", "calibrate") else []
+        stored = command.startswith("store") or command == "calibrate"
+        calls = [COMMANDS["bench-products"]] if stored else []
         for call in (*calls, COMMANDS[command]):
             text = on_a_terminal(
                 width, [store if word == "STORE" else word for word in call], monkeypatch, term, encoding
             )
-    assert ("\x1b[" in text) == (command != "check-fix" and term != "dumb")  # a patch is plain
-    return re.sub(r"\x1b\[[\d;]*m", "", text)
+    assert ("\x1b[" in text) == (command not in PLAIN and term != "dumb")
+    return re.sub(r"\x1b\[[\d;]*m", "", text.replace(store, "STORE"))
 
 
 def on_a_terminal(width: int, said: list[str], monkeypatch: pytest.MonkeyPatch, term: str, encoding: str) -> str:
@@ -130,6 +142,13 @@ def snapshots(command: str) -> dict[int, str]:
     text = (DATA / "snapshots" / "terminal" / f"{command}.txt").read_text(encoding="utf-8")
     parts = re.split(r"^=== (\d+) columns\n", text, flags=re.MULTILINE)
     return {int(width): said for width, said in zip(parts[1::2], parts[2::2], strict=True)}
+
+
+def test_every_command_and_view_has_its_words() -> None:
+    seen = {" ".join(word for word in said if re.fullmatch(r"[a-z]+", word)) for said in COMMANDS.values()}
+    groups = {name: getattr(main.get_command(Context(main), name), "commands", {"": None}) for name in SHOWN}
+    every = {f"{name} {one}".strip() for name, subcommands in groups.items() for one in subcommands}
+    assert {one for one in every - WITHOUT if not any(said.startswith(one) for said in seen)} == set()
 
 
 @pytest.mark.parametrize("width", WIDTHS)
