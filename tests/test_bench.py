@@ -39,7 +39,8 @@ def bench(tmp_path: Path, monkeypatch):
     monkeypatch.setattr("shapes.measure.backend.cpu_cache_bytes", lambda: 2**14)
 
     def run(*arguments: str):
-        return CliRunner().invoke(main, ["bench", "--store", str(tmp_path / "s.db"), "--device", "cpu", *arguments])
+        here = () if "--device" in arguments else ("--device", "cpu")
+        return CliRunner().invoke(main, ["bench", "--store", str(tmp_path / "s.db"), *here, *arguments])
 
     return run
 
