@@ -315,6 +315,21 @@ def test_every_tool_answers_as_the_library_does() -> None:
     assert "train" in workload["properties"]["phase"]["examples"]
 
 
+def test_the_choices_that_tools_name_are_those_that_the_library_takes() -> None:
+    from sizer.searching.spaces import SPACES
+    from sizer.servers.mcp import answer, schemas
+
+    tools = schemas()
+    assert tools["search"]["properties"]["what"]["enum"] == list(SPACES)
+    serving = {"gpus": 2, "workload": {"phase": "decode"}}
+    for tool, key, others in (("deploy", "recipe", {}), ("plan", "engine", serving)):
+        with pytest.raises(sizer.InputError) as refused:
+            answer(tool, {"config": "gpt2.json", key: "none-such", **others}, CONFIGS.resolve())
+        known = str(refused.value).partition("expected one of ")[2].split(", ")
+        said = tools[tool]["properties"][key]["description"].partition(": ")[2].rstrip(".").replace(" (default)", "")
+        assert sorted(said.split(", ")) == sorted(known)
+
+
 @pytest.mark.parametrize(("dimension", "multiple"), [("d_ff", 128), ("vocab", 64), ("layers", 1)])
 def test_neighbours_are_the_nearest_multiples_on_both_sides(dimension: str, multiple: int) -> None:
     proposals = Request().settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
