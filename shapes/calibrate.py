@@ -270,18 +270,14 @@ def calibrate(
         hidden = held_out(measured.n, seed)
         constants = (fit or refine)(measured[~hidden], device, dtype, seed)
         cost[dtype], error[dtype] = gemm_table(constants), _errors(measured, constants, dtype, hidden)
-        provenance[dtype] = _provenance(measured, group, hidden)
+        provenance[dtype] = {
+            "shapes": len(measured),
+            "sources": sorted({record.source for record in group}),
+            "held_out_n": [int(n) for n in np.unique(measured.n[hidden])],
+        }
         figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
         progress(f"{device.name} {dtype}: error on held-out n: {figures}")
     return Calibration(device.name, cost, error, provenance)
-
-
-def _provenance(measured: Products, group: Sequence[Record], hidden: Booleans) -> Values:
-    return {
-        "shapes": len(measured),
-        "sources": sorted({record.source for record in group}),
-        "held_out_n": [int(n) for n in np.unique(measured.n[hidden])],
-    }
 
 
 def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: Booleans) -> dict[str, float]:

@@ -31,10 +31,10 @@ from shapes.workload import (
     workload_fields,
 )
 from sizer.readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
-from sizer.readers.reading import Unread, sentences, stated
+from sizer.readers.reading import sentences, stated
 
 if TYPE_CHECKING:
-    from shapes.model import Unproven
+    from shapes.model import Unproven, Unread
     from shapes.trace.prove import Proof
     from shapes.trace.result import Traced
 

@@ -579,3 +579,47 @@ def test_supervised_fine_tuning_has_no_rollouts(tmp_path: Path) -> None:
     found = read(tmp_path, f"{keys} --algo SFT", "sft.sh")
     assert not any("decodes its rollouts" in note for note in found.notes)
     assert found.workload["zero"] == 2
+
+
+ZERO_3 = {"zero_optimization": {"stage": 3}, "train_micro_batch_size_per_gpu": "auto", "gradient_accumulation_steps": 2}
+AXOLOTL = "base_model: {}\nmicro_batch_size: 1\nsequence_len: 512\noptimizer: adamw_torch\ndeepspeed: {}\n"
+
+
+def test_the_deepspeed_settings_that_a_recipe_names_are_read(tmp_path: Path) -> None:
+    """Next to the recipe, or from a folder above it in its repository; what the recipe says itself wins."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / "settings").mkdir()
+    (tmp_path / "recipes").mkdir()
+    (tmp_path / "settings" / "zero3.json").write_text(json.dumps(ZERO_3))
+    text = AXOLOTL.format(QWEN, "settings/zero3.json")
+    reading = read(tmp_path, text + "gradient_accumulation_steps: 4\n", "recipes/a.yaml")
+    assert reading.workload["zero"] == 3
+    assert reading.workload["b"] == 1
+    assert reading.unread == ()
+    assert any("optimizer, deepspeed are read" in note for note in reading.notes)
+    assert any("4 microbatches accumulate" in note for note in reading.notes)
+
+
+def test_deepspeed_settings_that_are_elsewhere_are_said_not_to_be_read(tmp_path: Path) -> None:
+    reading = read(tmp_path, AXOLOTL.format(QWEN, "zero3.json"))
+    assert "zero" not in reading.workload
+    assert [one.key for one in reading.unread] == ["deepspeed"]
+    (tmp_path / "zero3.json").write_text("{")
+    with pytest.raises(InputError, match=r"zero3.json"):
+        read(tmp_path, AXOLOTL.format(QWEN, "zero3.json"))
+
+
+@pytest.mark.parametrize(
+    "settings", [None, {**ZERO_3, "zero_optimization": {"stage": 1, "offload_optimizer": {"device": "cpu"}}}]
+)
+def test_memory_is_no_error_where_what_is_kept_where_is_not_read(tmp_path: Path, settings: object) -> None:
+    """The settings are elsewhere, or offload what sizer counts on the device."""
+    if settings is not None:
+        (tmp_path / "zero.json").write_text(json.dumps(settings))
+    file = tmp_path / "a.yaml"
+    file.write_text(AXOLOTL.format("Qwen/Qwen3-32B", "zero.json"))
+    (memory,) = (one for one in sizer.check(file, gpus=2).findings if one.code == "SZ121")
+    assert memory.severity != "error"
+    assert "which is not read, may change it" in memory.message
+    file.write_text(AXOLOTL.format("Qwen/Qwen3-32B", "").replace("deepspeed: \n", ""))
+    assert [one.severity for one in sizer.check(file, gpus=2).findings if one.code == "SZ121"] == ["error"]

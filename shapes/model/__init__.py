@@ -394,6 +394,19 @@ class Unproven:
         return self.module or "the model"
 
 
+@frozen
+class Unread:
+    """A key of a model's file that was not read. ``changes``: what it changes; None for a key that nobody knows, which
+
+    may be a typing error for ``meant``.
+    """
+
+    key: str
+    value: str
+    changes: str | None = None
+    meant: str | None = None
+
+
 def named(found: Iterable[Unproven], most: int = 3) -> str:
     """The modules that were not understood in one line, the largest first, with the reason of the first."""
     listed = sorted(found, key=lambda one: -one.share)

@@ -137,7 +137,12 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
             kind, launches = class_of(operator), count * operator.groups if isinstance(operator, GroupedGemm) else count
             region.seconds[kind] += seconds
             region.runs[kind] += launches
-            if isinstance(operator, Gemm) and _falls_back(operator):
+            if (
+                isinstance(operator, Gemm)
+                and (operator.kind, operator.phase) == ("bmm", "forward")
+                and operator.name.endswith(".scores")
+                and operator.batch % FUSED_SOFTMAX_MULTIPLE
+            ):
                 region.fallbacks += count
     return total
 
@@ -152,15 +157,6 @@ def each_value(one: T, function: Callable[[Any], Any]) -> T:
     else:
         found = function(one)
     return cast(T, found)
-
-
-def _falls_back(operator: Gemm) -> bool:
-    return (
-        operator.kind == "bmm"
-        and operator.phase == "forward"
-        and operator.name.endswith(".scores")
-        and operator.batch % FUSED_SOFTMAX_MULTIPLE != 0
-    )
 
 
 def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:

@@ -125,7 +125,7 @@ class Cut:
 
     def whole(self, layers: Sequence[T]) -> list[T] | None:
         """The whole's layers by the kept ones of the same kind; None where two of a kind differ."""
-        of = dict(zip(self.kept, layers, strict=False))
+        of = dict(zip(self.kept, layers))
         if len(layers) != len(self.kept) or any(one != of[self.kinds[place]] for place, one in of.items()):
             return None
         return [of[kind] for kind in self.kinds]
@@ -185,11 +185,6 @@ def _per_layer_lists(config: object, layers: int) -> list[list[Any]]:
     return found
 
 
-def _is_plain(value: object) -> bool:
-    # A convolution's stride is a tuple.
-    return isinstance(value, _PLAIN) or (isinstance(value, tuple) and all(isinstance(item, _PLAIN) for item in value))
-
-
 def _signature(module: nn.Module) -> object:
     tensors = (
         (name, tuple(tensor.shape), tensor.dtype, tensor.requires_grad)
@@ -199,7 +194,10 @@ def _signature(module: nn.Module) -> object:
     plain = (
         (name, value)
         for name, value in sorted(module.__dict__.items())
-        if _is_plain(value) and not name.startswith("_") and not any(word in name for word in _NUMBERING)
+        # A convolution's stride is a tuple.
+        if all(isinstance(one, _PLAIN) for one in (value if isinstance(value, tuple) else (value,)))
+        and not name.startswith("_")
+        and not any(word in name for word in _NUMBERING)
     )
     children = ((name, _signature(child)) for name, child in module.named_children())
     return type(module), tuple(tensors), tuple(plain), tuple(children)

@@ -7,10 +7,9 @@ from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from shapes.frozen import Names, Sizes, frozen, shown
-from shapes.model import Unproven
+from shapes.model import Unproven, Unread
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
-from sizer.readers.reading import Unread
 
 if TYPE_CHECKING:
     from sizer.readers.locate import Place

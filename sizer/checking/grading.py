@@ -91,7 +91,7 @@ def context_of(subject: Subject, device: Device, step: Step) -> Context:
         kept=subject.kept,
         step=step.cost,
         stack=subject.stack.name,
-        unknown={one.key: (one.value, one.meant) for one in subject.unread if one.changes is None},
+        unread=subject.unread,
         parameters=subject.parameters,
         unproven=subject.unproven,
     )
@@ -266,10 +266,6 @@ class Graded:
     finding: Finding
     offers: Offers
     severity: Severity
-
-    @property
-    def cause(self) -> str:
-        return self.finding.cause or self.finding.field
 
 
 def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) -> Graded:
@@ -497,7 +493,7 @@ def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
     """Findings of one cause together, the outright ones first."""
     found: dict[str, list[Graded]] = {}
     for one in sorted(graded, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code)):
-        found.setdefault(one.cause, []).append(one)
+        found.setdefault(one.finding.cause or one.finding.field, []).append(one)
     return found.values()
 
 

@@ -4,9 +4,10 @@ import re
 
 from shapes.errors import shorten
 from shapes.frozen import replace
+from shapes.model import Unread
 from shapes.model.resize import dimensions
 from sizer.readers import layouts
-from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Unread, Values, vocabulary
+from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values, vocabulary
 
 NAME = "gpt_neox"
 

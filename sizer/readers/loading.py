@@ -13,6 +13,7 @@ import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from glob import has_magic, iglob
 from itertools import islice
@@ -316,6 +317,10 @@ class Tree:
         for module in modules.values() if isinstance(modules, Mapping) else ():
             if isinstance(module, Mapping) and {"framework", "model"} <= module.keys():
                 found = self._primus(module)
+        if isinstance(named := found.get("deepspeed"), str) and named.endswith(".json"):
+            with suppress(InputError):  # it may be another machine's, or of the trainer's repository
+                path, text = self.text(named, "deepspeed")
+                found["_settings"] = {"deepspeed": (text, str(path))}
         return found
 
     def text(self, name: str, key: str) -> tuple[Path, str]:

@@ -23,7 +23,7 @@ from shapes.errors import InputError, positive_int, refuse, shorten
 from shapes.frozen import Named, frozen
 from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
-from shapes.model import ModelShape
+from shapes.model import ModelShape, Unread
 from shapes.model.resize import dimensions
 
 #: A configuration's keys and what they hold.
@@ -256,19 +256,6 @@ def vocabulary(
 
 #: What a key changes whose value only running a script would tell.
 LACKS = "the layout or the model, and the file does not hold its value"
-
-
-@frozen
-class Unread:
-    """A key that was not read. ``changes``: what it changes; None for a key that nobody knows, which may be a typing
-
-    error for ``meant``.
-    """
-
-    key: str
-    value: str
-    changes: str | None = None
-    meant: str | None = None
 
 
 @frozen

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from shapes.errors import InputError, refuse, shorten
 from shapes.frozen import replace
+from shapes.model import Unread
 from shapes.model.resize import dimensions
 from shapes.program import install
 from sizer.readers.expressions import expressed, flat, with_settings_of
@@ -24,7 +25,6 @@ from sizer.readers.reading import (
     Names,
     NoModel,
     Reading,
-    Unread,
     Values,
     at,
     fits,
@@ -144,7 +144,8 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     except InputError as error:
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {error.expected}"
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
-    taken = (*row["names"], *row.get("degrees", ()))
+    files = config.get("_settings", {})
+    taken = (*row["names"], *row.get("degrees", ()), *files)
     lora = {} if row.get("phase") else _lora(config, taken)
     settings = {
         theirs: value
@@ -164,8 +165,8 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         *notes,
         *config.get("_notes", ()),
         *reading.notes,
+        *(said for key, said in row.get("also", {}).items() if at(config, key)),
     )
-    notes += tuple(said for key, said in row.get("also", {}).items() if at(config, key))
     numbers = {one: size for one, size in flat(config).items() if isinstance(size, (int, float))}
     rounds = {  # what expressions make of the file's numbers, where that is at least 1
         key: {one: int(size) for one, size in expressed(said, numbers, {}, ())[0].items() if 1 <= size < 2**40}
@@ -174,6 +175,8 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
     unread = (*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where))
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
+    for text, file in files.values():
+        reading = with_settings_of(reading, parse_mapping(text, file), file)
     if not row["names"] and not settings:
         return reading
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where)

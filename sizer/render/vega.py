@@ -28,7 +28,7 @@ def spec(chart: Chart) -> Values:
     """``chart`` as Vega-Lite's specification, as wide as its container."""
     groups, kinds = (_seen(chart, key) for key in ("group", "kind"))
     colours = {name: colour for name, colour in chart.colours.items() if name in groups}
-    named = chart.shapes or dict(zip(kinds, cycle(ASSETS["shapes"]), strict=False))
+    named = chart.shapes or dict(zip(kinds, cycle(ASSETS["shapes"])))
     shapes = {name: shape for name, shape in named.items() if name in (kinds or groups)}
     return {
         "width": "container",

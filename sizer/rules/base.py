@@ -20,7 +20,7 @@ from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.frozen import Names, Sizes, Values, frozen, replace
 from shapes.memory import ROOM, Memory, largest_microbatch, memory
-from shapes.model import AttentionShape, ModelShape, Unproven
+from shapes.model import AttentionShape, ModelShape, Unproven, Unread
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Operator, Product
 from shapes.step import StepCost
@@ -109,7 +109,6 @@ class Context:
     that the person or the file set, the rest being defaults (None: all of them). ``priced_dtype`` is the element type
     the costs are of, where the device does not know the workload's. ``kept``: options of ``shapes.memory.memory``.
     ``step``: the global step as software stack ``stack`` runs it (None: prices were measured, not a stack's).
-    ``unknown``: keys of the file that nobody knows -> (value, the known name that it may be a typing error of).
     """
 
     model: ModelShape | None
@@ -123,7 +122,7 @@ class Context:
     kept: Values = field(default_factory=dict)
     step: StepCost | None = None
     stack: str = ""
-    unknown: Mapping[str, tuple[str, str | None]] = field(default_factory=dict)
+    unread: tuple[Unread, ...] = ()
     parameters: int = 0
     unproven: tuple[Unproven, ...] = ()
 

@@ -417,12 +417,13 @@ def unknown_key(context: Context) -> Answer:
     """
     return [
         Finding(
-            key,
-            value,
-            f"is not known here and not read{f': did you mean {near}?' if near else ''}",
-            violated=bool(near),
+            one.key,
+            one.value,
+            f"is not known here and not read{f': did you mean {one.meant}?' if one.meant else ''}",
+            violated=bool(one.meant),
         )
-        for key, (value, near) in context.unknown.items()
+        for one in context.unread
+        if one.changes is None
     ]
 
 

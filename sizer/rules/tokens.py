@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from math import gcd, lcm
 from typing import Any
@@ -300,7 +301,8 @@ def fits_in_memory(context: Context) -> Answer:
     whole (SZ132) the parameters alone are counted. Activations of a layout of tensor, pipeline or context parallelism
     are those of fused kernels, which run such layouts, unless said otherwise. A step fits in 92% of what a device has;
     from there to 8% over it may fit, and is no error: predicted peaks have been off by as much
-    (reports/memory-peaks.md). What is served has to fit whole.
+    (reports/memory-peaks.md). Nor is it one where a key that says what is kept where is not read (offloading). What is
+    served has to fit whole.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
@@ -327,8 +329,10 @@ def fits_in_memory(context: Context) -> Answer:
         if total is not None and total <= context.room_bytes:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
     helps = ["a fused cross-entropy (SZ133)"] * (largest.name == "logits_and_loss")
-    message = f"needs {has}; {most}{_more_ways(workload, device, helps)}"
-    return [Finding("memory", gib, message, tuple(ways.values()), error=not needed.may_fit)]
+    moved = next((one.key for one in context.unread if re.search("kept|memory|shard|spread", one.changes or "")), "")
+    may = f"; {moved}, which is not read, may change it" * bool(moved)
+    message = f"needs {has}; {most}{_more_ways(workload, device, helps)}{may}"
+    return [Finding("memory", gib, message, tuple(ways.values()), error=not (needed.may_fit or moved))]
 
 
 #: Of the device's memory.
@@ -407,7 +411,7 @@ def muon_update(context: Context) -> Answer:
     return [Finding("optimizer", "muon", message, at_most_s=seconds)]
 
 
-def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
+def _parameters_fit(context: Context) -> Answer:
     """What the parameters alone need, where nothing else is known."""
     workload, device = context.workload, context.device
     if workload.finetune:

@@ -11,7 +11,7 @@ from operator import itemgetter
 from typing import Any
 
 from shapes.errors import InputError, refuse, shorten
-from shapes.model import ModelShape
+from shapes.model import ModelShape, Unread
 from shapes.recipes import RECIPES
 from shapes.workload import modules
 from sizer.readers import expressions
@@ -25,7 +25,6 @@ from sizer.readers.reading import (
     Names,
     NoModel,
     Reading,
-    Unread,
     Values,
     at,
     is_harmless,
