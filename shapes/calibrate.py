@@ -273,7 +273,7 @@ def calibrate(
         provenance[dtype] = {
             "shapes": len(measured),
             "sources": sorted({record.source for record in group}),
-            "held_out_n": [int(n) for n in np.unique(measured.n[hidden])],
+            "held_out_n": np.unique(measured.n[hidden]).tolist(),
         }
         figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
         progress(f"{device.name} {dtype}: error on held-out n: {figures}")

@@ -175,8 +175,8 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
     unread = (*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where))
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
-    for text, file in files.values():
-        reading = with_settings_of(reading, parse_mapping(text, file), file)
+    for said in files.values():
+        reading = with_settings_of(reading, parse_mapping(*said), said[1])
     if not row["names"] and not settings:
         return reading
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where)

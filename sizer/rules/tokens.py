@@ -425,11 +425,9 @@ def _parameters_fit(context: Context) -> Answer:
         f"{context.parameters:,} parameters alone need at least {gib:.1f} GiB of {device.memory.bytes / GIB:.1f} GiB "
         f"on {device.name} ({states}; activations are not known)"
     )
-    return (
-        [Finding("memory", gib, message, error=True)]
-        if _spread(context)
-        else NotApplicable(f"memory: {message}", note=True)
-    )
+    if _spread(context):
+        return [Finding("memory", gib, message, error=True)]
+    return NotApplicable(f"memory: {message}", note=True)
 
 
 def _spread(context: Context) -> bool:
