@@ -411,7 +411,7 @@ def muon_update(context: Context) -> Answer:
     return [Finding("optimizer", "muon", message, at_most_s=seconds)]
 
 
-def _parameters_fit(context: Context) -> Answer:
+def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
     """What the parameters alone need, where nothing else is known."""
     workload, device = context.workload, context.device
     if workload.finetune:
