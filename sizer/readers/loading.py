@@ -317,7 +317,7 @@ class Tree:
         for module in modules.values() if isinstance(modules, Mapping) else ():
             if isinstance(module, Mapping) and {"framework", "model"} <= module.keys():
                 found = self._primus(module)
-        if str(named := found.get("deepspeed")).endswith(".json"):
+        if (named := str(found.get("deepspeed"))).endswith(".json"):
             with suppress(InputError):  # it may be another machine's, or of the trainer's repository
                 path, text = self.text(named, "deepspeed")
                 found["_settings"] = {"deepspeed": (text, str(path))}
