@@ -182,6 +182,13 @@ SEVENTH_RUN = {
 #: generations, data that is prepared.
 SAMPLED = ((8, 70, 24, 15), (15, 74, 18, 5), (17, 49, 8, 3), (18, 63, 22, 5))
 SAMPLED_OF = tuple(zip(*SAMPLED, strict=True))
+#: Four draws more, run first and then graded by the repositories' own code: the same four figures, of files that state
+#: a model or its training. fa7e9623 read the first: forks of nanoGPT with keys or sections of their own, which were
+#: named as unknown (5; 4 refusals there gave a reason that was not so: lists of Hydra's defaults). Then, with unknown
+#: keys that name a part of a model refused, the second and the third (inference as training, started as a module; a T5
+#: whose file unties it), and 04938735 the fourth (one refusal for the wrong reason: a ViT's vocabulary).
+GRADED = ((10, 27, 9, 5), (16, 28, 10, 0), (15, 32, 13, 2), (13, 34, 4, 0))
+GRADED_OF = tuple(zip(*GRADED, strict=True))
 #: Four draws of 2026-11-28 of recipes that name a model, graded as they were run: repositories, recipes, those read at
 #: the first run, and those of them whose workload was not theirs. f797cd65's parent read the first; each other draw was
 #: read by what was mended after the one before. An adapter's inference and a model's export as training, a model that
@@ -289,6 +296,10 @@ def main(folders: list[str]) -> None:
         f"Of {sum(SAMPLED_OF[0])} more a few files each were labelled and run, in four draws: {sum(SAMPLED_OF[2])} of "
         f"{sum(SAMPLED_OF[1])} were read at the first run, {' + '.join(map(str, SAMPLED_OF[3]))} of these silently "
         "wrong, each draw by what was mended after the one before; mended since. "
+        f"Of {sum(GRADED_OF[0])} more a few files each were run and then graded, in four draws: {sum(GRADED_OF[2])} of "
+        f"{sum(GRADED_OF[1])} were read at the first run, {' + '.join(map(str, GRADED_OF[3]))} of these wrong (the "
+        "first five with their keys named as unknown); since the first an unknown key that names a part of a model is "
+        "refused. "
         f"Of recipes alone that name a model {' + '.join(f'{one[2]} of {one[1]}' for one in GRADED)} were read "
         f"at first sight, in {sum(one[0] for one in GRADED)} more repositories and four draws, "
         f"{' + '.join(str(one[3]) for one in GRADED)} of these with another workload; mended since. "
