@@ -377,6 +377,13 @@ def test_qlora_without_loras_own_switch_is_no_full_fine_tuning(tmp_path: Path) -
     assert (found.workload["finetune"], found.workload["lora_rank"]) == ("qlora", 64)
 
 
+def test_the_samples_of_a_ppo_update_are_no_finding_and_trls_minibatch_is(tmp_path: Path) -> None:
+    own = f"actor_rollout_ref: {{model: {{path: {QWEN}}}, actor: {{ppo_mini_batch_size: 256}}}}"
+    assert not [one for one in read(tmp_path, own, "a.yaml").unread if "mini_batch" in one.key]
+    trl = f"{{model_name_or_path: {QWEN}, learning_rate: 1e-5, mini_batch_size: 4}}"
+    assert [one.key for one in read(tmp_path, trl, "b.yaml").unread] == ["mini_batch_size"]
+
+
 #: Recipes of reinforcement learning that say a round of 1,024 tokens of prompt and 3,072 new ones.
 ROUNDS = {
     "verl": f"""data: {{max_prompt_length: 1024, max_response_length: 3072, train_batch_size: 64}}
