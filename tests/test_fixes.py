@@ -260,3 +260,11 @@ def test_edits_of_one_line_do_not_move_each_other() -> None:
     together = applied(MEGATRON, [edit for edits in (found[0], found[-1]) for edit in edits])
     assert together.count("\n") == MEGATRON.count("\n")
     assert Source("x").text is None
+
+
+def test_a_patch_of_nothing_says_so(tmp_path: Path) -> None:
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "llama", "vocab_size": 32000}', encoding="utf-8")
+    result = CliRunner().invoke(main, ["check", str(file), "--diff"])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "", f"sizer: {file}: nothing to fix\n")
+    assert CliRunner().invoke(main, ["check", str(file), "--diff", "-q"]).stderr == ""

@@ -188,7 +188,7 @@ def _say_fixed(asked: Asked, fixed: Fixed) -> None:
     if fixed.applied:
         saved = "" if fixed.saving is None else f"; together {fixed.saving:.1%} of a step"
         lines.insert(0, f"{done} {', '.join(fixed.applied)}{saved}")
-    for line in lines:
+    for line in lines or ["nothing to fix"] * (not asked.fix and not asked.quiet):
         say_line(printable(f"{path}: {line}"))
 
 
