@@ -76,7 +76,8 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
     """
     subject, device, model = proposals.subject, proposals.device, summary(proposals.subject)
     own = proposals if measured is None else proposals.timed_by(measured)
-    findings, offers = findings_by_cause((grade(rule, one, own, proposals) for rule, one in proposals.findings()), own)
+    graded = [grade(rule, one, own, proposals) for rule, one in proposals.findings()]
+    causes = findings_by_cause(graded, own)
     priced = subject.model is not None
     step = step_time(subject, own.step, device) if priced else None
     told = (answer.reason for _, answer in proposals.answers if isinstance(answer, NotApplicable) and answer.note)
@@ -87,13 +88,13 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
         workload=proposals.asked,
         device=device.name,
         step=step,
-        findings=findings,
+        findings=tuple(cause.finding for cause in causes),
         not_applicable=tuple(rule.code for rule, answer in proposals.answers if isinstance(answer, NotApplicable)),
         suppressed=tuple(rule.code for rule, answer in proposals.answers if answer is None),
         implementation=subject.saved_by,
         attention=attention_titles(subject.operators, device),
         stack=subject.stack.name if priced and own.step.cost is not None else "",
-        joint=together(offers, proposals) if priced and measured is None else None,
+        joint=together(causes, graded, proposals) if priced and measured is None else None,
         price_usd_per_h=device.price_usd_per_h,
     )
 

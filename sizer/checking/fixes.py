@@ -281,11 +281,7 @@ def _options(suggestion: PricedSuggestion, subject: Subject) -> str:
 def _better(after: Report, before: Report, levels: Sequence[Severity]) -> bool:
     """Whether findings are fewer or less severe, and each was there before, no less severe, by its field or a rule."""
     then, now = (
-        [
-            (SEVERITIES.index(one.severity), one.field, {one.code, *one.codes})
-            for one in report.findings
-            if one.severity in levels
-        ]
+        [(SEVERITIES.index(one.severity), one.field, {*one.codes}) for one in report.findings if one.severity in levels]
         for report in (before, after)
     )
     counts = [[sum(SEVERITIES[one[0]] == level for one in found) for level in levels] for found in (now, then)]

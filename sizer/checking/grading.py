@@ -26,10 +26,9 @@ from shapes.workload import WORKLOAD_FIELDS, Workload
 from sizer.checking.findings import SEVERITIES, Change, PricedFinding, PricedSuggestion, Severity
 from sizer.checking.project import Suppression
 from sizer.rules import RULES
-from sizer.rules.base import Answer, Context, Finding, NotApplicable, Rule, Suggestion, within
+from sizer.rules.base import Context, Finding, Judgement, NotApplicable, Rule, Suggestion, within
 from sizer.rules.dimensions import ALTERNATIVES
-from sizer.rules.tokens import overfull
-from sizer.subject import Subject, resized_subject, run_on
+from sizer.subject import Subject, read_subject, resized_subject, run_on
 
 
 def of_dimensions(change: Change) -> bool:
@@ -47,7 +46,9 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
     dims, asked = dimensions_and_fields(change)
     model, held = subject.whole(), subject.dimensions
-    keys = subject.reading.keys if subject.reading is not None else held
+    keys = subject.reading.keys if subject.reading is not None else {name: name for name in held}
+    # What a key says twice (Jamba's MLPs and experts) changes together.
+    dims |= {other: dims[name] for name in [*dims] for other in held if name in keys and keys.get(other) == keys[name]}
     if "expert_d_ff" in dims and "shared_d_ff" in held and "shared_d_ff" not in keys:
         # Shared experts are so many experts wide, which the file says by the experts' key.
         dims["shared_d_ff"] = held["shared_d_ff"] * int(dims["expert_d_ff"]) // held["expert_d_ff"]
@@ -102,11 +103,11 @@ def objections(context: Context, unsplit: Workload | None = None) -> Objections:
     return objections_in((rule, _answer(rule, context, unsplit)) for rule in RULES if not rule.of_costs)
 
 
-def objections_in(answers: Iterable[tuple[Rule, Answer]]) -> Objections:
+def objections_in(answers: Iterable[tuple[Rule, Judgement]]) -> Objections:
     """What the ``answers`` of the rules on shapes and splits object to."""
     found: dict[tuple[str, str], int] = {}
     for rule, answer in answers:
-        if not rule.of_costs and not isinstance(answer, NotApplicable):
+        if not rule.of_costs:
             for finding in answer:
                 key = rule.code, finding.field
                 found[key] = max(found.get(key, 0), 2 * finding.error, finding.violated)
@@ -126,8 +127,8 @@ class Proposals:
     """Each rule's answer about ``subject`` (None: the rule is suppressed), by the predicted costs of ``step``.
 
     ``subject`` is in an element type that the pricer's device has; ``asked`` is the workload as the person gave it;
-    ``broken`` is what the rules on shapes have against the subject, the suppressed ones too, ``full`` whether it is
-    over the device's memory (``overfull``). ``measured``: the step was timed on the device at hand.
+    ``broken`` is what the rules on shapes have against the subject, the suppressed ones too.
+    ``measured``: the step was timed on the device at hand.
     """
 
     subject: Subject
@@ -135,8 +136,8 @@ class Proposals:
     pricer: Pricer
     step: Step
     broken: Objections
-    full: int
-    answers: tuple[tuple[Rule, Answer | None], ...]
+    answers: tuple[tuple[Rule, Judgement | None], ...]
+    suppression: Suppression
     measured: bool = False
 
     @property
@@ -150,8 +151,7 @@ class Proposals:
 
     def findings(self) -> Iterator[tuple[Rule, Finding]]:
         for rule, answer in self.answers:
-            if answer is not None and not isinstance(answer, NotApplicable):
-                yield from ((rule, finding) for finding in answer)
+            yield from ((rule, finding) for finding in answer or ())
 
     def changed_subjects(self) -> list[Subject]:
         """What the changed dimensions that are suggested would make of the subject: what measuring would time."""
@@ -175,14 +175,14 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     stack = subject.stack.for_head_dims_near(device.architecture, *dims) if len(dims) == 1 else subject.stack
     pricer = Pricer(device, stack=stack)
     step = pricer.step(subject.understood, subject.workload, subject.model)
-    own = context_of(subject, device, step)
-    context = replace(own, workload=asked)  # in the type that was asked for, which is SZ119's to judge
+    # In the type that was asked for, which is SZ119's to judge.
+    context = replace(context_of(subject, device, step), workload=asked)
     answered = [(rule, _of_workload(_answer(rule, context, unsplit), asked)) for rule in RULES]
     answers = tuple((rule, one if suppression.keeps(rule.code, subject.where) else None) for rule, one in answered)
-    return Proposals(subject, asked, pricer, step, objections_in(answered), overfull(own), answers)
+    return Proposals(subject, asked, pricer, step, objections_in(answered), answers, suppression)
 
 
-def _of_workload(answer: Answer, workload: Workload) -> Answer:
+def _of_workload(answer: Judgement, workload: Workload) -> Judgement:
     """Of a released model's findings those whose advice is the workload's, and those that no advice came with."""
     if isinstance(answer, NotApplicable) or not (workload.frozen_architecture or workload.finetune):
         return answer
@@ -191,10 +191,10 @@ def _of_workload(answer: Answer, workload: Workload) -> Answer:
         advice = tuple(one for one in finding.suggestions if set(one.change).isdisjoint(DIMENSIONS))
         if advice or finding.error or not (finding.suggestions or finding.field in DIMENSIONS):
             kept.append(replace(finding, suggestions=advice))
-    return kept
+    return tuple(kept)
 
 
-def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Answer:
+def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Judgement:
     """The rule's answer; of a split that cannot run (``unsplit``: the workload without it) its errors alone.
 
     The other rules on shapes then judge the model as it is unsplit: no shard of that split will exist. Those on costs
@@ -202,8 +202,7 @@ def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Answer:
     """
     answer = rule.check(context)
     # What is said of e is of experts' ranks, which may fold where no price is known of it.
-    broken = not isinstance(answer, NotApplicable) and any(one.error or one.field == "e" for one in answer)
-    if unsplit is None or broken:
+    if unsplit is None or any(one.error or one.field == "e" for one in answer):
         return answer
     if rule.of_costs:
         return NotApplicable("the split cannot be priced")
@@ -234,8 +233,7 @@ class Offer:
     """A suggestion with its price, the step that it was compared with, and what of the subject's breaches it fixes.
 
     ``saving``: seconds saved beyond what doing less work saves; a larger model's work is not credited. Of what a change
-    saves by other causes too the finding's own part (``Finding.at_most_s``). ``breaks``: codes of what it breaks that
-    the subject does not.
+    saves by other causes too the finding's own part (``Finding.at_most_s``).
     """
 
     priced: PricedSuggestion
@@ -244,7 +242,6 @@ class Offer:
     change: Change
     tier: str
     saving: float = 0.0
-    breaks: Names = ()
 
     def noted(self, note: str) -> Offer:
         """The same with one more thing said of it."""
@@ -287,10 +284,8 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
         offer = price_offer(suggestion, by, finding.at_most_s, runs=finding.error)
         if offer is not None and (not finding.violated or alike <= offer.fixes):
             offers.append(offer if by is own else offer.noted(f"predicted for {by.device.name}"))
-    # A way out of what cannot run is better with other findings than none.
-    kept = [offer for offer in offers if not offer.breaks] or offers
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
-    return Graded(rule, finding, tuple(kept), severity(finding, kept, asked=asked, measured=own.measured))
+    return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
 
 
 def _unpriced(suggestion: Suggestion, subject: Subject) -> Offer:
@@ -329,20 +324,15 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
         return None
     after = pricer.step(changed.operators, changed.workload, changed.model)
     unsplit = changed.workload if changed.asked is not None else None
-    context = context_of(changed, pricer.device, after)
-    left = objections(context, unsplit)
+    left = objections(context_of(changed, pricer.device, after), unsplit)
     breaks = worse(left, by.broken, 0 if subject.asked else -1)
-    if overfull(context) > by.full:
-        breaks = (*breaks, "SZ121")
     if breaks and not (runs and changed.asked is None):
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
     same = subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model
-    then = f"then fix {', '.join(breaks)}" * bool(breaks)
     equal = "at equal tokens and devices" * (scale != 1.0)
-    own = _reservations(subject, changed, pricer.device)
-    notes = (suggestion.note, *own, equal, "the times here are of it" * same, then)
+    notes = (suggestion.note, *_reservations(subject, changed, pricer.device), equal, "the times here are of it" * same)
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
     saving = min(gain - max(0.0, less_work), at_most_s)
     priced = PricedSuggestion(
@@ -355,7 +345,7 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     )
     # An error is fixed where it is none any more, everything else where it is gone.
     fixes = frozenset(key for key, grade in by.broken.items() if left.get(key, -1) < 2 * (grade == 2))
-    return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), saving, breaks)
+    return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), saving)
 
 
 def _reservations(subject: Subject, changed: Subject, device: Device) -> Iterator[str]:
@@ -421,7 +411,7 @@ SHARDS = 8
 
 
 @frozen
-class _Cause:
+class Cause:
     """One cause's finding with what is offered against it."""
 
     finding: PricedFinding
@@ -434,12 +424,12 @@ class _Cause:
         """Whether ``offer`` mends it, or is the change that one of its own makes."""
         return self.mended_by(offer) or any(offer.change == own.change for own in self.offers)
 
-    def left(self, own: Offers, there: PricedFinding | None) -> _Cause:
+    def left(self, own: Offers, there: PricedFinding | None) -> Cause:
         """This cause with what fixes it ``own``, and where else it is fixed."""
         message = self.finding.message
         if not own and there is not None:
             message += f"; what fixes {there.code} fixes it, priced there"
-        return _Cause(replace(self.finding, message=message, **_price_of(own)), own)
+        return Cause(replace(self.finding, message=message, **_price_of(own)), own)
 
 
 def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
@@ -456,27 +446,28 @@ def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
     }
 
 
-def findings_by_cause(graded: Iterable[Graded], own: Proposals) -> tuple[tuple[PricedFinding, ...], list[Offers]]:
-    """One finding a cause, the worst first, and what is offered against each.
+def findings_by_cause(graded: Sequence[Graded], own: Proposals) -> list[Cause]:
+    """One finding a cause, the worst first, with what is offered against it.
 
     A cost alone that nothing saves is left out, unless it was measured, or no step has a price.
     """
-    causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, own)) is not None]
+    said = None if own.measured else _said(graded)
+    causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, own, said)) is not None]
     causes.sort(
         key=lambda one: (SEVERITIES.index(one.finding.severity), -(one.finding.step_seconds or 0.0), one.finding.code)
     )
-    done: list[_Cause] = []
+    done: list[Cause] = []
     for cause in causes:
         done.append(_priced_once(cause, done) if own.subject.model is not None else cause)
-    return tuple(cause.finding for cause in done), [cause.offers for cause in done]
+    return done
 
 
-def together(causes: Iterable[Offers], by: Proposals) -> PricedSuggestion | None:
+def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -> PricedSuggestion | None:
     """Of each of ``causes`` the first offer that goes with those taken before, as one change; None where no two do."""
     change: dict[str, int | str] = {}
     joint, taken = None, 0
-    for offers in causes:
-        for offer in offers:
+    for cause in causes:
+        for offer in cause.offers:
             both = (
                 price_offer(Suggestion({**change, **offer.change}), by)
                 if change.keys().isdisjoint(offer.change)
@@ -486,7 +477,62 @@ def together(causes: Iterable[Offers], by: Proposals) -> PricedSuggestion | None
             if both is not None and (joint is None or both.saving >= joint.saving - TIE * by.step.seconds):
                 change, joint, taken = {**change, **offer.change}, both, taken + 1
                 break
-    return joint.priced if joint is not None and taken > 1 else None
+    if joint is None or taken < 2:
+        return None
+    left = ", ".join(_left(change, by, _said(graded)))
+    return (joint.noted("then fix " + left) if left else joint).priced
+
+
+#: Code -> how severe what is said of it is, and what mending it changes, seconds (what is broken outright: no end).
+_Said = Mapping[str, tuple[int, float]]
+
+
+def _said(graded: Iterable[Graded]) -> _Said:
+    found: dict[str, tuple[int, float]] = {}
+    for one in graded:
+        cost = inf if one.finding.outright else max((offer.saving for offer in one.offers), default=0.0)
+        # What may fit is short of room.
+        own = SEVERITIES.index(one.severity) - (one.finding.field == "memory"), -cost
+        found[one.rule.code] = min(found.get(one.rule.code, own), own)
+    return found
+
+
+def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, outright: bool) -> Offers:
+    """Of ``offers``, the best first, those that leave nothing worse (``said``: than this), at most ``MOST``.
+
+    After them those that save more than what they leave costs, which is named; a way out of what cannot run is one
+    whatever it leaves, one of a breach where that breaks nothing. Of values of the same fields of a workload the first
+    alone mends all that they mend.
+    """
+    clean, others = list[Offer](), list[Offer]()
+    for offer in offers:
+        if not (error or of_dimensions(offer.change)) and any(
+            offer.change.keys() == one.change.keys() for one in clean
+        ):
+            continue
+        left = {} if said is None else _left(offer.change, own, said)
+        if not left:
+            clean.append(offer)
+        elif error or sum(left.values()) < (inf if outright else offer.saving):
+            others.append(offer.noted("then fix " + ", ".join(left)))
+    return (*clean, *others)[:MOST]
+
+
+def _left(change: Change, own: Proposals, said: _Said) -> dict[str, float]:
+    """Codes of what the subject with a ``change`` has that is worse than what is ``said`` of it, with its seconds."""
+    changed = changed_subject(replace(own.subject, given=own.subject.given | change.keys()), change)
+    if own.subject.asked and changed.reading:
+        # Not as what ran the model without the split.
+        workload, stack = changed.asked or changed.workload, changed.stack if "stack" in changed.given else None
+        fields = {name: getattr(workload, name) for name in WORKLOAD_FIELDS if name in changed.given}
+        changed = read_subject(replace(changed.reading, model=changed.model), nearest=True, stack=stack, **fields)
+    then = propose(changed, own.device, own.suppression)
+    scale = equal_work(own.subject, own.step, changed, then.step)
+    return {
+        code: -cost * scale
+        for code, (level, cost) in _said(grade(rule, one, then, then) for rule, one in then.findings()).items()
+        if level < (was := said.get(code, (2, 0.0)))[0] and was[1] - cost * scale > TIE * own.step.seconds
+    }
 
 
 def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
@@ -497,7 +543,7 @@ def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
     return found.values()
 
 
-def _merged(ordered: Sequence[Graded], own: Proposals) -> _Cause | None:
+def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Cause | None:
     """The findings of one cause as one; None where nothing is left to say."""
     subject, unpriced = own.subject, own.subject.model is None
     error = ordered[0].finding.error
@@ -508,15 +554,13 @@ def _merged(ordered: Sequence[Graded], own: Proposals) -> _Cause | None:
     # A way out that leaves an error of the same cause is none, where some leave none.
     errors = {(one.rule.code, one.finding.field) for one in ordered if one.finding.error and not one.rule.of_costs}
     everything = tuple(offer for offer in everything if errors <= offer.fixes) or everything
-    if not error:  # of values of the same fields the one that saves most: the others leave a part of it
-        ways = {frozenset(one.change): one for one in sorted(everything, key=lambda one: one.saving)}
-        everything = tuple(one for one in everything if of_dimensions(one.change) or one in ways.values())
-    offers = () if unpriced else _worth_a_line(everything, subject, outright=outright, error=error)
+    useful = () if unpriced else _worth_a_line(everything, subject, outright=outright, error=error)
+    offers = _vetted(useful, own, said, error=error, outright=outright)
     if not offers and (own.measured or unpriced):
         offers = everything[:MOST]
     elif not offers and not outright and any(one.finding.suggestions for one in ordered):
         return None
-    return _Cause(_as_one(ordered, subject, offers), offers)
+    return Cause(_as_one(ordered, subject, offers), offers)
 
 
 def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> PricedFinding:
@@ -539,14 +583,14 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> Pric
 
 
 def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bool) -> Offers:
-    """At most ``MOST``: those that save; for a breach also the least dear, where nothing that fixes it saves."""
+    """Those that save; for a breach also the least dear, where nothing that fixes it saves."""
     offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
     if error:  # what cannot run has no time that another could be slower than; another split is no other model
-        return tuple(sorted(offers, key=lambda offer: bool(set(offer.change) & set(DIMENSIONS))))[:MOST]
+        return tuple(sorted(offers, key=lambda offer: bool(set(offer.change) & set(DIMENSIONS))))
     faster = [one for one in offers if one.change_s <= 0]
     useful = tuple(one for one in faster if one.saving > 0 or (outright and _same_size(one, subject)))
     if useful or not outright or not offers:
-        return useful[:MOST]
+        return useful
     return (offers[0].noted("slower, but nothing faster fixes it" if offers[0].change_s > 0 else ""),)
 
 
@@ -568,7 +612,7 @@ def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
     )
 
 
-def _priced_once(cause: _Cause, done: Sequence[_Cause]) -> _Cause:
+def _priced_once(cause: Cause, done: Sequence[Cause]) -> Cause:
     """``cause`` without what fixes one of those ``done`` as well: it is priced there alone, so that costs add up.
 
     So is what the first way out of an error fixes: what cannot run is changed whatever else is.
@@ -600,13 +644,12 @@ def neighbours(proposals: Proposals, dimension: str) -> tuple[PricedSuggestion, 
     value = proposals.subject.dimensions.get(dimension)
     if value is None or proposals.subject.model is None:
         return ()
-    found: list[PricedSuggestion] = []
-    for below in (True, False):
-        changes = ({dimension: other} for other in _values(dimension, value, below=below))
-        offers = filter(None, (price_offer(Suggestion(one), proposals) for one in changes))
-        side = [offer.priced for offer in islice(offers, 2)]
-        found += side[::-1] if below else side
-    return tuple(found)
+
+    def side(*, below: bool) -> list[PricedSuggestion]:
+        changes = (Suggestion({dimension: other}) for other in _values(dimension, value, below=below))
+        return [one.priced for one in islice(filter(None, (price_offer(each, proposals) for each in changes)), 2)]
+
+    return (*reversed(side(below=True)), *side(below=False))
 
 
 def _values(dimension: str, value: int, *, below: bool) -> range:

@@ -72,8 +72,10 @@ def _jobs_of(subjects: Iterable[Subject]) -> tuple[dict[Operator, Job], set[str]
         alone.update(notes.values())
         for operator, job in found.items():
             # Equal priority: an operator and what would replace it are timed in the same rounds: drift cancels.
-            place = places.setdefault((operator.name, operator.phase), len(places))
-            jobs.setdefault(counted_once(operator), replace(job, priority=place))
+            jobs.setdefault(
+                counted_once(operator),
+                replace(job, priority=places.setdefault((operator.name, operator.phase), len(places))),
+            )
     return jobs, alone
 
 
@@ -92,8 +94,13 @@ class MeasuredCosts:
         ]
 
     def _measured(self, cost: Cost, found: Measurement) -> Cost:
-        times = {name: getattr(found, name) for name in ("seconds", "low", "high")}
-        return replace(cost, **times, source=self.source, regime="measured", error=found.half_width or 0.0)
+        return replace(
+            cost,
+            **{name: getattr(found, name) for name in ("seconds", "low", "high")},
+            source=self.source,
+            regime="measured",
+            error=found.half_width or 0.0,
+        )
 
 
 def measured_costs(

@@ -102,8 +102,7 @@ def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
 
 def _records(answer: SearchResult) -> Iterable[Named]:
     for one in (answer.baseline, *answer.candidates):
-        scalars = {key: value for key, value in one.to_dict().items() if not isinstance(value, dict)}
-        yield {**one.change, **scalars}
+        yield {**one.change, **{key: value for key, value in one.to_dict().items() if not isinstance(value, dict)}}
 
 
 def patch(answer: SearchResult) -> Document:
@@ -147,7 +146,7 @@ def rates(answer: SearchResult) -> Chart:
         name = f"{role} {one.change[field]}" if role in ("best", "baseline") else ""
         what = f"{one.tflops:.4g} TFLOPS, {within_text(one.timing)}, {one.speedup:.3f}x"
         place = {"x": one.change[field], "y": one.tflops, "low": slow, "high": fast}
-        return {**place, "kind": role, "label": name, "what": what}
+        return place | {"kind": role, "label": name, "what": what}
 
     rows, (*powers, odd) = _points(answer, point), LOOKS["alignment"]
     for row in rows:
@@ -184,8 +183,11 @@ def front(answer: SearchResult) -> Chart:
         what = f"{seconds_text(one.timing.seconds)}, {one.speedup:.3f}x{decoding}"
         return {"x": x, "y": y, "group": role, "what": what}
 
-    edge = sorted(map(place, answer.front or answer.pareto))
-    line = path(edge, color=LOOKS["roles"]["on the front"], interpolate="step-after")
+    line = path(
+        sorted(map(place, answer.front or answer.pareto)),
+        color=LOOKS["roles"]["on the front"],
+        interpolate="step-after",
+    )
     return Chart(
         f"{answer.what}: {names[1]} over {names[0]}; none is better in both than what is on the front.",
         Axis(names[0]),

@@ -98,6 +98,10 @@ class NotApplicable:
     reason: str
     note: bool = False
 
+    def __iter__(self) -> Iterator[Finding]:
+        """No findings."""
+        return iter(())
+
 
 @frozen
 class Context:
@@ -150,8 +154,7 @@ class Context:
 
     def memory(self, **change: Any) -> Memory:
         """Memory of the workload with ``change``. InputError: a split that is not allowed."""
-        changed = replace(self.workload, **change)
-        return memory(self.whole, changed, device=self.device, **self.kept)
+        return memory(self.whole, replace(self.workload, **change), device=self.device, **self.kept)
 
     def largest_microbatch(self) -> int:
         """Of the workload, within the room that is asked; half of it where experts are spread.
@@ -195,7 +198,9 @@ class Context:
         return value % (self.vector * t) != 0
 
 
-Answer = NotApplicable | Iterable[Finding]
+Judgement = NotApplicable | tuple[Finding, ...]
+#: What a rule's function answers: findings, or in words why its premise does not hold.
+Answer = Judgement | Iterable[Finding] | Finding | str
 Check = Callable[[Context], Answer]
 
 
@@ -204,6 +209,7 @@ PREMISES: dict[str, tuple[Callable[[Context], bool], str]] = {
     "model": (lambda one: one.model is not None, "the time of a step is not known"),
     "split": (lambda one: one.divides, "the model does not divide over its devices (SZ105, SZ110, SZ115, SZ117)"),
     "shards": (lambda one: one.workload.t > 1, "no tensor parallelism"),
+    "heads": (lambda one: {"heads", "head_dim"} <= one.dimensions.keys(), "no attention heads known"),
     "counted": (lambda one: not one.miscounted, "the devices are no product of the degrees (SZ120)"),
     "train": (
         lambda one: one.workload.train,
@@ -229,15 +235,22 @@ class Rule:
     slug: str
     source: str
     judge: Check
-    of_costs: bool
     needs: Names
 
-    def check(self, context: Context) -> Answer:
+    @property
+    def of_costs(self) -> bool:
+        return "costs" in self.needs
+
+    def check(self, context: Context) -> Judgement:
         """What it says of ``context``; findings may be read more than once."""
-        for holds, reason in map(PREMISES.__getitem__, self.needs):
+        for holds, reason in (PREMISES[word] for word in self.needs if word != "costs"):
             if not holds(context):
                 return NotApplicable(reason)
         answer = self.judge(context)
+        if isinstance(answer, str):
+            return NotApplicable(answer)
+        if isinstance(answer, Finding):
+            return (answer,)
         return answer if isinstance(answer, NotApplicable) else tuple(answer)
 
     @property
@@ -259,14 +272,16 @@ class Rule:
 DECLARED: dict[str, Rule] = {}
 
 
-def rule(code: str, *, source: str, of_costs: bool = False, needs: str = "") -> Callable[[Check], Check]:
-    """Declare the decorated function as the rule ``code``, with its own name as its slug; ``needs``: words."""
+def rule(code: str, source: str, needs: str = "") -> Callable[[Check], Check]:
+    """Declare the decorated function as the rule ``code``, with its own name as its slug.
+
+    ``needs``: words, of PREMISES, and "costs" of a rule that judges costs alone.
+    """
 
     def declared(judge: Check) -> Check:
         if code in DECLARED:
             raise ValueError(f"{code} is {DECLARED[code].slug} already")
-        slug = judge.__name__.replace("_", "-")
-        DECLARED[code] = Rule(code, slug, source, judge, of_costs, tuple(needs.split()))
+        DECLARED[code] = Rule(code, judge.__name__.replace("_", "-"), source, judge, tuple(needs.split()))
         return judge
 
     return declared
@@ -323,9 +338,15 @@ def unaligned_shards(
     t = context.workload.expert_t if name == "expert_d_ff" else context.workload.t
     if value % (step * t) == 0:
         return []
-    message = said.format(shard_text(symbol, value, t, step))
-    changes = suggest(name, near(value, step * t))
-    return [Finding(name, value, message, changes, violated=context.off_vector(value, t))]
+    return [
+        Finding(
+            name,
+            value,
+            said.format(shard_text(symbol, value, t, step)),
+            suggest(name, near(value, step * t)),
+            violated=context.off_vector(value, t),
+        )
+    ]
 
 
 def square(context: Context) -> bool:

@@ -19,7 +19,6 @@ from sizer.rules.base import (
     Answer,
     Context,
     Finding,
-    NotApplicable,
     Suggestions,
     nearest_first,
     neighbours,
@@ -39,7 +38,7 @@ PADS = "megatron"
 
 @rule(
     "SZ101",
-    source="ML Engineering book, shape recommendation 1; arXiv 2401.14489, section VI; Megatron-LM pads to 128 t.",
+    "ML Engineering book, shape recommendation 1; arXiv 2401.14489, section VI; Megatron-LM pads to 128 t.",
 )
 def vocab_multiple(context: Context) -> Answer:
     """The vocabulary of one shard is a multiple of the device's alignment.
@@ -58,9 +57,9 @@ def vocab_multiple(context: Context) -> Answer:
     """
     vocab = context.dimensions.get("vocab")
     if vocab is None or (context.model is not None and not context.model.head):
-        return NotApplicable("no LM-head")
+        return "no LM-head"
     if context.workload.serving or (context.sets_any("stack") and context.stack.startswith(PADS)):
-        return NotApplicable("engines and Megatron-LM pad the vocabulary themselves")
+        return "engines and Megatron-LM pad the vocabulary themselves"
     said = "the vocabulary: {}; the head's products lose aligned rows"
     # Recipes keep the head in 16 bits.
     head = next((op.dtype for op in context.operators if op.name == "lm_head"), context.dtype)
@@ -73,7 +72,7 @@ def vocab_multiple(context: Context) -> Answer:
 NOTABLE_ROWS = 0.01
 
 
-@rule("SZ136", source="Megatron-LM, core/tokenizers/utils/build_tokenizer.py:138 (make_vocab_size_divisible_by).")
+@rule("SZ136", "Megatron-LM, core/tokenizers/utils/build_tokenizer.py:138 (make_vocab_size_divisible_by).")
 def megatron_vocabulary(context: Context) -> Answer:
     """The rows that Megatron adds to a vocabulary, up to a multiple of 128 t, are few.
 
@@ -87,19 +86,23 @@ def megatron_vocabulary(context: Context) -> Answer:
     """
     vocab, step = context.dimensions.get("vocab"), MEGATRON_ROWS * context.workload.t
     if vocab is None or not context.stack.startswith(PADS):
-        return NotApplicable("no vocabulary, or no Megatron stack")
+        return "no vocabulary, or no Megatron stack"
     padded = next_multiple(vocab, step)
     if padded - vocab < NOTABLE_ROWS * vocab:
         return ()
-    message = f"Megatron pads the vocabulary to {padded}, a multiple of 128 t: {padded / vocab - 1:.1%} more rows"
-    return [Finding("vocab", vocab, message, cause="padded vocabulary")]
+    return Finding(
+        "vocab",
+        vocab,
+        f"Megatron pads the vocabulary to {padded}, a multiple of 128 t: {padded / vocab - 1:.1%} more rows",
+        cause="padded vocabulary",
+    )
 
 
 #: Elements that the sources ask h to be a multiple of, whatever the device asks beyond (Gaudi: 128).
 RECOMMENDED_HIDDEN = 64
 
 
-@rule("SZ103", source="ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI.")
+@rule("SZ103", "ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI.")
 def hidden_per_shard(context: Context) -> Answer:
     """
     The hidden size, and the heads' share of it on one tensor-parallel shard, are multiples of the device's alignment.
@@ -115,7 +118,7 @@ def hidden_per_shard(context: Context) -> Answer:
     """
     dims, t = context.dimensions, context.workload.t
     if "hidden" not in dims:
-        return NotApplicable("no hidden size known")
+        return "no hidden size known"
     hidden, step = dims["hidden"], context.alignment
     # Heads that are cut are SZ105's; heads that do not add up to h leave it whole on every shard.
     shards = t if square(context) and dims["heads"] % t == 0 else 1
@@ -129,11 +132,10 @@ def hidden_per_shard(context: Context) -> Answer:
         suggestions = suggest("hidden", nearest_first(close, hidden))
     violated = hidden % min(step, RECOMMENDED_HIDDEN) != 0
     cause = "hidden" if hidden % step else "head_dim"
-    message = shard_text("h", hidden, shards, step)
-    return [Finding("hidden", hidden, message, suggestions, violated=violated, cause=cause)]
+    return Finding("hidden", hidden, shard_text("h", hidden, shards, step), suggestions, violated=violated, cause=cause)
 
 
-@rule("SZ108", source="ML Engineering book, shape recommendation 6 and the SwiGLU search.", needs="model")
+@rule("SZ108", "ML Engineering book, shape recommendation 6 and the SwiGLU search.", "model")
 def swiglu_width(context: Context) -> Answer:
     """A gated MLP's width, per shard, is a multiple of the device's alignment.
 
@@ -148,7 +150,7 @@ def swiglu_width(context: Context) -> Answer:
     """
     mlp = context.whole.dense_mlp
     if mlp is None or not mlp.gated:
-        return NotApplicable("no gated dense MLP")
+        return "no gated dense MLP"
 
     def near(width: int, step: int) -> list[int]:
         multiples = {value for times in (1, 2, 4) for value in neighbours(width, times * step)}
@@ -164,9 +166,7 @@ NOTABLE_PRODUCT = 0.001
 NOTABLE_GATE = 0.01
 
 
-@rule(
-    "SZ109", source="NVIDIA Matrix Multiplication Background User's Guide, tensor-core requirements.", needs="products"
-)
+@rule("SZ109", "NVIDIA Matrix Multiplication Background User's Guide, tensor-core requirements.", "products")
 def tensor_core_alignment(context: Context) -> Answer:
     """
     Every leading dimension of every product meets the tensor cores' requirement: forward, dgrad and wgrad, per shard.
@@ -284,7 +284,7 @@ def _configured(context: Context, name: str, value: int) -> tuple[str, int, Sugg
 ALTERNATIVES = content(DATA / "alternatives.toml")
 
 
-@rule("SZ119", source="NVIDIA architecture whitepapers (Volta, Turing, Ampere, Hopper): tensor-core data types.")
+@rule("SZ119", "NVIDIA architecture whitepapers (Volta, Turing, Ampere, Hopper): tensor-core data types.")
 def dtype_on_device(context: Context) -> Answer:
     """The element type has tensor cores on the device, and the low-precision recipe has kernels there.
 
@@ -304,7 +304,7 @@ def dtype_on_device(context: Context) -> Answer:
     instead = [other for other in ALTERNATIVES[dtype] if other in peaks][:1]
     message = f"{context.device.name} has no tensor cores for {dtype}"
     changes = suggest("dtype", instead) if context.workload.recipe is None else ()
-    return [Finding("dtype", dtype, message, changes, error=True)]
+    return Finding("dtype", dtype, message, changes, error=True)
 
 
 def _recipe(context: Context) -> list[Finding]:
@@ -315,10 +315,15 @@ def _recipe(context: Context) -> list[Finding]:
     others = [one for name in RECIPES if generation in (one := load_recipe(name)).generations]
     if not others:
         return []
-    instead = [one.name for one in others if one.dtype == recipe.dtype][:1]
-    message = f"no kernels are known on {generation} for {recipe.title}, only on {', '.join(recipe.generations)}"
-    changes = suggest("recipe", instead)
-    return [Finding("recipe", recipe.name, message, changes, violated=True)]
+    return [
+        Finding(
+            "recipe",
+            recipe.name,
+            f"no kernels are known on {generation} for {recipe.title}, only on {', '.join(recipe.generations)}",
+            suggest("recipe", [one.name for one in others if one.dtype == recipe.dtype][:1]),
+            violated=True,
+        )
+    ]
 
 
 #: Dimensions that a configuration sets as one number.
@@ -329,9 +334,9 @@ _LATENT_BLOCK = 32
 
 @rule(
     "SZ124",
-    source="Transformer Engine, docs/features/low_precision_training and pytorch/utils.py:609-624; vLLM issues 17569, "
+    "Transformer Engine, docs/features/low_precision_training and pytorch/utils.py:609-624; vLLM issues 17569, "
     "54178 and SGLang issue 3345 (blocks of 128); shapes/recipes names each recipe's.",
-    needs="model",
+    "model",
 )
 def low_precision_shards(context: Context) -> Answer:
     """Every shard of every quantised matrix is made of whole blocks of the low-precision recipe.
@@ -351,7 +356,7 @@ def low_precision_shards(context: Context) -> Answer:
     """
     recipe = context.workload.low_precision
     if recipe is None:
-        return _cut_features(context, None) if context.whole.formats else NotApplicable("no low-precision format")
+        return _cut_features(context, None) if context.whole.formats else "no low-precision format"
     return [*_cut_features(context, recipe), *_cut_tokens(context, recipe)]
 
 
@@ -400,12 +405,16 @@ def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:
     workload, rows = context.workload, recipe.alignment.rows
     tokens = workload.own_tokens(workload.s)
     if workload.train and "wgrad" in recipe.products and tokens % rows:
-        message = f"{tokens} tokens are no multiple of {rows} ({recipe.title}): {recipe.alignment.otherwise}"
-        near = suggest("s", neighbours(workload.s, rows * workload.cp))
-        yield Finding("s", workload.s, message, near, violated=True)
+        yield Finding(
+            "s",
+            workload.s,
+            f"{tokens} tokens are no multiple of {rows} ({recipe.title}): {recipe.alignment.otherwise}",
+            suggest("s", neighbours(workload.s, rows * workload.cp)),
+            violated=True,
+        )
 
 
-@rule("SZ131", source="the reader's own keys: the model's class, Megatron's arguments, the format's documentation")
+@rule("SZ131", "the reader's own keys: the model's class, Megatron's arguments, the format's documentation")
 def unknown_key(context: Context) -> Answer:
     """Every key of the file is one that its format knows.
 
@@ -427,7 +436,7 @@ def unknown_key(context: Context) -> Answer:
     ]
 
 
-@rule("SZ132", source="sizer: a step is priced where its class is proven to be what it was recognised as.")
+@rule("SZ132", "sizer: a step is priced where its class is proven to be what it was recognised as.")
 def modules_not_understood(context: Context) -> Answer:
     """Every module of a class without a reader is understood, so that a step can be priced.
 
@@ -443,7 +452,11 @@ def modules_not_understood(context: Context) -> Answer:
     Suggestion: none. A reader of the type (CONTRIBUTING.md, `family`) prices it.
     """
     if not context.unproven:
-        return NotApplicable("the model is understood")
+        return "the model is understood"
     todo = "compare parameters and dimensions alone, or size its layers as a known type of the same parts"
-    message = f"{named(context.unproven)}; the time of a step is not known: {todo}"
-    return [Finding("model_type", context.unproven[0].name, message, violated=True)]
+    return Finding(
+        "model_type",
+        context.unproven[0].name,
+        f"{named(context.unproven)}; the time of a step is not known: {todo}",
+        violated=True,
+    )

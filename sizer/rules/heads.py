@@ -14,7 +14,6 @@ from sizer.rules.base import (
     Answer,
     Context,
     Finding,
-    NotApplicable,
     Suggestions,
     heads_that_keep_hidden,
     nearest_first,
@@ -32,7 +31,7 @@ from sizer.rules.base import (
 RECOMMENDED_HEAD = 32
 
 
-@rule("SZ102", source="ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI.")
+@rule("SZ102", "ML Engineering book, shape recommendation 3; arXiv 2401.14489, section VI.", "heads")
 def head_dim_power_of_two(context: Context) -> Answer:
     """The head dimension h/a is a multiple of the device's alignment.
 
@@ -47,10 +46,7 @@ def head_dim_power_of_two(context: Context) -> Answer:
     Suggestion: the nearest numbers of heads that keep the hidden size, or the nearest hidden sizes of heads of 128 or
     64.
     """
-    dims = context.dimensions
-    if "head_dim" not in dims:
-        return NotApplicable("no attention heads known")
-    dim, cores = dims["head_dim"], [op for op in context.operators if op.kind in ("attention", "bmm")]
+    dim, cores = context.dimensions["head_dim"], [op for op in context.operators if op.kind in ("attention", "bmm")]
     # In the core's own element type, as its operators have it.
     step = context.device.alignment_elements(cores[0].dtype) if cores else context.alignment
     kept = [run_for(op, context.device).built for op in cores if isinstance(op, Attention) and op.head_dim == dim]
@@ -61,13 +57,13 @@ def head_dim_power_of_two(context: Context) -> Answer:
     else:
         suggestions = suggest("head_dim", neighbours(dim, step)[-1:])
     violated = dim % min(step, RECOMMENDED_HEAD) != 0
-    return [Finding("head_dim", dim, shard_text("head_dim", dim, 1, step), suggestions, violated=violated)]
+    return Finding("head_dim", dim, shard_text("head_dim", dim, 1, step), suggestions, violated=violated)
 
 
 SMALLEST_HEAD = 64
 
 
-@rule("SZ116", source="ML Engineering book, number and size of attention heads; arXiv 2401.14489.")
+@rule("SZ116", "ML Engineering book, number and size of attention heads; arXiv 2401.14489.", "heads")
 def heads_large_enough(context: Context) -> Answer:
     """Heads are large enough: h/a is at least 64.
 
@@ -79,16 +75,13 @@ def heads_large_enough(context: Context) -> Answer:
 
     Suggestion: fewer heads at the same hidden size.
     """
-    dims = context.dimensions
-    if not {"heads", "head_dim"} <= dims.keys():
-        return NotApplicable("no attention heads known")
-    heads, dim = dims["heads"], dims["head_dim"]
+    heads, dim = context.dimensions["heads"], context.dimensions["head_dim"]
     if dim >= SMALLEST_HEAD:
         return ()
     message = f"{heads} heads of {dim}: small heads cost time at the same FLOPs (quality is your call)"
     near = heads_that_keep_hidden(context, SMALLEST_HEAD)
     larger = tuple(suggestion for suggestion in near if int(suggestion.change["heads"]) < heads)
-    return [Finding("heads", heads, message, larger, cause="head_dim")]
+    return Finding("heads", heads, message, larger, cause="head_dim")
 
 
 #: Head dimensions that are suggested: both FlashAttention 2 and 3 are built for them (160, which torch still carries,
@@ -96,7 +89,7 @@ def heads_large_enough(context: Context) -> Answer:
 PORTABLE = (64, 96, 128, 192, 256)
 
 
-@rule("SZ114", source="The kernels' own checks, named in shapes/kernels; flash-attention issue 1141.")
+@rule("SZ114", "The kernels' own checks, named in shapes/kernels; flash-attention issue 1141.")
 def flash_head_dim(context: Context) -> Answer:
     """The head dimension is one that the device's attention kernel is built for.
 
@@ -113,20 +106,21 @@ def flash_head_dim(context: Context) -> Answer:
     """
     cores = {(op.head_dim, op.v_head_dim): op for op in context.operators if isinstance(op, Attention)}
     if not cores:
-        return NotApplicable("no fused attention")
+        return "no fused attention"
     runs = [(core, run_for(core, context.device)) for _, core in sorted(cores.items())]
     if not any(run.refused or run.built or run.verified for _, run in runs):
         core, _ = runs[-1]
         kernel = resolve(core.kernel, context.device.architecture, core.trains)
-        return NotApplicable(f"which head dimensions {load_kernel(kernel).title} is built for is not known here")
+        return f"which head dimensions {load_kernel(kernel).title} is built for is not known here"
     found = []
     for core, run in runs:
         dim, v_dim = core.head_dim, core.v_head_dim
         if not _as_it_is(run, dim, v_dim):
             # Narrower values run in the kernel for the queries' dimension (MLA's 192 and 128): a cost, and no fault.
             violated = not _as_it_is(run, dim, dim if v_dim < dim and run.d_v == dim else v_dim)
-            changes = _taken_whole(context, core)
-            found.append(Finding("head_dim", dim, _padding_text(run, core), changes, violated=violated))
+            found.append(
+                Finding("head_dim", dim, _padding_text(run, core), _taken_whole(context, core), violated=violated)
+            )
     return found
 
 
@@ -157,8 +151,7 @@ def _taken_whole(context: Context, core: Attention) -> Suggestions:
         return ()
 
     def fits(candidate: int) -> bool:
-        architecture = context.device.architecture
-        run = run_of(core.kernel, architecture, core.dtype, candidate, candidate, core.trains)
+        run = run_of(core.kernel, context.device.architecture, core.dtype, candidate, candidate, core.trains)
         return candidate in PORTABLE and _as_it_is(run, candidate, candidate)
 
     if square(context):
@@ -174,9 +167,9 @@ HEAD_TILE = 64
 
 @rule(
     "SZ126",
-    source="FlashMLA (head_dim 576, values 512); FlashInfer, mla/_core.py (supported_mla_head_dimensions); DeepSpeed "
+    "FlashMLA (head_dim 576, values 512); FlashInfer, mla/_core.py (supported_mla_head_dimensions); DeepSpeed "
     "issue 8276 (kv_lora_rank 68).",
-    needs="model",
+    "model",
 )
 def mla_shape(context: Context) -> Answer:
     """Multi-head latent attention has the ranks and head dimensions that its kernels are built for.
@@ -197,7 +190,7 @@ def mla_shape(context: Context) -> Answer:
     """
     attention = context.whole.attention
     if not isinstance(attention, MlaShape):
-        return NotApplicable("no multi-head latent attention")
+        return "no multi-head latent attention"
     return _latent(context, attention)
 
 
@@ -229,7 +222,7 @@ _SHARED = (("linear_value_heads", "linear_key_heads"), ("state_heads", "state_gr
 
 @rule(
     "SZ129",
-    source="Megatron-LM, core/ssm/mamba_mixer.py:250-274 and core/ssm/gated_delta_net/common.py:207; "
+    "Megatron-LM, core/ssm/mamba_mixer.py:250-274 and core/ssm/gated_delta_net/common.py:207; "
     "flash-linear-attention, ops/common/chunk_delta_h.py (K <= 256).",
 )
 def recurrence_shape(context: Context) -> Answer:
@@ -247,7 +240,7 @@ def recurrence_shape(context: Context) -> Answer:
     Suggestion: a t that divides heads and groups, a sequence of whole chunks.
     """
     if not any(heads in context.dimensions for heads, _ in _SHARED):
-        return NotApplicable("no recurrence known")
+        return "no recurrence known"
     return [*_recurrent_heads(context), *_recurrent_pieces(context)]
 
 

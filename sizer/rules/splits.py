@@ -18,7 +18,6 @@ from sizer.rules.base import (
     Answer,
     Context,
     Finding,
-    NotApplicable,
     Suggestion,
     larger_microbatch,
     neighbours,
@@ -30,7 +29,7 @@ from sizer.rules.base import (
 )
 
 
-@rule("SZ105", source="ML Engineering book, shape recommendation 4; arXiv 2401.14489.", needs="shards")
+@rule("SZ105", "ML Engineering book, shape recommendation 4; arXiv 2401.14489.", "shards")
 def batch_heads_per_shard(context: Context) -> Answer:
     """(b x a)/t is an integer, and so is a/t: every tensor-parallel shard holds whole heads.
 
@@ -42,7 +41,7 @@ def batch_heads_per_shard(context: Context) -> Answer:
     t, dims, model = context.workload.t, context.dimensions, context.model
     known = head_counts(model) if model else tuple({dims["heads"]} if "heads" in dims else ())
     if not known:
-        return NotApplicable("no attention heads known")
+        return "no attention heads known"
     cut = [heads for heads in known if heads % t]
     if not cut:
         return ()
@@ -51,8 +50,13 @@ def batch_heads_per_shard(context: Context) -> Answer:
     if cut == [dims.get("heads")]:
         suggestions += tuple(change for value in neighbours(cut[0], t) for change in _with_heads(context, value))
     heads = " and ".join(map(str, cut))
-    message = f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them"
-    return [Finding("t", t, message, suggestions, error=True)]
+    return Finding(
+        "t",
+        t,
+        f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them",
+        suggestions,
+        error=True,
+    )
 
 
 def _with_heads(context: Context, heads: int) -> Iterator[Suggestion]:
@@ -66,7 +70,7 @@ def _with_heads(context: Context, heads: int) -> Iterator[Suggestion]:
         yield Suggestion({"hidden": heads * dims["head_dim"], "heads": heads})
 
 
-@rule("SZ115", source="Megatron-LM (num-query-groups); GQA, arXiv 2305.13245.", needs="shards")
+@rule("SZ115", "Megatron-LM (num-query-groups); GQA, arXiv 2305.13245.", "shards")
 def kv_heads_per_shard(context: Context) -> Answer:
     """Key/value heads divide over tensor parallelism, or t divides over them.
 
@@ -80,7 +84,7 @@ def kv_heads_per_shard(context: Context) -> Answer:
     """
     t, dims = context.workload.t, context.dimensions
     if not {"kv_heads", "heads"} <= dims.keys() or dims["kv_heads"] == dims["heads"]:
-        return NotApplicable("no shared key/value heads")
+        return "no shared key/value heads"
     kv = dims["kv_heads"]
     if kv % t == 0:
         return ()
@@ -88,12 +92,12 @@ def kv_heads_per_shard(context: Context) -> Answer:
     if t % kv:
         message = f"{kv} key/value heads and t {t}: neither divides the other, so they cannot be sharded"
         changes += suggest("kv_heads", (near for near in neighbours(kv, t) if dims["heads"] % near == 0))
-        return [Finding("kv_heads", kv, message, changes, error=True, cause="t")]
+        return Finding("kv_heads", kv, message, changes, error=True, cause="t")
     cache = f", and the cache held {t // kv} times" * context.workload.decode
     message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices{cache}"
     # One is shared by all query heads, as the model is made: every rank holds all of the cache.
     several = kv > 1
-    return [Finding("kv_heads", kv, message, changes * several, violated=several, cause="t")]
+    return Finding("kv_heads", kv, message, changes * several, violated=several, cause="t")
 
 
 #: What runs on the last stage after its layers.
@@ -106,10 +110,9 @@ LARGEST_WAIT = 0.15
 
 @rule(
     "SZ110",
-    source="arXiv 2401.14489, section VI; Megatron-LM, core/transformer/transformer_config.py:2385 "
+    "arXiv 2401.14489, section VI; Megatron-LM, core/transformer/transformer_config.py:2385 "
     "(account_for_loss_in_pipeline_split); The Llama 3 Herd of Models, 3.3.2.",
-    of_costs=True,
-    needs="model",
+    "costs model",
 )
 def pipeline_balance(context: Context) -> Answer:
     """The pipeline's stages take the same time: layers, head and predicted tokens spread evenly.
@@ -128,15 +131,19 @@ def pipeline_balance(context: Context) -> Answer:
     """
     model, p = context.whole, context.workload.p
     if p == 1:
-        return NotApplicable("no pipeline parallelism")
+        return "no pipeline parallelism"
     if len(model.stacks) > 1:
-        return NotApplicable("no single stack of layers")
+        return "no single stack of layers"
     if p > model.layers:
-        message = f"{model.layers} layers over p {p}: a stage without a layer cannot run"
-        fewer = powers_near(p, lambda stages: stages <= model.layers)[:1]
-        return [Finding("p", p, message, suggest("p", fewer), error=True)]
+        return Finding(
+            "p",
+            p,
+            f"{model.layers} layers over p {p}: a stage without a layer cannot run",
+            suggest("p", powers_near(p, lambda stages: stages <= model.layers)[:1]),
+            error=True,
+        )
     if not context.operators:
-        return NotApplicable("no stages are priced")
+        return "no stages are priced"
     return _unbalanced(context)
 
 
@@ -175,8 +182,8 @@ TILE_ROWS = 128
 
 @rule(
     "SZ117",
-    source="Grouped GEMM tiles of 128 rows; strides: transformers issue 48644, pytorch pull request 150374.",
-    needs="model",
+    "Grouped GEMM tiles of 128 rows; strides: transformers issue 48644, pytorch pull request 150374.",
+    "model",
 )
 def expert_shapes(context: Context) -> Answer:
     """Experts have aligned widths, divide over the devices, and are routed enough tokens to fill a tile.
@@ -197,7 +204,7 @@ def expert_shapes(context: Context) -> Answer:
     model, workload = context.whole, context.workload
     moe = model.moe
     if moe is None:
-        return NotApplicable("no experts")
+        return "no experts"
     refused = "; grouped products refuse rows off 16 bytes" * context.off_vector(moe.width, workload.expert_t)
     said = f"each expert's width: {{}}{refused}"
     width = unaligned_shards(context, "expert_d_ff", "d_ff", moe.width, said, neighbours)
@@ -249,10 +256,9 @@ NOTABLE_PADDING = 0.05
 
 @rule(
     "SZ125",
-    source="torchtitan, models/common/token_dispatcher.py (TorchAOTokenDispatcher) and pull request 1503; Megatron-LM, "
+    "torchtitan, models/common/token_dispatcher.py (TorchAOTokenDispatcher) and pull request 1503; Megatron-LM, "
     "core/fp8_utils.py get_fp8_align_size; DeepGEMM README (contiguous layout).",
-    of_costs=True,
-    needs="model rows",
+    "costs model rows",
 )
 def expert_group_padding(context: Context) -> Answer:
     """The rows that pad each expert's group up to the grouped product's alignment are few.
@@ -269,7 +275,7 @@ def expert_group_padding(context: Context) -> Answer:
     """
     moe, workload = context.whole.moe, context.workload
     if moe is None:
-        return NotApplicable("no experts")
+        return "no experts"
     recipe = workload.low_precision
     multiple = recipe.alignment.expert_rows if recipe is not None else ROWS_16_BIT
     rows = workload.own_tokens(workload.s) * moe.top_k
@@ -283,5 +289,10 @@ def expert_group_padding(context: Context) -> Answer:
     )
     spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, GroupedGemm))
     wanted = workload.b * -(-int(padding / NOTABLE_PADDING) // rows)
-    larger = larger_microbatch(context, wanted, "less padding")
-    return [Finding("b", workload.b, message, larger, at_most_s=spent * share * workload.accumulation)]
+    return Finding(
+        "b",
+        workload.b,
+        message,
+        larger_microbatch(context, wanted, "less padding"),
+        at_most_s=spent * share * workload.accumulation,
+    )

@@ -8,12 +8,12 @@ from math import ceil, inf
 from shapes.cost import Cost
 from shapes.dtypes import next_multiple
 from shapes.frozen import replace
+from shapes.memory import divisors
 from shapes.operators.types import Attention, Gemm, Operator, Product
 from sizer.rules.base import (
     Answer,
     Context,
     Finding,
-    NotApplicable,
     Suggestions,
     larger_microbatch,
     nearest_first,
@@ -37,9 +37,8 @@ def _notable_products(context: Context, share: float) -> Iterator[tuple[Gemm, Co
 
 @rule(
     "SZ111",
-    source="NVIDIA Matrix Multiplication Background User's Guide, dimension quantization; ML Engineering book.",
-    of_costs=True,
-    needs="model",
+    "NVIDIA Matrix Multiplication Background User's Guide, dimension quantization; ML Engineering book.",
+    "costs model",
 )
 def tile_quantization(context: Context) -> Answer:
     """Partial tiles throw away at most 5% of the computed output.
@@ -54,7 +53,7 @@ def tile_quantization(context: Context) -> Answer:
     The head dimension is left to SZ102 and SZ114.
     """
     if all(cost.tile_efficiency is None for cost in context.costs):
-        return NotApplicable("no tiled products")
+        return "no tiled products"
     worst: dict[str, tuple[float, Finding]] = {}
     for op, cost, share in _notable_products(context, NOTABLE_TILED):
         kept, tile = cost.tile_efficiency or 1.0, cost.tile or (1, 1)
@@ -95,9 +94,8 @@ PERSISTENT = ("hopper", "blackwell")
 
 @rule(
     "SZ112",
-    source="NVIDIA Matrix Multiplication Background User's Guide, wave quantization; ML Engineering book.",
-    of_costs=True,
-    needs="model",
+    "NVIDIA Matrix Multiplication Background User's Guide, wave quantization; ML Engineering book.",
+    "costs model",
 )
 def wave_quantization(context: Context) -> Answer:
     """The last wave of thread blocks leaves at most 10% of a product's time idle.
@@ -113,9 +111,9 @@ def wave_quantization(context: Context) -> Answer:
     Suggestion: the neighbouring width on the crest of a wave, as the cost model sees it.
     """
     if context.device.architecture in PERSISTENT:
-        return NotApplicable("persistent kernels on this architecture pay little for a partial wave")
+        return "persistent kernels on this architecture pay little for a partial wave"
     if "d_ff" not in context.dimensions:
-        return NotApplicable("no MLP width known to move")
+        return "no MLP width known to move"
     width, t = context.dimensions["d_ff"], context.workload.t
     idle = [
         (share, op, cost)
@@ -131,14 +129,14 @@ def wave_quantization(context: Context) -> Answer:
     )
     step = max(context.alignment, 128) * t
     near = {*neighbours(width, step), *neighbours(width, 2 * step)} - {width}
-    return [Finding("d_ff", width, message, suggest("d_ff", nearest_first(near, width)[:4]))]
+    return Finding("d_ff", width, message, suggest("d_ff", nearest_first(near, width)[:4]))
 
 
 #: Queries a thread block works on in FlashAttention 2 and 3 forward (most head dimensions).
 QUERY_TILE = 128
 
 
-@rule("SZ113", source="ML Engineering book, FlashAttention; arXiv 2401.14489.", of_costs=True, needs="model rows")
+@rule("SZ113", "ML Engineering book, FlashAttention; arXiv 2401.14489.", "costs model rows")
 def attention_occupancy(context: Context) -> Answer:
     """Attention's thread blocks fill the device.
 
@@ -153,7 +151,7 @@ def attention_occupancy(context: Context) -> Answer:
     workload, units = context.workload, context.device.compute.units
     cores = [op for op in context.operators if isinstance(op, Attention) and op.phase == "forward"]
     if not cores:
-        return NotApplicable("no fused attention")
+        return "no fused attention"
     core = min(cores, key=lambda op: op.batch * op.heads * op.q_len)
     blocks = core.batch * core.heads * -(-core.q_len // QUERY_TILE)
     if blocks >= units:
@@ -162,11 +160,12 @@ def attention_occupancy(context: Context) -> Answer:
         f"attention has {blocks} thread blocks (b x a/t = {core.batch * core.heads}, s {core.q_len}) "
         f"for {units} multiprocessors"
     )
-    suggestions = larger_microbatch(context, workload.b * -(-units // blocks))
-    suggestions += suggest("t", [workload.t // 2][: workload.t - 1])
+    larger = larger_microbatch(context, workload.b * -(-units // blocks))
     spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, Attention))
     idle_s = spent * (1 - blocks / units) * workload.accumulation
-    return [Finding("b", workload.b, message, suggestions, at_most_s=idle_s)]
+    return Finding(
+        "b", workload.b, message, larger + suggest("t", divisors(workload.t, workload.t - 1)), at_most_s=idle_s
+    )
 
 
 #: Times the tokens at which a projection's FLOPs a byte no longer grow.
@@ -177,9 +176,8 @@ NOTABLE_BOUND = 0.05
 
 @rule(
     "SZ118",
-    source="NVIDIA Matrix Multiplication Background User's Guide, math and memory bounds.",
-    of_costs=True,
-    needs="model products rows",
+    "NVIDIA Matrix Multiplication Background User's Guide, math and memory bounds.",
+    "costs model products rows",
 )
 def memory_bound_gemm(context: Context) -> Answer:
     """No product that takes a notable share of the step is bound by memory instead of arithmetic.
@@ -207,13 +205,13 @@ def memory_bound_gemm(context: Context) -> Answer:
     )
     if worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
-        return [Finding("attention", workload.attention, message, suggest("attention", ["auto"]))]
+        return Finding("attention", workload.attention, message, suggest("attention", ["auto"]))
     most = _in_long_batches(worst)
     if most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
-        return [Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")]
+        return Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")
     # A rank's expert has the tokens of all ranks that the experts are spread over: unsaid, they are not known.
     known = isinstance(worst, Gemm) or context.sets_any("gpus", "d", "e")
-    return [Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) if known else ())]
+    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) if known else ())
 
 
 def _in_long_batches(operator: Operator) -> float:
@@ -233,9 +231,8 @@ NOTABLE_WAITING = 0.1
 
 @rule(
     "SZ123",
-    source="Machine Learning Engineering book, 'Kernel launch'; pytorch.org/blog/accelerating-pytorch-with-cuda-graphs",
-    of_costs=True,
-    needs="model",
+    "Machine Learning Engineering book, 'Kernel launch'; pytorch.org/blog/accelerating-pytorch-with-cuda-graphs",
+    "costs model",
 )
 def launch_bound(context: Context) -> Answer:
     """The device should not wait for the host: a step is no shorter than its kernels take to be launched.
@@ -251,9 +248,9 @@ def launch_bound(context: Context) -> Answer:
     """
     b = context.workload.b
     if context.workload.serving:
-        return NotApplicable("serving engines replay CUDA graphs: nothing waits for the host")
+        return "serving engines replay CUDA graphs: nothing waits for the host"
     if context.step is None:
-        return NotApplicable("operators were timed one by one, without the host between them")
+        return "operators were timed one by one, without the host between them"
     idle_s = context.step.parts.get(WAITING, 0.0)
     waiting = idle_s / context.step.seconds
     if waiting < NOTABLE_WAITING:
@@ -266,7 +263,7 @@ def launch_bound(context: Context) -> Answer:
     idle_s /= context.workload.accumulation
     grows_s = sum(seconds for _, cost, seconds in context.timed() if cost.bound == "compute")
     wanted = b << ceil(idle_s / max(grows_s, idle_s / MANY)).bit_length()
-    return [Finding("b", b, message, larger_microbatch(context, wanted, "as many launches for more work"))]
+    return Finding("b", b, message, larger_microbatch(context, wanted, "as many launches for more work"))
 
 
 #: Share of the step that padded rows' products must take before the rule speaks.
@@ -275,9 +272,8 @@ NOTABLE_ROWS = 0.25
 
 @rule(
     "SZ135",
-    source="NVIDIA Matrix Multiplication Background User's Guide, dimension quantization.",
-    of_costs=True,
-    needs="model",
+    "NVIDIA Matrix Multiplication Background User's Guide, dimension quantization.",
+    "costs model",
 )
 def decode_tiles(context: Context) -> Answer:
     """A decoding batch fills the rows of the tiles that its products compute, where computing takes the time.
@@ -292,7 +288,7 @@ def decode_tiles(context: Context) -> Answer:
     Suggestion: none: a batch is as large as the requests that wait. As many as fill the tile cost the same.
     """
     if not context.workload.decode:
-        return NotApplicable("not decoding")
+        return "not decoding"
     paid = [
         (share, op.m, cost.tile[0])
         for op, cost, share in _notable_products(context, NOTABLE_TILED)
@@ -304,5 +300,8 @@ def decode_tiles(context: Context) -> Answer:
     filled = next_multiple(rows, tile)
     if rows >= (1 - LARGEST_WASTE) * filled:
         return ()
-    message = f"{rows} rows in tiles of {tile} keep {rows / filled:.0%} of what is computed: {filled} cost the same"
-    return [Finding("b", context.workload.b, message)]
+    return Finding(
+        "b",
+        context.workload.b,
+        f"{rows} rows in tiles of {tile} keep {rows / filled:.0%} of what is computed: {filled} cost the same",
+    )

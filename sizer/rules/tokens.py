@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from math import gcd, lcm
+from math import gcd, inf, lcm
 from typing import Any
 
 from shapes.device import Device
@@ -39,8 +39,8 @@ def _sequences(context: Context, values: Iterable[int]) -> Suggestions:
 
 @rule(
     "SZ104",
-    source="ML Engineering book, shape recommendation 3; pytorch/ao issue 3111 (fp8).",
-    needs="model train length",
+    "ML Engineering book, shape recommendation 3; pytorch/ao issue 3111 (fp8).",
+    "model train length",
 )
 def tokens_power_of_two(context: Context) -> Answer:
     """The tokens of a microbatch, b x s, are a multiple of the device's alignment.
@@ -58,10 +58,14 @@ def tokens_power_of_two(context: Context) -> Answer:
     tokens, step = workload.tokens, context.alignment
     if tokens % step == 0:
         return ()
-    message = f"b x s = {tokens} is divisible by {largest_power_of_two(tokens)}, not by {step}: wgrad reduces over it"
-    near = _sequences(context, neighbours(workload.s, step))
-    violated = context.off_vector(tokens)
-    return [Finding("s", workload.s, message, near, violated=violated, at_most_s=_lost_over_tokens(context))]
+    return Finding(
+        "s",
+        workload.s,
+        f"b x s = {tokens} is divisible by {largest_power_of_two(tokens)}, not by {step}: wgrad reduces over it",
+        _sequences(context, neighbours(workload.s, step)),
+        violated=context.off_vector(tokens),
+        at_most_s=_lost_over_tokens(context),
+    )
 
 
 def _lost_over_tokens(context: Context) -> float:
@@ -75,7 +79,7 @@ def _lost_over_tokens(context: Context) -> float:
     return lost * context.workload.accumulation
 
 
-@rule("SZ120", source="Machine Learning Engineering book, 'Batch sizes'")
+@rule("SZ120", "Machine Learning Engineering book, 'Batch sizes'")
 def batch_arithmetic(context: Context) -> Answer:
     """Batch and device numbers should agree: GBS = MBS x DP x GAS and GPUs = DP x TP x PP x CP.
 
@@ -86,7 +90,7 @@ def batch_arithmetic(context: Context) -> Answer:
     Good: the same with a global batch of 1024 (GAS 32).
     """
     if context.workload.gpus is None and context.workload.global_batch is None:
-        return NotApplicable("neither the number of devices nor a global batch was given")
+        return "neither the number of devices nor a global batch was given"
     return [
         *(_devices(context.workload) if context.miscounted else ()),
         *_global_batch(context.workload, context.sets_any("b")),
@@ -129,9 +133,8 @@ ATTENTION_TILE = 64
 
 @rule(
     "SZ122",
-    source="NVIDIA Matrix Multiplication Background User's Guide; vision-transformer practice (register tokens).",
-    of_costs=True,
-    needs="model",
+    "NVIDIA Matrix Multiplication Background User's Guide; vision-transformer practice (register tokens).",
+    "costs model",
 )
 def odd_sequence(context: Context) -> Answer:
     """A fixed-length encoder's sequence sits on the tile.
@@ -145,26 +148,26 @@ def odd_sequence(context: Context) -> Answer:
     Suggestion: add register tokens up to the next multiple of 8 (aligned rows) or 64 (whole tiles), or pool instead of
     a class token.
     """
-    fixed = [(stack.name, stack.length) for stack in context.whole.stacks if stack.length]
+    fixed = [stack for stack in context.whole.stacks if stack.length]
     if not fixed:
-        return NotApplicable("no stack of fixed length")
+        return "no stack of fixed length"
     return [
         Finding(
             "s",
             length,
-            f"the {name} always has {length} tokens, divisible by {largest_power_of_two(length)}: registers up to "
-            f"{next_multiple(length, 8)} align its rows, up to {next_multiple(length, ATTENTION_TILE)} fill its tiles",
+            f"the {stack.name} always has {length} tokens, divisible by {largest_power_of_two(length)}: registers up "
+            f"to {next_multiple(length, 8)} align its rows, to {next_multiple(length, ATTENTION_TILE)} fill its tiles",
         )
-        for name, length in fixed
-        if length % 8
+        for stack in fixed
+        if (length := stack.length or 0) % 8
     ]
 
 
 @rule(
     "SZ127",
-    source="Megatron-LM, training/arguments.py:1335 (seq_length over 2 cp) and core/tensor_parallel/mappings.py:181 "
+    "Megatron-LM, training/arguments.py:1335 (seq_length over 2 cp) and core/tensor_parallel/mappings.py:181 "
     "(over t); Transformer Engine, fused_attn/context_parallel.cu and AttnFuncWithCPAndQKVOA2A (heads over cp).",
-    needs="rows length",
+    "rows length",
 )
 def sequence_shards(context: Context) -> Answer:
     """A sequence cuts into equal parts over context parallelism (2 cp of them) and over sequence parallelism (t).
@@ -183,7 +186,7 @@ def sequence_shards(context: Context) -> Answer:
     s, cp = workload.s, workload.cp
     scattered = workload.t if workload.sequence_parallel else 1
     if cp * scattered == 1:
-        return NotApplicable("neither context nor sequence parallelism")
+        return "neither context nor sequence parallelism"
     parts = {
         f"2 x cp = {2 * cp} parts": 2 * cp if cp > 1 else 1,
         f"{cp * scattered} ranks of cp {cp} and t {workload.t}": cp * scattered,
@@ -193,19 +196,18 @@ def sequence_shards(context: Context) -> Answer:
         longer = _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
         message = f"a sequence of {s} does not divide over {' or '.join(cut)}"
         rings = powers_near(cp, lambda ranks: s % (2 * ranks) == 0)[:1] * (s % (2 * cp) > 0)
-        return [Finding("s", s, message, longer + suggest("cp", rings), error=True)]
+        return Finding("s", s, message, longer + suggest("cp", rings), error=True)
     heads = context.dimensions.get("heads", cp) // workload.t
     if workload.cp_comm == "p2p" or heads % cp == 0:
         return ()
     message = f"all-to-all context parallelism cannot hand {heads} heads to {cp} ranks in whole numbers"
-    return [Finding("cp", cp, message, suggest("cp_comm", ["p2p"]), violated=True)]
+    return Finding("cp", cp, message, suggest("cp_comm", ["p2p"]), violated=True)
 
 
 @rule(
     "SZ106",
-    source="Machine Learning Engineering book, shape recommendation 5; Megatron-LM (2205.05198)",
-    of_costs=True,
-    needs="model split shards counted",
+    "Machine Learning Engineering book, shape recommendation 5; Megatron-LM (2205.05198)",
+    "costs model split shards counted",
 )
 def smallest_tensor_parallel(context: Context) -> Answer:
     """Tensor parallelism should be as small as memory allows.
@@ -222,7 +224,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     """
     workload, device = context.workload, context.device
     if workload.serving:
-        return NotApplicable("in serving a larger t buys latency for throughput, which is a choice")
+        return "in serving a larger t buys latency for throughput, which is a choice"
     t, b = workload.t, workload.b
     scattered = workload.cp * workload.sequence_parallel
     degrees = [one for one in divisors(t, t - 1) if workload.s % max(1, scattered * one) == 0]
@@ -230,22 +232,21 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     for way in (*({"t": one} for one in degrees), *same_tokens):
         change = within(workload, way)
         needed = _total(context, {**change, "sequence_parallel": False})
-        if needed is not None and needed <= context.room_bytes:
+        if needed <= context.room_bytes:
             note = (
                 f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
             )
             message = f"tensor parallelism of {t} where {way['t']} fits in memory"
             if not _spread(context):
                 return NotApplicable(f"{message}; {_unsaid(context)}", note=True)
-            return [Finding("t", t, message, (Suggestion(change, note),))]
+            return Finding("t", t, message, (Suggestion(change, note),))
     return []
 
 
 @rule(
     "SZ107",
-    source="Machine Learning Engineering book, shape recommendation 2 and 'Batch sizes'",
-    of_costs=True,
-    needs="model split train counted",
+    "Machine Learning Engineering book, shape recommendation 2 and 'Batch sizes'",
+    "costs model split train counted",
 )
 def largest_microbatch(context: Context) -> Answer:
     """The microbatch should be as large as memory allows.
@@ -263,11 +264,11 @@ def largest_microbatch(context: Context) -> Answer:
     """
     b, workload = context.workload.b, context.workload
     if not context.sets_any("b"):
-        return NotApplicable("no microbatch given (-b)")
+        return "no microbatch given (-b)"
     if workload.global_batch is None:
-        return NotApplicable("no global batch given (--global-batch): how many sequences a step may take is not known")
+        return "no global batch given (--global-batch): how many sequences a step may take is not known"
     if context.largest_microbatch() < b:
-        return NotApplicable("no larger one fits, or not even this (SZ121)")
+        return "no larger one fits, or not even this (SZ121)"
     share = workload.global_batch // workload.d
     changes = larger_microbatch(context, share, f"priced per token; the largest of a rank's {share} that fits")
     return [Finding("b", b, f"a microbatch of {b} where {one.change['b']} fits", (one,)) for one in changes]
@@ -286,7 +287,9 @@ DEGREES = (2, 4, 8, 16, 32, 64)
 
 
 @rule(
-    "SZ121", source="Machine Learning Engineering book, 'Anatomy of model's memory usage'", of_costs=True, needs="split"
+    "SZ121",
+    "Machine Learning Engineering book, 'Anatomy of model's memory usage'",
+    "costs split",
 )
 def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.
@@ -326,13 +329,13 @@ def fits_in_memory(context: Context) -> Answer:
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
         total = _total(context, change)
-        if total is not None and total <= context.room_bytes:
+        if total <= context.room_bytes:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
     helps = ["a fused cross-entropy (SZ133)"] * (largest.name == "logits_and_loss")
     moved = next((one.key for one in context.unread if re.search("kept|memory|shard|spread", one.changes or "")), "")
     may = f"; {moved}, which is not read, may change it" * bool(moved)
     message = f"needs {has}; {most}{_more_ways(workload, device, helps)}{may}"
-    return [Finding("memory", gib, message, tuple(ways.values()), error=not (needed.may_fit or moved))]
+    return Finding("memory", gib, message, tuple(ways.values()), error=not (needed.may_fit or moved))
 
 
 #: Of the device's memory.
@@ -341,10 +344,9 @@ NOTABLE_LOGITS = 0.1
 
 @rule(
     "SZ133",
-    source="Liger Kernel (arXiv 2410.10989), FusedLinearCrossEntropy; Cut Your Losses (arXiv 2411.09009); transformers "
+    "Liger Kernel (arXiv 2410.10989), FusedLinearCrossEntropy; Cut Your Losses (arXiv 2411.09009); transformers "
     "use_liger_kernel, torchtitan components/loss.py:606 (ChunkedLossWrapper)",
-    of_costs=True,
-    needs="model split train",
+    "costs model split train",
 )
 def fused_cross_entropy(context: Context) -> Answer:
     """Logits that are a tenth of the device's memory are not held whole: the loss is fused with the output projection.
@@ -360,17 +362,18 @@ def fused_cross_entropy(context: Context) -> Answer:
     Suggestion: none that a configuration sets.
     """
     if not context.whole.head or not _spread(context):
-        return NotApplicable("no loss, or the layout was not said")
+        return "no loss, or the layout was not said"
     found = context.memory()
     logits = found.components.get("logits_and_loss", 0)
     if logits < NOTABLE_LOGITS * context.device.memory.bytes:
         return ()
     gib = round(logits / GIB, 1)
-    message = (
-        f"logits and their gradients hold {gib} of {found.total_bytes / GIB:.1f} GiB: a cross-entropy fused with the "
-        "output projection (Liger, cut-cross-entropy) or run in chunks holds a part of them"
+    return Finding(
+        "logits",
+        gib,
+        f"logits and their gradients hold {gib} of {found.total_bytes / GIB:.1f} GiB: a cross-entropy fused with "
+        "the output projection (Liger, cut-cross-entropy) or run in chunks holds a part of them",
     )
-    return [Finding("logits", gib, message)]
 
 
 #: A smaller share of the step is not worth a line.
@@ -379,9 +382,8 @@ NOTABLE_UPDATE = 0.05
 
 @rule(
     "SZ134",
-    source="Muon is Scalable for LLM Training (arXiv 2502.16982), 2.3; Megatron-LM, core/optimizer/muon.py",
-    of_costs=True,
-    needs="model split train",
+    "Muon is Scalable for LLM Training (arXiv 2502.16982), 2.3; Megatron-LM, core/optimizer/muon.py",
+    "costs model split train",
 )
 def muon_update(context: Context) -> Answer:
     """Muon's update is a small part of a step.
@@ -398,27 +400,29 @@ def muon_update(context: Context) -> Answer:
     """
     workload = context.workload
     if workload.optimizer != "muon":
-        return NotApplicable("another optimizer")
+        return "another optimizer"
     products = [(op, s) for op, _, s in context.timed() if op.phase == "optimizer" and isinstance(op, Product)]
     seconds, flops = sum(s for _, s in products), sum(op.flops * op.count for op, _ in products)
     share = seconds / (context.step.seconds if context.step else context.step_s)
     if share < NOTABLE_UPDATE:
         return ()
-    message = (
-        f"Newton-Schulz of the hidden matrices is {flops:.1e} FLOPs a rank, {seconds * 1e3:,.0f} ms, {share:.0%} of "
-        "the step: accumulate more, or spread matrices over data-parallel ranks"
+    return Finding(
+        "optimizer",
+        "muon",
+        f"Newton-Schulz of the hidden matrices is {flops:.1e} FLOPs a rank, {seconds * 1e3:,.0f} ms, {share:.0%} "
+        "of the step: accumulate more, or spread matrices over data-parallel ranks",
+        at_most_s=seconds,
     )
-    return [Finding("optimizer", "muon", message, at_most_s=seconds)]
 
 
-def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
+def _parameters_fit(context: Context) -> Finding | NotApplicable | str | tuple[()]:
     """What the parameters alone need, where nothing else is known."""
     workload, device = context.workload, context.device
     if workload.finetune:
-        return NotApplicable("adapters of a model that is not understood are not known")
+        return "adapters of a model that is not understood are not known"
     least = memory_of_parameters(context.parameters, workload)
     if least <= device.memory.bytes:
-        return []
+        return ()
     gib = round(least / GIB, 2)
     states = "weights, gradients and optimizer states" if workload.train else "weights"
     message = (
@@ -426,21 +430,13 @@ def _parameters_fit(context: Context) -> list[Finding] | NotApplicable:
         f"on {device.name} ({states}; activations are not known)"
     )
     if _spread(context):
-        return [Finding("memory", gib, message, error=True)]
+        return Finding("memory", gib, message, error=True)
     return NotApplicable(f"memory: {message}", note=True)
 
 
 def _spread(context: Context) -> bool:
     """Whether it was said how the model is spread."""
     return context.sets_any(*(LAYOUT if context.workload.train else SERVING_LAYOUT))
-
-
-def overfull(context: Context) -> int:
-    """Whether a step that was said how to spread is over the device's room (1), and over what may fit (2)."""
-    if context.model is None or not context.divides or not _spread(context):
-        return 0
-    needed = context.memory()
-    return (not needed.fits) + (not needed.may_fit)
 
 
 def _unsaid(context: Context) -> str:
@@ -490,8 +486,8 @@ def _wider(model: ModelShape, workload: Workload, domain: int) -> Iterator[Chang
             yield wider
 
 
-def _total(context: Context, change: Mapping[str, Any]) -> int | None:
+def _total(context: Context, change: Mapping[str, Any]) -> float:
     try:
         return context.memory(**change).total_bytes
     except InputError:  # a degree that the model does not divide by
-        return None
+        return inf

@@ -241,6 +241,5 @@ def swiglu_width(
     aligned, slack = target.alignment_elements(settled.dtype) * settled.t, int(width * tolerance)
     steps = (aligned * shards for shards in (8, 4, 2, 1))
     reached = next((step for step in steps if (width + slack) // step * step >= max(1, width - slack)), None)
-    limits = Limits(tolerance, step=reached)
-    found = search(h=hidden, d_ff=width, device=target, limits=limits, top=1, **workload)
+    found = search(h=hidden, d_ff=width, device=target, limits=Limits(tolerance, step=reached), top=1, **workload)
     return found.best.change["d_ff"]

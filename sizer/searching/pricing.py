@@ -145,10 +145,16 @@ def _candidate(space: Space, change: Sizes, model: ModelShape, workload: Workloa
     scale = space.tokens / (workload.tokens * step.accumulation)
     tier = least_certain((step.tier, step.cost.tier)) if step.cost is not None else step.tier
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
-    known = change, timing, round(step.flops * scale), model.layers, model.parameters, _structure(step)
     products = [(op.count * cost.seconds, cost.seconds < HOST_S) for op, cost in _products(step)]
-    launched = sum(seconds for seconds, short in products if short)
-    return TimedCandidate(*known, launch_bound=2 * launched > sum(seconds for seconds, _ in products))
+    return TimedCandidate(
+        change,
+        timing,
+        round(step.flops * scale),
+        model.layers,
+        model.parameters,
+        _structure(step),
+        launch_bound=2 * sum(seconds for seconds, short in products if short) > sum(seconds for seconds, _ in products),
+    )
 
 
 def _products(step: Step) -> list[tuple[Gemm | GroupedGemm, Cost]]:
@@ -233,8 +239,9 @@ def shortlist(
         taken += undominated(worth, found.seconds) if space.what == "model" else []
         taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
     else:
-        served = replace(space, workload=serving, as_run=None)
-        decode = estimates(served, space.candidates, pricer).seconds * objective.weight(found)
+        decode = estimates(
+            replace(space, workload=serving, as_run=None), space.candidates, pricer
+        ).seconds * objective.weight(found)
         orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
         taken += undominated(values, decode, *([worth] if space.loss else []))
@@ -320,8 +327,7 @@ def _step_seconds(
     if space.as_run is None or pricer.stack is None or workload.serving:
         stages = workload.p if workload.serving else 1
         return part.rows_of(stages * sum(cost * one.count for one, cost in zip(listed, costs, strict=True)))
-    stage = slowest_stage(_work(listed, costs), model, workload.p)
-    rows = whole = each_value(stage, part.rows_of)
+    rows = whole = each_value(slowest_stage(_work(listed, costs), model, workload.p), part.rows_of)
     if workload.p > 1:
         every = operators(model, replace(workload, p=1, vpp=1))
         whole = each_value(_work(every, seconds_of(every, pricer.device)), part.rows_of)

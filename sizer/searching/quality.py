@@ -89,8 +89,9 @@ def at_equal_loss(space: Space, pricer: Pricer, tokens: float) -> Space:
     bounds = {f"loss at most {EQUAL:.1%} above": loss <= 1 + EQUAL}
     own = _practice(space.baseline, space.model)
     for name, ratio in _practice(space.candidates.columns, space.model).items():
-        off = np.abs(np.log(ratio / own[name]))
-        bounds[f"{name} {own[name] / PRACTICE:.3g} to {own[name] * PRACTICE:.3g}"] = off <= np.log(PRACTICE) + 1e-9
+        bounds[f"{name} {own[name] / PRACTICE:.3g} to {own[name] * PRACTICE:.3g}"] = (
+            np.abs(np.log(ratio / own[name])) <= np.log(PRACTICE) + 1e-9
+        )
     kept, seconds = space.where(bounds), estimates(space, space.candidates, pricer).seconds
     best = np.nanmin(seconds[np.all(list(bounds.values()), axis=0)], initial=np.inf)
     for name in () if REQUESTS else bounds:

@@ -67,13 +67,12 @@ def listing(
 
     how many were left out for the rules they break, in words. ``stack``: what `check` will price them on.
     """
-    others = (one for one in ranked[1:] if one.change != ranked[0].change)
 
     def order(one: Ranked) -> tuple[float, ...]:
         # Ties of the objective have the same first number.
         return round(-log(one.gain) / TIE), -_aligned(one.change), -one.gain, one.parameters
 
-    rest = sorted(others, key=order)
+    rest = sorted((one for one in ranked[1:] if one.change != ranked[0].change), key=order)
     if not space.ruled:
         return rest[:top], (), {}
     checked = read_subject(space.model, stack=stack)
@@ -146,8 +145,7 @@ def _aligned(change: Sizes) -> int:
 
 def _warned(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -> frozenset[str]:
     """Codes that `check` warns of, costs alone among them, of a candidate as its file's ``subject``."""
-    changed = resized_subject(subject, *rebuilt(space, change))
-    findings = check_subject(changed, pricer.device).findings
+    findings = check_subject(resized_subject(subject, *rebuilt(space, change)), pricer.device).findings
     return frozenset(code for one in findings if one.severity != "info" for code in one.codes)
 
 
@@ -241,8 +239,16 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
 
 def _timed(space: Space, chosen: Sequence[Sizes], query: Query, pricer: Pricer, ways: Sequence[Workload]) -> Times:
     if query.layouts is not None:
-        unlike = [chosen[at] for at in islice(_distinct(chosen), SPREAD_OUT)]
-        return Times(in_layouts(space, unlike, query.layouts, ways, pricer, query.progress))
+        return Times(
+            in_layouts(
+                space,
+                [chosen[at] for at in islice(_distinct(chosen), SPREAD_OUT)],
+                query.layouts,
+                ways,
+                pricer,
+                query.progress,
+            )
+        )
     chosen = [space.baseline, *chosen]
     predicted = price(space, chosen, pricer)
     if query.measured is None:
@@ -370,8 +376,11 @@ def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, flo
 def aligned(row: Sequence[TimedCandidate], ranked: Sequence[Ranked], step: int) -> Ranked | None:
     """Of those aligned to ``step`` elements the nearest to a baseline that is not."""
     own, whole = row[0].change, [one.change for one in row if one.structure[0] >= step]
-    near = [one for one in ranked if one.change in whole and own not in whole]
-    return min(near, key=lambda one: sum(abs(log(size / own[key])) for key, size in one.change.items()), default=None)
+    return min(
+        [one for one in ranked if one.change in whole and own not in whole],
+        key=lambda one: sum(abs(log(size / own[key])) for key, size in one.change.items()),
+        default=None,
+    )
 
 
 def _with_memory(space: Space, listed: Sequence[Ranked]) -> tuple[Ranked, ...]:

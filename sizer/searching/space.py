@@ -323,13 +323,21 @@ class Limits:
 
     def __post_init__(self) -> None:
         low, high, aspect = self.low, self.high, self.aspect or (1.0, 1.0)
-        share, ends = "expected a share between 0 and 1 (or a percentage up to 100%)", f"{aspect[0]:g}:{aspect[1]:g}"
+        share = "expected a share between 0 and 1 (or a percentage up to 100%)"
         refuse(not 0 <= self.tolerance <= 1, share, "--tolerance", self.tolerance)
-        backwards = low is not None and high is not None and low > high
-        refuse(backwards, "expected LOW:HIGH with LOW at most HIGH", "--range", f"{low}:{high}")
+        refuse(
+            low is not None and high is not None and low > high,
+            "expected LOW:HIGH with LOW at most HIGH",
+            "--range",
+            f"{low}:{high}",
+        )
         refuse(self.step is not None and self.step < 1, "expected a positive integer", "--step", self.step)
-        ordered = 0 < aspect[0] <= aspect[1]
-        refuse(not ordered, "expected LOW:HIGH, positive, LOW at most HIGH", "--limit aspect", ends)
+        refuse(
+            not 0 < aspect[0] <= aspect[1],
+            "expected LOW:HIGH, positive, LOW at most HIGH",
+            "--limit aspect",
+            f"{aspect[0]:g}:{aspect[1]:g}",
+        )
         for name in self.vary or ():
             refuse(name not in VARIABLE, f"expected some of {', '.join(VARIABLE)}", "--limit vary", name)
         for number in self.head_dims or ():
@@ -389,8 +397,16 @@ class Request:
             raise nothing_left(self.what, self.excluded)
         model, changed = model or self.model, Candidates.of(candidates)
         own = dimensions(model)
-        baseline = {name: own[name] for name in changed.columns}
-        return Space(self.what, model, self.workload, changed, baseline, excluded=self.excluded, notes=notes, **fields)
+        return Space(
+            self.what,
+            model,
+            self.workload,
+            changed,
+            {name: own[name] for name in changed.columns},
+            excluded=self.excluded,
+            notes=notes,
+            **fields,
+        )
 
 
 def whole_heads(heads: int, kv_heads: int, t: int) -> bool:

@@ -58,8 +58,7 @@ def experts(request: Request) -> Space:
     Finer and coarser experts, each as many and as many a token as keep both counts of parameters.
     """
     model = request.model
-    fixed = Candidates.of([{"layers": model.layers}])
-    found = mixtures_around(request, model.parameters, fixed, request.step)
+    found = mixtures_around(request, model.parameters, Candidates.of([{"layers": model.layers}]), request.step)
     candidates = Candidates({name: column for name, column in found.columns.items() if name != "layers"})
     return request.space(
         candidates[~candidates.equal(dimensions(model))],
@@ -95,8 +94,7 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     near = (more >= 1 / factor) & (more <= factor)
     near &= abs(wide - active[of]) * column[of] <= 2 * tolerance * active_target
     columns = dict(around[of[near]].columns)
-    layers = columns.pop("layers")
-    tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": layers})
+    tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": columns.pop("layers")})
     found: Candidates = tried[off_by(model, tried.columns, target, active_target) <= tolerance]
     if left_out := len(of) - len(found):
         request.excluded[f"--tolerance {tolerance:.2%} of total and active parameters, top_k"] += left_out
@@ -264,7 +262,7 @@ def _mixtures(request: Request, target: float) -> Candidates:
     """Mixtures of experts: layers, then their experts."""
     model, step = request.model, request.step
     mlp, (low, high) = model.dense_mlp, aspect_bounds(model, request.limits)
-    coarse = lcm(step, gcd(COARSE, model.hidden)) if request.limits.step is None else request.limits.step
+    coarse = request.limits.step or lcm(step, gcd(COARSE, model.hidden))
     fixed = []
     for one in _around(request, coarse):
         hidden = one["hidden"]
@@ -323,8 +321,7 @@ def whole_head_counts(request: Request, hidden: int, dims: Iterable[int], shards
 
 def _splits(request: Request, heads: int, kv_heads: int, shards: int) -> bool:
     """Whether ``shards`` split the heads, and hold a key/value head once where they do the baseline's (SZ115)."""
-    now = getattr(request.model.attention, "kv_heads", 1)
-    copied = kv_heads % request.shards > 0 == now % request.shards
+    copied = kv_heads % request.shards > 0 == getattr(request.model.attention, "kv_heads", 1) % request.shards
     return whole_heads(heads, kv_heads, shards) and not copied
 
 
@@ -375,8 +372,9 @@ def swiglu(request: Request) -> Space:
         raise nothing_left(request.what, {f"widths a multiple of {step} within {share}": 1})
     others = Candidates({"d_ff": values[values != width]})
     others = others.where({share: abs(others.columns["d_ff"] - width) <= slack}, request.excluded)
-    block = Block(None, MlpShape(width), norms=0)
-    alone = ModelShape("swiglu", (Stack("decoder", model.hidden, (block,), final_norm=0),), head=False)
+    alone = ModelShape(
+        "swiglu", (Stack("decoder", model.hidden, (Block(None, MlpShape(width), norms=0),), final_norm=0),), head=False
+    )
     if scope == "product":
         note = "one batched product (b, s, d_ff) x (b, d_ff, h): d_ff is the reduction dimension"
         return request.space(others, note, model=alone, timed=_single_product, measured_parts=(), ruled=False)

@@ -145,7 +145,7 @@ class PairedSamples:
     def __init__(self, race: Race) -> None:
         self._race = race
         count = len(race.predicted_s)
-        self._offsets: Array = np.log(np.ones(count) if race.weights is None else race.weights)
+        self._offsets: Array = np.log(race.weights or np.ones(count))
         self.prior: Array = np.log(race.predicted_s) + self._offsets
         codes: dict[Hashable, int] = {}
         self._classes = np.array([codes.setdefault(one, len(codes)) for one in race.classes or [0] * count])

@@ -51,11 +51,11 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
         Insert(
             "sizer/rules/{topic}.py",
             "",
-            '\n\n@rule("{name}", source="SKELETON")\ndef {slug}(context: Context) -> Answer:\n'
+            '\n\n@rule("{name}", "SKELETON")\ndef {slug}(context: Context) -> Answer:\n'
             '    """SKELETON: the configuration does what hardware asks, in one sentence.\n\n'
             "    SKELETON: why, with the arithmetic.\n\n    Bad: SKELETON\n    Good: SKELETON\n\n"
             '    Suggestion: SKELETON\n    """\n    if context.model is None:\n'
-            '        return NotApplicable("the dimensions are not known")\n    return ()  # SKELETON\n',
+            '        return "the dimensions are not known"\n    return ()  # SKELETON\n',
         ),
         Insert(
             "tests/test_rules.py", r"\nBAD: .*\n", '    ("{name}", model(), {{}}, "hidden", 2048, []),  # SKELETON\n'
