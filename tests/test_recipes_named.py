@@ -630,3 +630,10 @@ def test_memory_is_no_error_where_what_is_kept_where_is_not_read(tmp_path: Path,
     assert "which is not read, may change it" in memory.message
     file.write_text(AXOLOTL.format("Qwen/Qwen3-32B", "").replace("deepspeed: \n", ""))
     assert [one.severity for one in sizer.check(file, gpus=2).findings if one.code == "SZ121"] == ["error"]
+
+
+def test_an_export_is_no_training(tmp_path: Path) -> None:
+    """LLaMA-Factory's merge_lora recipes name a model, and train nothing."""
+    text = f"model_name_or_path: {QWEN}\ntemplate: qwen\nexport_dir: out\nexport_quantization_bit: 4\n"
+    with pytest.raises(InputError, match=r"export_dir.*trains nothing \(it exports a model\)"):
+        read(tmp_path, text)
