@@ -142,7 +142,8 @@ def test_what_is_offered_of_a_released_file_is_applied_as_it_was_priced_and_leav
                 # A cost alone weighs more in a step that is shorter.
                 cost, known = found.step_seconds or 0.0, max(saved.get(code, 0.0) for code in found.codes)
                 assert subject.asked is not None or cost * scale <= known + 2 * part, (found, one)
-        if subject.asked is None and not fields:
+        # Steps of two head dimensions are compared by one's attention factor, which is said.
+        if subject.asked is None and not fields and "attention factor" not in one.note:
             gained = after.step.seconds - report.step.seconds
             assert gained == pytest.approx(one.step_seconds_change, abs=2 * part)
 
