@@ -896,7 +896,7 @@ def test_a_key_that_is_off_or_says_how_a_model_is_run_is_not_refused(own: str) -
         ("{n_layer: 12, n_head: 8, n_embd: 512, block_size: 64, learning_rate: 1}", "nearest are nanogpt without bias"),
         (
             "{model_type: gpt2, n_embd: 1024, n_heads: 16}",
-            "n_heads = 16: is no key of its class, which reads n_head or num_attention_heads",
+            "n_heads = 16: is no key of its class, which reads n_head",
         ),
         ("{model_type: llama, n_layers: 16}", "which reads num_hidden_layers"),
     ],
