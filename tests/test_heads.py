@@ -39,6 +39,9 @@ CLASSES = [
     "RobertaForSequenceClassification",
     "XLMRobertaForMaskedLM",
     "CamembertForCausalLM",
+    "Data2VecTextForCausalLM",
+    "Data2VecTextForSequenceClassification",
+    "Data2VecTextForTokenClassification",
     "ModernBertModel",
     *(f"ModernBertFor{head}" for head in ("MaskedLM", "SequenceClassification", "QuestionAnswering")),
 ]

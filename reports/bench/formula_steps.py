@@ -25,7 +25,8 @@ from shapes.step.stack import load_stack
 from shapes.trace import recognise_config
 from shapes.workload import Workload
 from sizer.readers import read_config
-from sizer.readers.huggingface import BUILDERS, OWN_HEADS
+from sizer.readers.huggingface import BUILDERS
+from sizer.readers.reading import FORMATS
 
 REPORT = Path(__file__).resolve().parents[1] / "formula-steps.md"
 #: What the two may differ by.
@@ -43,7 +44,7 @@ def compared(model_type: str, *, whole: bool = False) -> float | str:
     try:
         config = json.loads(json.dumps(default(model_type, whole=whole).to_dict(), default=str))
         # Without them the reader takes an encoder's file for the class without a language model's head.
-        config |= {"architectures": [CLASSES[model_type]]} if model_type in OWN_HEADS else {}
+        config |= {"architectures": [CLASSES[model_type]]} if model_type in FORMATS["huggingface"]["own_heads"] else {}
         formula, proof = read_config(config).model, recognise_config(config)
     except Exception as error:
         if not whole:
