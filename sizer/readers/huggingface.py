@@ -265,7 +265,8 @@ def _left_to_the_class(keys: Mapping[str, str], fields: Fields) -> Names:
     InputError for a size under another class's name, which this one passes over, and takes its own.
     """
     for one, mapped in _TABLE["mapped"].items():
-        own = {*fields.defaults}.intersection(KEYS[one])  # none where a type has no class in transformers
+        borrowed = fields.defaults["model_type"] in DEFAULTS_OF  # a type without a class of its own
+        own = set() if borrowed else {*fields.defaults}.intersection(KEYS[one])
         other = own and {*own, *mapped}.isdisjoint(fields.config) and "auto_map" not in fields.config
         strange = other and not fields.config.keys().isdisjoint(KEYS[one])
         fields.refuse(strange, f"is no key of its class, which reads {' or '.join(sorted(own))}", *KEYS[one])
