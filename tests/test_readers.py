@@ -160,7 +160,6 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("t5", {"d_model": 96, "d_ff": 160, "num_layers": 2, "feed_forward_proj": "gated-gelu"} | UNTIED),
     ("bart", BART),
     *((kin, BART) for kin in ("blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart")),
-    ("marian", BART | UNTIED),
     ("marian", BART | {"share_encoder_decoder_embeddings": False}),
     ("marian", BART | {"share_encoder_decoder_embeddings": False} | UNTIED),
     (
@@ -234,6 +233,7 @@ ALIASES: list[tuple[str, dict[str, Any]]] = [
     ("whisper", {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 320}),
     ("bart", {"d_model": 96, "vocab_size": 320, "tie_word_embeddings": False}),
     ("whisper", {"d_model": 96, "tie_word_embeddings": False}),
+    ("marian", BART | UNTIED),
 ]
 SEQ2SEQ = ("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart", "t5")
 AUTO = dict.fromkeys(SEQ2SEQ, "AutoModelForSeq2SeqLM") | {"whisper": "AutoModelForSpeechSeq2Seq"}
