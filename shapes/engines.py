@@ -21,7 +21,7 @@ ENGINES = (
 #: What engines are for.
 USES = ("serving", "training", "fine-tuning")
 #: Formats that weights are deployed in.
-FORMATS = ("bf16", "fp8", "fp8-block", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
+FORMATS = ("bf16", "tensorwise", "blockwise", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
 
 #: What an engine does, the best first. "unknown": no check was found, and what becomes of the model was not seen.
 Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]

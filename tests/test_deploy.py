@@ -56,7 +56,7 @@ def qwen3_235b() -> ModelShape:
 
 def test_deepseek_v3_loads_at_tp_16_in_blocks_of_128() -> None:
     # 18432/16 = 1152 = 9 x 128, experts and the shared one 2048/16 = 128: what its authors and vLLM's recipes run.
-    found = deploy(str(CONFIGS / "deepseek-v3.json"), tp=16, recipe="fp8-block")
+    found = deploy(str(CONFIGS / "deepseek-v3.json"), tp=16, recipe="blockwise")
     assert {engine for engine, verdict in verdicts(found).items() if verdict != "loads"} == {"megatron-core"}
     assert messages(found, "megatron-core", "pads") == [
         "vocabulary, to 128 t: vocab 129280: not a multiple of 2048, padded to 131072 (1.39% more)"
@@ -76,7 +76,7 @@ def test_an_engine_that_refuses_says_at_which_degrees_it_does_not() -> None:
 
 def test_deepseek_v3_is_refused_at_tp_32_as_users_met_it() -> None:
     # vLLM issue 12256, SGLang issues 3345 and 4791: "output_partition_size = 576 is not divisible by ... block_n = 128"
-    found = deploy(str(CONFIGS / "deepseek-v3.json"), tp=32, recipe="fp8-block")
+    found = deploy(str(CONFIGS / "deepseek-v3.json"), tp=32, recipe="blockwise")
     for engine in SERVING:
         assert verdicts(found)[engine] == "refused"
         assert any("18432/32 = 576" in text for text in messages(found, engine, "refused"))
@@ -85,7 +85,7 @@ def test_deepseek_v3_is_refused_at_tp_32_as_users_met_it() -> None:
     # 64 a rank is finer than 128, which vLLM now runs in Triton (pull request 55867); the dense MLP it refuses.
     assert any("2048/32 = 64" in text for text in messages(found, "vllm", "falls back"))
     # 32 ranks that hold experts whole cut none, but the shared expert is still 64 a rank (vLLM issue 52997).
-    spread = deploy(str(CONFIGS / "deepseek-v3.json"), tp=32, ep=32, recipe="fp8-block")
+    spread = deploy(str(CONFIGS / "deepseek-v3.json"), tp=32, ep=32, recipe="blockwise")
     assert not any("experts.gate_up_proj" in text for text in messages(spread, "vllm", "refused"))
     assert any("2048/32 = 64" in text for text in messages(spread, "vllm", "refused"))
 
@@ -93,12 +93,12 @@ def test_deepseek_v3_is_refused_at_tp_32_as_users_met_it() -> None:
 def test_qwen3_235b_is_refused_at_tp_8_and_loads_at_tp_4() -> None:
     # vLLM issue 17569: "The output_size of gate's and up's weight = 192 is not divisible by ... block_n = 128"; since
     # September 2026 (pull request 55867) scales of 64 x 64 run in Triton.
-    refused = deploy(qwen3_235b(), tp=8, recipe="fp8-block")
+    refused = deploy(qwen3_235b(), tp=8, recipe="blockwise")
     for engine, verdict in (("vllm", "falls back"), ("sglang", "refused"), ("tensorrt-llm", "refused")):
         assert any("1536/8 = 192" in text for text in messages(refused, engine, verdict))
-    fits = verdicts(deploy(qwen3_235b(), tp=4, recipe="fp8-block"))
+    fits = verdicts(deploy(qwen3_235b(), tp=4, recipe="blockwise"))
     assert [fits[engine] for engine in SERVING] == ["loads", "loads"]
-    odd = deploy(resize(qwen3_235b(), expert_d_ff=1600), tp=8, recipe="fp8-block", engines=("vllm",))
+    odd = deploy(resize(qwen3_235b(), expert_d_ff=1600), tp=8, recipe="blockwise", engines=("vllm",))
     assert any("1600/8 = 200" in text for text in messages(odd, "vllm", "refused"))
 
 
@@ -177,7 +177,7 @@ def test_a_device_without_the_format_falls_back_or_is_refused() -> None:
         ("tensorrt-llm", "mxfp4", "a100-sxm", "MXFP4 on the device", "refused"),
         ("tensorrt-llm", "mxfp4", "h100-sxm", "MXFP4 on the device", "loads"),
         ("torchao", "fp8", "a100-sxm", "fp8 on the device", "refused"),
-        ("torchao", "fp8-block", "l40s", "fp8 blocks on the device", "refused"),
+        ("torchao", "blockwise", "l40s", "fp8 blocks on the device", "refused"),
         ("torchao", "nvfp4", "h100-sxm", "NVFP4 on the device", "refused"),
         ("bitsandbytes", "int8", "v100-sxm", "LLM.int8 on the device", "refused"),
     ],
@@ -239,9 +239,9 @@ def test_transformer_engine_wants_16_and_torchao_leaves_16_bits() -> None:
 
 def test_vllm_lets_merged_matrices_off_the_check_and_not_what_is_cut_by_rows() -> None:
     model = ModelShape("llama", (Stack("decoder", 4096, (Block(AttentionShape(64, 4, 64), MlpShape(14336)),)),), 32000)
-    found = deploy(model, tp=4, recipe="fp8-block", engines=("vllm",))  # keys and values of 64 a rank
+    found = deploy(model, tp=4, recipe="blockwise", engines=("vllm",))  # keys and values of 64 a rank
     assert verdicts(found)["vllm"] == "unknown"
-    narrow = deploy(resize(model, d_ff=14400), tp=8, recipe="fp8-block", engines=("vllm",))  # down_proj reads 1800
+    narrow = deploy(resize(model, d_ff=14400), tp=8, recipe="blockwise", engines=("vllm",))  # down_proj reads 1800
     assert any("d_ff" in one or "mlp" in one for one in messages(narrow, "vllm", "refused"))
 
 
@@ -281,12 +281,12 @@ def test_the_engine_files_name_generations_that_devices_have() -> None:
 
 
 def test_the_text_says_what_and_why_with_numbered_sources_and_exits_1_for_a_refusal() -> None:
-    result = run("qwen3-30b-a3b", "--tp", "4", "--recipe", "fp8-block")
+    result = run("qwen3-30b-a3b", "--tp", "4", "--recipe", "blockwise")
     assert result.exit_code == 1
     assert "768/4 = 192: not a multiple of 128" in " ".join(result.stdout.split())
     assert "[1] https://github.com/vllm-project/vllm/blob/" in result.stdout
     assert run("deepseek-v3", "--tp", "16", "--recipe", "blockwise").exit_code == 0
-    assert run("qwen3-30b-a3b", "--tp", "4", "--recipe", "fp8-block", "--engine", "torchao").exit_code == 1
+    assert run("qwen3-30b-a3b", "--tp", "4", "--recipe", "blockwise", "--engine", "torchao").exit_code == 1
 
 
 def test_the_json_is_what_its_schema_says() -> None:
@@ -303,7 +303,7 @@ def test_the_json_is_what_its_schema_says() -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--recipe", "fp7"), "expected one of bf16, fp8, fp8-block"),
+        (("--recipe", "fp7"), "expected one of bf16, tensorwise, blockwise"),
         (("--engine", "vlmm"), "expected one of vllm, tensorrt-llm"),
         (("--engine", "vllm", "--engine", "servnig"), "expected one of vllm, tensorrt-llm"),
         (("--tp", "0"), "expected"),
@@ -379,7 +379,7 @@ def test_key_value_heads_that_neither_divide_nor_are_divided_are_refused() -> No
 
 def test_memory_comes_before_every_other_question() -> None:
     found = deploy(str(CONFIGS / "deepseek-v3.json"), device="l4")
-    assert found.recipe == "fp8-block"  # the file's own
+    assert found.recipe == "blockwise"  # the file's own
     assert found.memory is not None
     assert found.memory.weight_bytes == pytest.approx(671e9, rel=0.01)
     assert not found.memory.fits

@@ -144,7 +144,7 @@ ANSWERS: dict[str, Callable[[], Any]] = {
         lambda s, device: plan(s.model, device, gpus=2, global_batch=8, base=s.workload, tokens=1e9)
     ),
     "plan --phase decode": lambda: sizer.plan(GPT2, phase="decode", gpus=2, s=128, context=256),
-    "deploy": lambda: deploy(GPT2, tp=5, recipe="fp8-block"),
+    "deploy": lambda: deploy(GPT2, tp=5, recipe="blockwise"),
     "bench": lambda: Bench(()),
     "bench --self-test": lambda: SelfTest("x", (Check("a", True, "b"), Check("c", None, "d"))),
     "bench --dry-run": lambda: Planned({"tiny": ((), 0.5)}),

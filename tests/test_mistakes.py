@@ -319,14 +319,14 @@ UNDERSTOOD = [
         f"check {L} --seq 4k --bs 2 --optim adamw --ac full",
         f"check {L} -s 4k -b 2 --optimizer adamw --checkpointing full",
     ),
-    (f"deploy {L} --recipe fp8_block", f"deploy {L} --recipe fp8-block"),
+    (f"deploy {L} --recipe fp8_block", f"deploy {L} --recipe blockwise"),
     (f"deploy {L} --engine vLLM --engine trtllm", f"deploy {L} --engine vllm --engine tensorrt-llm"),
     ("search --hidden-size 4k", "search --h 4096"),
     (
         f"mfu {L} --step-time 9800ms --world-size 8 --global-batch-size 64",
         f"mfu {L} --step-time 9.8 --gpus 8 --global-batch 64",
     ),
-    (f"deploy {L} --tensor_parallel_size 8 --recipe blockwise", f"deploy {L} --tp 8 --recipe fp8-block"),
+    (f"deploy {L} --tensor_parallel_size 8 --recipe blockwise", f"deploy {L} --tp 8 --recipe blockwise"),
 ]
 
 

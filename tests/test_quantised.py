@@ -168,7 +168,7 @@ def test_memory_deploy_and_a_frozen_base_take_the_releases_weights() -> None:
     assert tuned.workload.base == "release"
     assert memory(tuned.model, tuned.workload).components["weights"] == stored(config)  # type: ignore[arg-type]
     assert deploy(config).recipe == "int4"
-    assert deploy({**SMALL, "quantization_config": FP8_BLOCK}).recipe == "fp8-block"
+    assert deploy({**SMALL, "quantization_config": FP8_BLOCK}).recipe == "blockwise"
     released = deploy({**GPT_OSS_120B, "quantization_config": MXFP4}, tp=8, engines=("vllm",))
     assert released.recipe == "mxfp4"
     padded = {one.topic: one.message for one in released.engines[0].outcomes if one.verdict == "pads"}

@@ -50,7 +50,7 @@ CALLS: dict[str, tuple[tuple[str, ...], ...]] = {
     ),
     "mfu": (MFU, (*MFU, "--explain")),
     "devices": (("devices",), ("devices", "h200", "gaudi3")),
-    "deploy": (("deploy", LLAMA), ("deploy", QWEN, "--tp", "8", "--recipe", "fp8-block")),
+    "deploy": (("deploy", LLAMA), ("deploy", QWEN, "--tp", "8", "--recipe", "blockwise")),
     "rules": (("rules",),),
     "measurements": (BENCH, ("store", "list")),
     "rows": (

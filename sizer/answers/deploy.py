@@ -107,7 +107,7 @@ def deploy(
     """What each of ``engines`` does with ``config`` over ``tp`` ranks in the format ``recipe``, and whether it fits.
 
     ``config``: what ``sizer.check`` takes, but a module. ``ep``: ranks that experts are spread over whole; tp / ep
-    ranks then cut each. ``recipe``: bf16, fp8 (a scale a tensor), fp8-block, mxfp8, mxfp4, nvfp4, int8 or int4, or the
+    ranks then cut each. ``recipe``: bf16, tensorwise or blockwise fp8, mxfp8, mxfp4, nvfp4, int8 or int4, or the
     name of one of ``shapes.recipes`` (None: the format that most of a quantised release is in, else bf16).
     ``engines``: names, or "serving", "training", "fine-tuning" (none: all that run the format). Raises InputError for
     what cannot be read or is none of these.
@@ -150,7 +150,7 @@ def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | Non
     spread = max(1, ep // tp)
     context = min(CONTEXT, model.max_positions or CONTEXT)
     workload = Workload(phase="decode", b=1, s=1, context=context, t=tp, e=spread, d=spread)
-    held = "fp8" if form == "fp8-block" else form  # what elements are held in; only the scales differ
+    held = "fp8" if form in ("tensorwise", "blockwise") else form  # what elements are held in; only the scales differ
     try:
         weights = memory(model, workload, weight_dtype=held).components["weights"]
         needed = engine_bytes(model, workload, held)
