@@ -118,7 +118,7 @@ def deploy(
     reading = read_model(config, config_format=config_format)
     form, unknown = _released_in(reading.model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())
     one_of(form, FORMATS, "recipe")
-    target, known = load_device(device), [load_engine(name) for name in list_engines()]
+    target, known = load_device(device), [*map(load_engine, list_engines())]
     uses = (*list_engines(), *USES)
     engines = [one_of(spelled(name, "engine", uses), uses, "engine") for name in engines]
     among = [
@@ -134,7 +134,7 @@ def deploy(
         # Powers of two, and what the heads divide over: degrees that people run.
         heads = dimensions(reading.model).get("heads", 1)
         others = [
-            other for other in range(1, 65) if not ((64 % other and heads % other) or (other % ep and ep % other))
+            other for other in range(1, 65) if not (64 % other and heads % other) and not (other % ep and ep % other)
         ]
         taken = {at: {one.engine for one in over(at)[1] if one.verdict not in ("refused", "unknown")} for at in others}
         found = [replace(one, taken_at=tuple(at for at in others if one.engine in taken[at])) for one in found]
