@@ -55,8 +55,8 @@ def frozen(cls: type[T]) -> type[T]:
 def replace(one: T, **changes: Any) -> T:
     """``dataclasses.replace`` of a frozen one, five times as fast."""
     names, values = _all(type(one))  # type: ignore[arg-type] # a class is hashable
-    made = type(one)(*map(changes.pop, names, values(one)))
-    return type(one)(**changes) if changes else made  # a TypeError that names what is no field
+    # What is left of the changes then is no field, and a TypeError.
+    return type(one)(*[*map(changes.pop, names, values(one))], **changes)
 
 
 @cache

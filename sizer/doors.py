@@ -8,9 +8,9 @@ from inspect import formatannotation
 from types import UnionType
 from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
-from shapes.errors import refuse
+from shapes.errors import InputError, refuse
 from shapes.frozen import Values
-from shapes.toml_table import nearest, ours
+from shapes.toml_table import nearest, others_words, ours
 
 
 @cache
@@ -19,33 +19,33 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
 
     value of a type that is not declared, with the type that is.
     """
-    known, where = _declared(call), f"sizer.{call.__name__}"
+    known = _declared(call)
 
     @wraps(call)
     def called(*given: Any, **keywords: Any) -> Any:
         named: Values = {}
         for name, value in keywords.items():
             own = ours(name, known)
-            meant = nearest(name, known) or [f"one that help({where}) lists"]
-            refuse(own not in known, f"no argument of {where}; did you mean {meant[0]}?", name, value)
+            if own not in known:
+                near = [ours(one, known) for one in nearest(name, {*known, *others_words()["same"]})]
+                meant = "".join(f"; did you mean {one}?" for one in near if one in known)
+                raise InputError(f"no argument that help(sizer.{call.__name__}) lists{meant}", name, value)
             refuse(own in named, f"expected {own} once", name, value)
             named[own] = value
-        for name, value in (*zip(known, given, strict=False), *named.items()):
+        for name, value in (*zip(known, given), *named.items()):
             refuse(not _is(value, known[name]), f"expected {formatannotation(known[name])}", name, value)
         return call(*given, **named)
 
     return called
 
 
-def _declared(call: Callable[..., Any]) -> Values:
+def _declared(call: Callable[..., Any], **unseen: Any) -> Values:
     """Argument -> its declared type, in their order, the keywords of ``**`` among them."""
-    unseen: Values = {}
-    while True:
-        try:
-            found = get_type_hints(call, localns=unseen)
-            break
-        except NameError as error:  # imported for type checkers alone
-            unseen[str(error.name)] = type(str(error.name), (), {"__module__": "shapes.measure"})
+    try:
+        found = get_type_hints(call, localns=unseen)
+    except NameError as error:  # imported for type checkers alone
+        unseen[str(error.name)] = type(str(error.name), (), {"__module__": "shapes.measure"})
+        return _declared(call, **unseen)
     for name, kind in list(found.items()):
         if get_origin(kind) is Unpack:
             found |= get_type_hints(*get_args(found.pop(name)))

@@ -178,7 +178,7 @@ def test_a_deepspeed_file_gives_the_workload_and_auto_leaves_it(tmp_path: Path) 
 
 def test_the_library_takes_the_same_words(tmp_path: Path) -> None:
     file = saved(tmp_path, "ds.json", {"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 2}})
-    report = sizer.check(LLAMA, settings={"vocab_size": 50304}, training=[file])
+    report = sizer.check(Source(LLAMA, {"vocab_size": 50304}, (file,)))
     assert report.model.dimensions["vocab"] == 50304
     assert (report.workload.b, report.workload.zero) == (8, 2)
 

@@ -435,9 +435,9 @@ class Cause:
 def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
     """The fields of a finding that its best offer sets; ``otherwise_s``: the seconds known without one."""
     best = max(offers, key=lambda offer: offer.saving, default=None)
-    saved_s = otherwise_s if best is None else max(0.0, best.saving)
-    if best is not None and best.priced.step_seconds_change is None:
-        saved_s = None
+    saved_s = otherwise_s
+    if best:
+        saved_s = None if best.priced.step_seconds_change is None else max(0.0, best.saving)
     return {
         "suggestions": tuple(offer.priced for offer in offers),
         "step_seconds": saved_s,
@@ -468,19 +468,17 @@ def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -
     joint, taken = None, 0
     for cause in causes:
         for offer in cause.offers:
-            both = (
-                price_offer(Suggestion({**change, **offer.change}), by)
-                if change.keys().isdisjoint(offer.change)
-                else None
-            )
+            if change.keys() & offer.change:
+                continue
+            both = price_offer(Suggestion({**change, **offer.change}), by)
             # A breach that costs nothing to mend is mended with the others.
-            if both is not None and (joint is None or both.saving >= joint.saving - TIE * by.step.seconds):
+            if both and (not joint or both.saving >= joint.saving - TIE * by.step.seconds):
                 change, joint, taken = {**change, **offer.change}, both, taken + 1
                 break
-    if joint is None or taken < 2:
+    if not joint or taken < 2:
         return None
     left = ", ".join(_left(change, by, _said(graded)))
-    return (joint.noted("then fix " + left) if left else joint).priced
+    return joint.noted(left and "then fix " + left).priced
 
 
 #: Code -> how severe what is said of it is, and what mending it changes, seconds (what is broken outright: no end).
@@ -501,8 +499,8 @@ def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, 
     """Of ``offers``, the best first, those that leave nothing worse (``said``: than this), at most ``MOST``.
 
     After them those that save more than what they leave costs, which is named; a way out of what cannot run is one
-    whatever it leaves, one of a breach where that breaks nothing. Of values of the same fields of a workload the first
-    alone mends all that they mend.
+    whatever it leaves, where none leaves nothing, one of a breach where that breaks nothing. Of values of the same
+    fields of a workload the first alone mends all that they mend.
     """
     clean, others = list[Offer](), list[Offer]()
     for offer in offers:
@@ -510,12 +508,12 @@ def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, 
             offer.change.keys() == one.change.keys() for one in clean
         ):
             continue
-        left = {} if said is None else _left(offer.change, own, said)
+        left = said and _left(offer.change, own, said)
         if not left:
             clean.append(offer)
         elif error or sum(left.values()) < (inf if outright else offer.saving):
             others.append(offer.noted("then fix " + ", ".join(left)))
-    return (*clean, *others)[:MOST]
+    return tuple(clean if error and clean else clean + others)[:MOST]
 
 
 def _left(change: Change, own: Proposals, said: _Said) -> dict[str, float]:
@@ -586,11 +584,12 @@ def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bo
     """Those that save; for a breach also the least dear, where nothing that fixes it saves."""
     offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
     if error:  # what cannot run has no time that another could be slower than; another split is no other model
-        return tuple(sorted(offers, key=lambda offer: bool(set(offer.change) & set(DIMENSIONS))))
-    faster = [one for one in offers if one.change_s <= 0]
-    useful = tuple(one for one in faster if one.saving > 0 or (outright and _same_size(one, subject)))
+        return tuple(sorted(offers, key=lambda offer: not set(offer.change).isdisjoint(DIMENSIONS)))
+    useful = [
+        one for one in offers if one.change_s <= 0 and (one.saving > 0 or (outright and _same_size(one, subject)))
+    ]
     if useful or not outright or not offers:
-        return useful
+        return tuple(useful)
     return (offers[0].noted("slower, but nothing faster fixes it" if offers[0].change_s > 0 else ""),)
 
 
