@@ -26,11 +26,11 @@ Problem = tuple[str, str, int]
 def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
     """What does not divide: layers by p, heads and widths by t, experts by e, d by e and replicas: InputErrors."""
     degrees = (workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas, workload.etp)
-    if all(degree in (1, None) for degree in degrees):
+    if {1, None}.issuperset(degrees):
         return ()
     of_heads = _of_heads(model, workload.t, workload.expert_t)
     found = chain(_of_layers(model, workload), of_heads, _of_experts(model, workload))
-    return tuple(InputError(expected, key, value) for expected, key, value in dict.fromkeys(found))
+    return tuple(InputError(*one) for one in dict.fromkeys(found))
 
 
 def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
@@ -81,10 +81,12 @@ def check_split(model: ModelShape, workload: Workload) -> None:
 
 def runnable_split(model: ModelShape, workload: Workload) -> Workload:
     """``workload`` without the degrees that the model does not divide over: 1 in the place of each."""
-    failing = {problem.key for problem in split_problems(model, workload) if problem.key is not None}
+    failing = {problem.key for problem in split_problems(model, workload) if problem.key}
     chunks = {"vpp"} if "p" in failing else set()
     degrees: Values = dict.fromkeys(failing | chunks, 1)
-    return replace(workload, **degrees)
+    found = replace(workload, **degrees)
+    # Experts may be spread over ranks of a degree that is gone.
+    return found if found == workload else runnable_split(model, found)
 
 
 def divides_over(model: ModelShape, t: int) -> bool:
@@ -108,7 +110,7 @@ def mlp_widths(model: ModelShape) -> set[tuple[int, bool]]:
     Megatron-Core and engines cut them evenly or refuse.
     """
     mlps = (mlp for _, block in model.all_blocks() for mlp in (block.mlp, getattr(block.mlp, "shared", None)))
-    return {(mlp.width, isinstance(mlp, MoeShape)) for mlp in mlps if mlp is not None}
+    return {(mlp.width, isinstance(mlp, MoeShape)) for mlp in mlps if mlp}
 
 
 def _attentions(model: ModelShape) -> tuple[Attention, ...]:

@@ -427,7 +427,7 @@ class Cause:
     def left(self, own: Offers, there: PricedFinding | None) -> Cause:
         """This cause with what fixes it ``own``, and where else it is fixed."""
         message = self.finding.message
-        if not own and there is not None:
+        if there and not own:
             message += f"; what fixes {there.code} fixes it, priced there"
         return Cause(replace(self.finding, message=message, **_price_of(own)), own)
 
@@ -499,21 +499,20 @@ def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, 
     """Of ``offers``, the best first, those that leave nothing worse (``said``: than this), at most ``MOST``.
 
     After them those that save more than what they leave costs, which is named; a way out of what cannot run is one
-    whatever it leaves, where none leaves nothing, one of a breach where that breaks nothing. Of values of the same
-    fields of a workload the first alone mends all that they mend.
+    whatever it leaves (another model: where none before leaves nothing), one of a breach where that breaks nothing. Of
+    values of the same fields of a workload the first alone mends all that they mend.
     """
     clean, others = list[Offer](), list[Offer]()
     for offer in offers:
-        if not (error or of_dimensions(offer.change)) and any(
-            offer.change.keys() == one.change.keys() for one in clean
-        ):
+        reshapes = of_dimensions(offer.change)
+        if not (error or reshapes) and offer.change.keys() in [one.change.keys() for one in clean]:
             continue
         left = said and _left(offer.change, own, said)
         if not left:
             clean.append(offer)
-        elif error or sum(left.values()) < (inf if outright else offer.saving):
+        elif (error and not (clean and reshapes)) or sum(left.values()) < (inf if outright else offer.saving):
             others.append(offer.noted("then fix " + ", ".join(left)))
-    return tuple(clean if error and clean else clean + others)[:MOST]
+    return (*clean, *others)[:MOST]
 
 
 def _left(change: Change, own: Proposals, said: _Said) -> dict[str, float]:
