@@ -148,6 +148,15 @@ def test_a_git_revision_is_compared_with_what_is_here(repository: Path) -> None:
     assert diff_json("--git", "HEAD", "models")["notes"] == []
 
 
+def test_a_renamed_configuration_is_said_not_to_be_compared(repository: Path) -> None:
+    subprocess.run(["git", "mv", "models/gpt2.json", "models/small.json"], check=True)
+    changed(repository / "models" / "small.json", n_layer=24)
+    result = run("diff", "--git", "HEAD", "--budget", "max-step-regression=1%")
+    for name in ("models/gpt2.json", "models/small.json"):
+        assert f"{name} has one version alone: no budget compares it" in result.output
+    assert diff_json("--git", "HEAD")["notes"] == []
+
+
 def test_launch_scripts_count_and_files_that_state_no_model_do_not(repository: Path) -> None:
     launch = "python pretrain_gpt.py --num-layers 2 --hidden-size {} --num-attention-heads 8 --seq-length 512 "
     files = {

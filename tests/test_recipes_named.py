@@ -637,3 +637,24 @@ def test_an_export_is_no_training(tmp_path: Path) -> None:
     text = f"model_name_or_path: {QWEN}\ntemplate: qwen\nexport_dir: out\nexport_quantization_bit: 4\n"
     with pytest.raises(InputError, match=r"export_dir.*trains nothing \(it exports a model\)"):
         read(tmp_path, text)
+
+
+def test_dashes_of_vllms_own_file_are_read(tmp_path: Path) -> None:
+    """`vllm serve --config FILE` takes its options' names as they are typed."""
+    reading = read(tmp_path, f"model: {QWEN}\ntensor-parallel-size: 2\nmax-model-len: 4096\n")
+    assert reading.workload["t"] == 2
+    assert [one.key for one in reading.unread] == ["max_model_len"]
+
+
+@pytest.mark.parametrize(
+    ("said", "targets"),
+    [
+        ("lora_target_linear: true", "all-linear"),
+        ("lora_target_modules: [q_proj, v_proj]", "q_proj,v_proj"),
+        ("lora_target_linear: false", None),
+    ],
+)
+def test_axolotls_adapters_are_where_its_file_says(tmp_path: Path, said: str, targets: str | None) -> None:
+    reading = read(tmp_path, f"base_model: {QWEN}\nadapter: lora\nlora_r: 32\nmicro_batch_size: 1\n{said}\n")
+    assert reading.workload["lora_rank"] == 32
+    assert reading.workload.get("lora_targets") == targets

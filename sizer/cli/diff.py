@@ -6,8 +6,7 @@ import hashlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
-from functools import partial
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import click
@@ -15,8 +14,8 @@ import click
 from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Names, frozen, replace
-from sizer.answers.diff import Diff, budgets_of, compare, diff_of
-from sizer.checking.checks import Request, Settled
+from sizer.answers.diff import Diff, DiffBudgets, budgets_of, compare, diff_of
+from sizer.checking.checks import Request
 from sizer.checking.project import nearest_table
 from sizer.cli.options import Asked, config_name, exceeds, option_error, say_line, subcommand
 from sizer.readers import NoModel, Source
@@ -69,29 +68,21 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
     devices = asked.devices
     request = Request(devices[0] if devices else None, asked.stack, workload=asked.workload, **asked.suppression())
-    sides = _read(pair, partial(request.settle, pair.path), notes)
-    if sides is None:
-        return None
-    project = nearest_table(pair.path)
-    budgets = budgets_of(project.table("budgets").data, asked.limits, project.where)
-    old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
-    one = next(side for side in sides if side)  # either's device and rules: the project's are one
-    targets = [one.device, *(load_device(name) for name in devices[1:])]
-    return diff_of([compare(old, new, targets, one.suppression)], budgets)
-
-
-def _read(
-    pair: Pair, read: Callable[[object], Settled], notes: list[str]
-) -> tuple[Settled | None, Settled | None] | None:
-    """Both versions as they resolve; None, with a note, for a file that nobody named and that is no configuration."""
     try:
-        old, new = (None if version is None else read(version) for version in (pair.old, pair.new))
+        sides = [request.settle(pair.path, version) if version else None for version in (pair.old, pair.new)]
     except NoModel as error:
         if pair.named:
             raise
         notes.append(f"{error.where}: no model configuration, passed over")
         return None
-    return old, new
+    project = nearest_table(pair.path)
+    budgets = budgets_of(project.table("budgets").data, asked.limits, project.where)
+    if None in sides and budgets != DiffBudgets():
+        notes.append(f"{pair.path} has one version alone: no budget compares it (renamed? sizer diff OLD NEW)")
+    old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
+    one = next(side for side in sides if side)  # either's device and rules: the project's are one
+    targets = [one.device, *(load_device(name) for name in devices[1:])]
+    return diff_of([compare(old, new, targets, one.suppression)], budgets)
 
 
 @frozen

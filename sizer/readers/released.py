@@ -131,6 +131,9 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
 
     A recipe opens no file: of a path, the folder's name may be that of a model.
     """
+    config = {
+        str(one).replace("-", "_"): value for one, value in config.items()
+    }  # vLLM's files have its options' dashes
     key = next((one for one in row["model"].split("|") if at(config, one) is not None), row["model"])
     name = at(config, key)
     refuse(not isinstance(name, str), "expected a model's name", key, name, where=where)
