@@ -6,6 +6,7 @@ from importlib import import_module
 from io import StringIO
 from typing import Any, ClassVar
 
+from shapes.errors import InputError
 from shapes.frozen import AsJson
 
 
@@ -30,8 +31,10 @@ class Printable(AsJson):
 
     def to_frame(self) -> Any:
         """The rows of its command's CSV as a pandas DataFrame (needs pandas)."""
-        from pandas import read_csv
-
+        try:
+            from pandas import read_csv
+        except ImportError:
+            raise InputError("to_frame() needs pandas: pip install pandas") from None
         return read_csv(StringIO(self._shown("csv")))
 
     def _repr_html_(self) -> str:

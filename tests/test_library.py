@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -57,6 +58,12 @@ def test_what_is_missing_names_the_keyword() -> None:
         sizer.mfu(LLAMA, step_time=9.8)
     with pytest.raises(sizer.InputError, match="expected a configuration or --params"):
         sizer.mfu(step_time=1.0, gpus=8, global_batch=64)
+
+
+def test_a_frame_without_pandas_says_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(sizer.InputError, match=r"to_frame\(\) needs pandas"):
+        sizer.ops("tests/data/configs/gpt2.json").to_frame()
 
 
 def test_an_answer_is_a_frame_of_its_rows() -> None:

@@ -365,10 +365,11 @@ def test_a_type_without_a_class_is_read_with_the_blocks_of_another(family: str, 
 def test_sizes_that_a_file_leaves_to_its_class_are_said() -> None:
     """A file without its sizes is checked as a Llama 7B, which nobody may have meant."""
     (note,) = read_config({"model_type": "llama", "num_hidden_layers": 2}).notes
-    assert note == "not in the file, the class's own: hidden_size 4096, num_attention_heads 32, vocab_size 32000"
+    sizes = "hidden_size 4096, num_attention_heads 32, intermediate_size 11008, vocab_size 32000"
+    assert note == f"not in the file, the class's own: {sizes}"
     text = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4}
     (_, note) = read_config({"model_type": "qwen2_vl", "text_config": text}).notes[:2]
-    assert note == "not in the file, the class's own: vocab_size 152064"
+    assert note == "not in the file, the class's own: intermediate_size 29568, vocab_size 152064"
 
 
 @pytest.mark.slow

@@ -79,7 +79,7 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
     budgets = budgets_of(project.table("budgets").data, asked.limits, project.where)
     if None in sides and budgets != DiffBudgets():
         notes.append(f"{pair.path} has one version alone: no budget compares it (renamed? sizer diff OLD NEW)")
-    old, new = (replace(side.subject, where=pair.path) if side is not None else None for side in sides)
+    old, new = (replace(side.subject, where=pair.path) if side else None for side in sides)
     one = next(side for side in sides if side)  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]
     return diff_of([compare(old, new, targets, one.suppression)], budgets)

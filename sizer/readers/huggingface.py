@@ -270,8 +270,11 @@ def _left_to_the_class(keys: Mapping[str, str], fields: Fields) -> Names:
         other = own and {*own, *mapped}.isdisjoint(fields.config) and "auto_map" not in fields.config
         strange = other and not fields.config.keys().isdisjoint(KEYS[one])
         fields.refuse(strange, f"is no key of its class, which reads {' or '.join(sorted(own))}", *KEYS[one])
-    names = [keys[one].removeprefix(fields.prefix) for one in ("hidden", "layers", "heads", "vocab") if one in keys]
-    absent = [f"{name} {fields.defaults[name]}" for name in names if name not in fields.config]
+    names = [
+        keys[one].removeprefix(fields.prefix) for one in ("hidden", "layers", "heads", "d_ff", "vocab") if one in keys
+    ]
+    # A width of None is computed from the others.
+    absent = [f"{one} {fields.defaults[one]}" for one in names if one not in fields.config and fields.defaults.get(one)]
     return (f"not in the file, the class's own: {', '.join(absent)}",) if absent else ()
 
 
