@@ -32,7 +32,7 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
                 raise InputError(f"no argument that help(sizer.{call.__name__}) lists{meant}", name, value)
             refuse(own in named, f"expected {own} once", name, value)
             named[own] = value
-        for name, value in (*zip(known, given), *named.items()):
+        for name, value in (*zip(known, given), *named.items()):  # noqa: B905 - the shorter ends it
             refuse(not _is(value, known[name]), f"expected {formatannotation(known[name])}", name, value)
         return call(*given, **named)
 

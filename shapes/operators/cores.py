@@ -84,7 +84,7 @@ class Lowering:
         """A memory-bound kernel, ``times`` of it, on tensors of ``elements`` of ``size`` bytes (None: activations')."""
         whole = elements * (size or self.workload.activation_bytes)
         runs = self.runs() if times else ()
-        for phase, read, written in zip(runs, passes[::2], passes[1::2]):
+        for phase, read, written in zip(runs, passes[::2], passes[1::2]):  # noqa: B905 - the shorter ends it
             yield Elementwise(
                 self.prefix + name, phase, what, read * whole, written * whole, self.workload.dtype, times
             )

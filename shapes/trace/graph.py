@@ -124,7 +124,7 @@ class Graph:
     def of(self, mask: int) -> list[Node]:
         """The nodes of a set, in order."""
         digits = reversed(bin(mask >> FIRST))
-        return [node for node, digit in zip(self.nodes, digits) if digit == "1"]
+        return [node for node, digit in zip(self.nodes, digits) if digit == "1"]  # noqa: B905 - the shorter ends it
 
 
 @dataclass(slots=True)

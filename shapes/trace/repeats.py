@@ -125,7 +125,7 @@ class Cut:
 
     def whole(self, layers: Sequence[T]) -> list[T] | None:
         """The whole's layers by the kept ones of the same kind; None where two of a kind differ."""
-        of = dict(zip(self.kept, layers))
+        of = dict(zip(self.kept, layers))  # noqa: B905 - the shorter ends it
         if len(layers) != len(self.kept) or any(one != of[self.kinds[place]] for place, one in of.items()):
             return None
         return [of[kind] for kind in self.kinds]

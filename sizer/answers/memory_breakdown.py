@@ -140,7 +140,7 @@ def memory(
     asked = (model, settled, ROOM * on.memory.bytes)
     saved, engine = savings(*asked, **options), _engine(model, settled, on, memory_utilization, weight_dtype)
     times = _timed(subject, on, saved)
-    priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:]))
+    priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:]))  # noqa: B905 - the shorter ends it
     found = bytes_by_component(model, settled, device=on, **options)
     return MemoryBreakdown(
         subject.where,

@@ -274,7 +274,7 @@ class Command(click.Command):
         """
         of = {word: one for one in self.get_params(ctx) if one.multiple for word in one.opts}
         refuse(said.count("--device") > 1 and "--device" not in of, "expected one device", "--device")
-        for option, value, further in zip(said, said[1:], said[2:]):
+        for option, value, further in zip(said, said[1:], said[2:]):  # noqa: B905 - the shorter ends it
             if option not in of or further.startswith("-"):
                 continue
             offered = of[option].shell_complete(ctx, further)

@@ -64,7 +64,7 @@ def points(rows: Sequence[Row], *more: Layer) -> list[Layer]:
         Layer("rule", within, {"opacity": 0.5}),
         Layer("point", drawn, POINTS),
         # The first above its point, the second below: on a phone they would lie on each other.
-        *(Layer("text", [row], {**LABEL, "dy": dy}) for row, dy in zip(labels, (-9, 18))),
+        *(Layer("text", [row], {**LABEL, "dy": dy}) for row, dy in zip(labels, (-9, 18))),  # noqa: B905 - the shorter ends it
     ]
 
 

@@ -109,7 +109,7 @@ def _shown(tensors: Mapping[str, Tensor]) -> Values:
         layer = _LAYER.search(name)
         found["_layers"] = max(found["_layers"], int(layer[1]) + 1 if layer else 0)
         kind = _LAYER.sub("_", name).removeprefix("model.").replace(".", "_")
-        found |= {f"_{kind}_{way}": size for way, size in zip(("rows", "columns"), shape)}
+        found |= {f"_{kind}_{way}": size for way, size in zip(("rows", "columns"), shape)}  # noqa: B905 - the shorter ends it
     return found
 
 

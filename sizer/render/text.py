@@ -30,7 +30,7 @@ def render(document: Document, page: Page) -> str:
         for part in section.seen("text"):
             lines += _part(part, page)
         lines.append("")
-    kept = [line for line, before in zip(lines, ["", *lines]) if line or before]
+    kept = [line for line, before in zip(lines, ["", *lines]) if line or before]  # noqa: B905 - the shorter ends it
     return "\n".join(kept).rstrip("\n") + "\n"
 
 
