@@ -7,16 +7,12 @@ from shapes.frozen import replace
 from shapes.model import Unread
 from shapes.model.resize import dimensions
 from sizer.readers import layouts
-from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values, vocabulary
+from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, underscored, vocabulary
 
 NAME = "gpt_neox"
+normalised = underscored
 
 _TABLE = FORMATS[NAME]
-
-
-def normalised(config: Config) -> Values:
-    """Every key with underscores; sections are GPT-NeoX's own mappings and stay."""
-    return {str(key).replace("-", "_"): value for key, value in config.items()}
 
 
 def read(config: Config, where: str) -> Reading:

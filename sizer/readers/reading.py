@@ -367,6 +367,11 @@ def at(config: Config, key: str) -> Any:
     return value if not rest else at(value, rest) if isinstance(value, Mapping) else None
 
 
+def underscored(config: Config) -> Values:
+    """Every key with underscores for dashes, which GPT-NeoX's files and vLLM's have; sections stay as they are."""
+    return {str(key).replace("-", "_"): value for key, value in config.items()}
+
+
 def with_settings(config: Config, settings: Config, normalised: Callable[[Config], Config] = dict) -> Values:
     """``config`` with ``settings`` over it; a dotted key goes into the mapping it names."""
     changed = dict(config)

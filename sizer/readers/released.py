@@ -29,6 +29,7 @@ from sizer.readers.reading import (
     at,
     fits,
     stated,
+    underscored,
     unknown_in,
 )
 
@@ -129,11 +130,9 @@ def _cached(name: str) -> Path | None:
 def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], Reading]) -> Reading:
     """The model that a recipe names, ``read`` by its name, with the workload of the keys that ``row`` lists.
 
-    A recipe opens no file: of a path, the folder's name may be that of a model.
+    No model's file is opened: of a path, the folder's name may be that of a model.
     """
-    config = {
-        str(one).replace("-", "_"): value for one, value in config.items()
-    }  # vLLM's files have its options' dashes
+    config = underscored(config)
     key = next((one for one in row["model"].split("|") if at(config, one) is not None), row["model"])
     name = at(config, key)
     refuse(not isinstance(name, str), "expected a model's name", key, name, where=where)
