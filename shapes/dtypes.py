@@ -1,7 +1,5 @@
 """Element types by the names the field uses, their sizes, and sizes as kernels take them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from shapes.errors import one_of

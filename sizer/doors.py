@@ -1,7 +1,5 @@
 """The library's front doors: a call's arguments are those that its signature declares, or are refused by name."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import cache, wraps
 from inspect import formatannotation

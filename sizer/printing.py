@@ -1,7 +1,5 @@
 """What every answer can do with its figures: print as its command does, show itself, be written as JSON."""
 
-from __future__ import annotations
-
 from importlib import import_module
 from io import StringIO
 from typing import Any, ClassVar

@@ -8,8 +8,6 @@ A signal's exit code is 128 plus its number, as shells know it: 130 for Ctrl-C, 
 when the reader of its output has gone (SIGPIPE).
 """
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

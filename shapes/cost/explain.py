@@ -1,7 +1,5 @@
 """How the seconds of a prediction come about, as parts that add up, and what the prices of a device are off by."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

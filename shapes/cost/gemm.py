@@ -19,8 +19,6 @@ Misalignment is added by `shapes.cost.corrections`. Waves, overlap and the power
 device's peak, and its memory for all that no cache holds.
 """
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any, NamedTuple
 

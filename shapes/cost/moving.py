@@ -16,8 +16,6 @@ A mixture's dispatcher (DeepEP, HybridEP) sends a token that several experts of 
 only: `copies_sent`. A router limited to some groups of experts (DeepSeek-V3's, section 2.1.2) meets no more nodes.
 """
 
-from __future__ import annotations
-
 from math import log2
 from typing import Any
 

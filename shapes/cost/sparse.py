@@ -9,8 +9,6 @@ Whole attention layers of 2k to 64k tokens on H200, projections included, which 
 GLM-5's decode steps are off by 3% (SGLang); vLLM's take longer on the host, TensorRT-LLM's prompts twice as long.
 """
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 import numpy as np

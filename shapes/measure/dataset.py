@@ -7,8 +7,6 @@ What names a person's machines stays at home: hosts, labels and messages are lef
 Rows are checked whole (``record``), against the sidecar's hash and against what a device can do (``objection``).
 """
 
-from __future__ import annotations
-
 import gzip
 import hashlib
 import json

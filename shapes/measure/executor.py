@@ -10,8 +10,6 @@ process and one device; ``shapes.measure.workers.Workers`` of devices in process
 the session's (``workers.Session``). ``workers.here`` chooses, for the command line and the library's front doors.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol

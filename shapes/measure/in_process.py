@@ -4,8 +4,6 @@ A sweep interleaves its jobs: each round times every open job once, in random or
 that clock drift meets all alike; a job that is known well enough leaves and the next takes its place.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import time

@@ -4,8 +4,6 @@ A ``Job`` is one of these and the kernel to run it with; its ``key`` names it in
 does not change the work (an operator's name, how often a model runs it) is in it.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass

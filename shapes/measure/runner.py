@@ -5,8 +5,6 @@ executor in order of priority (shuffled within one), saves every round and every
 any moment it has lost at most the round in flight; called again it goes on.
 """
 
-from __future__ import annotations
-
 import random
 import time
 from collections.abc import Callable, Iterable

@@ -14,8 +14,6 @@ temperature and switch between clock states, so every answer rests on ranks, not
 1.0
 """
 
-from __future__ import annotations
-
 from functools import lru_cache
 from math import comb, sqrt
 from statistics import NormalDist

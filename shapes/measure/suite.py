@@ -21,8 +21,6 @@ memory    ``what rows columns``; ``phases``
 Every sweep has ``label``, ``dtypes`` and ``priority`` (its place in the file where absent).
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from math import prod

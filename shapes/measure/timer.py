@@ -5,8 +5,6 @@ rotated inputs) and a ``Backend`` (a device). Order of making: the result is che
 kernel is never timed; then warm-up; then the choice of how to time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from math import ceil
 

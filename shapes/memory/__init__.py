@@ -1,7 +1,5 @@
 """Bytes of a step on one device by component, and what fits: largest microbatch, smallest degrees, savings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from math import ceil, gcd, isqrt

@@ -8,8 +8,6 @@ view (of a product's two-dimensional result): then their sum is a third tensor.
 The operators of each kind of module, and what each saves, are lines of modules.toml, which ``play`` puts on a tape.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager

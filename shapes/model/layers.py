@@ -4,8 +4,6 @@ Every weight matrix is a ``Linear``, from which parameters and operators both fo
 Shapes are per model, before any parallel split; ``Linear.on_shard`` says what one tensor-parallel rank holds.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache

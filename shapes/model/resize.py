@@ -1,7 +1,5 @@
 """A model's named dimensions: the same model with some changed, and which sides of which matrices have each."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any

@@ -17,8 +17,6 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
 * A step is one microbatch with one optimizer update. Collectives are listed; whether they overlap is for the caller.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import ceil

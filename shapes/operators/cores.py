@@ -14,8 +14,6 @@ Beyond, latent attention runs in the latent space as in decoding (the MQA mode o
 query's keys are its own, and expanding them for each would take more.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

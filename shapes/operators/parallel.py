@@ -5,8 +5,6 @@ neighbours of a group.
 `split_problems` says whether a model divides over its devices at all, `runnable_split` leaves out what does not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from itertools import chain
 

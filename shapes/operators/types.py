@@ -24,8 +24,6 @@ tt     along m (ld = m)       along k (ld = k)
 C is always contiguous along n (ld = n).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache, lru_cache
 from importlib import import_module

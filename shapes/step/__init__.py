@@ -3,8 +3,6 @@
 `Pricer` is the one way to price a step: a global step with the interval it lies in, and how that is known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import islice

@@ -17,8 +17,6 @@ does the latter.
 not fill a wait for the host. What hides an expert's dispatch in its own microbatch is the experts' work alone.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields

@@ -1,7 +1,5 @@
 """A Hugging Face configuration -> the transformers class it names, on the meta device -> its operators."""
 
-from __future__ import annotations
-
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping

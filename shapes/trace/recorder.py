@@ -5,8 +5,6 @@ So every backward operator is led back to the product it differentiates, and wit
 from which operand of that product the formula still needs: the weight gives dgrad, the activation wgrad.
 """
 
-from __future__ import annotations
-
 from bisect import bisect_right
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Repeated layers: their folded names, and a model cut to two layers of each kind, which shows what the whole runs."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence

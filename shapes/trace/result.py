@@ -1,7 +1,5 @@
 """What a trace gives (torch-free)."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Running a module on the meta device under the recorder, and reporting what went wrong in one line."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext

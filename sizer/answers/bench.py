@@ -1,7 +1,5 @@
 """What `sizer bench` measures: jobs of options, a configuration or a suite, their rows, and whether measuring works."""
 
-from __future__ import annotations
-
 import gzip
 import itertools
 import json

@@ -1,7 +1,5 @@
 """A check: a configuration read as its project says, its findings priced, graded and reported."""
 
-from __future__ import annotations
-
 from collections import Counter
 from dataclasses import field
 from math import inf

@@ -1,7 +1,5 @@
 """The command line: a command's module is loaded only when it is called, so that `sizer check` answers in a blink."""
 
-from __future__ import annotations
-
 import json
 from importlib import import_module
 from pathlib import Path

@@ -3,8 +3,6 @@
 And how its numbers are written: counts, seconds with bounds, shares, the sentences about a step.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path

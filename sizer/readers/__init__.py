@@ -1,7 +1,5 @@
 """Readers: a configuration in somebody's format -> ModelShape. One file a format, tried in the order of ``READERS``."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 from collections.abc import Callable, Mapping

@@ -4,8 +4,6 @@ A part reads its fields and answers a layer's shape by its index. Any trait of a
 the fields (``flag("attention_bias")``), called when a file is read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

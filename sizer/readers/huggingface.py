@@ -1,7 +1,5 @@
 """Hugging Face ``config.json``: model_type -> builder, with the model class's own defaults for absent keys."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from collections.abc import Callable, Mapping

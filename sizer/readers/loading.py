@@ -4,8 +4,6 @@ Those are named by ``extends``, Hydra's ``defaults``, ``!include`` and the like.
 opened: of the one given, else of the file's repository, else of its own folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -4,8 +4,6 @@ A space's columns run through the same formulas as one candidate does (`shapes.c
 costs and stack, so that what is found of many is what `price` gives for each.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, NamedTuple, Protocol, runtime_checkable

@@ -1,7 +1,5 @@
 """What every kernel needs: dtypes, random inputs, error bounds and relative errors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
