@@ -57,7 +57,7 @@ def judge(outcome: Outcome, result: Result, example: object, codes: tuple[int, .
         outcome.tell("traceback")
         outcome.violation(f"{type(error).__name__} at {last.filename.rpartition('/')[2]}:{last.lineno}", example)
         return
-    outcome.tell(f"exit {result.exit_code}")
+    outcome.tell(f"exit {result.exit_code:d}")
     if result.exit_code not in codes:
         outcome.violation(f"exit code {result.exit_code}", example)
     if result.exit_code == 2 and len(result.stderr.strip().splitlines()) != 1:
