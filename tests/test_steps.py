@@ -626,11 +626,15 @@ def test_a_published_recipe_says_what_a_runs_table_leaves_out(tmp_path: Path, mo
     # vTrain's runs on one node recompute nothing; of those on several nothing is said beyond the table.
     vtrain = run | {"stack": "megatron-deepspeed-eager-fp16", "p": "1", "checkpointing": "full"}
     deepspeed = [vtrain | {"gpus": str(d), "d": str(d)} for d in (8, 16)]
+    # MLPerf's fp8 runs scale by earlier steps' maxima up to v5.0, then by current ones; AMD's do not say.
+    scaled = [
+        STEP | {"dtype": "fp8", "stack": f"nemo-mlperf-{of}"} for of in ("5.0-te-fp8", "5.1-te-fp8", "5.1-te-fp8-rocm")
+    ]
     file = tmp_path / "steps.csv"
     with open(file, "w", newline="", encoding="utf-8") as out:
         writer = csv.DictWriter(out, list(STEP))
         writer.writeheader()
-        writer.writerows([run, run | {"vpp": "1"}, large, large | {"gpu": "gb200"}, *deepspeed])
+        writer.writerows([run, run | {"vpp": "1"}, large, large | {"gpu": "gb200"}, *deepspeed, *scaled])
     read = list(rows.read_rows(file))
     found = [row.workload for row in read]
     # Constants were fitted without dropout's kernels, of which the tables say nothing; a class's default has them.
@@ -638,7 +642,8 @@ def test_a_published_recipe_says_what_a_runs_table_leaves_out(tmp_path: Path, mo
     assert {(block.dropout, block.attention.dropout) for block in read[0].model.main.blocks} == {(0.0, 0.0)}
     assert [one.vpp for one in found[:2]] == [3, 1]
     assert [(one.dispatcher, one.ep_overlap) for one in found[2:4]] == [("alltoall", True), ("flex", False)]
-    assert [one.checkpointing for one in found[4:]] == ["none", "full"]
+    assert [one.checkpointing for one in found[4:6]] == ["none", "full"]
+    assert [one.recipe for one in found[6:]] == [None, "tensorwise", None]
 
 
 def test_a_runs_adapters_network_and_graphs_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -203,7 +203,7 @@ def _row(line: dict[str, str]) -> Row:
         attention_dtype=_attention_dtype(line.get("notes") or ""),
         gathers="fp8" if "fp8 all-gather" in (line.get("notes") or "") else recipe.get("gathers"),
         no_overlap=recipe.get("no_overlap") or _no_overlap(_flags(line)),
-        **{key: recipe[key] for key in ("cp_comm", "dispatcher", "ep_overlap", "reduces") if key in recipe},
+        **{key: recipe[key] for key in ("cp_comm", "dispatcher", "ep_overlap", "recipe", "reduces") if key in recipe},
     )
     return Row(
         id=line["id"],
