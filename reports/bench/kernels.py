@@ -15,15 +15,21 @@ from dataclasses import asdict
 from pathlib import Path
 
 import on_path  # noqa: F401  # reports/fit
-from fit.judging import Figure, judge
+from fit.aiter import FITTED, TABLES, hidden, rows_of
+from fit.evidence import read_rows
+from fit.judging import TALL, Figure, judge
 from fit.physics import CellCounts, Counts, against_physics, around_cells, celled
 from opening import with_answer
 from tabulate import tabulate
 
+from shapes.device import load_device
 from shapes.errors import InputError
 
 REPORTS = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).parent / "kernels_template.md"
+AITER = "gemm_aiter.csv"
+#: Whether a table's weights are shuffled (None: either) -> how figures say so.
+KINDS = {True: (", shuffled",), False: ("",), None: ("", ", shuffled")}
 
 
 def figures_table(figures: list[Figure]) -> str:
@@ -37,6 +43,34 @@ def figures_table(figures: list[Figure]) -> str:
 def sections(figures: list[Figure]) -> str:
     files = dict.fromkeys(one.file for one in figures)
     return "\n\n".join(f"### {file}\n{figures_table([f for f in figures if f.file == file])}" for file in files)
+
+
+def left_out_table(folder: Path, figures: list[Figure]) -> str:
+    """aiter's (n, k) left out, all dtypes of a device pooled; rows that nothing was fitted on count whole."""
+    path = next((folder / name for name in (AITER, f"{AITER}.gz") if (folder / name).exists()), None)
+    if path is None:
+        return ""
+    rows, lines = read_rows(path), []
+    for name, tables in FITTED.items():
+        device, line = load_device(name), [name]
+        fitted = {f"{TABLES[table][0]}{kind}" for table in tables for kind in KINDS[TABLES[table][2]]}
+        products = {table: rows_of(rows, device, table) for table in tables}
+        for size, sign in (("large", ">="), ("small", "<")):
+            of = [one for one in figures if (one.file, one.device) == (AITER, name)]
+            ending = f", m {sign} {TALL}"
+            found = [
+                (one.rows, one.mape)
+                for one in of
+                if one.what.endswith(ending) and one.what.removesuffix(ending) not in fitted
+            ]
+            for table, own in products.items():
+                out = hidden(own, device.provenance[table]["seed"]) & ((own.m >= TALL) == (size == "large"))
+                found.append((int(out.sum()), device.errors[table][size]))
+            number = sum(many for many, _ in found)
+            line += [number, f"{sum(many * error for many, error in found) / number:.1%}"]
+        lines.append(line)
+    headers = ["device", f"rows, m >= {TALL}", "MAPE, left out", f"rows, m < {TALL}", "MAPE, left out, small"]
+    return tabulate(lines, headers, tablefmt="github")
 
 
 def physics_table(counts: list[Counts]) -> str:
@@ -61,12 +95,15 @@ def cells_table(counts: list[CellCounts]) -> str:
     return tabulate([list(asdict(one).values()) for one in counts], headers, tablefmt="github")
 
 
-def report(figures: list[Figure], lines: list[str], counts: list[Counts], cells: list[CellCounts]) -> str:
+def report(
+    figures: list[Figure], lines: list[str], counts: list[Counts], cells: list[CellCounts], left_out: str
+) -> str:
     from kernels_examples import examples
 
     text = TEMPLATE.read_text(encoding="utf-8")
     values = {
         "figures": sections(figures),
+        "left_out": left_out,
         "passed_over": "\n".join(f"- {line}" for line in lines) or "Nothing.",
         "physics": physics_table(counts),
         "cells": cells_table(cells),
@@ -89,6 +126,7 @@ def main() -> None:
         if not options.data.is_dir():
             raise InputError("expected a folder", key="--data", value=str(options.data))
         figures, lines = judge(options.data)
+        left_out = left_out_table(options.data, figures)
         counts = against_physics(options.shapes) if options.shapes else []
         cells = [around_cells(name) for name in celled()] if options.shapes else []
     except InputError as error:
@@ -102,14 +140,17 @@ def main() -> None:
                     "passed_over": lines,
                     "physics": [asdict(one) for one in counts],
                     "cells": [asdict(one) for one in cells],
+                    "left_out": left_out,
                 },
                 indent=2,
             )
         )
         return
-    print("\n".join([sections(figures), "", *lines, "", physics_table(counts), "", cells_table(cells)]))  # noqa: T201  # the same
+    print("\n".join([sections(figures), "", left_out, "", *lines, "", physics_table(counts), "", cells_table(cells)]))  # noqa: T201  # the same
     if counts:  # a page without physics would not be this one
-        options.out.write_text(with_answer("kernels", report(figures, lines, counts, cells)), encoding="utf-8")
+        options.out.write_text(
+            with_answer("kernels", report(figures, lines, counts, cells, left_out)), encoding="utf-8"
+        )
 
 
 if __name__ == "__main__":
