@@ -120,6 +120,9 @@ Named = Mapping[str, Any]
 Names = tuple[str, ...]
 Sizes = Mapping[str, int]
 Numbers = Mapping[str, float]
+Words = Mapping[str, str]
+Ints = tuple[int, ...]
+Pair = tuple[int, int]
 
 
 class AsJson:

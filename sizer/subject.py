@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Named, Names, Sizes, Values, frozen, replace
+from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, replace
 from shapes.kernels import load_kernel
 from shapes.model import ModelShape
 from shapes.model.resize import DIMENSIONS, dimensions
@@ -74,7 +74,7 @@ class Subject:
     dimensions: Sizes = field(default_factory=dict)
     notes: Names = ()
     given: frozenset[str] = frozenset()
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Words = field(default_factory=dict)
     unproven: tuple[Unproven, ...] = ()
     asked: Workload | None = None
     stack: SoftwareStack = field(default_factory=lambda: default_stack(None))

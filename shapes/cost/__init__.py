@@ -41,7 +41,7 @@ from shapes.cost.moving import moved_parts, origin_of
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import Names, frozen
+from shapes.frozen import Names, Pair, frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of, named_function
@@ -102,7 +102,7 @@ class Cost:
     bound: str
     error: float
     regime: str
-    tile: tuple[int, int] | None = None
+    tile: Pair | None = None
     tiles: int | None = None
     waves: float | None = None
     tile_efficiency: float | None = None

@@ -24,7 +24,7 @@ from shapes.cost.corrections import CLASSES, NO_FAMILY, AlignmentConstants, Cell
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
-from shapes.frozen import Named, Names, Numbers, Values, frozen, replace
+from shapes.frozen import Ints, Named, Names, Numbers, Pair, Values, frozen, replace
 from shapes.toml_table import DATA, content
 
 #: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
@@ -69,7 +69,7 @@ class GemmConstants:
     throttle: float
     throttle_s: float
     throttle_width: float
-    tiles: tuple[tuple[int, int], ...]
+    tiles: tuple[Pair, ...]
     units: int
     correction: Correction | None = None
     small: GemmConstants | None = None
@@ -407,7 +407,7 @@ class CollectiveConstants:
     half of that is reached.
     """
 
-    ranks: tuple[int, ...]
+    ranks: Ints
     latency_s: tuple[float, ...]
     bandwidth_share: tuple[float, ...]
     half_bytes: tuple[float, ...]

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Named, frozen
+from shapes.frozen import Named, Pair, frozen
 from shapes.operators.types import Layout
 from shapes.toml_table import DATA, content
 
@@ -242,7 +242,7 @@ class Grid:
 
     log2_waves: Knots
     log2_k: Knots
-    tail_tiles: tuple[tuple[int, int], ...]
+    tail_tiles: tuple[Pair, ...]
     tail_waves: int
     tail_idle: Knots
     tail_log2_k: Knots
@@ -301,7 +301,7 @@ class _Sampled:
     first_wave: float
     first_k: float
     waves: Array
-    tail_tiles: tuple[tuple[int, int], ...]
+    tail_tiles: tuple[Pair, ...]
     tail_waves: int
     tails: Array
 

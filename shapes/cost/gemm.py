@@ -30,7 +30,7 @@ from shapes.cost.corrections import LAYOUT, AlignmentConstants, Array, Cells, In
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, next_multiple
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen, replace
+from shapes.frozen import Pair, frozen, replace
 from shapes.operators.types import Layout
 
 #: One value or many; all of them come back as numpy has them.
@@ -88,20 +88,20 @@ PADDED_BYTES = 16
 _LARGEST = 2**40
 
 
-def tile_load(tile: tuple[int, int], constants: GemmConstants) -> float:
+def tile_load(tile: Pair, constants: GemmConstants) -> float:
     """Time of one step of k inside a tile over the arithmetic's own: each step loads bm + bn elements for bm bn."""
     bm, bn = tile
     ratio = constants.load_steps * (1 / bm + 1 / bn)
     return float((1 + ratio**constants.load_power) ** (1 / constants.load_power))
 
 
-def wave_seconds(k: Array, tile: tuple[int, int], constants: GemmConstants) -> Array:
+def wave_seconds(k: Array, tile: Pair, constants: GemmConstants) -> Array:
     """Seconds of one wave: every unit works one tile through all of k."""
     step = 2 * tile[0] * tile[1] * constants.units / constants.flops_per_s
     return k * (step * tile_load(tile, constants)) + (step * constants.prologue_steps + constants.wave_s)
 
 
-def count_tiles(m: Array, n: Array, batch: Array, tile: tuple[int, int]) -> Array:
+def count_tiles(m: Array, n: Array, batch: Array, tile: Pair) -> Array:
     return np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
 
 
@@ -115,7 +115,7 @@ def compute_seconds(dims: Array, c: GemmConstants) -> Array:
     return best
 
 
-def tiled_seconds(waves: Array, k: Array, tile: tuple[int, int], c: GemmConstants) -> Array:
+def tiled_seconds(waves: Array, k: Array, tile: Pair, c: GemmConstants) -> Array:
     """Seconds of ``waves``; a slice's start and end are no shorter than a tile's."""
     seconds = waves * wave_seconds(k, tile, c)
     if c.split_steps < np.inf:

@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Ints, Named, Values, frozen
 from shapes.measure.jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
@@ -75,7 +75,7 @@ def sweep_jobs(keys: Named, where: str) -> Iterator[Job]:
     return _Sweep(Table(keys, where), 1.0, 0).jobs()
 
 
-def values_of(value: object) -> tuple[int, ...]:
+def values_of(value: object) -> Ints:
     """An integer, a list of integers and ranges, or text such as "128,1000:1030:2" (last included) as integers.
 
     >>> values_of("8, 10:14:2")
@@ -84,7 +84,7 @@ def values_of(value: object) -> tuple[int, ...]:
     ValueError for anything else, and for sizes under 1.
     """
     if type(value) is int:
-        found: tuple[int, ...] = (value,)
+        found: Ints = (value,)
     elif isinstance(value, str):
         found = tuple(itertools.chain.from_iterable(map(_range, value.split(","))))
     elif isinstance(value, list | tuple):
@@ -152,7 +152,7 @@ class _Sweep:
             return self._table.texts(name)
         return self._words(name) if name in SWEEPS["words"] else self._sizes(name)
 
-    def _sizes(self, key: str) -> tuple[int, ...]:
+    def _sizes(self, key: str) -> Ints:
         try:
             found = values_of(self._table.data[key] if self._table.has(key) else None)
         except ValueError as error:
@@ -190,7 +190,7 @@ class _Sweep:
             raise InputError(f"expected at most {MOST_VALUES} jobs", key, where=self._table.where)
         return itertools.product(*lists)
 
-    def _shape(self) -> Iterator[tuple[int, ...]]:
+    def _shape(self) -> Iterator[Ints]:
         """m, n and k of every product."""
         if not self._table.has("offsets"):
             yield from self._listed()
@@ -204,7 +204,7 @@ class _Sweep:
                 raise self._table.fail("offsets", "expected offsets that leave every size positive")
             yield moved
 
-    def _listed(self) -> Iterator[tuple[int, ...]]:
+    def _listed(self) -> Iterator[Ints]:
         if not self._table.has("shapes"):
             return self._combined(*map(self._sizes, "mnk"))
         try:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import ceil, prod
 
-from shapes.frozen import frozen, replace
+from shapes.frozen import Pair, frozen, replace
 from shapes.memory.modules import Forward, Style, alibi_in_fp32, masked, style_of
 from shapes.memory.tape import INPUT, Tape
 from shapes.model import (
@@ -95,7 +95,7 @@ class _Layer:
 
 #: A stage's kinds of layers, and its runs of equal layers in order: (which kind, so many).
 Layers = Sequence[_Layer]
-Runs = Sequence[tuple[int, int]]
+Runs = Sequence[Pair]
 
 
 @frozen
@@ -584,7 +584,7 @@ def _dummy_wgrads(step: Step) -> Iterator[Component]:
 
 
 @lru_cache(1024)
-def _shapes_of(block: Block, hidden: int, t: int, etp: int) -> set[tuple[int, int]]:
+def _shapes_of(block: Block, hidden: int, t: int, etp: int) -> set[Pair]:
     """(out_features, in_features) of a layer's matrices on one rank."""
     cut = [linear.on_shard(t) for linear in block.linears(hidden, fused_qkv=True, fused_gate_up=True)]
     cut += [linear.on_shard(etp) for linear in block.expert_linears(hidden, fused=True)]

@@ -16,7 +16,7 @@ from functools import cache, lru_cache
 from types import CodeType
 from typing import Any
 
-from shapes.frozen import Named, Names, Values, frozen, replace
+from shapes.frozen import Ints, Named, Names, Pair, Values, frozen, replace
 from shapes.toml_table import DATA, content, formula
 
 #: The storage of a tape's first tensor: its module's input.
@@ -38,7 +38,7 @@ class _Node:
 
     inputs: tuple[Tensor, ...]
     output: Tensor
-    saved: tuple[int, ...]
+    saved: Ints
     recomputed: bool
     dropped: bool = False
     holds: tuple[Tensor, ...] = ()
@@ -48,12 +48,12 @@ class _Node:
     views_gradient: bool = False
 
     @property
-    def read(self) -> tuple[int, ...]:
+    def read(self) -> Ints:
         """Storages that are alive before it runs forward."""
         return tuple(tensor.storage for tensor in (*self.inputs, *self.holds))
 
     @property
-    def storages(self) -> tuple[int, ...]:
+    def storages(self) -> Ints:
         """Storages that are alive while it runs forward."""
         return (*self.read, self.output.storage)
 
@@ -258,7 +258,7 @@ def _inputs(nodes: list[_Node]) -> set[int]:
 
 def _accumulate(
     new: list[tuple[int, list[int]]], gradients: dict[int, list[int]], views: set[int], *, is_view: bool
-) -> tuple[int, int]:
+) -> Pair:
     """Add ``new`` gradients to those that are there: bytes freed, and the most that a sum with a view takes."""
     freed = third = 0
     for key, gradient in new:

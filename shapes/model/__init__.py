@@ -17,7 +17,7 @@ from typing import Literal
 
 from shapes.dtypes import QUANTISED
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Values, frozen, replace
+from shapes.frozen import Ints, Values, frozen, replace
 from shapes.model.layers import Attention, Augment, Block, MlpShape, MoeShape, Stack, Tower, run_lengths
 from shapes.model.mixers import (
     DELTA_CHUNK,
@@ -74,7 +74,7 @@ class ParameterTensor:
     """
 
     name: str
-    shape: tuple[int, ...]
+    shape: Ints
     copies: int
     role: Role
     expert: bool = False

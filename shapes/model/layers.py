@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import frozen, replace
+from shapes.frozen import Pair, frozen, replace
 from shapes.model.mixers import (
     AttentionShape,
     Linear,
@@ -73,7 +73,7 @@ class MoeShape:
     latent: int | None = None
     latent_bias: bool = False
     empty: int = 0
-    groups: tuple[int, int] = (1, 1)
+    groups: Pair = (1, 1)
 
     def __post_init__(self) -> None:
         positive(self, "experts", "top_k", "width")

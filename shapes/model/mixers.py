@@ -13,7 +13,7 @@ from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Named, Names, frozen, replace
+from shapes.frozen import Named, Names, Pair, Values, Words, frozen, replace
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content, formula, hold
 
@@ -43,7 +43,7 @@ class Linear:
     rows: int | None = None
     grad_input: bool = True
     dtype: str | None = None
-    units: tuple[tuple[int, int], ...] = ()
+    units: tuple[Pair, ...] = ()
     weights: WeightFormat | None = None
     groups: int = 1
     learns: bool = True
@@ -82,7 +82,7 @@ def _listed(table: str, part: str) -> list[list[str]]:
 Sized = Callable[[str], Any]
 
 
-class _Names(dict[str, Any]):
+class _Names(Values):
     """Values by name; what is none of them is a field of ``part``."""
 
     def __missing__(self, name: str) -> Any:
@@ -270,7 +270,7 @@ class AttentionShape:
             together=not apart and (self.fused_qkv if fused is None else fused),
         )
 
-    def on_shard(self, t: int) -> tuple[int, int]:
+    def on_shard(self, t: int) -> Pair:
         """(query heads, key/value heads) of one of ``t`` ranks: at least one whole key/value head each."""
         return self.heads // t, -(-self.kv_heads // t)
 
@@ -335,7 +335,7 @@ class MlaShape(_Latent):
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         return matrices(self, hidden=hidden, gated=self.gate == "queries")
 
-    def on_shard(self, t: int) -> tuple[int, int]:
+    def on_shard(self, t: int) -> Pair:
         """(query heads, key/value heads) of one of ``t`` ranks."""
         return self.heads // t, self.heads // t
 
@@ -377,7 +377,7 @@ class SharedKeyShape(_Latent):
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         return matrices(self, hidden=hidden, group_width=self.heads * self.head_dim // self.out_groups)
 
-    def on_shard(self, t: int) -> tuple[int, int]:
+    def on_shard(self, t: int) -> Pair:
         """(query heads, key heads) of one of ``t`` ranks: each has the one key head."""
         return self.heads // t, 1
 
@@ -431,7 +431,7 @@ class Recurrence(NamedTuple):
     parts: Sequence[str]
     convolved: Sequence[str]
     products: Sequence[ChunkProduct]
-    named: Mapping[str, str]
+    named: Words
 
 
 RecurrenceKind = Literal["mamba", "mamba2", "gated_delta", "kda", "lightning", "short_conv"]
@@ -491,7 +491,7 @@ class RecurrentShape:
         """Sizes that rules judge its kernels and its split by, by the rules' names."""
         return {name: getattr(self, field) for name, field in self.form.named.items()}
 
-    def units(self, part: str) -> tuple[int, int]:
+    def units(self, part: str) -> Pair:
         """(whole units that tensor parallelism does not cut, channels of one) of a part of the projections."""
         if part in ("queries", "keys"):
             return self.groups, self.state
@@ -507,7 +507,7 @@ class RecurrentShape:
         """Channels of one of ``t`` ranks that the convolution runs over."""
         return self.width(*self.form.convolved, t=t) if self.conv else 0
 
-    def on_shard(self, t: int) -> tuple[int, int]:
+    def on_shard(self, t: int) -> Pair:
         """(heads, groups) of one of ``t`` ranks: at least one whole group."""
         return self.heads // t, -(-self.groups // t)
 

@@ -5,14 +5,14 @@ from functools import lru_cache
 from typing import Any
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Values, frozen, replace
+from shapes.frozen import Pair, Values, frozen, replace
 from shapes.model import AttentionShape, Block, Linear, ModelShape, MoeShape, Stack
 from shapes.model.layers import MOST_LAYERS, each_layer, run_lengths
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
 
 #: Dimension -> its old and its new size.
-_Sizes = dict[str, tuple[int, int]]
+_Sizes = dict[str, Pair]
 
 _TABLES = content(DATA / "models.toml")
 #: Each dimension's place in a model.

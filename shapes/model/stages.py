@@ -13,7 +13,7 @@ from typing import Literal
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen, replace
+from shapes.frozen import Ints, Pair, frozen, replace
 from shapes.model import (
     EachTensor,
     ModelShape,
@@ -44,7 +44,7 @@ def as_held(model: ModelShape, workload: Workload) -> ModelShape:
     return replace(model, vocab=next_multiple(model.vocab, workload.vocab_rows * workload.t))
 
 
-def layers_of_stages(layers: int, p: int) -> tuple[int, ...]:
+def layers_of_stages(layers: int, p: int) -> Ints:
     """Layers of each of ``p`` stages, as even as can be: the first ones hold one more where p does not divide."""
     least, more = divmod(layers, p)
     return tuple(least + (stage < more) for stage in range(p))
@@ -96,7 +96,7 @@ def layer_kinds(model: ModelShape) -> tuple[tuple[Stack, Block], ...]:
 
 
 @lru_cache(256)
-def stage_runs(model: ModelShape, p: int, stage: Stage) -> tuple[tuple[int, int], ...]:
+def stage_runs(model: ModelShape, p: int, stage: Stage) -> tuple[Pair, ...]:
     """A stage's runs of equal layers in order: (which of ``layer_kinds``, so many)."""
     places = {kind: place for place, kind in enumerate(layer_kinds(model))}
     return tuple(

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shapes.dtypes import BYTES, QUANTISED
-from shapes.frozen import frozen, replace
+from shapes.frozen import Pair, frozen, replace
 from shapes.model import (
     PRECISIONS,
     Block,
@@ -96,7 +96,7 @@ class Lowering:
         times: int = 1,
         stride: int = 1,
         copies: int = 1,
-        groups: tuple[int, int] = (1, 1),
+        groups: Pair = (1, 1),
     ) -> Listed:
         """Collectives of RUNS[``runs``], of ``buffer`` bytes over ``ranks``."""
         for asked, what in RUNS[runs] if times else ():
@@ -290,7 +290,7 @@ def seen(core: Attention, cp: int) -> Iterator[Attention]:
         yield replace(own, kv_len=-(-own.kv_len // (1 + own.causal)), causal=False, count=cp - 1)
 
 
-def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[tuple[int, int], ...]:
+def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[Pair, ...]:
     """(queries, keys) of what one of ``cp`` ranks attends to.
 
     Causal sequences are cut in 2 cp chunks of which a rank holds one from each end: the first and the last chunk's keys

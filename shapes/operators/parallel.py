@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from itertools import chain
 
 from shapes.errors import InputError
-from shapes.frozen import Values, replace
+from shapes.frozen import Ints, Values, replace
 from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
@@ -92,12 +92,12 @@ def divides_over(model: ModelShape, t: int) -> bool:
     return not any(_of_heads(model, t, t))
 
 
-def expert_counts(model: ModelShape) -> tuple[int, ...]:
+def expert_counts(model: ModelShape) -> Ints:
     """The different numbers of experts of the model's blocks."""
     return tuple(dict.fromkeys(block.mlp.experts for _, block in model.all_blocks() if isinstance(block.mlp, MoeShape)))
 
 
-def head_counts(model: ModelShape) -> tuple[int, ...]:
+def head_counts(model: ModelShape) -> Ints:
     """The different numbers of attention heads: a vision tower's, an encoder's and the decoder's."""
     return tuple(dict.fromkeys(attention.heads for attention in _attentions(model)))
 

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import frozen, replace
+from shapes.frozen import Ints, Pair, frozen, replace
 from shapes.model.mixers import RecurrenceKind, recurrences
 from shapes.toml_table import DATA, content
 
@@ -203,7 +203,7 @@ class Attention(_Fused):
     deterministic: bool = False
 
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def sizes(self) -> Ints:
         """Sequences, heads, those of keys, queries and keys a sequence, dimensions of a key's and a value's head."""
         return self.batch, self.heads, self.kv_heads, self.q_len, self.kv_len, self.head_dim, self.v_head_dim
 
@@ -471,7 +471,7 @@ class Collective:
     kind: Literal["collective"] = "collective"
     stride: int = 1
     copies: int = 1
-    groups: tuple[int, int] = (1, 1)
+    groups: Pair = (1, 1)
     direct: bool = False
     flops: ClassVar[int] = 0
 

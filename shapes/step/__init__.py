@@ -16,7 +16,7 @@ from shapes.cost import Cost, predict_many
 from shapes.cost.constants import TIERS
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.frozen import frozen, replace
+from shapes.frozen import Numbers, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Operator, Operators, counted_once, moved_bytes, work_key
@@ -44,7 +44,7 @@ class StepCost:
     coverage: float
     ratio_error: float
     tier: str
-    parts: Mapping[str, float]
+    parts: Numbers
 
 
 def step_cost(

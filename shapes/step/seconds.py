@@ -18,7 +18,7 @@ not fill a wait for the host. What hides an expert's dispatch in its own microba
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -27,7 +27,7 @@ import numpy as np
 from shapes.cost import Cost
 from shapes.device import Device
 from shapes.dtypes import QUANTISED
-from shapes.frozen import Named, frozen, replace
+from shapes.frozen import Named, Values, Words, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
 from shapes.step.stack import ELEMENTWISE, EXPERTS, FACTS, GRAPHS, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
@@ -82,8 +82,8 @@ class Work:
 
     layers: Region = field(default_factory=Region)
     ends: Region = field(default_factory=Region)
-    communication: dict[str, Any] = field(default_factory=_sums)
-    messages: dict[str, Any] = field(default_factory=_sums)
+    communication: Values = field(default_factory=_sums)
+    messages: Values = field(default_factory=_sums)
     update_s: Any = 0.0
 
 
@@ -93,7 +93,7 @@ WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 
 def group_of(operator: Collective) -> str:
     """What a collective serves: one of ``GROUPS``."""
-    groups: Mapping[str, str] = FACTS["groups"]
+    groups: Words = FACTS["groups"]
     return next((groups[word] for word in operator.name.split(".") if word in groups), "tensor")
 
 
@@ -333,7 +333,7 @@ def once_s(stack: SoftwareStack, ranks: Any) -> Any:
 DEVICE_PARTS = {**FACTS["parts"], "elementwise": [name for name in ELEMENTWISE if name != "softmax"]}
 
 
-def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device) -> dict[str, Any]:
+def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device) -> Values:
     """Seconds of one global step by part; they add up to the step.
 
     ``stage``: the slowest pipeline stage's work; ``whole``: all stages' (the same where there is one).

@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from shapes.errors import InputError, read_text
-from shapes.frozen import Named, replace
+from shapes.frozen import Named, Pair, replace
 from shapes.trace.dimensions import NAMES, named_dimensions, positions, size_in
 from shapes.trace.graph import Graph, record
 from shapes.trace.guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
@@ -127,7 +127,7 @@ class Built:
         """Tokens at which eager attention is recognised."""
         return min(EAGER_LENGTH, positions(self.settings) or EAGER_LENGTH)
 
-    def lengths(self) -> tuple[int, int]:
+    def lengths(self) -> Pair:
         """Tokens of the forward pass that is recognised, and of the pass forward and backward that proves it."""
         if getattr(self.module.config, "_attn_implementation", None) != "eager":
             return LENGTHS

@@ -23,6 +23,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
+from shapes.frozen import Ints, Named
 from shapes.operators.types import Attention
 from shapes.trace.attention import Form, FusedAttention, Operands, core_of, standing_in
 from shapes.trace.dimensions import NAMES
@@ -107,7 +108,7 @@ class Graph:
     ``problems``: module -> what of its attention mask was not understood. ``eager``: attention ran as products.
     """
 
-    parameters: Mapping[str, tuple[int, ...]]
+    parameters: Mapping[str, Ints]
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
     rotated: Counter[int] = field(default_factory=Counter)
@@ -565,7 +566,7 @@ class _Watched(FusedAttention):
 def record(
     module: nn.Module,
     args: tuple[Any, ...],
-    kwargs: Mapping[str, Any],
+    kwargs: Named,
     *,
     answers: DataAnswers,
     transformers: bool,

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shapes.frozen import Values
+from shapes.frozen import Ints, Values
 from shapes.trace.dimensions import NAMES
 from shapes.trace.products import tensors_in
 
@@ -37,7 +37,7 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
 
 def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: int, s: int) -> Values:
     main = getattr(model, "main_input_name", "input_ids")
-    shape: tuple[int, ...] = ()
+    shape: Ints = ()
     if main in ("pixel_values", "pixel_values_videos") and "pixel_values" in accepted and "input_ids" not in accepted:
         main, shape = "pixel_values", (b, *_image(settings))
     elif main == "input_features" and main in accepted:

@@ -16,12 +16,12 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree
 
-from shapes.frozen import frozen, replace
+from shapes.frozen import Pair, frozen, replace
 from shapes.operators.types import Layout
 from shapes.trace.dimensions import NAMES
 
 #: Tensor identity that survives views and transposes and tells apart the chunks of a fused projection.
-TensorId = tuple[int, int]
+TensorId = Pair
 
 
 def dtype_name(dtype: torch.dtype) -> str:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Sizes, Values, frozen, replace
+from shapes.frozen import Named, Pair, Sizes, Values, Words, frozen, replace
 from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
 from shapes.operators import operators
@@ -114,7 +114,7 @@ class Proof:
     unproven: tuple[Unproven, ...]
     parameters: int
     held: tuple[str, ...] = ()
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Words = field(default_factory=dict)
     longest: int | None = None
     dtype: str = "bf16"
     built: Built | None = field(default=None, compare=False)
@@ -139,7 +139,7 @@ class OfModule:
     def longest(self) -> int:
         return self.s
 
-    def lengths(self) -> tuple[int, int]:
+    def lengths(self) -> Pair:
         return self.s, self.s // 2
 
     def graph(self, s: int) -> Graph:
@@ -219,7 +219,7 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     return Proof(model, _unproven(graph, problems, module, stands_for), parameters, reader.held(), dtype=dtype)
 
 
-def recorded(subject: Provable) -> tuple[Graph, tuple[int, int], str]:
+def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
     """The graph to be understood, the lengths of it and of what proves it, and the element type of most products."""
     first, second = subject.lengths()
     graph = subject.graph(first)
@@ -237,7 +237,7 @@ def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
     return differences(model, run_products(graph), workload)
 
 
-def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: tuple[int, int], dtype: str) -> str | None:
+def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair, dtype: str) -> str | None:
     """The first thing that torch ran and ``model`` does not say, or the other way round; None: they are the same."""
     first, second = lengths
     found = refuted(model, graph, Workload(1, first, dtype, "infer"))
@@ -277,7 +277,7 @@ def _whole(model: ModelShape, cut: Cut) -> ModelShape:
     return replace(model, stacks=tuple(stacks))
 
 
-def _unproven(graph: Graph, problems: Mapping[str, str], module: nn.Module, stands_for: Sizes) -> tuple[Unproven, ...]:
+def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Sizes) -> tuple[Unproven, ...]:
     """What was not understood by folded path, with its part of the FLOPs, the largest first."""
     times = [_times(node.weight or node.where, stands_for) * _flops(node) for node in graph.nodes]
     total, names = sum(times) or 1, Names(module)

@@ -17,7 +17,7 @@ from operator import or_
 from torch import nn
 
 from shapes.errors import InputError
-from shapes.frozen import Names, frozen, replace
+from shapes.frozen import Ints, Names, Pair, frozen, replace
 from shapes.model import (
     DELTA_CHUNK,
     AttentionShape,
@@ -134,7 +134,7 @@ class _Layer:
 
     def _attentions(self) -> tuple[AttentionShape | MlaShape | None, AttentionShape | None]:
         """A layer's attention, and that to another stack: keys and values of what its queries do not read."""
-        alike: dict[tuple[int, ...], list[Node]] = {}
+        alike: dict[Ints, list[Node]] = {}
         for core in self.open("attention"):
             alike.setdefault((core.query, core.key, core.value), []).append(core)
         self.need(len(alike) < 3, f"{len(alike)} attention cores in one layer")
@@ -223,7 +223,7 @@ class _Layer:
             cores=len(cores),
         )
 
-    def _gate_apart(self, out: Node, query: Node, widths: tuple[int, int]) -> Gate:
+    def _gate_apart(self, out: Node, query: Node, widths: Pair) -> Gate:
         """A product that the output projection reads and that gates it: of its width, or one number a head."""
         found = [node for node in self.open("gemm") if out.reads & node.bit and node.reads == query.reads]
         found = [node for node in found if node.n in widths and node.k == query.k and node is not query]
@@ -271,7 +271,7 @@ class _Layer:
             one for one in self.scaled if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in self.vectors
         ]
 
-    def _qk_norm(self, projections: Sequence[Node], heads: tuple[int, int], wide: int) -> tuple[QkNorm, int]:
+    def _qk_norm(self, projections: Sequence[Node], heads: Pair, wide: int) -> tuple[QkNorm, int]:
         """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
         vectors = [one.parameter for node in projections for one in self._on(node)]
         sizes = {self.graph.size(path) for path in vectors}
@@ -388,7 +388,7 @@ class _Layer:
         after = [node for node in products if node.number > written[0].number and not node.bit & self.elsewhere]
         return any(node not in written and not node.reads_any(self.nodes) for node in after)
 
-    def _norms(self, hidden: int) -> tuple[int, int]:
+    def _norms(self, hidden: int) -> Pair:
         """Norms of hidden size in a layer, and the weights of each."""
         owners: Counter[str] = Counter()
         for path in dict.fromkeys(one.parameter for one in self.scaled):

@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shapes.frozen import frozen
+from shapes.frozen import Ints, frozen
 
 T = TypeVar("T")
 
@@ -110,8 +110,8 @@ class Cut:
     """
 
     containers: tuple[str, ...]
-    kinds: tuple[int, ...]
-    kept: tuple[int, ...]
+    kinds: Ints
+    kept: Ints
 
     @property
     def stands_for(self) -> dict[str, int]:
@@ -157,7 +157,7 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
         yield Cut(tuple(listed), kinds, kept)
 
 
-def _kept(container: nn.Module, config: object) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+def _kept(container: nn.Module, config: object) -> tuple[Ints, Ints] | None:
     """(the kinds, which to keep) of layers; None for all of them."""
     children = list(container.children())
     lists, first = _per_layer_lists(config, len(children)), dict[object, int]()

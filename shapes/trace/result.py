@@ -1,10 +1,10 @@
 """What a trace gives (torch-free)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import field
 from typing import Any, Literal
 
-from shapes.frozen import Names, Sizes, frozen
+from shapes.frozen import Names, Pair, Sizes, Words, frozen
 from shapes.operators.types import Operator
 
 
@@ -26,7 +26,7 @@ class Traced:
     opaque: Names = ()
     notes: Names = ()
     dimensions: Sizes = field(default_factory=dict)
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Words = field(default_factory=dict)
     path: Literal["trace"] = "trace"
 
     @property
@@ -35,7 +35,7 @@ class Traced:
         return sum(operator.flops * operator.count for operator in self.operators)
 
 
-def batch_and_sequence(arguments: Iterable[Any]) -> tuple[int, int]:
+def batch_and_sequence(arguments: Iterable[Any]) -> Pair:
     """The leading two sizes of the first tensor that has them: (b, s) of token numbers or of embeddings."""
     for argument in arguments:
         shape = tuple(getattr(argument, "shape", ()))

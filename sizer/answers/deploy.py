@@ -7,7 +7,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import next_multiple
 from shapes.engines import FORMATS, USES, Engine, Fact, Verdict, list_engines, load_engine
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import frozen, replace, shown
+from shapes.frozen import Ints, Pair, frozen, replace, shown
 from shapes.memory import memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
@@ -61,7 +61,7 @@ class Deployed:
     version: str
     read: str
     outcomes: tuple[FactOutcome, ...]
-    taken_at: tuple[int, ...] = ()
+    taken_at: Ints = ()
 
     JSON = shown("verdict", facts="outcomes")
 
@@ -178,7 +178,7 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
 def _deployed(
     engine: Engine,
     model: ModelShape,
-    ranks: tuple[int, int],
+    ranks: Pair,
     form: str,
     device: Device,
     served: Served | None,
@@ -204,7 +204,7 @@ def _deployed(
 _KINDS = {"": object, "keys": AttentionShape, "latent": MlaShape}
 
 
-def _outcomes(fact: Fact, model: ModelShape, ranks: tuple[int, int], device: Device) -> Iterator[FactOutcome]:
+def _outcomes(fact: Fact, model: ModelShape, ranks: Pair, device: Device) -> Iterator[FactOutcome]:
     tp, ep = ranks
     expert_tp = max(1, tp // ep)
     if fact.check == "generation":

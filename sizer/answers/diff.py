@@ -9,7 +9,7 @@ from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Names, frozen, shown
+from shapes.frozen import Named, Names, Numbers, frozen, shown
 from shapes.memory import memory
 from shapes.operators.parallel import check_split
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
@@ -28,7 +28,7 @@ _SHARES = {"": 1, "%": 0.01}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
 
 #: What [tool.sizer.budgets] may hold -> units of its value, and what is expected of it.
-_BUDGETS: dict[str, tuple[Mapping[str, float], str]] = {
+_BUDGETS: dict[str, tuple[Numbers, str]] = {
     "max-step-regression": (_SHARES, "a percentage, such as 1%"),
     "max-memory": (_UNITS | _SHARES | {"": 1}, "bytes, such as 72GiB, or a share of the device's, such as 90%"),
 }

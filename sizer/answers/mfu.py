@@ -19,7 +19,7 @@ from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import frozen, replace, shown
+from shapes.frozen import Numbers, Words, frozen, replace, shown
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import needed_flops
@@ -210,7 +210,7 @@ class StepTimes:
 
     seconds: tuple[float, ...]
     unread: int
-    kernels: Mapping[str, float] | None = None
+    kernels: Numbers | None = None
 
     JSON = shown("steps", hidden=("seconds",))
 
@@ -249,7 +249,7 @@ _PATTERNS = [
     for pattern, unit in content(Path(__file__).with_name("step_times.toml"))["patterns"]
 ]
 #: Expressions for a kernel's name by the part of a step that it is of: the first that is found in it decides.
-_PARTS: Mapping[str, str] = content(Path(__file__).with_name("kernels.toml"))["parts"]
+_PARTS: Words = content(Path(__file__).with_name("kernels.toml"))["parts"]
 
 
 #: From and to, in microseconds, and the part of a step that a kernel is of.

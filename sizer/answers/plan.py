@@ -18,7 +18,7 @@ import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Named, Names, Values, frozen, replace, shown
+from shapes.frozen import Named, Names, Pair, Values, frozen, replace, shown
 from shapes.memory import ROOM, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
@@ -92,7 +92,7 @@ class Candidate:
     )
 
     @property
-    def complexity(self) -> tuple[int, int]:
+    def complexity(self) -> Pair:
         """Kinds of parallelism and of saving that have to be set up, then the ranks that share one model.
 
         ZeRO 1 (the distributed optimizer) and the pipeline's schedule are switches, not kinds.
@@ -519,7 +519,7 @@ def _microbatches(
             yield from dict.fromkeys(_of_layers(full, layers, (least, whole), most, sized) for most in bounds)
 
 
-def _of_layers(full: Workload, layers: int, sizes: tuple[int, int], most: float, sized: Sized) -> tuple[Workload, int]:
+def _of_layers(full: Workload, layers: int, sizes: Pair, most: float, sized: Sized) -> tuple[Workload, int]:
     """All of some layers run again, as few as ``most`` bytes allow; ``sizes``: of all of them and of none."""
     (least, whole), step = sizes, max(1, layers // 8)
     kept = max(0, int(layers * (most - least) / max(1, whole - least)) // step * step)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
-from shapes.frozen import Names, Sizes, frozen, shown
+from shapes.frozen import Names, Numbers, Sizes, frozen, shown
 from shapes.model import Unproven, Unread
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
@@ -47,7 +47,7 @@ class StepTime:
     accumulation: int = 1
     tier: str = ""
     coverage: float = 0.0
-    parts: Mapping[str, float] = field(default_factory=dict)
+    parts: Numbers = field(default_factory=dict)
     mbu: float | None = None
     tokens_per_s: float | None = None
     phase: RunPhase = "train"

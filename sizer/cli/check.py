@@ -13,7 +13,7 @@ import click
 
 from shapes.device import load_device
 from shapes.errors import InputError, one_of, printable, refuse
-from shapes.frozen import replace
+from shapes.frozen import Names, replace
 from sizer.checking.checks import Request, Settled
 from sizer.checking.findings import Checked, Report
 from sizer.checking.project import Accepted, known_rule, load_accepted, load_defaults, write_accepted
@@ -234,7 +234,7 @@ def _take_project_s(asked: Asked) -> None:
     one_of(asked.format_, formats("check"), "format")
 
 
-def _expanded(configs: tuple[str, ...]) -> Iterator[tuple[str, bool, InputError | None]]:
+def _expanded(configs: Names) -> Iterator[tuple[str, bool, InputError | None]]:
     """Each configuration, whether a person named it (a folder may hold it), or why an argument names none."""
     for config in configs:
         try:

@@ -15,7 +15,7 @@ import click
 
 from shapes.device import load_device
 from shapes.errors import InputError, read_bounded, read_text, refuse
-from shapes.frozen import Named, Names, Values
+from shapes.frozen import Ints, Named, Names, Values
 from shapes.measure import Progress, Settings
 from shapes.measure.dataset import Dataset, Exchanged, export_dataset, import_dataset, import_rows, read_datasets
 from shapes.measure.jobs import PartName
@@ -144,7 +144,7 @@ def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, Sequence[int]]) -> 
     return [bencher.operators(jobs_of_op(asked.op, sizes, dtypes, said))]
 
 
-def _sizes(asked: Asked, name: str) -> tuple[int, ...] | None:
+def _sizes(asked: Asked, name: str) -> Ints | None:
     said: str | None = vars(asked)[name]
     try:
         return values_of(said) if said is not None else None

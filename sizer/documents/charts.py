@@ -1,11 +1,11 @@
 """Charts as data: axes, layers of marks, points and lines that several commands draw; a pipeline's schedule drawn."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import field
 from pathlib import Path
 from typing import Literal
 
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Named, Values, Words, frozen
 from shapes.toml_table import content
 from shapes.workload import Workload
 from sizer.documents import percent_text, seconds_scale
@@ -46,8 +46,8 @@ class Chart:
     x: Axis
     y: Axis
     layers: Sequence[Layer]
-    colours: Mapping[str, str] = field(default_factory=dict)
-    shapes: Mapping[str, str] = field(default_factory=dict)
+    colours: Words = field(default_factory=dict)
+    shapes: Words = field(default_factory=dict)
     legend: str = ""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import replace
+from shapes.frozen import Words, replace
 from sizer.readers.loading import load_text, parse_mapping
 from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
 
@@ -17,12 +17,12 @@ from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Value
 _CALLS = {"__builtins__": {}, "int": int, "max": max, "min": min}
 #: Optimizers as files call them (lower case, without underscores and a suffix that says only which kernel runs) -> our
 #: name. Those whose states are not known are not here: their key is named as not read.
-OPTIMIZER_NAMES: Mapping[str, str] = FORMATS["optimizers"]
+OPTIMIZER_NAMES: Words = FORMATS["optimizers"]
 
 _ABSENT = object()
 
 
-def expressed(names: Mapping[str, str], held: Config, found: Values, words: Collection[str]) -> tuple[Values, set[str]]:
+def expressed(names: Words, held: Config, found: Values, words: Collection[str]) -> tuple[Values, set[str]]:
     """(the other reader's keys with values, over what is ``found`` already; which keys of the file were asked)."""
     used: set[str] = set()
     for ours, said in names.items():

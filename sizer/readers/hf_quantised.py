@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen, replace
+from shapes.frozen import Pair, frozen, replace
 from shapes.model import Block, ModelShape, MoeShape, run_lengths
 from shapes.model.layers import each_layer
 from shapes.recipes import WeightFormat
@@ -303,7 +303,7 @@ def _of_group(group: Fields) -> WeightFormat:
     return WeightFormat(f"{words[kind]}{bits}{of}{' (weights)' * alone}", bits, (rows, columns), scale + zero, recipe)
 
 
-def _shared(weights: Fields) -> tuple[str, tuple[int, int]]:
+def _shared(weights: Fields) -> tuple[str, Pair]:
     """compressed-tensors' strategy, and the rows and columns that share a scale."""
     size, shape = weights.optional("group_size"), weights.raw("block_structure", default=None)
     strategy = weights.text("strategy", default="group" if size else "tensor")

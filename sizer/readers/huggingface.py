@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import replace
+from shapes.frozen import Words, replace
 from shapes.model import ModelShape
 from sizer.readers.hf_blocks import (
     POSITIONS,
@@ -257,7 +257,7 @@ def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
     return keys
 
 
-def _left_to_the_class(keys: Mapping[str, str], fields: Fields) -> Names:
+def _left_to_the_class(keys: Words, fields: Fields) -> Names:
     """A file without its sizes is some other file, or a part of one, as often as it is meant.
 
     InputError for a size under another class's name, which this one passes over, and takes its own.

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.frozen import replace
+from shapes.frozen import Words, replace
 from shapes.model.resize import dimensions
 from sizer.readers import huggingface
 from sizer.readers.expressions import check_allowed, expressed, flat, notes_of, workload
@@ -122,7 +122,7 @@ def opened(row: Config, fields: Fields) -> Values:
     return held
 
 
-def _plain(names: Mapping[str, str], held: Config) -> dict[str, str]:
+def _plain(names: Words, held: Config) -> dict[str, str]:
     """The file's key for each of the other reader's that one key alone gives: the one that it has, of the same name, or
 
     the first.

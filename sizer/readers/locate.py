@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from shapes.frozen import frozen
+from shapes.frozen import Pair, frozen
 from sizer.readers.loading import MAX_TEXT, without_comments
 
 #: Where something begins and ends, in characters.
-Span = tuple[int, int]
+Span = Pair
 #: A script's option or a Python name.
 _WORD = re.compile(r"(?<![\w-])(?:--)?([A-Za-z_][\w-]*)")
 _TOML_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]")

@@ -20,7 +20,7 @@ from typing import Any
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse, shorten
-from shapes.frozen import Named, frozen
+from shapes.frozen import Named, Words, frozen
 from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
 from shapes.model import ModelShape, Unread
@@ -273,7 +273,7 @@ class Reading:
     model: ModelShape
     format: str
     source: str
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Words = field(default_factory=dict)
     workload: Config = field(default_factory=dict)
     longest: int | None = None
     config: Config = field(default_factory=dict)
@@ -437,7 +437,7 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
     known = _known(format_name)
     foreign = "model_by" not in known or known["model_by"] in config  # whether code that we do not know reads them
     model: Config | None = known.get("model") if foreign else None
-    matters: Mapping[str, str] = {**known.get("matters", {}), **known.get("model", {})}
+    matters: Words = {**known.get("matters", {}), **known.get("model", {})}
     read = set(asked)
     harmless: Collection[str] = known.get("harmless", ())
     names = [name for name in (*read, *matters, *harmless) if "*" not in name]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, read_bounded, refuse
-from shapes.frozen import replace
+from shapes.frozen import Sizes, replace
 from sizer.readers.loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
 from sizer.readers.reading import FORMATS, Config, Reading, Values, at, fits
 
@@ -62,7 +62,7 @@ def header(path: Path) -> Config:
     return {**held, "_tensors": sizes}
 
 
-def proven(reading: Reading, tensors: Mapping[str, int]) -> Reading:
+def proven(reading: Reading, tensors: Sizes) -> Reading:
     """``reading`` with a note that its parameters are those that the ``tensors`` hold, or on what it leaves out.
 
     InputError where neither is so.

@@ -4,11 +4,10 @@ Colours of text and lines are the page's own (``currentColor``), so that one cha
 """
 
 import json
-from collections.abc import Mapping
 from importlib import resources
 from itertools import cycle
 
-from shapes.frozen import Values
+from shapes.frozen import Values, Words
 from sizer.documents.charts import Axis, Chart, Layer
 
 #: Of a chart, in pixels, without its axes' and its legend's. A page's is as wide as its place.
@@ -44,7 +43,7 @@ def _seen(chart: Chart, key: str) -> list[str]:
     return list(dict.fromkeys(row[key] for layer in chart.layers for row in layer.rows if key in row))
 
 
-def _layer(layer: Layer, chart: Chart, colours: Mapping[str, str], shapes: Mapping[str, str]) -> Values:
+def _layer(layer: Layer, chart: Chart, colours: Words, shapes: Words) -> Values:
     keys = {key for row in layer.rows for key in row}
     encoding: Values = {"x": _position("x", chart.x), "y": _position("y", chart.y)}
     for key, found in ASSETS["channels"].items():
@@ -71,7 +70,7 @@ def _position(key: str, axis: Axis) -> Values:
     }
 
 
-def _scale(field: str, looks: Mapping[str, str], title: str = "") -> Values:
+def _scale(field: str, looks: Words, title: str = "") -> Values:
     """A legend of more than one name; colours and shapes in the order that rows have them."""
     return {
         "field": field,

@@ -18,7 +18,7 @@ from typing import Any
 from shapes.cost import Cost
 from shapes.device import Device
 from shapes.dtypes import BYTES
-from shapes.frozen import Names, Sizes, Values, frozen, replace
+from shapes.frozen import Ints, Named, Names, Sizes, Values, frozen, replace
 from shapes.memory import ROOM, Memory, largest_microbatch, memory
 from shapes.model import AttentionShape, ModelShape, Unproven, Unread
 from shapes.operators.parallel import split_problems
@@ -47,7 +47,7 @@ def suggest(name: str, values: Iterable[int | str], note: str = "") -> Suggestio
     return tuple(Suggestion({name: value}, note) for value in values)
 
 
-def within(workload: Workload, change: Mapping[str, Any], *, runs: bool = True) -> dict[str, Any]:
+def within(workload: Workload, change: Named, *, runs: bool = True) -> Values:
     """``change`` of ranks with the data-parallel ones that the given devices leave, where they come out.
 
     Devices that nobody counted stay several where training ``runs`` on several: one alone is run by other software,
@@ -292,7 +292,7 @@ def largest_power_of_two(value: int) -> int:
     return value & -value
 
 
-def neighbours(value: int, step: int) -> tuple[int, ...]:
+def neighbours(value: int, step: int) -> Ints:
     """The multiples of ``step`` next to ``value``, below (if positive) and above."""
     below = value // step * step
     return tuple(multiple for multiple in (below, below + step) if multiple > 0)
@@ -302,7 +302,7 @@ def nearest_first(values: Iterable[int], value: int) -> list[int]:
     return sorted(values, key=lambda other: abs(other - value))
 
 
-def powers_near(degree: int, divides: Callable[[int], bool]) -> tuple[int, ...]:
+def powers_near(degree: int, divides: Callable[[int], bool]) -> Ints:
     """The powers of two that divide, nearest below ``degree`` and above it to its double: nodes hold so many devices.
 
     >>> powers_near(3, lambda ranks: 28 % ranks == 0)

@@ -4,7 +4,6 @@ Loss is judged in ratios alone: what a token costs in nats is a data set's. A fi
 baseline's is left out, which a note says; bounds around published practice are what is left then.
 """
 
-from collections.abc import Mapping
 from functools import partial
 from math import gcd, lcm
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.frozen import Names, replace
+from shapes.frozen import Named, Names, Values, replace
 from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
 from shapes.step import Pricer
@@ -75,7 +74,7 @@ def losses(space: Space, found: Candidates, tokens: float) -> tuple[NDArray[Any]
     return 1 + change, band, (*notes, UNPRICED)
 
 
-def _outside(fit: Mapping[str, Any], facts: Mapping[str, Any]) -> str:
+def _outside(fit: Named, facts: Named) -> str:
     """What of the baseline lies outside of a fit's ranges."""
     own = {key: float(np.ravel(facts[key])[0]) for key in fit["ranges"]}
     return ", ".join(
@@ -100,7 +99,7 @@ def at_equal_loss(space: Space, pricer: Pricer, tokens: float) -> Space:
     return replace(kept, notes=(*kept.notes, *notes), loss=partial(losses, space, tokens=tokens))
 
 
-def _practice(sizes: Mapping[str, Any], model: ModelShape) -> dict[str, Any]:
+def _practice(sizes: Named, model: ModelShape) -> Values:
     """What published models keep within limits, of a change or of columns of them."""
     found = {"h/L": sizes["hidden"] / sizes["layers"]}
     if "kv_heads" in sizes:

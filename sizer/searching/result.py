@@ -1,11 +1,11 @@
 """What a search answers: ranked candidates, a verdict in one sentence, and the best one under the file's own keys."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import field
 
 from shapes.cost import Timing
 from shapes.errors import refuse
-from shapes.frozen import AsJson, Names, Sizes, frozen, replace, shown
+from shapes.frozen import AsJson, Names, Sizes, Words, frozen, replace, shown
 from shapes.model.resize import dimensions
 from shapes.workload import Workload
 from sizer.printing import Printable
@@ -88,7 +88,7 @@ class SearchResult(Printable):
     pareto: tuple[Ranked, ...] = ()
     notes: Names = ()
     ranked: tuple[Ranked, ...] = ()
-    keys: Mapping[str, str] = field(default_factory=dict)
+    keys: Words = field(default_factory=dict)
     keep: bool = False
     serving: Workload | None = None
     front: tuple[Ranked, ...] = ()

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from math import log, sqrt
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from shapes.cost import Timing
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Names, Sizes, frozen, replace
+from shapes.frozen import Names, Sizes, Values, frozen, replace
 from shapes.memory import memory
 from shapes.operators import operators
 from shapes.step import Pricer
@@ -285,7 +285,7 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
 
 def _words(
     what: str, own: Ranked, best: Sequence[Ranked], fixes: Names, nearest: Ranked | None, launched: bool, undecided: str
-) -> dict[str, Any]:
+) -> Values:
     """The verdict, and whether it is to keep the baseline; ``launched``: launches bound every candidate."""
     if launched:
         said = "its products are shorter than their launches, so that no width near it is faster"
@@ -294,7 +294,7 @@ def _words(
     return {"verdict": undecided + verdict(what, own, best, fixes, nearest), "keep": keeps(best, fixes)}
 
 
-def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> dict[str, Any]:
+def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> Values:
     """Those that no other beats: in training and decoding, or of whole models in time and parameters; at equal loss in
 
     loss, time and memory, and decoding where that is asked for.

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Named, Names, Sizes, frozen, replace
+from shapes.frozen import Ints, Named, Names, Sizes, Values, frozen, replace
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators
@@ -126,7 +126,7 @@ class Baseline:
         return cls(model, run, parameters, scope)
 
 
-def on_a_cpu(h: int | None) -> dict[str, Any]:
+def on_a_cpu(h: int | None) -> Values:
     """What is measured on a processor where nothing is said: a race needs thousands of runs, of ten milliseconds each.
 
     >>> on_a_cpu(512)
@@ -202,7 +202,7 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
 MOST_VALUES = 1_000_000
 
 #: What ``vary`` lets change too, which is otherwise as in the baseline -> the dimensions it is of.
-VARIABLE: Mapping[str, tuple[str, ...]] = {
+VARIABLE: Mapping[str, Names] = {
     "kv-ratio": ("kv_heads",),
     "mla-ranks": ("q_lora_rank", "kv_lora_rank"),
     "mla-heads": ("heads",),
@@ -291,7 +291,7 @@ class Space:
         return replace(self, candidates=kept, excluded={**self.excluded, **excluded})
 
 
-def layers_named(words: tuple[str, ...], model: ModelShape, workload: Workload) -> Iterator[Operator]:
+def layers_named(words: Names, model: ModelShape, workload: Workload) -> Iterator[Operator]:
     """The layers' operators whose names hold one of ``words``: what ``Space.timed`` is of parts of a layer."""
     return (one for one in layer_operators(model, workload) if any(word in one.name for word in words))
 
@@ -316,9 +316,9 @@ class Limits:
     high: int | None = None
     step: int | None = None
     aspect: tuple[float, float] | None = None
-    head_dims: tuple[int, ...] | None = None
+    head_dims: Ints | None = None
     tp_ready: int | None = None
-    vary: tuple[str, ...] | None = None
+    vary: Names | None = None
     spread: float | None = None
 
     def __post_init__(self) -> None:

@@ -14,7 +14,7 @@ from shapes.columns import Table, rows_by
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import one_of, refuse
-from shapes.frozen import replace
+from shapes.frozen import Ints, Named, Pair, replace
 from shapes.model import (
     AttentionShape,
     Block,
@@ -102,7 +102,7 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
 
 
 def mixtures(
-    moe: MoeShape, total: Array, active: Array, widths: Sequence[tuple[int, int]], multiple: int
+    moe: MoeShape, total: Array, active: Array, widths: Sequence[Pair], multiple: int
 ) -> tuple[Array, dict[str, Array]]:
     """Experts, top_k, width and shared width that are ``total`` wide together, ``active`` of it for a token.
 
@@ -134,14 +134,14 @@ def off_by(model: ModelShape, change: Mapping[str, Array], total: float, active:
 def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
     """Parameters, and active ones, with each ``change``."""
 
-    def counted(table: Table) -> tuple[int, int]:
+    def counted(table: Table) -> Pair:
         changed = resize(model, **table)
         return changed.parameters, changed.active_parameters
 
     return rows_by(Table(change), counted, 2)
 
 
-def room(model: ModelShape) -> tuple[int, int]:
+def room(model: ModelShape) -> Pair:
     """(parameters outside the mixtures, those of one column of width of all layers' mixtures).
 
     What a router has for each expert is small, and counted with the mixture. Shared experts count as wide as routed
@@ -217,7 +217,7 @@ def _refuse(request: Request) -> None:
         )
 
 
-def _head_dims(attention: AttentionShape, limits: Limits) -> tuple[int, ...]:
+def _head_dims(attention: AttentionShape, limits: Limits) -> Ints:
     return limits.head_dims or tuple(sorted({*HEAD_DIMS, attention.head_dim}))
 
 
@@ -340,7 +340,7 @@ def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]
             yield one
 
 
-def parameters_by(model: ModelShape, fixed: Mapping[str, Any] | Table) -> tuple[Any, Any, Any]:
+def parameters_by(model: ModelShape, fixed: Named | Table) -> tuple[Any, Any, Any]:
     """Parameters by layers and d_ff at fixed other dimensions, linear in both: ends, rest and each of
 
     ends + layers (rest + d_ff x each), from three resized models.

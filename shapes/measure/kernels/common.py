@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shapes.frozen import frozen
+from shapes.frozen import Ints, frozen
 from shapes.measure.backend import Call
 from shapes.toml_table import DATA, content
 
@@ -51,7 +51,7 @@ def error_bound(name: str) -> float:
     return float(DTYPES[name]["error"])
 
 
-def normal(shape: tuple[int, ...], dtype: str, source: Any) -> Any:
+def normal(shape: Ints, dtype: str, source: Any) -> Any:
     """Random normal values: zeros and constants run faster, as they toggle fewer wires."""
     if dtype == "int8":
         return torch.randint(-128, 128, shape, dtype=torch.int8, device=source.device, generator=source)

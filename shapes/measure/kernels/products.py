@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from shapes.frozen import Ints
 from shapes.measure.backend import Call
 from shapes.measure.jobs import EXPERTS
 from shapes.measure.kernels.common import (
@@ -50,7 +51,7 @@ def gemm(operator: Gemm, kernel: str, source: Any) -> Plan:
     )
 
 
-def _stored(operator: Gemm | GroupedGemm, source: Any, *, batch_a: tuple[int, ...], batch_b: tuple[int, ...]) -> Any:
+def _stored(operator: Gemm | GroupedGemm, source: Any, *, batch_a: Ints, batch_b: Ints) -> Any:
     """A [m, k] and B [k, n] under their leading dimensions, lying in memory as the layout says."""
     b_layout, a_layout = operator.layout
     # cuBLAS's first letter is B's: "t" stores it [n, k], along k. A's "n" stores it [m, k], along k.
@@ -100,7 +101,7 @@ def _check(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> float:
     return relative_error(c[..., rows, :], reference)
 
 
-def group_sizes(total: int, groups: int, load: float) -> tuple[int, ...]:
+def group_sizes(total: int, groups: int, load: float) -> Ints:
     """How many of ``total`` rows each group gets: the first ``load`` times the mean, the rest evenly.
 
     Sizes are multiples of 8 as far as ``total`` allows; the last group takes what remains.
@@ -161,7 +162,7 @@ def grouped_gemm(operator: GroupedGemm, kernel: str, source: Any) -> Plan:
     )
 
 
-def _pairs(operator: GroupedGemm, sizes: tuple[int, ...], a: Any, b: Any) -> Any:
+def _pairs(operator: GroupedGemm, sizes: Ints, a: Any, b: Any) -> Any:
     """Each group's operands."""
     if operator.ragged == "m":
         return zip(a.split(sizes), b, strict=True)
