@@ -61,10 +61,10 @@ def left_over(config: dict[str, Any]) -> str | None:
     return found
 
 
-def _cases() -> list[tuple[str, dict[str, Any]]]:
-    """Small settings of every family, and the classes' own defaults but those that a loop over experts runs."""
+def _cases(*, defaults: bool = True) -> list[tuple[str, dict[str, Any]]]:
+    """Small settings of every family, and the classes' own ``defaults`` but those that a loop over experts runs."""
     found = []
-    for family, given in [*SETTINGS, *(case for case in DEFAULTS if case[0] != "deepseek_v2")]:
+    for family, given in [*SETTINGS, *(case for case in DEFAULTS if defaults and case[0] != "deepseek_v2")]:
         # Embeddings of languages are for calls that name one; transformers 5's t5 is tied until a checkpoint is not.
         other = {"n_langs"} | ({"tie_word_embeddings"} if family == "t5" else set())
         settings = {key: value for key, value in given.items() if key not in other} | (

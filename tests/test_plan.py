@@ -336,3 +336,13 @@ def test_stages_are_powers_of_two_unless_the_layers_or_the_batch_ask_for_others(
     assert stages(8, 48) <= {1, 2, 4}
     assert 3 in stages(9, 48)  # three layers a stage
     assert stages(8, 16) <= {3, 6}  # no data-parallel ranks of three
+
+
+@pytest.mark.parametrize("p", [2, 4, 8])
+@pytest.mark.parametrize("vpp", [2, 4, 8])
+@pytest.mark.parametrize("global_batch", [8, 64, 512])
+def test_interleaving_takes_no_less_than_the_plain_schedule(p: int, vpp: int, global_batch: int) -> None:
+    """What does not fit without it is not tried with it."""
+    plain = Workload(s=2048, p=p, d=8, zero=1, checkpointing="full", global_batch=global_batch)
+    one, other = (memory(llama(), own).total_bytes for own in (plain, replace(plain, vpp=vpp)))
+    assert one <= other

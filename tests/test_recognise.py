@@ -368,3 +368,16 @@ def test_videos_series_and_masks_are_listed_and_what_is_not_understood_named(
     assert result["model"]["parameters"] == theirs
     assert "SZ132" in {finding["code"] for finding in result["findings"]}
     assert result["model"]["unproven"]
+
+
+@pytest.mark.parametrize("label", ["gemma3n_text", "gemma4_text"])
+def test_what_is_not_understood_of_layers_with_embeddings_of_their_own_is_named_by_module(label: str) -> None:
+    from shapes.trace import recognise_config
+    from tests.test_families import config as of_family
+
+    found = recognise_config(of_family(label))
+    named = {one.module: one.reason for one in found.unproven}
+    assert found.model is None
+    assert "token embeddings of another size than 320 x 96" in named["model.embed_tokens_per_layer"]
+    assert any(name.startswith("model.layers.*") for name in named)
+    assert "" not in named

@@ -12,7 +12,6 @@ from shapes.errors import positive_int, refuse
 from shapes.frozen import Pair, frozen, replace
 from shapes.model.mixers import (
     AttentionShape,
-    Linear,
     Linears,
     MlaShape,
     RecurrentShape,
@@ -110,11 +109,7 @@ class Augment:
         positive(self, "inputs", "streams")
 
     def linears(self, hidden: int) -> Linears:
-        return matrices(self, hidden=hidden)
-
-    def router(self, hidden: int) -> Linear:
-        """What weighs the streams; it runs twice a layer."""
-        return Linear("altup.router", self.streams, hidden)
+        return matrices(self, hidden=hidden, again=True)
 
 
 @frozen

@@ -527,8 +527,5 @@ class RecurrentShape:
             yield parts, (*down, Linear(name, width, inputs, self.bias, "column", units=units))
 
     def steps(self) -> Linears:
-        """Of Mamba-1: the matrices of time steps, keys and queries, which read the convolved values."""
-        if self.kind != "mamba":
-            return ()
-        both = Linear("mixer.x_proj", self.rank + 2 * self.state, self.inner, shard="row")
-        return both, Linear("mixer.dt_proj", self.inner, self.rank, True, "column", units=((self.heads, 1),))
+        """Of Mamba-1 alone: the matrices of time steps, keys and queries, which read the convolved values."""
+        return matrices(self, biased=True)

@@ -63,6 +63,7 @@ from shapes.operators.cores import (
     newton_schulz,
     optimizer_update,
     parameter_copies,
+    predicted_streams,
     recurrent_operators,
     sparse_operators,
 )
@@ -365,7 +366,7 @@ def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> 
         rows = encoder_s if from_encoder else linear.rows
         yield from linear_operators(linear, tokens if rows is None else workload.own_tokens(rows), run)
     if block.augment and block.augment.streams > 1:
-        yield from linear_operators(block.augment.router(hidden), tokens, run)  # a second time
+        yield from predicted_streams(block.augment.streams, hidden, run, tokens)
     seen = encoder_s if block.crosses else s
     for attention, label, q_len, kv_len in (
         (block.attention, "attention", both, both),

@@ -319,17 +319,24 @@ def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Liste
 
     All heads share the one latent key, whose first part is the value (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
     """
-    heads, rank, dtype = attention.on_shard(run.workload.t)[0], attention.kv_lora_rank, run.core_dtype()
-    for part, n, k in (("queries", rank, attention.qk_nope_head_dim), ("values", attention.v_dim, rank)):
-        name = f"{run.prefix}.absorbed_{part}"
-        shapes: tuple[tuple[Phase, int, int, int], ...] = (
-            ("forward", tokens, n, k),
-            ("dgrad", tokens, k, n),
-            ("wgrad", n, k, tokens),
-        )
-        for asked, rows, columns, inner in shapes:
-            for phase in run.runs(asked) if asked != "wgrad" or layers_train(run.workload) else ():
-                yield Gemm(name, phase, rows, columns, inner, heads, dtype, kind="bmm")
+    heads, rank = attention.on_shard(run.workload.t)[0], attention.kv_lora_rank
+    last = ("wgrad",) if layers_train(run.workload) else ()
+    yield from _batched(".absorbed_queries", run, heads, (tokens, rank, attention.qk_nope_head_dim), *last)
+    yield from _batched(".absorbed_values", run, heads, (tokens, attention.v_dim, rank), *last)
+
+
+def predicted_streams(streams: int, hidden: int, run: Lowering, tokens: int) -> Listed:
+    """AltUp's products: each token's streams by a matrix of its own, which has a gradient as they have."""
+    yield from _batched("altup.predicted", run, tokens, (hidden, streams, streams), "dgrad")
+
+
+def _batched(name: str, run: Lowering, batch: int, sizes: tuple[int, int, int], *last: Phase) -> Listed:
+    """``batch`` products [m, n, k], the gradients of the first operand and, in the phase ``last``, of the second."""
+    m, n, k = sizes
+    three = (m, n, k), (m, k, n), (n, k, m)
+    for asked, own in zip(("forward", "dgrad", *last), three):  # noqa: B905 - the shorter ends it
+        for phase in run.runs(asked):
+            yield Gemm(run.prefix + name, phase, *own, batch, run.core_dtype(), kind="bmm")
 
 
 def decode_operators(attention: Attentions, run: Lowering, kv_len: int | None) -> Listed:

@@ -546,7 +546,9 @@ class Recogniser:
         outside.need(bool(tokens), "no token embedding")
         tables = list(dict.fromkeys(node.weight for node in tokens if node.weight is not None))
         rows, width = self.graph.parameters[tables[0]]
-        outside.need(len({self.graph.parameters[path] for path in tables}) == 1, "token embeddings of several sizes")
+        for path in tables:
+            if self.graph.parameters[path] != (rows, width):
+                self.left[path] = f"token embeddings of another size than {rows} x {width}"
         heads = self._heads(outside, main, rows)
         head = heads[0] if heads else None
         read = [self._stack(span, found[:index], outside) for index, span in enumerate(found)]

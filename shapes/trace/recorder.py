@@ -140,8 +140,8 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self._emit(forward.name, "dgrad", found if own or product.a_along_k else found.transposed(), forward.times)
         if weight:
             # dB^T = dC^T A: (n, k, m), the tokens summed over.
-            m, n, k = product.n, product.k, product.m
-            found = replace(product, m=m, n=n, k=k, a_along_k=False, b_along_k=False, ragged="k")
+            sizes = {"m": product.n, "n": product.k, "k": product.m}
+            found = replace(product, **sizes, a_along_k=False, b_along_k=False, ragged="k")
             found = found if own or product.b_along_k else found.transposed()
             self._emit(forward.name, "wgrad" if own else "dgrad", found, forward.times)
 

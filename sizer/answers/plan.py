@@ -397,6 +397,7 @@ def plan(
     base = replace(base, global_batch=global_batch, gpus=gpus)
     policies = lru_cache(partial(_policies, model, base))
 
+    @lru_cache
     def sized(one: Workload) -> int:
         return memory(model, one, **options).total_bytes
 
@@ -494,13 +495,14 @@ def _microbatches(
             # Megatron-LM asks interleaved schedules for it.
             dropped["the microbatches of an interleaved pipeline are no multiple of p"] += 1
             continue
-        least = whole = sized(full)
-        if least > limit:
+        least = sized(replace(full, vpp=1))  # interleaving takes more
+        if least > limit or (least := sized(full)) > limit:
             never = f"does not fit with tp {split.t}, pp {split.p}, ZeRO {split.zero} even at b 1"
             dropped["a larger microbatch does not fit" if b > 1 else never] += 1
             if split.saved_by == "megatron":
                 return  # others' gradients may go where one microbatch is all
             continue
+        whole = least
         for policy in tuple(left):
             own = replace(full, checkpointing=policy)
             used = sized(own)

@@ -122,7 +122,7 @@ def layer_inputs(fields: Fields) -> Augment | None:
 def altup_matrices(fields: Fields) -> tuple[Linear, ...]:
     """Between the embedding (or the last layer) and each further stream."""
     hidden = hidden_size(fields)
-    return tuple(Linear("altup.stream", hidden, hidden) for _ in range(1, fields.count("altup_num_inputs")))
+    return (Linear("altup.stream", hidden, hidden),) * (fields.count("altup_num_inputs") - 1)
 
 
 def one_width(fields: Fields) -> int:

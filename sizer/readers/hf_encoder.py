@@ -105,12 +105,8 @@ def bart(fields: Fields, offset: int = 2, embedding_norm: int = 2, final_norm: i
 
 def whisper(fields: Fields) -> ModelShape:
     """Whisper: two convolutions turn 3,000 frames into 1,500 positions; keys have no bias."""
-    hidden, frames = hidden_size(fields), fields.integer("max_source_positions")
-    mels, targets = fields.integer("num_mel_bins"), fields.integer("max_target_positions")
-    front = (
-        Linear("conv1", hidden, 3 * mels, True, kind="conv", rows=2 * frames, grad_input=False),
-        Linear("conv2", hidden, 3 * hidden, True, kind="conv", rows=frames),
-    )
+    frames, targets = fields.integer("max_source_positions"), fields.integer("max_target_positions")
+    front = matrices(fields, FORMATS["huggingface"]["whisper_front"])
     encoder, decoder = _bart_stacks(fields, k_bias=False, final_norm=2)
     encoder = replace(encoder, length=frames, front=front, positions=frames)
     return model_of(fields, encoder, replace(decoder, positions=targets), tied=_TIED, max_positions=targets)
