@@ -84,6 +84,7 @@ def test_several_devices_are_columns_of_one_configuration_and_reports_of_the_doc
     assert head.split() == ["h100-sxm", "b200"]
     row = next(line for line in text.splitlines() if line.startswith("SZ101"))
     assert row.count("%") == 2
+    assert row.count("warning") == 2  # not its cost alone
     hours = next(line for line in text.splitlines() if line.startswith("device hours of 1e9 tokens"))
     tokens = 4 * 1024  # gpt2 has so many positions
     expected = [f"{one['step']['seconds'] / tokens * 1e9 / 3600:,.1f}" for one in reports]

@@ -13,7 +13,7 @@ import sizer
 from sizer.checking.findings import PricedFinding
 
 NAMES = ["expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
-NAMES += ["eleventh", "twelfth"]
+NAMES += ["eleventh", "twelfth", "thirteenth", "fourteenth"]
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )
@@ -233,6 +233,14 @@ def test_logits_that_do_not_fit_name_a_fused_loss() -> None:
     report = sizer.check("google/gemma-3-12b-pt", gpus=64, zero=3, b=4, s=8192, checkpointing="full")
     (found,) = [one for one in report.findings if one.code == "SZ121"]
     assert "fused cross-entropy (SZ133)" in found.message
+
+
+@pytest.mark.parametrize(("asked", "severity"), [({"global_batch": 2}, "warning"), ({}, "info")])
+def test_muon_that_takes_a_fifth_of_a_step_is_warned_of_where_its_sequences_are_said(
+    asked: dict[str, Any], severity: str
+) -> None:
+    report = sizer.check("meta-llama/Llama-3.1-8B", device="b300", gpus=1, b=2, s=2048, optimizer="muon", **asked)
+    assert [one.severity for one in report.findings if one.code == "SZ134"] == [severity]
 
 
 @pytest.mark.parametrize("device", ["v100-sxm", "t4", "h100-sxm"])

@@ -644,6 +644,8 @@ def test_dashes_of_vllms_own_file_are_read(tmp_path: Path) -> None:
     reading = read(tmp_path, f"model: {QWEN}\ntensor-parallel-size: 2\nmax-model-len: 4096\n")
     assert reading.workload["t"] == 2
     assert [one.key for one in reading.unread] == ["max_model_len"]
+    for key in ("tensor-parallel-size", "tensor_parallel_size"):  # --set meets it in either spelling
+        assert read_config(tmp_path / "recipe.yaml", settings={key: 4}).workload["t"] == 4
 
 
 @pytest.mark.parametrize(

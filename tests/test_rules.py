@@ -398,6 +398,9 @@ def test_a_key_that_nobody_knows_is_a_finding_and_a_warning_where_it_resembles_a
         "is not known here and not read: did you mean num_attention_heads?",
     )
     assert {severity for severity, _ in said.values()} == {"info"}
+    # Where the class's own number clashes with the file's, the misspelt key is named, not the other alone.
+    with pytest.raises(InputError, match=r"num_key_value_heads = 40: .*did you mean num_attention_heads\?"):
+        sizer.check({"model_type": "llama", "num_attention_head": 40, "num_key_value_heads": 40})
     assert found("SZ131", context(model(hidden=64, heads=4))) == []
 
 

@@ -108,7 +108,7 @@ def test_a_verdict_names_no_seven_dimensions_where_the_table_does() -> None:
     result = search(params=2e9)
     assert result.keep
     assert len(result.baseline.change) == 7
-    assert result.verdict.startswith("keep the baseline: of what was tried the best is 1.")
+    assert result.verdict.startswith("take the baseline: of what was tried the best is 1.")  # nobody typed it
 
 
 def test_layers_are_whole_stages() -> None:

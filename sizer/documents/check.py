@@ -98,12 +98,12 @@ def _tally_of(report: Report) -> str:
 
 
 def _price(report: Report, code: str, field: str) -> Cell:
-    """What a finding costs on a report's device; its severity where that is not known, "-" where there is none."""
+    """How severe a finding is on a report's device and what it costs there, where known; "-" where there is none."""
     found = next((one for one in report.findings if (one.code, one.field) == (code, field)), None)
     if found is None:
         return Cell("-")
     cost = cost_text(found, report.step_s).removeprefix("costs ").replace(" a step", "")
-    return Cell(cost or found.severity, style=found.severity)
+    return Cell(f"{found.severity} {cost}".strip(), style=found.severity)
 
 
 def _section(report: Report, seen: Overview | None, beside: bool) -> Section:

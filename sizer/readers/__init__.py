@@ -38,6 +38,7 @@ from sizer.readers.reading import (
     names_of,
     recipe_of,
     table,
+    underscored,
     unread,
     with_settings,
 )
@@ -161,7 +162,8 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
     if not isinstance(chosen, str):
         from sizer.readers.released import read_recipe
 
-        given, own = settings, config.get("_variables", frozenset())
+        config, given = underscored(config), underscored(settings)
+        own = config.get("_variables", frozenset())
         config = with_settings(config, {key: value for key, value in given.items() if at(config, key) is not None})
         rest = {key: value for key, value in given.items() if key not in own and at(config, key) is None}
         return read_recipe(chosen, config, where, lambda name: read_config(name, settings=rest))

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,19 @@ from sizer.readers.hf_blocks import (
     with_head,
 )
 from sizer.readers.loading import BESIDE
-from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, Values, at, reading, table
+from sizer.readers.reading import (
+    FORMATS,
+    Config,
+    Fields,
+    Names,
+    Reading,
+    UnknownModelType,
+    Values,
+    at,
+    misspelt,
+    reading,
+    table,
+)
 
 
 def _function(name: str) -> Callable[..., Any]:
@@ -239,9 +252,15 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
 
 
 def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
-    """An error that ModelShape raised about a dimension, under the file's name for it."""
+    """An error that ModelShape raised about a dimension, under the file's name for it, with the keys that are misspelt:
+
+    one that is not read leaves its class's own size to clash with the others.
+    """
     if error.where is None and error.key in KEYS:
-        return InputError(error.expected, fields.key_of(*KEYS[error.key]), error.value, where)
+        error.key = fields.key_of(*KEYS[error.key])
+    sizes = {*chain(*KEYS.values())}
+    near = ((key, misspelt(key, sizes, fields.config)) for key in fields.config.keys() - sizes)
+    error.expected += "".join(f"; {key} is not known here: did you mean {one}?" for key, one in near if one)
     return error.at(where)
 
 

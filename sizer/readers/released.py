@@ -29,7 +29,6 @@ from sizer.readers.reading import (
     at,
     fits,
     stated,
-    underscored,
     unknown_in,
 )
 
@@ -132,7 +131,6 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
 
     No model's file is opened: of a path, the folder's name may be that of a model.
     """
-    config = underscored(config)
     key = next((one for one in row["model"].split("|") if at(config, one) is not None), row["model"])
     name = at(config, key)
     refuse(not isinstance(name, str), "expected a model's name", key, name, where=where)

@@ -378,6 +378,8 @@ def fused_cross_entropy(context: Context) -> Answer:
 
 #: A smaller share of the step is not worth a line.
 NOTABLE_UPDATE = 0.05
+#: A fifth of the step is too much, where the sequences of a step were said.
+LARGE_UPDATE = 0.2
 
 
 @rule(
@@ -391,7 +393,7 @@ def muon_update(context: Context) -> Answer:
     Every hidden matrix is made orthogonal by five Newton-Schulz iterations, 4 r r c + 2 r r r FLOPs each for r rows and
     c >= r columns: square matrices cost most a parameter, and the cost does not shrink with the tokens of a step. Steps
     of few tokens spend much of their time on it; AdamW's update only moves bytes. A rank's shard is made orthogonal by
-    itself (Megatron-LM's blockwise mode).
+    itself (Megatron-LM's blockwise mode). A fifth of a step whose sequences were said is a warning.
 
     Bad: Llama 3.1 8B on one device, b 4 and no accumulation: 6.7e14 FLOPs, a fifth of the step.
     Good: the same over 64 accumulated microbatches, or each of 8 ranks taking an eighth of the matrices (ZeRO 1).
@@ -411,6 +413,7 @@ def muon_update(context: Context) -> Answer:
         "muon",
         f"Newton-Schulz of the hidden matrices is {flops:.1e} FLOPs a rank, {seconds * 1e3:,.0f} ms, {share:.0%} "
         "of the step: accumulate more, or spread matrices over data-parallel ranks",
+        violated=workload.global_batch is not None and share >= LARGE_UPDATE,
         at_most_s=seconds,
     )
 

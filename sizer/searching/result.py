@@ -126,15 +126,20 @@ def keeps(best: Sequence[Ranked], fixes: Sequence[str]) -> bool:
 
 
 def verdict(
-    what: str, baseline: Ranked, best: Sequence[Ranked], fixes: Sequence[str] = (), aligned: Ranked | None = None
+    what: str,
+    baseline: Ranked,
+    best: Sequence[Ranked],
+    fixes: Sequence[str] = (),
+    aligned: Ranked | None = None,
+    keep_it: str = "keep",
 ) -> str:
     """Which candidate to take and what is not statistically distinguishable from it, at the source's own error.
 
     ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright. ``aligned``: the
-    candidate nearest to a misaligned baseline.
+    candidate nearest to a misaligned baseline. ``keep_it``: what to do with a baseline that nothing beats.
     """
     of_many = len(baseline.change) > 1  # the table says which
-    kept = f"keep {'the baseline' if of_many else label(baseline)}"
+    kept = f"{keep_it} the baseline" if of_many else f"keep {label(baseline)}"
     if not best:
         return f"{kept}: no other {what} was found"
     first = best[0]

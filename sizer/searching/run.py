@@ -214,6 +214,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     own, *best = _with_memory(space, (ranked[0], *listed))
     # With a stack, launches are part of the step.
     launched = not measured and stack is None and all(one.launch_bound for one in times.row)
+    keep_it = "keep" if baseline.stack else "take"  # what nobody typed is no one's to keep
     nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
     return SearchResult(
         what=query.what,
@@ -232,7 +233,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         notes=(*space.notes, *times.notes),
         ranked=tuple(ranked),
         serving=query.serving,
-        **_words(query.what, own, best, fixes, nearest, launched, times.undecided),
+        **_words(query.what, own, best, fixes, nearest, launched, times.undecided, keep_it),
         **_fronts(query, space, ranked),
     )
 
@@ -284,14 +285,21 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
 
 
 def _words(
-    what: str, own: Ranked, best: Sequence[Ranked], fixes: Names, nearest: Ranked | None, launched: bool, undecided: str
+    what: str,
+    own: Ranked,
+    best: Sequence[Ranked],
+    fixes: Names,
+    nearest: Ranked | None,
+    launched: bool,
+    undecided: str,
+    keep_it: str,
 ) -> Values:
     """The verdict, and whether it is to keep the baseline; ``launched``: launches bound every candidate."""
     if launched:
         said = "its products are shorter than their launches, so that no width near it is faster"
         return {"verdict": f"keep {label(own)}: {said}", "keep": True}
     fixes = fixes or (("the device's alignment",) if nearest else ())
-    return {"verdict": undecided + verdict(what, own, best, fixes, nearest), "keep": keeps(best, fixes)}
+    return {"verdict": undecided + verdict(what, own, best, fixes, nearest, keep_it), "keep": keeps(best, fixes)}
 
 
 def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> Values:
