@@ -8,12 +8,14 @@ a hundred classes: most of what it took to start. Here __init__ alone is compile
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
 from functools import cache
 from itertools import chain
 from operator import attrgetter
-from typing import Any, ClassVar, NoReturn, TypeVar, dataclass_transform
+from pathlib import Path
+from typing import Any, NoReturn, TypeVar, dataclass_transform
 
 T = TypeVar("T")
 
@@ -126,13 +128,12 @@ Pair = tuple[int, int]
 
 
 class AsJson:
-    """``to_dict`` of a frozen dataclass: its fields in order, each under its own name, unless ``JSON`` says otherwise.
+    """``to_dict`` of a frozen dataclass: its fields in order, each under its own name, unless ``data/json.toml`` says
 
-    ``JSON``: what ``shown`` makes. A field that begins a path of it is shown there alone.
+    otherwise. A field that begins a path there is shown there alone.
     """
 
     __slots__ = ()
-    JSON: ClassVar[Named] = {}
 
     def to_dict(self) -> Values:
         """What ``--format json`` writes of it."""
@@ -140,20 +141,17 @@ class AsJson:
         return found
 
 
-def shown(*paths: str, hidden: Sequence[str] = (), **named: Any) -> Named:
-    """Key -> path of attributes ("timing.seconds"; null where one of them is None), or such a mapping for an object.
-
-    ``paths`` are shown under their last name, ``named`` under that given; one that ends with "?" is left out where it
-    is None. ``hidden``: fields that are not shown.
-    """
-    return {path.rpartition(".")[2].removesuffix("?"): path for path in paths} | named | dict.fromkeys(hidden)
+@cache
+def _said() -> Named:
+    """Class -> key -> path of attributes ("timing.seconds"; null where one of them is None), or such a table."""
+    return tomllib.loads(Path(__file__).with_name("data").joinpath("json.toml").read_text("utf-8"))
 
 
 @cache
 def members(cls: Any) -> Values:
     """Key -> path of what JSON shows of a dataclass or named tuple, in order."""
     names = [field.name for field in fields(cls)] if is_dataclass(cls) else list(getattr(cls, "_fields", ()))
-    asked: Named = getattr(cls, "JSON", {})
+    asked: Named = _said().get(f"{cls.__module__}.{cls.__qualname__}", {})
     roots = {key: list(_roots(value)) for key, value in asked.items()}
     used = {*asked, *chain.from_iterable(roots.values())}
     listed: Values = {}
@@ -161,7 +159,7 @@ def members(cls: Any) -> Values:
         listed |= {key: asked[key] for key, found in roots.items() if found[:1] == [name]}
         if name not in used:
             listed[name] = name
-    return listed | {key: value for key, value in asked.items() if value is not None}
+    return listed | {key: value for key, value in asked.items() if value}
 
 
 def plain(value: Any) -> Any:
@@ -194,5 +192,5 @@ def _roots(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
         for inner in value.values():
             yield from _roots(inner)
-    elif value is not None:
+    elif value:
         yield value.partition(".")[0].removesuffix("?")

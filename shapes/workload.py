@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace, shown
+from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content, hold, nearest, ours, spelled
 
@@ -222,8 +222,6 @@ class Workload(AsJson):
     gathers: SentDtype | None = None
     attention_dtype: Literal["fp8"] | None = None
     etp: int | None = None
-
-    JSON = shown(hidden=("vocab_rows",))
 
     def __post_init__(self) -> None:
         asked = {key: value for key, one in OPTIONS.items() if (value := getattr(self, key)) is not one.default}

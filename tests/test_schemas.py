@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +135,13 @@ def test_a_schema_notices_what_is_missing_and_what_is_new(name: str, tmp_path: P
 def test_every_kind_of_operator_is_in_the_schema() -> None:
     kinds = [row["kind"] for row in content(DATA / "operators.toml")["kinds"]]
     assert set(kinds) == set(load_schema("ops")["$defs"]["operator"]["properties"]["kind"]["enum"])
+
+
+@pytest.mark.parametrize(("name", "shown"), content(DATA / "json.toml").items())
+def test_what_json_shows_otherwise_is_of_a_class_that_there_is(name: str, shown: dict[str, Any]) -> None:
+    module, _, cls = name.rpartition(".")
+    found = getattr(import_module(module), cls)
+    paths = [path for one in shown.values() for path in (one.values() if isinstance(one, dict) else [one])]
+    lacking = [path for path in paths if path and not hasattr(found, path.partition(".")[0].removesuffix("?"))]
+    assert lacking == []
+    assert all(hasattr(found, key) for key, path in shown.items() if path is False)

@@ -29,7 +29,7 @@ from shapes.cost.gemm import (
 )
 from shapes.cost.moving import achieved_bandwidth, bus_factor, link_bytes_per_s, moved_parts
 from shapes.device import Device, load_device
-from shapes.frozen import frozen, shown
+from shapes.frozen import frozen
 from shapes.kernels import KERNELS, load_kernel
 from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, Collective, GroupedGemm, Operator, Product, kind_of, named_function
@@ -172,8 +172,6 @@ class ClassError:
     dtype: str
     regime: str
     expected: Expected
-
-    JSON = shown("expected.tier", "expected.error", error_p95="expected.p95", **{"class": "regime"})
 
 
 def expected_errors(device: Device) -> tuple[ClassError, ...]:

@@ -7,7 +7,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import next_multiple
 from shapes.engines import FORMATS, USES, Engine, Fact, Verdict, list_engines, load_engine
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import Ints, Pair, frozen, replace, shown
+from shapes.frozen import Ints, Pair, frozen, replace
 from shapes.memory import memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
@@ -62,8 +62,6 @@ class Deployed:
     read: str
     outcomes: tuple[FactOutcome, ...]
     taken_at: Ints = ()
-
-    JSON = shown("verdict", facts="outcomes")
 
     @property
     def verdict(self) -> Verdict:

@@ -9,7 +9,7 @@ from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Names, Numbers, frozen, shown
+from shapes.frozen import Named, Names, Numbers, frozen
 from shapes.memory import memory
 from shapes.operators.parallel import check_split
 from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
@@ -125,8 +125,6 @@ class DeviceDiff:
     added: tuple[PricedFinding, ...]
     fixed: tuple[PricedFinding, ...]
 
-    JSON = shown("exceeds_error", findings_added="added", findings_fixed="fixed")
-
     @property
     def exceeds_error(self) -> bool:
         """Whether the ratio, or its inverse, is larger than it may be off by."""
@@ -151,8 +149,6 @@ class FileDiff:
     stack: str
     changes: Mapping[str, Change]
     devices: tuple[DeviceDiff, ...]
-
-    JSON = shown("status")
 
     @property
     def status(self) -> str:

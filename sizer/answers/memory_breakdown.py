@@ -4,7 +4,7 @@ from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import AnyPath, refuse
-from shapes.frozen import Names, frozen, replace, shown
+from shapes.frozen import Names, frozen, replace
 from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
@@ -58,17 +58,6 @@ class MemoryBreakdown(Printable):
     times: tuple[float, ...] = ()
     beyond: Names = ()
     explained: tuple[Held, ...] | None = None
-
-    JSON = shown(
-        *(f"memory.{name}" for name in ("precision", "optimizer", "implementation", "stage", "components")),
-        *(f"memory.{name}" for name in ("total_bytes", "allocated_bytes", "moment", "gradients", "fits")),
-        "formulas",
-        "memory.moments",
-        "notes",
-        "engine",
-        "explained?",
-        model=shown("model_type", "parameters", trained_parameters="trained"),
-    )
 
     @property
     def formulas(self) -> dict[str, str]:

@@ -19,7 +19,7 @@ from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Numbers, Words, frozen, replace, shown
+from shapes.frozen import Numbers, Words, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import needed_flops
@@ -54,12 +54,6 @@ class Utilization:
     mfu: float
     hfu: float
     mfu_achievable: float | None
-
-    JSON = shown(
-        *(f"count.{name}" for name in ("method", "convention", "model_flops", "hardware_flops")),
-        tflops_per_gpu="model_tflops",
-        hardware_tflops_per_gpu="hardware_tflops",
-    )
 
 
 #: Fields of a workload that say what of forward and backward is run.
@@ -146,16 +140,6 @@ class MfuAnswer(Printable):
     log: StepTimes | None = None
     explanation: Explanation | None = None
 
-    JSON = shown(
-        "peak_flops",
-        "achievable_flops",
-        "explanation?",
-        step_seconds="seconds",
-        sequence="s",
-        device="device.name",
-        counts="rows",
-    )
-
     @property
     def peak_flops(self) -> float:
         """FLOP/s of one device."""
@@ -211,8 +195,6 @@ class StepTimes:
     seconds: tuple[float, ...]
     unread: int
     kernels: Numbers | None = None
-
-    JSON = shown("steps", hidden=("seconds",))
 
     @property
     def steps(self) -> int:
@@ -378,16 +360,6 @@ class Explanation:
     stack: str
     accumulation: int
     causes: tuple[Cause, ...]
-
-    JSON = shown(
-        *(f"predicted.{name}" for name in ("tier", "coverage", "parts")),
-        "expected",
-        predicted_seconds="predicted.seconds",
-        predicted_low="predicted.low",
-        predicted_high="predicted.high",
-        unexplained_seconds="unexplained_s",
-        hidden=("measured_s",),
-    )
 
     @property
     def unexplained_s(self) -> float:

@@ -15,7 +15,7 @@ from typing import Any, Unpack
 from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Values, frozen, replace, shown
+from shapes.frozen import Values, frozen, replace
 from shapes.memory import Memory, memory
 from shapes.operators.types import Attention, CachedAttention, Operator
 from shapes.step import Pricer, Step
@@ -48,19 +48,6 @@ class OperatorTable(Printable):
     stack: str = ""
     sort: str = "time"
     top: int | None = None
-
-    JSON = shown(
-        *(f"model.{name}" for name in ("parameters", "active_parameters", "notes", "unproven")),
-        *(f"step.{name}" for name in ("mbu", "tokens_per_s", "accumulation")),
-        device="device.name",
-        operator_path="model.path",
-        step_seconds="step.seconds",
-        step_seconds_low="step.low",
-        step_seconds_high="step.high",
-        step_parts="step.parts",
-        operators="rows",
-        hidden=("costs", "sort", "top"),
-    )
 
     @property
     def rows(self) -> list[Values]:

@@ -18,7 +18,7 @@ import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Named, Names, Pair, Values, frozen, replace, shown
+from shapes.frozen import Named, Names, Pair, Values, frozen, replace
 from shapes.memory import ROOM, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
@@ -83,14 +83,6 @@ class Candidate:
     memory_bytes: int
     mfu: float | None
 
-    JSON = shown(
-        step_seconds="seconds",
-        step_seconds_low="low_s",
-        step_seconds_high="high_s",
-        communication_seconds="communication_s",
-        bubble_seconds="bubble_s",
-    )
-
     @property
     def complexity(self) -> Pair:
         """Kinds of parallelism and of saving that have to be set up, then the ranks that share one model.
@@ -151,12 +143,6 @@ class Plan(Printable):
     tokens: float | None = None
     price: float | None = None
     again: Any = None
-
-    JSON = shown(
-        *("fitting", "indistinguishable", "recommended", "training?"),
-        candidates="shown",
-        hidden=("top", "power_w", "tokens", "price", "again"),
-    )
 
     @property
     def fitting(self) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
-from shapes.frozen import Names, Numbers, Sizes, frozen, shown
+from shapes.frozen import Names, Numbers, Sizes, frozen
 from shapes.model import Unproven, Unread
 from shapes.workload import RunPhase, Workload
 from sizer.printing import Printable
@@ -78,8 +78,6 @@ class PricedSuggestion:
     ``within_error``: the gain that is not less work does not exceed the prediction's own error for these operators.
     ``fix``: its edits of the file, where somebody asked for them (``sizer.checking.fixes``) and the file can say it.
     """
-
-    JSON = shown(hidden=("fix",))
 
     change: Change
     step_seconds_change: float | None
@@ -160,7 +158,6 @@ class Report(Printable):
     price_usd_per_h: float | None = None
 
     COMMAND = "check"
-    JSON = shown("model", operator_path="model.path")
 
     def _answer(self) -> object:
         return Checked((self,))
@@ -192,8 +189,6 @@ class Checked(Printable):
     reports: tuple[Report, ...]
     accepted: int = 0
     passed_over: int = 0
-
-    JSON = shown(hidden=("accepted", "passed_over"))
 
     def tally(self) -> dict[Severity, int]:
         """Severity -> findings of it, over all reports."""

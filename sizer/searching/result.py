@@ -5,7 +5,7 @@ from dataclasses import field
 
 from shapes.cost import Timing
 from shapes.errors import refuse
-from shapes.frozen import AsJson, Names, Sizes, Words, frozen, replace, shown
+from shapes.frozen import AsJson, Names, Sizes, Words, frozen, replace
 from shapes.model.resize import dimensions
 from shapes.workload import Workload
 from sizer.printing import Printable
@@ -47,15 +47,6 @@ class Ranked(AsJson):
     loss_error: float | None = None
     layout: Workload | None = None
 
-    JSON = shown(
-        "timing.seconds",
-        "timing.source",
-        "timing.tier",
-        seconds_low="timing.low",
-        seconds_high="timing.high",
-        decode_seconds="decode.seconds",
-    )
-
 
 @frozen
 class SearchResult(Printable):
@@ -94,8 +85,6 @@ class SearchResult(Printable):
     front: tuple[Ranked, ...] = ()
     stack: str | None = None
     aligned: Ranked | None = None
-
-    JSON = shown("best", hidden=("ranked", "keys"))
 
     @property
     def best(self) -> Ranked:
