@@ -14,7 +14,7 @@ import numpy as np
 
 from shapes.cost.constants import read_seconds
 from shapes.frozen import Numbers
-from shapes.operators.types import Scan, StateUpdate
+from shapes.operators.types import Convolution, Scan, StateUpdate
 
 #: FLOPs of the chunk that ``step_s`` was fitted on: 64 tokens, keys and values of 128, of the delta rule.
 FITTED_CHUNK = Scan("", "forward", "gated_delta", 1, 64, 1, 1, 128, 128, 64).flops
@@ -33,16 +33,33 @@ def parts_of(scan: Scan, c: Numbers, units: int, *_: float) -> tuple[Any, Any, A
     """Seconds of the launch, of what moving takes beyond the chunks, and of these, of one run; sizes may be arrays."""
     passes = 1 if scan.phase == "forward" else 2
     times = BACKWARD if passes > 1 else 1.0
-    chunk = scan.flops / (scan.batch * scan.heads * scan.chunks) / passes
-    waves = scan.batch * scan.heads / (c["share"] * units)
+    heads = scan.batch * scan.heads
+    waves = heads / (c["share"] * units)
     waves = c["whole"] * np.ceil(waves) + (1 - c["whole"]) * np.maximum(1.0, waves)
-    walked = (scan.chunks * c["step_s"] * chunk / FITTED_CHUNK + c["start_s"]) * waves
+    walked = (scan.flops / heads / passes * c["step_s"] / FITTED_CHUNK + c["start_s"]) * waves
     # The state is read and written once in fp32, or, by what trains, for every chunk in 16 bits.
-    states = 4 * scan.batch * scan.heads * scan.head_dim * scan.state * (scan.chunks if scan.training else 2)
-    read = scan.bytes / passes
-    moved = (read + states) / c["bandwidth_bytes_per_s"]
-    together = (walked ** c["q"] + moved ** c["q"]) ** (1 / c["q"])
-    return c["launch_s"], times * (together - walked), times * walked
+    states = 4 * heads * scan.head_dim * scan.state * (scan.chunks if scan.training else 2)
+    moved = (scan.bytes / passes + states) / c["bandwidth_bytes_per_s"]
+    return c["launch_s"], times * _beyond(walked, moved, c["q"]), times * walked
+
+
+def _beyond(walked: Any, moved: Any, q: float) -> Any:
+    """Seconds of moving beyond those that the walk through the chunks hides."""
+    return (walked**q + moved**q) ** (1 / q) - walked
+
+
+def convolution_form(_: Convolution) -> tuple[str, bool]:
+    """One table prices all."""
+    return "convolution", True
+
+
+def convolution_parts(one: Convolution, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
+    """Seconds of the launch, of moving beyond the thread blocks, and of these: a row's tokens by 1024.
+
+    128 threads take 8 tokens each (causal-conv1d's kernel, which TensorRT-LLM has too); reports/fit/convolutions.py.
+    """
+    walked = (np.ceil(one.tokens / 1024) * c["step_s"] + c["start_s"]) * one.rows / units
+    return c["launch_s"], _beyond(walked, read_seconds(one.bytes, c, l2_bytes), c["q"]), walked
 
 
 def state_form(one: StateUpdate) -> tuple[str, bool]:

@@ -28,15 +28,15 @@ LONGEST_SEARCHED = 1 << 27
 
 def engine_bytes(model: ModelShape, workload: Workload, weight_dtype: str | None = None) -> int:
     """Bytes of an engine that decodes ``workload.b`` requests: weights, caches, its largest pass, graphs, libraries."""
-    context = workload.context or 1
     held = memory(model, workload, context_bytes=0, weight_dtype=weight_dtype)
-    tokens = min(BATCHED_TOKENS, context * workload.b)
+    tokens = min(BATCHED_TOKENS, (workload.context or 1) * workload.b)
     prompt = replace(workload, phase="prefill", b=1, s=tokens, context=None, speculative=0)
     # Engines' kernels are fused, as Megatron's are.
     largest = memory(model, prompt, context_bytes=0, implementation="megatron")
     used = {part.name: part.bytes for part in held.parts}
-    step = used["activations"] + used["logits"]
-    passed = max(step, sum(part.bytes for part in largest.parts if part.name in ("activations", "logits")))
+    passed = max(
+        sum(part.bytes for part in one.parts if part.name in ("activations", "logits")) for one in (held, largest)
+    )
     captured = min(MOST_CAPTURED, 2 * workload.b)
     number = captured // 8 + sum(size <= captured for size in (1, 2, 4))
     graphs = GRAPH_BYTES * -(-model.layers // workload.p) * number

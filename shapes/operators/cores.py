@@ -39,6 +39,7 @@ from shapes.operators.types import (
     CachedAttention,
     Collective,
     CollectiveName,
+    Convolution,
     Elementwise,
     Gemm,
     IndexScores,
@@ -392,7 +393,12 @@ def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Listed:
         yield StateUpdate(run.prefix + ".state", "forward", mixer.kind, moved, moved, workload.dtype)
         return
     gated = "gate" in mixer.form.parts and mixer.kind != "mamba"
-    yield from _moved(mixer, run, convolved=tokens * channels, width=tokens * width, tokens=tokens, gated=gated)
+    for one in _moved(mixer, run, convolved=tokens * channels, width=tokens * width, tokens=tokens, gated=gated):
+        if workload.train or not isinstance(one, Elementwise) or one.what != "conv":
+            yield one
+        else:
+            rows, both = tokens * channels // s, (one.bytes_read, one.bytes_written)
+            yield Convolution(one.name, one.phase, "conv", *both, one.dtype, rows=rows, tokens=s)
     if mixer.form.products:
         own = (-(-heads // workload.cp), -(-groups // workload.cp), mixer.head_dim, mixer.state, mixer.chunk)
         for phase in run.runs():

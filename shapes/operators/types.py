@@ -450,6 +450,14 @@ class StateUpdate(Elementwise):
 
 
 @frozen
+class Convolution(Elementwise):
+    """A prompt's causal convolution over ``tokens``: a thread block walks each of ``rows`` (sequences x channels)."""
+
+    rows: int = 0
+    tokens: int = 0
+
+
+@frozen
 class Collective:
     """A communication operator over ``ranks`` devices; ``bytes`` is the buffer on each of them.
 
@@ -511,6 +519,7 @@ Operator = (
     | Scan
     | Elementwise
     | StateUpdate
+    | Convolution
     | Collective
 )
 

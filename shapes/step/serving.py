@@ -143,9 +143,8 @@ class Load:
         """Seconds of one decode step of ``requests`` a rank, each of so many ``tokens``."""
         ran = requests * tokens
         attention = np.where(self.fp8_cache, stack.attention_fp8, stack.attention) * requests * self.attention_s
-        moved = self.moved_s(stack) + stack.exchange_s * self.exchanges
-        step = self.products_s(stack, ran) + attention + self.launches_s(stack)
-        return step + ran * moved + stack.request_s * requests
+        step = self.products_s(stack, ran) + attention + self.launches_s(stack) + stack.request_s * requests
+        return step + ran * (self.moved_s(stack) + stack.exchange_s * self.exchanges)
 
     def prompt_adds_s(self, stack: ServingStack, tokens: Any, requests: Any = 0) -> Any:
         """Seconds that a prompt adds to a step of ``requests``, whose launches it shares."""
@@ -253,6 +252,6 @@ def served(
     token = step / accepted + (running - 1) * added / output
     launches, own = load.launches_s(stack), load.prompt_adds_s(stack, prompt)
     alone = launches + own if stack.graphs else np.maximum(launches, own)
-    first = stack.first_s + stack.moe_first_s * (load.moe_layers > 0)
-    first = first + stack.first_steps * step + stack.token_s * prompt + alone
+    first = stack.first_s + stack.moe_first_s * (load.moe_layers > 0) + stack.first_steps * step
+    first = first + stack.token_s * prompt + alone
     return Served(first, token, running * output / (output * token + added), step, alone)
