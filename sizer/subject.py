@@ -348,6 +348,8 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
         "s",
         asked.get("s"),
     )
+    both = reading.pixels and {"s", "images"} <= asked.keys()
+    refuse(both, "expected the sequence or its image, not both", "s", asked.get("s"))
     longest = reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE
     values.setdefault("s", min(DEFAULT_SEQUENCE, longest))
     values = _with_data_parallelism(values)
@@ -392,7 +394,13 @@ def _within_positions(reading: Reading, values: Values, *, decodes: bool) -> Wor
         s,
         where=reading.source,
     )
-    return Workload(**values)
+    workload = Workload(**values)
+    if not (reading.pixels and workload.image_sizes):
+        return workload
+    number, *sides = workload.image_sizes
+    expected = f"expected one image a sequence, its sides multiples of {reading.pixels} pixels"
+    refuse(number > 1 or any(one % reading.pixels for one in sides), expected, "images", workload.images)
+    return replace(workload, images=None, s=prod(sides) // reading.pixels**2)
 
 
 def _check_adapters(values: Named) -> None:

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+import sizer
 from shapes.errors import InputError
 from shapes.memory import memory
 from shapes.operators import operators
 from shapes.operators.types import Attention
 from shapes.workload import Workload
 from sizer.readers import read_config
+from sizer.subject import read_subject
 
 ROWS: list[dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "diffusers.json").read_text("utf-8"))
 DIT, PIXART, SD3, FLUX = (
@@ -86,3 +88,43 @@ def test_tensor_parallelism_splits_the_texts_matrices_too() -> None:
 def test_a_decode_step_is_refused() -> None:
     with pytest.raises(InputError, match="flux is none"):
         operators(read_config(FLUX).model, Workload(b=1, s=1, phase="decode"))
+
+
+#: Class -> what is off: DiT by nothing but what no tape has; SD3's last text layers and PixArt's text are cut shorter
+#: than the image, which the tape takes them to be as long as.
+OFF = {"DiT": 0.01, "SD3": 0.06, "PixArt": 0.09}
+
+
+@pytest.mark.parametrize("name", OFF)
+def test_a_layer_saves_its_modulations_copies_as_the_class_does(name: str) -> None:
+    row = next(row for row in ROWS if "saved_a_layer" in row and row["config"]["_class_name"].startswith(name))
+
+    # B is 2 in the tool: so many that what is saved is the fullest moment's.
+    workload = Workload(b=64, s=row["tokens"], dtype="bf16", attention="flash")
+
+    def kept(layers: int) -> int:
+        model = read_config({**row["config"], "num_layers": layers}).model
+        return memory(model, workload).components["activations"]
+
+    assert (kept(4) - kept(2)) / 2 == pytest.approx(32 * row["saved_a_layer"], rel=OFF[name])
+
+
+def test_an_image_is_a_sequence_of_as_many_tokens() -> None:
+    for config in (DIT, PIXART, SD3, FLUX):
+        subject = read_subject(config, images="1x1024x768", b=2)
+        assert (subject.workload.b, subject.workload.s, subject.workload.images) == (2, 64 * 48, None)
+    one, other = (read_subject(FLUX, **said).operators for said in ({"images": "1x1024x1024"}, {"s": 4096}))
+    assert one == other
+    for images in ("2x1024x1024", "1x1000x1024"):
+        with pytest.raises(InputError, match="expected one image a sequence, its sides multiples of 16 pixels"):
+            read_subject(SD3, images=images)
+    with pytest.raises(InputError, match="the sequence or its image, not both"):
+        read_subject(SD3, images="1x1024x1024", s=4096)
+
+
+@pytest.mark.parametrize("config", [DIT, PIXART, SD3, FLUX], ids=lambda config: str(config["_class_name"]))
+def test_what_is_of_language_models_alone_is_refused_in_a_line_that_says_what_works(config: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="expected --what swiglu or heads: "):
+        sizer.search(config, what="model")
+    with pytest.raises(InputError, match=r"expected a language model.*sizer memory"):
+        sizer.deploy(config)

@@ -181,15 +181,21 @@ class Forward:
             inner = x
             if block.streams:
                 inner = self.collapsed(block.streams, block.streams.linears(hidden, 1)[0], x)
+            modulates = "modulated" in self.words and part is not block.cross
             if block.mixer is None or part is not block.attention:
+                bare = "no-pre-norms" in self.words or ("modulated" in self.words and not modulates)
                 with self.marked("layernorm"):
-                    normed = inner if "no-pre-norms" in self.words else self.norm(inner, self.whole * hidden)
+                    normed = inner if bare else self.norm(inner, self.whole * hidden)
+                if modulates:
+                    normed = self.play("modulation", {"x": normed})
             branch = self.part(part, hidden, normed)
             if not isinstance(part, RecurrentShape):
                 tape.hold(normed)
             branch = self.dropout(branch, block.dropout)
             if "post-norms" in self.words:
                 branch = self.norm(branch, self.whole * hidden)
+            if modulates:
+                branch = self.play("modulation", {"x": branch})
             if block.streams:
                 x = tape.op("mixed streams", (x, branch), x.bytes, (x, branch))
                 tape.named = ()

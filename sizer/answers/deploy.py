@@ -114,6 +114,8 @@ def deploy(
     positive_int(ep, "ep", 2**20)
     refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
     reading = read_model(config, config_format=config_format)
+    expected = "expected a language model, of which engines' facts are known (`sizer memory` says whether another fits)"
+    refuse(not reading.model.vocab, expected, "deploy", reading.model.model_type, where=reading.source)
     form, unknown = _released_in(reading.model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())
     one_of(form, FORMATS, "recipe")
     target, known = load_device(device), [*map(load_engine, list_engines())]

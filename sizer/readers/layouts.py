@@ -105,6 +105,7 @@ def read(name: str, config: Config, where: str) -> Reading:
         workload={**reading.workload, **settled},
         asked=frozenset({*outer.asked, *further, *row.get("tokenizer", ())}),
         unread=(),
+        pixels=found.get("token_side", 0),
     )
 
 

@@ -267,7 +267,8 @@ class Reading:
     should know of how it was read. ``unread``: keys that matter, or that nobody knows, and were not read. ``asked``:
     the keys that the reader looked for. ``recognised``: no reader knows the type; its transformers class was recognised
     and proven (shapes.trace.prove). ``rounds``: of a recipe of reinforcement learning the workloads of its decoding and
-    its forward passes by phase, and under ``share`` the lengths of what a round runs.
+    its forward passes by phase, and under ``share`` the lengths of what a round runs. ``pixels``: a side of an image's
+    token, where the images are the sequence.
     """
 
     model: ModelShape
@@ -282,6 +283,7 @@ class Reading:
     asked: frozenset[str] = frozenset()
     recognised: bool = False
     rounds: Named = field(default_factory=dict)
+    pixels: int = 0
 
 
 def reading(fields: Fields, format_name: str, model: ModelShape, **said: Any) -> Reading:

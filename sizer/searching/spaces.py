@@ -197,7 +197,7 @@ def alike(model: ModelShape) -> bool:
     """Whether it is a decoder, its experts alike in all layers that have some, else its MLPs alike in all layers."""
     mlps = {block.mlp for block in model.main.blocks}
     kinds = {mlp for mlp in mlps if isinstance(mlp, MoeShape)} or mlps
-    return len(model.stacks) == len(kinds) == 1 and None not in (model.attention, *kinds)
+    return len(model.stacks) == len(kinds) == 1 and None not in (model.attention, model.vocab or None, *kinds)
 
 
 def _refuse(request: Request) -> None:
@@ -443,7 +443,10 @@ NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], object]]] = {
     "experts": ("a mixture of experts", lambda model: model.moe),
     "heads": ("keys and values of heads", lambda model: isinstance(model.attention, AttentionShape)),
     "vocab": ("an LM-head", lambda model: model.head),
-    "model": ("layers of a decoder, its experts, else its MLPs, alike in all", alike),
+    "model": (
+        "layers of a decoder, its experts, else its MLPs, alike in all",
+        lambda model: model.vocab and alike(model),
+    ),
 }
 #: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.
 TAKEN_BY = {"aspect": (model,), "head_dims": (heads, model), "vary": (model,)}

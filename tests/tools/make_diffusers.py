@@ -1,4 +1,6 @@
-"""What diffusers' classes hold and run: parameters, and FLOPs as torch's FlopCounterMode counts them.
+"""What diffusers' classes hold and run: parameters, FLOPs as torch's FlopCounterMode counts them, and what a layer of
+
+the larger ones saves for its backward in bf16 (torch's saved-tensor hooks, on the CPU without data).
 
     python tests/tools/make_diffusers.py     # wants diffusers 0.42 or later; writes tests/data/diffusers.json
 
@@ -90,8 +92,41 @@ def measured(name: str, given: dict[str, Any], size: tuple[int, int], text: int)
     }
 
 
+def saved(name: str, given: dict[str, Any], size: tuple[int, int], text: int) -> int:
+    """Bytes of one call's activations that its backward needs."""
+    import diffusers
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    seen: dict[int, Any] = {}
+
+    def pack(tensor: Any) -> Any:
+        seen[tensor.untyped_storage()._cdata] = tensor.untyped_storage()
+        return tensor
+
+    torch.set_default_dtype(torch.bfloat16)
+    try:
+        with FakeTensorMode():
+            model = getattr(diffusers, name)(**given).train()
+            held = {one.untyped_storage()._cdata for one in (*model.parameters(), *model.buffers())}
+            with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one):
+                model(**arguments(name, model, *size, text))
+            return sum(one.nbytes() for key, one in seen.items() if key not in held)
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def saved_a_layer(name: str, given: dict[str, Any], size: tuple[int, int], text: int) -> int:
+    few, more = (saved(name, {**given, "num_layers": layers}, size, text) for layers in (2, 4))
+    return (more - few) // 2
+
+
 def main() -> None:
     rows = [measured(*case) for case in CASES]
+    for row, case in zip(rows, CASES, strict=True):
+        # Dual layers are the first ones. RMSNorm is one kernel on a GPU, and its parts on the CPU.
+        if _SMALL.items() <= case[1].items() or case[0].startswith("Flux") or "qk_norm" in case[1]:
+            continue
+        row["saved_a_layer"] = saved_a_layer(*case)
     TARGET.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
 
 
