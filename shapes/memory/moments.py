@@ -648,7 +648,7 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
     if workload.d == 1:
         return
     # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.
-    if workload.zero == 2 or (workload.zero == 1 and not step.megatron):
+    if workload.zero in (1, 2) and not step.megatron:
         bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
         yield bucket, "ZeRO's reduce and gather buckets"
     if workload.zero == 3:
