@@ -5,6 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import TypeVar
 
 import numpy as np
@@ -108,12 +109,12 @@ class FakeExecutor:
         jobs: Sequence[Job],
         settings: Settings,
         *,
-        deadline: float | None = None,
+        deadline: float = inf,
         unfinished: Samples | None = None,
     ) -> Iterator[Event]:
         yield ALIVE
         for job in jobs:
-            if deadline is not None and time.monotonic() >= deadline:
+            if time.monotonic() >= deadline:
                 return
             time.sleep(self._wall_s)
             self.asked.append(job)
@@ -149,7 +150,7 @@ class RemoteExecutor(FakeExecutor):
         jobs: Sequence[Job],
         settings: Settings,
         *,
-        deadline: float | None = None,
+        deadline: float = inf,
         unfinished: Samples | None = None,
     ) -> Iterator[Event]:
         arguments = (

@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 from measure_fakes import measurement
 
+from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job
 from shapes.measure.kernels import products
 from shapes.measure.store import Store
@@ -53,6 +54,15 @@ def test_a_range_of_products_is_measured_and_the_second_call_comes_from_the_stor
     assert "0 measured, 11 from the store" in second.output
     with Store.open(tmp_path / "s.db") as store:
         assert sorted(one.description["k"] for one in store.measurements()) == list(range(60, 71))
+
+
+@pytest.mark.slow
+def test_the_device_of_a_table_is_looked_up_once(bench, monkeypatch) -> None:
+    # An unknown name is compared with every device's: 15 ms a row made a suite of 9,717 overrun by two minutes.
+    asked = []
+    monkeypatch.setattr(Environment, "accelerator", property(asked.append))
+    assert bench("-m", "8", "-n", "8", "-k", "1:40:1", *FAST).exit_code == 0
+    assert len(asked) < 5
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import platform
 import sys
 import threading
 from collections.abc import Iterator
+from math import inf
 from types import SimpleNamespace
 from typing import Any
 
@@ -158,14 +159,14 @@ def test_a_process_serves_many_sweeps_and_a_signal_that_ends_it_is_named() -> No
     assert len(SPAWNED) == 1
     SPAWNED[0].exitcode = -9
     with pytest.raises(LostError, match=r"its process died \(SIGKILL\)"):
-        list(child.ask(5.0, "run", [job(1000)], Settings(), {}, None))
+        list(child.ask(5.0, "run", [job(1000)], Settings(), {}, inf))
 
 
 def test_what_is_left_in_the_middle_is_stopped_and_a_new_process_is_started() -> None:
     child = Child(None, Device)
     child.stop()  # nothing runs yet
     for asked in range(1, 3):
-        events = child.ask(5.0, "run", [job(1), job(2)], Settings(), {}, None)
+        events = child.ask(5.0, "run", [job(1), job(2)], Settings(), {}, inf)
         next(events)
         events.close()  # type: ignore[attr-defined]
         assert SPAWNED[-1].killed.is_set()

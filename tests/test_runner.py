@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -70,6 +71,16 @@ def test_the_time_limit_ends_the_sweep_and_names_what_is_left() -> None:
     assert [one.work.k for one in executor.asked] == list(range(1, len(executor.asked) + 1))
     assert 1 <= sweep.measured < 20
     assert sweep.measured + len(sweep.left) == 49
+
+
+def test_jobs_that_fail_at_once_are_not_begun_behind_the_time_limit_either(monkeypatch) -> None:
+    # Nine thousand that a processor cannot run kept a suite opening them until one of them could.
+    passed = iter(range(1000))
+    clock = SimpleNamespace(monotonic=lambda: float(next(passed)))
+    monkeypatch.setattr("shapes.measure.in_process.time", clock)
+    session = session_of(monkeypatch, {512: fake_kernel(1e-3), **{k: RuntimeError("no") for k in range(1, 100)}})
+    heard = list(session.run([job(k) for k in range(1, 100)], Settings(), deadline=20.0))
+    assert 10 < sum(isinstance(one, Measurement) for one in heard) <= 20
 
 
 def test_progress_counts_to_the_end() -> None:

@@ -12,6 +12,7 @@ the session's (``workers.Session``). ``workers.here`` chooses, for the command l
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from typing import Any, Protocol
 
 import numpy as np
@@ -103,7 +104,7 @@ class Executor(Protocol):
         jobs: Sequence[Job],
         settings: Settings,
         *,
-        deadline: float | None = None,
+        deadline: float = inf,
         unfinished: Samples | None = None,
     ) -> Iterator[Event]:
         """Measure ``jobs``: a Round now and then and a Measurement for every job that is done, in any order.

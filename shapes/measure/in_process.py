@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
@@ -116,7 +117,7 @@ class InProcess:
         jobs: Sequence[Job],
         settings: Settings,
         *,
-        deadline: float | None = None,
+        deadline: float = inf,
         unfinished: Samples | None = None,
     ) -> Iterator[Event]:
         """See ``Executor.run``."""
@@ -126,10 +127,10 @@ class InProcess:
         order = random.Random(settings.seed)
         yield ALIVE
         while waiting or open_:
-            late = deadline is not None and time.monotonic() >= deadline
+            late = time.monotonic() >= deadline
             if late:
                 waiting.clear()
-            yield from self._fill(waiting, open_, settings, unfinished or {})
+            yield from self._fill(waiting, open_, settings, unfinished or {}, deadline)
             if not open_:
                 continue
             yield from self._round(open_, control, order)
@@ -142,10 +143,10 @@ class InProcess:
                 return
 
     def _fill(
-        self, waiting: list[Job], open_: list[Prepared], settings: Settings, unfinished: Samples
+        self, waiting: list[Job], open_: list[Prepared], settings: Settings, unfinished: Samples, deadline: float
     ) -> Iterator[Event]:
-        """Open the last of ``waiting`` while there is room; what cannot be opened is an outcome."""
-        while waiting and len(open_) < settings.interleave:
+        """Open the last of ``waiting`` while there is room and time; what cannot be opened is an outcome."""
+        while waiting and len(open_) < settings.interleave and time.monotonic() < deadline:
             opened = self._open(waiting[-1], settings, unfinished, alone=not open_)
             if opened is None:  # no room with the others: try again when one has left
                 return

@@ -9,6 +9,7 @@ import random
 import time
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
+from math import inf
 
 import numpy as np
 
@@ -78,7 +79,7 @@ def measure(
     start = time.monotonic()
     settings = settings or Settings()
     wanted = by_key(jobs)
-    deadline = start + time_limit_s if time_limit_s is not None else None
+    deadline = inf if time_limit_s is None else start + time_limit_s
     with ExitStack() as held:
         kept = store if store is not None else held.enter_context(Store.in_memory())
         environment = replace(executor.environment, load=settings.load)

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import cached_property
+from math import inf
 from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from threading import Condition, Lock, Thread
@@ -94,10 +95,10 @@ class Device:
         yield self._executor.environment
 
     def run(
-        self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float | None
+        self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float
     ) -> Iterator[Event]:
         """What the executor says of the jobs as it comes; the first event says that the device is well."""
-        deadline = None if left_s is None else time.monotonic() + left_s
+        deadline = time.monotonic() + left_s
         yield from self._executor.run(jobs, settings, deadline=deadline, unfinished=unfinished)
 
     def of_session(self, request: str, job: Job, *arguments: Any) -> Iterator[Any]:
@@ -273,7 +274,7 @@ class _Sweep:
     leases: _Leases
     settings: Settings
     kept: dict[str, tuple[Array, Array]]
-    deadline: float | None
+    deadline: float
     tell: Callable[[Event | BaseException | None], None]
 
 
@@ -363,7 +364,7 @@ class Workers:
         jobs: Sequence[Job],
         settings: Settings,
         *,
-        deadline: float | None = None,
+        deadline: float = inf,
         unfinished: Samples | None = None,
     ) -> Iterator[Event]:
         """See ``Executor.run``."""
@@ -413,7 +414,7 @@ class Workers:
 
     def _measure(self, worker: Worker, left: dict[str, Job], sweep: _Sweep) -> None:
         """Measure ``left`` on ``worker`` and take from it what is done; LostError where any is left in time."""
-        left_s = None if sweep.deadline is None else max(0.0, sweep.deadline - time.monotonic())
+        left_s = max(0.0, sweep.deadline - time.monotonic())
         begun = {key: sweep.kept[key] for key in left if key in sweep.kept}
         compiled = any(isinstance(job.work, Part) and job.work.compiled for job in left.values())
         patience_s = self._silent_s * (COMPILING if compiled else 1)
@@ -427,7 +428,7 @@ class Workers:
                     del left[event.key]
                     sweep.kept.pop(event.key, None)
                 sweep.tell(event)
-            if left and (sweep.deadline is None or time.monotonic() < sweep.deadline):
+            if left and time.monotonic() < sweep.deadline:
                 raise LostError("left its work undone")
         except LostError as lost:
             lost.at_work = at_work

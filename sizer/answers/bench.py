@@ -252,13 +252,13 @@ class Bencher:
 
     def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: Names = ()) -> Table:
         """A row for every job, or for a step's every operator."""
-        rows = []
+        rows, device = list[Row](), self.device
         for job, operator in listed:
             title, count = (job.title, 1) if operator is None else (f"{operator.name} {operator.phase}", operator.count)
             work = operator or (job.work if isinstance(job.work, Gemm | Attention) and not job.kernel else None)
             seconds = None
             with suppress(InputError):  # a dtype that the device's file has no figures for
-                seconds = predict(work, self.device).seconds if work is not None and self.device is not None else None
+                seconds = predict(work, device).seconds if work is not None and device is not None else None
             rows.append(Row(title, sweep.results.get(job.key), seconds, count))
         return Table(rows, sweep, self.executor.environment, notes)
 
