@@ -5,7 +5,8 @@
     python reports/bench/search_cpu.py                 # replays what was recorded
 
 Recording times all candidates of a search in rounds of random order, a burst of runs each. Replaying draws the recorded
-bursts of a round at random, so that the clock states of the machine, which a burst shares, are met as they were.
+bursts of a round at random, each as another candidate's error, so that the clock states of the machine, which a burst
+shares, are met as they were.
 """
 
 from __future__ import annotations
@@ -89,16 +90,21 @@ class Recorded(Landscape):
     bursts: np.ndarray
 
     def sampler(self, seed: int) -> Sample:
-        """A turn, the baseline first, is taken from one round; more runs than a burst from further ones."""
-        rng, (rounds, _, runs) = np.random.default_rng(seed), self.bursts.shape
-        turn = 0
+        """A turn, the baseline first, is taken from one round; more runs than a burst from further ones.
+
+        A run is the candidate's true time, off as a candidate's of that round was that is drawn anew each turn: all
+        err alike, so that every way to average them has the same truth.
+        """
+        rng, (rounds, candidates, runs) = np.random.default_rng(seed), self.bursts.shape
+        off = self.bursts / self.truth[:, None]
+        turn, whose = 0, rng.permutation(candidates)
 
         def sample(index: int, count: int) -> np.ndarray:
-            nonlocal turn
+            nonlocal turn, whose
             if index == 0:
-                turn = int(rng.integers(rounds))
+                turn, whose = int(rng.integers(rounds)), rng.permutation(candidates)
             further = rng.integers(rounds, size=-(-count // runs) - 1)
-            return self.bursts[[turn, *further], index].ravel()[:count]
+            return self.truth[index] * off[[turn, *further], whose[index]].ravel()[:count]
 
         return sample
 
@@ -274,8 +280,10 @@ order the candidates are those of h100-sxm, which a CPU does not resemble.
 ## Replayed
 
 Every candidate was timed in rounds of random order, bursts of {burst} runs. A candidate's true time is the median of
-its runs against their round's. A replay draws what is timed together from a random round; clock states that last
-longer than a round are not in it.
+its runs against their round's, which the record knows to 1% or so: other averages of the same runs (means, medians of
+differences within rounds) order its best otherwise. So that no average is judged by another, a replay's run is its
+candidate's true time, off as the runs of some candidate were in a random round: all err alike, with the record's clock
+states and tails. Clock states that last longer than a round are not in it.
 
 {replays}
 

@@ -94,9 +94,7 @@ class Device:
     def begin(self) -> Iterator[Environment]:
         yield self._executor.environment
 
-    def run(
-        self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float
-    ) -> Iterator[Event]:
+    def run(self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float) -> Iterator[Event]:
         """What the executor says of the jobs as it comes; the first event says that the device is well."""
         deadline = time.monotonic() + left_s
         yield from self._executor.run(jobs, settings, deadline=deadline, unfinished=unfinished)

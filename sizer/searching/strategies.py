@@ -56,8 +56,6 @@ BLOCK, FINAL_BLOCK = 16, 2
 #: Of two candidates' differences by round the quarter at either end counts as its end (a winsorised mean): as robust as
 #: a median, and surer.
 TRIMMED = 0.25
-#: How often at most a better one than the best is found by such differences, and becomes the one to compare with.
-ANCHORS = 3
 #: A candidate's own spread counts from so many batches on; before, it is no smaller than what others' is.
 OWN_SPREAD = 20
 #: Below this relative spread nothing is trusted to be known.
@@ -151,8 +149,9 @@ class PairedSamples:
         self._classes = np.array([codes.setdefault(one, len(codes)) for one in race.classes or [0] * count])
         self.ratios: dict[int, Array] = {}
         #: Of each candidate: the logarithm of what is minimised against the baseline's seconds, the spread of its
-        #: batches, how many of them there were.
+        #: batches, how many of them there were. ``best``: of the least centre, whom the others are compared with.
         self.centres: Array = np.full(count, np.inf)
+        self._alone, self.best = self.centres.copy(), 0
         self._spreads: Array = np.zeros(count)
         self._batches = np.zeros(count, dtype=np.int64)
         self.failed: dict[int, str] = {}
@@ -163,10 +162,10 @@ class PairedSamples:
         self.noisy = False
         #: Rounds of one run of each: how many are of one preparation (0: there are none yet); their number; of each
         #: candidate those that it ran in, with log(seconds / the baseline's) there; with whom (a best) candidates were
-        #: compared in the rounds that both ran in, and the standard error of each one's difference.
+        #: compared in the rounds that both ran in, each one's difference and its standard error.
         self.block = self._round_count = 0
-        self._ran: dict[int, list[tuple[int, float]]] = {}
-        self._anchor, self._paired = -1, dict[int, float]()
+        self._ran: dict[int, dict[int, float]] = {}
+        self._anchor, self._paired = -1, dict[int, tuple[float, float]]()
         self._order = Random(0)
         self.samples, self.spent_s = 0, 0.0
         self._take_baseline(START)
@@ -180,10 +179,6 @@ class PairedSamples:
     def unseen(self) -> NDArray[np.int64]:
         """Candidates that were not looked at, and may run."""
         return np.setdiff1d(np.flatnonzero(self._batches == 0), list(self.failed))
-
-    @property
-    def best(self) -> int:
-        return int(np.argmin(self.centres))
 
     def scouts(self) -> list[int]:
         """Whom to look at whatever is predicted, for how far off it is: the likeliest of each class, or of each of
@@ -244,7 +239,7 @@ class PairedSamples:
             if REQUESTS or self._race.out_of_time():
                 return False
             if index == 0 or (index not in self.failed and self._try(index, 1, renew)):
-                self._ran.setdefault(index, []).append((self._round_count, float(self.ratios[index][-1])))
+                self._ran.setdefault(index, {})[self._round_count] = float(self.ratios[index][-1])
         self._round_count += 1
         return True
 
@@ -274,7 +269,9 @@ class PairedSamples:
         except CannotRunError as failure:
             self.failed[index] = str(failure)
             self.ratios.pop(index, None)
-            self.centres[index], self._batches[index] = np.inf, 0
+            self._alone[index], self._batches[index] = np.inf, 0
+            self._paired.pop(index, None)
+            self._ran.pop(index, None)
             return False
         return True
 
@@ -292,25 +289,44 @@ class PairedSamples:
             batches = ratios[: count * BATCH].reshape(-1, BATCH).mean(axis=1)
             ordered = np.sort(batches)
             lower, upper = quantile(ordered, 0.25), quantile(ordered, 0.75)
-            self.centres[index] = quantile(np.sort(ratios), 0.5) + self._offsets[index]
+            self._alone[index] = quantile(np.sort(ratios), 0.5) + self._offsets[index]
             correlated = correlation_length(batches) if index else 1.0
             self._spreads[index] = max((upper - lower) / 1.349, LEAST_SPREAD) * sqrt(correlated)
         if self.block != FINAL_BLOCK:
             self.block = BLOCK if self.noisy else 0
-        for _ in range(ANCHORS if self.block else 0):
-            if self.best != self._anchor:
-                self._anchor, self._paired, indices = self.best, {}, set(self._ran)
-            for index in indices & self._ran.keys() - {self._anchor}:
+        self.centres = self._alone.copy()
+        self.best = int(np.argmin(self.centres))
+        if self.block:
+            self._settle(indices)
+        else:
+            self._anchor, self._paired = -1, {}
+
+    def _settle(self, indices: set[int]) -> None:
+        """The best is whom nobody beats that was compared with it; who was not yet is where its own runs have it.
+
+        Placed by nothing but runs: where others had been placed before, all would sink as the anchor goes round.
+        """
+        kept = self._paired.keys() - {0} and self._anchor not in self.failed
+        been, best = set[int](), self._anchor if kept else self.best
+        while best not in been:
+            been.add(best)
+            if best != self._anchor:
+                self._anchor, self._paired, indices = best, {}, set(self._ran)
+            for index in indices & self._ran.keys() - {best}:
                 self._compare(index)
-            indices = set()
+            left = [(apart, one) for one, (apart, _) in self._paired.items() if one not in been]
+            best = min([(0.0, best), *left])[1]
+        self.best = best
+        for index, (apart, _) in self._paired.items():
+            self.centres[index] = self.centres[self.best] + apart
 
     def _compare(self, index: int) -> None:
-        """Place a candidate by how it differs from the anchor in the rounds of both, if those are enough."""
-        runs = [dict(self._ran.get(one, ())) for one in (index, self._anchor)]
-        common = np.array([number for number in runs[0] if number in runs[1]])
+        """How a candidate differs from the anchor in the rounds of both, if those are enough."""
+        runs, others = self._ran[index], self._ran.get(self._anchor, {})
+        common = np.array([number for number in runs if number in others])
         if len(common) < (BATCH * OWN_SPREAD if self.noisy else LEAST_PREPARED * self.block):
             return
-        own = np.array([runs[0][number] - runs[1][number] for number in common])
+        own = np.array([runs[number] - others[number] for number in common])
         own += self._offsets[index] - self._offsets[self._anchor]
         low, high = np.quantile(own, (TRIMMED, 1 - TRIMMED))
         own = own.clip(low, high)
@@ -320,8 +336,8 @@ class PairedSamples:
         prepared = int(blocks[-1]) + 1
         alone = float((off**2).sum()) + bool(self._race.renew) * 2 * PREPARATION**2 / prepared
         seen = float((np.bincount(blocks, off) ** 2).sum()) * prepared
-        self.centres[index] = self.centres[self._anchor] + own.mean()
-        self._paired[index] = sqrt((PREPARATION_LOOKS * alone + seen) / (PREPARATION_LOOKS + prepared - 1))
+        error = sqrt((PREPARATION_LOOKS * alone + seen) / (PREPARATION_LOOKS + prepared - 1))
+        self._paired[index] = float(own.mean()), error
 
     def errors(self) -> Array:
         """Standard error of each one's median, of few batches by what others' batches have for a spread."""
@@ -344,7 +360,7 @@ class PairedSamples:
         ahead = self.centres[best] + log(1 - (regret or self._race.regret)) - centres
         widths = np.hypot(widths, errors[best])
         if self._anchor == best:
-            widths[list(self._paired)] = np.maximum(list(self._paired.values()), LEAST_SPREAD)
+            widths[list(self._paired)] = [max(error, LEAST_SPREAD) for _, error in self._paired.values()]
         chances = student(ahead / widths)
         chances[best] = 0.0
         if self.noisy:
