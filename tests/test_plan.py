@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 import sizer
 from shapes.device import load_device
@@ -288,6 +290,48 @@ def test_check_accepts_what_plan_recommends_at_plan_s_price(
             implementation="megatron",
             **asked,
         )
+        assert report.ok, report.findings
+        assert report.step.seconds == pytest.approx(candidate.seconds)
+
+
+FAMILIES = (
+    "meta-llama/Llama-3.1-8B",
+    "Qwen/Qwen2.5-7B",
+    "Qwen/Qwen3-30B-A3B",
+    "openai/gpt-oss-20b",
+    "google/gemma-2-9b",
+    "deepseek-ai/DeepSeek-V2-Lite",
+    "moonshotai/Moonlight-16B-A3B",
+    "nvidia/Nemotron-H-8B-Base-8K",
+    "allenai/OLMo-2-1124-13B",
+    "mistralai/Mistral-Small-24B-Base-2501",
+    "HuggingFaceTB/SmolLM2-1.7B",
+    "baidu/ERNIE-4.5-21B-A3B-PT",
+)
+DEVICES = ("a100-sxm", "a100-sxm-40", "h100-sxm", "h200", "b200", "gb200", "mi300x", "mi355x", "l40s", "h20", "gaudi3")
+#: Gas 1 of 48 devices: an interleaved pipeline of three has three microbatches, and no larger one is to be offered.
+LEAST_GAS: dict[str, Any] = {"name": "openai/gpt-oss-20b", "device": "mi355x", "gpus": 48, "s": 1024, "gas": 1}
+
+
+@pytest.mark.slow
+@settings(max_examples=6)
+@example(**LEAST_GAS)
+@given(
+    name=st.sampled_from(FAMILIES),
+    device=st.sampled_from(DEVICES),
+    gpus=st.sampled_from((1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 256)),
+    s=st.sampled_from((1024, 2048, 4096, 8192)),
+    gas=st.sampled_from((1, 2, 4, 16)),
+)
+def test_check_accepts_whatever_plan_recommends(name: str, device: str, gpus: int, s: int, gas: int) -> None:
+    asked: dict[str, Any] = {"device": device, "gpus": gpus, "s": s, "global_batch": gas * gpus}
+    try:
+        found = sizer.plan(name, **asked)
+    except InputError:
+        return  # it fits no split
+    for candidate in {found.candidates[0], found.recommended} if found.fitting else ():
+        split = {field: getattr(candidate.workload, field) for field in (*ASKED, "etp")}
+        report = sizer.check(name, **asked, **{field: one for field, one in split.items() if field not in asked})
         assert report.ok, report.findings
         assert report.step.seconds == pytest.approx(candidate.seconds)
 

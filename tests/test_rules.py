@@ -150,6 +150,14 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ),
     ("SZ120", model(), {"t": 4, "p": 2, "d": 7, "gpus": 64}, "d", 7, [{"d": 8}]),  # 64 / (4 x 2)
     ("SZ120", model(), {"b": 4, "d": 8, "global_batch": 1000}, "b", 4, [{"b": 1}]),  # 1000 / 8 = 125 is odd: 1, not 3
+    (
+        "SZ120",
+        model(layers=16),
+        {"p": 4, "vpp": 2, "d": 4, "b": 4, "global_batch": 32},
+        "vpp",
+        2,
+        [{"vpp": 1}],
+    ),  # 2
     ("SZ122", model(length=197), {}, "s", 197, []),
     # 1536 / 8 = 192 = 1.5 x 128: what vLLM and SGLang refuse of Qwen3-235B; at t 4 it is 384 = 3 x 128.
     (
@@ -202,6 +210,7 @@ GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ118", model(), {"b": 8}),
     ("SZ119", model(), {"dtype": "fp8"}),
     ("SZ120", model(), {"t": 4, "p": 2, "d": 8, "b": 4, "gpus": 64, "global_batch": 1024}),
+    ("SZ120", model(layers=16), {"p": 4, "vpp": 2, "d": 4, "b": 4, "global_batch": 64}),
     ("SZ121", model(), {}),
     ("SZ122", model(length=256), {}),
     ("SZ124", experts(width=1536), {"t": 4, "recipe": "blockwise"}),

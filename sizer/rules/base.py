@@ -434,5 +434,6 @@ def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggesti
     if workload.global_batch is None:
         return suggest("b", [int(min(wanted, most))] if min(wanted, most) > b else [], note)
     rank = workload.global_batch // workload.d
-    whole = [other for other in range(b + 1, int(min(most, rank)) + 1) if rank % other == 0]
+    groups = workload.p if workload.vpp > 1 else 1  # of microbatches that an interleaved schedule goes through
+    whole = [other for other in range(b + 1, int(min(most, rank)) + 1) if rank % (other * groups) == 0]
     return suggest("b", [other for other in whole if other >= wanted][:1] or whole[-1:], note)

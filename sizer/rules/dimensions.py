@@ -164,6 +164,8 @@ def swiglu_width(context: Context) -> Answer:
 NOTABLE_PRODUCT = 0.001
 #: Nor, below this, is one whose dimension no configuration sets a fault.
 NOTABLE_GATE = 0.01
+#: Elements of 16 bytes.
+LEAST_WIDTH = 8
 
 
 @rule("SZ109", "NVIDIA Matrix Multiplication Background User's Guide, tensor-core requirements.", "products")
@@ -217,8 +219,9 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         if context.model is not None:
             message += f": misaligned operands take {seconds / step_s:.1%} of the step"
         field, whole, suggestions = _configured(own, names[0], value)
-        # Small gates that no configuration sets are a cost, and no fault.
-        violated = own.off_vector(value) and (bool(suggestions) or seconds >= NOTABLE_GATE * step_s)
+        # Small gates, and streams fewer than a vector holds (AltUp's), that no configuration sets are a cost, no fault.
+        fault = bool(suggestions) or (value > LEAST_WIDTH and seconds >= NOTABLE_GATE * step_s)
+        violated = own.off_vector(value) and fault
         at_most_s = seconds * context.workload.accumulation
         yield Finding(field, whole, message, suggestions, violated=violated, at_most_s=at_most_s)
 

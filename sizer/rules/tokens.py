@@ -79,12 +79,15 @@ def _lost_over_tokens(context: Context) -> float:
     return lost * context.workload.accumulation
 
 
-@rule("SZ120", "Machine Learning Engineering book, 'Batch sizes'")
+@rule(
+    "SZ120", "Machine Learning Engineering book, 'Batch sizes'; Megatron-LM, core/pipeline_parallel/schedules.py:1161"
+)
 def batch_arithmetic(context: Context) -> Answer:
     """Batch and device numbers should agree: GBS = MBS x DP x GAS and GPUs = DP x TP x PP x CP.
 
     A framework told an inconsistent set either refuses to start or silently takes another batch size than was meant,
-    and the learning rate with it. GAS, the number of gradient accumulation steps, has to come out as a whole number.
+    and the learning rate with it. GAS, the number of gradient accumulation steps, has to come out as a whole number,
+    and an interleaved pipeline (--vpp) of p stages takes p microbatches or more.
 
     Bad: 64 GPUs with TP 4 and PP 2 (so DP 8), a microbatch of 4 and a global batch of 1000: 1000 / 32 is 31.25.
     Good: the same with a global batch of 1024 (GAS 32).
@@ -113,6 +116,9 @@ def _devices(workload: Workload) -> Iterator[Finding]:
 def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
     """A step that is no whole number of microbatches; a microbatch that nobody ``said`` is the times' alone."""
     whole, b, d = workload.global_batch, workload.b, workload.d
+    if whole is not None and workload.vpp > 1 and workload.accumulation < workload.p:
+        few = f"{workload.accumulation} of microbatches a step: Megatron-LM interleaves p = {workload.p} or more"
+        yield Finding("vpp", workload.vpp, few, suggest("vpp", [1]), violated=True)
     if whole is None or whole % (b * d) == 0:
         return
     below = [] if whole % d else divisors(whole // d, b - 1)
