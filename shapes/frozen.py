@@ -125,6 +125,8 @@ Numbers = Mapping[str, float]
 Words = Mapping[str, str]
 Ints = tuple[int, ...]
 Pair = tuple[int, int]
+Triple = tuple[int, int, int]
+Floats = tuple[float, ...]
 
 
 class AsJson:

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import AsJson, Named, Names, Numbers, Values, frozen, replace
+from shapes.frozen import AsJson, Named, Names, Numbers, Triple, Values, frozen, replace
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content, hold, nearest, ours, spelled
 
@@ -272,7 +272,7 @@ class Workload(AsJson):
         object.__setattr__(self, "dtype", own)
 
     @property
-    def image_sizes(self) -> tuple[int, int, int] | None:
+    def image_sizes(self) -> Triple | None:
         """(images a sequence, height, width in pixels); None without images."""
         found = re.fullmatch("0*([1-9][0-9]{0,4})" + "x0*([1-9][0-9]{0,4})" * 2, str(self.images))
         return tuple(map(int, found.groups())) if found else None  # type: ignore[return-value]  # three of them

@@ -24,7 +24,7 @@ from shapes.cost.corrections import CLASSES, NO_FAMILY, AlignmentConstants, Cell
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
-from shapes.frozen import Ints, Named, Names, Numbers, Pair, Values, frozen, replace
+from shapes.frozen import Floats, Ints, Named, Names, Numbers, Pair, Values, frozen, replace
 from shapes.toml_table import DATA, content
 
 #: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
@@ -408,9 +408,9 @@ class CollectiveConstants:
     """
 
     ranks: Ints
-    latency_s: tuple[float, ...]
-    bandwidth_share: tuple[float, ...]
-    half_bytes: tuple[float, ...]
+    latency_s: Floats
+    bandwidth_share: Floats
+    half_bytes: Floats
 
     @classmethod
     def from_table(cls, table: Named) -> CollectiveConstants:

@@ -45,7 +45,7 @@ from numpy.typing import NDArray
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Named, Pair, frozen
+from shapes.frozen import Floats, Named, Pair, Triple, frozen
 from shapes.operators.types import Layout
 from shapes.toml_table import DATA, content
 
@@ -73,9 +73,9 @@ TILE, TILE_STEP = 128, 32
 
 
 #: A figure of each of CLASSES without "free".
-ByClass = tuple[float, ...]
+ByClass = Floats
 #: Of a table's axis, or values at its knots.
-Knots = tuple[float, ...]
+Knots = Floats
 
 
 @frozen
@@ -158,9 +158,7 @@ def level(dimension: Integers, size: int) -> Integers:
     return np.log2(lowest & -lowest).astype(np.int64)
 
 
-def operand_classes(
-    m: Integers, n: Integers, k: Integers, sizes: tuple[int, int, int], layout: Layout
-) -> tuple[Integers, ...]:
+def operand_classes(m: Integers, n: Integers, k: Integers, sizes: Triple, layout: Layout) -> tuple[Integers, ...]:
     """Index into CLASSES of A's, B's and C's leading dimension; ``sizes`` are bytes per element."""
     dimensions = (m, n, k)
     leading = zip(LEADING[layout], sizes, strict=True)
@@ -193,7 +191,7 @@ def kernel_seconds(
 
 def misaligned_seconds(
     dimensions: Sequence[Integers] | Integers,
-    sizes: tuple[int, int, int],
+    sizes: Triple,
     layout: Layout,
     aligned: Array,
     launch_s: float,

@@ -30,7 +30,7 @@ from shapes.cost.corrections import LAYOUT, AlignmentConstants, Array, Cells, In
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, next_multiple
 from shapes.errors import InputError, refuse
-from shapes.frozen import Pair, frozen, replace
+from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.operators.types import Layout
 
 #: One value or many; all of them come back as numpy has them.
@@ -204,7 +204,7 @@ class ProductKernels(NamedTuple):
         return alignment_constants(self.device, self.dtype)
 
     @property
-    def elements(self) -> tuple[int, int, int]:
+    def elements(self) -> Triple:
         """Bytes an element of A, B and C."""
         return BYTES[self.dtype], BYTES[self.dtype], self.out
 

@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
-from shapes.frozen import Ints, Named, Values, frozen
+from shapes.frozen import Ints, Named, Triple, Values, frozen
 from shapes.measure.jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
@@ -215,7 +215,7 @@ class _Sweep:
             raise self._table.fail("shapes", "expected rows of m, n and k")
         return (tuple(map(self._scaled, shape)) for shape in shapes)
 
-    def _gemm(self, shape: tuple[int, int, int], layouts: Any, dtypes: str) -> Gemm:
+    def _gemm(self, shape: Triple, layouts: Any, dtypes: str) -> Gemm:
         batch, out = self._first("batch"), "bf16" if dtypes == "fp8" else None
         kind: Literal["gemm", "bmm"] = "bmm" if batch > 1 else "gemm"
         return Gemm(self.label, PHASES[layouts], *shape, batch, dtypes, layouts, kind=kind, out_dtype=out)

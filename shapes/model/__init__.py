@@ -48,6 +48,7 @@ __all__ = [
     "Gate",
     "Indexer",
     "Linear",
+    "Linears",
     "MlaShape",
     "MlpShape",
     "ModelShape",

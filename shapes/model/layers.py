@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Pair, frozen, replace
+from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.model.mixers import (
     AttentionShape,
     Linears,
@@ -195,6 +195,9 @@ class Block:
         return tuple(replace(one, weights=formats.get(name)) for one, name in zip(linears, first, strict=True))
 
 
+Blocks = tuple[Block, ...]
+
+
 @frozen
 class Stack:
     """Blocks over one hidden size. ``length``: tokens a sequence has here (None: the workload's s).
@@ -205,7 +208,7 @@ class Stack:
 
     name: str
     hidden: int
-    blocks: tuple[Block, ...]
+    blocks: Blocks
     length: int | None = None
     front: Linears = ()
     positions: int = 0
@@ -241,7 +244,7 @@ class Stack:
         return sum(block.count for block in self.blocks)
 
     @property
-    def kinds(self) -> tuple[Block, ...]:
+    def kinds(self) -> Blocks:
         """The different blocks, each once with the layers of all its runs: for what the layers' order is nothing to."""
         return self.blocks if len(self.blocks) == 1 else _kinds(self)
 
@@ -263,7 +266,7 @@ class Tower:
     tiled: bool = False
     special: int = 0
 
-    def cut(self, height: int, width: int) -> tuple[int, int, int]:
+    def cut(self, height: int, width: int) -> Triple:
         """(pieces that an image is cut in, patches of each, tokens of all of them)."""
         pieces = 1
         if self.side:
@@ -274,7 +277,7 @@ class Tower:
         return pieces, tokens * self.merge**2 + self.special, pieces * tokens
 
 
-def kinds_of(blocks: tuple[Block, ...]) -> tuple[Block, ...]:
+def kinds_of(blocks: Blocks) -> Blocks:
     """``blocks`` with equal ones merged, in the order in which each first comes."""
     times_of: dict[int, int] = Counter(map(id, blocks))
     counts: dict[Block, int] = {}
@@ -288,7 +291,7 @@ def each_layer(blocks: Iterable[Block]) -> list[Block]:
     return [one for block in blocks for one in [replace(block, count=1)] * block.count]
 
 
-def run_lengths(blocks: Iterable[Block]) -> tuple[Block, ...]:
+def run_lengths(blocks: Iterable[Block]) -> Blocks:
     """Neighbours that are alike joined into one block with their count."""
     runs: list[Block] = []
     for block in blocks:
@@ -300,5 +303,5 @@ def run_lengths(blocks: Iterable[Block]) -> tuple[Block, ...]:
 
 
 @lru_cache(256)
-def _kinds(stack: Stack) -> tuple[Block, ...]:
+def _kinds(stack: Stack) -> Blocks:
     return kinds_of(stack.blocks)

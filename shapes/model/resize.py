@@ -6,7 +6,7 @@ from typing import Any
 
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Pair, Values, frozen, replace
-from shapes.model import AttentionShape, Block, Linear, ModelShape, MoeShape, Stack
+from shapes.model import AttentionShape, Block, Linear, Linears, ModelShape, MoeShape, Stack
 from shapes.model.layers import MOST_LAYERS, each_layer, run_lengths
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
@@ -149,7 +149,7 @@ def _resized_attention(attention: AttentionShape | None, sizes: _Sizes) -> Atten
     )
 
 
-def _resized_linears(linears: tuple[Linear, ...], sizes: _Sizes) -> tuple[Linear, ...]:
+def _resized_linears(linears: Linears, sizes: _Sizes) -> Linears:
     return tuple(_renewed(linear, sizes) for linear in linears)
 
 

@@ -16,6 +16,7 @@ from shapes.errors import InputError, refuse
 from shapes.frozen import Ints, Pair, frozen, replace
 from shapes.model import (
     EachTensor,
+    Linears,
     ModelShape,
     ParameterTensor,
     Tensors,
@@ -219,7 +220,7 @@ def adapter_rank(linear: Linear, workload: Workload) -> int:
     return workload.lora_rank if own in targets or ALL_LINEAR in targets else 0
 
 
-def adapters(linear: Linear, workload: Workload) -> tuple[Linear, ...]:
+def adapters(linear: Linear, workload: Workload) -> Linears:
     """A [r, in] and B [out, r] of ``linear``; tensor parallelism cuts the one that meets the cut side (empty: none)."""
     rank = adapter_rank(linear, workload)
     if not rank:

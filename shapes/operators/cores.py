@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from shapes.dtypes import BYTES, QUANTISED
-from shapes.frozen import Pair, frozen, replace
+from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.model import (
     PRECISIONS,
     Block,
@@ -448,7 +448,7 @@ def sparse_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: i
             yield SparseAttention(f"{run.prefix}.core", phase, *sizes, run.core_dtype())
 
 
-def attended(attention: Attentions, q_len: int, kv_len: int) -> tuple[int, int, int]:
+def attended(attention: Attentions, q_len: int, kv_len: int) -> Triple:
     """(keys in all, keys that one query walks, pairs) of the last ``q_len`` of ``kv_len`` tokens of a sequence."""
     indexer = attention.indexer
     if not isinstance(attention, SharedKeyShape):

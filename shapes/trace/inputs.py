@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shapes.frozen import Ints, Values
+from shapes.frozen import Ints, Triple, Values
 from shapes.trace.dimensions import NAMES
 from shapes.trace.products import tensors_in
 
@@ -59,7 +59,7 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
     return inputs
 
 
-def _spectrogram(settings: Any, b: int, s: int) -> tuple[int, int, int]:
+def _spectrogram(settings: Any, b: int, s: int) -> Triple:
     bins: Any = getattr(settings, "num_mel_bins", None) or getattr(settings, "input_feat_per_channel", 80)
     frames = 2 * getattr(settings, "max_source_positions", s)
     return (b, bins, frames) if settings.model_type == "whisper" else (b, s, bins)
@@ -69,7 +69,7 @@ def _tokens(b: int, s: int) -> Tensor:
     return torch.zeros((b, s), dtype=torch.long, device="meta")
 
 
-def _image(settings: Any) -> tuple[int, int, int]:
+def _image(settings: Any) -> Triple:
     inner = getattr(settings, "vision_config", None) or getattr(settings, "backbone_config", None)
     if inner is not None:
         return _image(inner)

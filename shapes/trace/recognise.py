@@ -24,6 +24,7 @@ from shapes.model import (
     Block,
     Gate,
     Linear,
+    Linears,
     MlaShape,
     MlpShape,
     ModelShape,
@@ -581,7 +582,7 @@ class Recogniser:
             head_inputs=head.k if head is not None and head.k not in (width, hidden) else None,
         )
 
-    def _linears(self, nodes: Iterable[Node], name: str) -> tuple[Linear, ...]:
+    def _linears(self, nodes: Iterable[Node], name: str) -> Linears:
         return tuple(  # of a pooled token alone, or of all
             Linear(name, node.n, node.k, node.bias is not None, rows=1 if node.m == 1 else None) for node in nodes
         )

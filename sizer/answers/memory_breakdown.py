@@ -4,7 +4,7 @@ from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import AnyPath, refuse
-from shapes.frozen import Names, frozen, replace
+from shapes.frozen import Floats, Names, frozen, replace
 from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
@@ -55,7 +55,7 @@ class MemoryBreakdown(Printable):
     savings: tuple[Saved, ...]
     trained: int = 0
     engine: Engine | None = None
-    times: tuple[float, ...] = ()
+    times: Floats = ()
     beyond: Names = ()
     explained: tuple[Held, ...] | None = None
 
@@ -90,7 +90,7 @@ def _engine(
     return Engine(share, used, longest_context(*asked), most_requests(*asked))
 
 
-def _timed(run: Subject, device: Device, saved: tuple[Saved, ...]) -> tuple[float, ...]:
+def _timed(run: Subject, device: Device, saved: tuple[Saved, ...]) -> Floats:
     """Seconds of a training step of ``run`` as it is, then with each of ``saved``; none where it has no price."""
     if not saved or run.workload.dtype not in device.peak_flops:
         return ()

@@ -19,7 +19,7 @@ from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Numbers, Words, frozen, replace
+from shapes.frozen import Floats, Numbers, Words, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import needed_flops
@@ -192,7 +192,7 @@ class StepTimes:
     profiler's trace was read.
     """
 
-    seconds: tuple[float, ...]
+    seconds: Floats
     unread: int
     kernels: Numbers | None = None
 

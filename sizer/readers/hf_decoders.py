@@ -12,6 +12,7 @@ from shapes.model import (
     Compressor,
     Indexer,
     Linear,
+    Linears,
     MlpShape,
     ModelShape,
     MoeShape,
@@ -119,7 +120,7 @@ def layer_inputs(fields: Fields) -> Augment | None:
     return Augment(inputs, fields.count("laurel_rank"), streams) if inputs else None
 
 
-def altup_matrices(fields: Fields) -> tuple[Linear, ...]:
+def altup_matrices(fields: Fields) -> Linears:
     """Between the embedding (or the last layer) and each further stream."""
     hidden = hidden_size(fields)
     return (Linear("altup.stream", hidden, hidden),) * (fields.count("altup_num_inputs") - 1)
@@ -133,7 +134,7 @@ def one_width(fields: Fields) -> int:
     return width
 
 
-def value_steps(fields: Fields) -> tuple[Linear, ...]:
+def value_steps(fields: Fields) -> Linears:
     """A number for each key/value head, of all heads' values, that its attention mask is made of."""
     fields.refuse(fields.flag("is_moe"), "expected false: cross-domain experts have no formula here", "is_moe")
     shared = fields.kv_heads(all_heads(fields), "num_key_value_heads")
@@ -269,7 +270,7 @@ def embedded_width(fields: Fields) -> int | None:
     return width if width != hidden_size(fields) else None
 
 
-def projection(fields: Fields, name: str) -> tuple[Linear, ...]:
+def projection(fields: Fields, name: str) -> Linears:
     """Between the embedding and the layers, or back: ``project_in`` or ``project_out``."""
     hidden, width = hidden_size(fields), embedded_width(fields)
     if width is None:

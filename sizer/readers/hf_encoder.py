@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from shapes.frozen import replace
-from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, QkNorm, Stack, Tower, run_lengths
+from shapes.model import AttentionShape, Block, Linear, Linears, MlpShape, ModelShape, QkNorm, Stack, Tower, run_lengths
 from sizer.readers.expressions import sized
 from sizer.readers.hf_blocks import (
     HEADS,
@@ -40,7 +40,7 @@ def learned(fields: Fields, padding: int = 0) -> int | None:
     return None if fields.text("position_embedding_type") == "alibi" else rows - padding
 
 
-def own_head(fields: Fields, of: str) -> tuple[Linear, ...]:
+def own_head(fields: Fields, of: str) -> Linears:
     """The matrices of the head that ``architectures`` names, as the table ``of`` has them."""
     architecture = architecture_of(fields)
     kind = next(one for one in FORMATS["huggingface"][of] if architecture.endswith(one))

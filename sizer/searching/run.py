@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from shapes.cost import Timing
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Names, Sizes, Values, frozen, replace
+from shapes.frozen import Floats, Names, Sizes, Values, frozen, replace
 from shapes.memory import memory
 from shapes.operators import operators
 from shapes.step import Pricer
@@ -68,7 +68,7 @@ def listing(
     how many were left out for the rules they break, in words. ``stack``: what `check` will price them on.
     """
 
-    def order(one: Ranked) -> tuple[float, ...]:
+    def order(one: Ranked) -> Floats:
         # Ties of the objective have the same first number.
         return round(-log(one.gain) / TIE), -_aligned(one.change), -one.gain, one.parameters
 
@@ -318,7 +318,7 @@ def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> Values:
     return {name: _with_memory(space, [ranked[place] for place in undominated(*zip(*gains, strict=True))])}
 
 
-def _amounts(space: Space, one: Ranked) -> tuple[float, ...]:
+def _amounts(space: Space, one: Ranked) -> Floats:
     """Loss, step, memory, and where it is to be served a decode step."""
     decode = one.decode.seconds if one.decode else 1.0
     return float(alike(one.loss or 1.0)), one.timing.seconds, _peak(space, one), decode

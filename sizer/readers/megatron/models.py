@@ -10,6 +10,7 @@ from shapes.model import (
     AttentionShape,
     Block,
     Linear,
+    Linears,
     MlaShape,
     MlpShape,
     ModelShape,
@@ -408,7 +409,7 @@ def _bert(fields: Fields) -> Noted:
     block = Block(attention(fields, causal=False), mlp(fields), count=layers, **common)
     types = (("token_type_embeddings", 2 * hidden),)
     stack = Stack("encoder", hidden, (block,), positions=positions, final_norm=weights, extra=types)
-    before: tuple[Linear, ...] = (Linear("head_transform", hidden, hidden, True),)
+    before: Linears = (Linear("head_transform", hidden, hidden, True),)
     if fields.flag("bert_binary_head", default=not fields.flag("bert_no_binary_head")):
         before += (Linear("pooler", hidden, hidden, True, rows=1), Linear("next_sentence", 2, hidden, True, rows=1))
     model, said = _model(
