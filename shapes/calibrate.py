@@ -24,7 +24,7 @@ from shapes.cost.gemm import aligned_seconds, uncorrected_seconds
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse, write_whole
-from shapes.frozen import Named, Values, frozen, plain, replace
+from shapes.frozen import Named, Numbers, Values, frozen, plain, replace
 from shapes.measure.dataset import control_median
 from shapes.toml_table import DATA, content
 
@@ -280,7 +280,7 @@ def calibrate(
     return Calibration(device.name, cost, error, provenance)
 
 
-def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: Booleans) -> dict[str, float]:
+def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: Booleans) -> Numbers:
     """Mean error by regime on the rows that the fit has not seen."""
     off, large = measured.errors(constants, BYTES[dtype], max(2, BYTES[dtype])), measured.large
     return {

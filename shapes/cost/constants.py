@@ -592,7 +592,7 @@ def published_origin(form: str, judged: bool, device: Device) -> Origin:
     return Origin(kin.name, "bf16", table, kin.name == device.base, True, alike, kin.vendor == device.vendor)
 
 
-def published(form: str, device: Device, dtype: str) -> tuple[dict[str, float], int]:
+def published(form: str, device: Device, dtype: str) -> tuple[Numbers, int]:
     """Constants that price ``form`` on ``device`` in ``dtype``, scaled by its memory and peaks, and whose units.
 
     Another vendor's units are of another size: there, the whole device's rate at the relative's units is the nearest.

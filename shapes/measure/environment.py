@@ -18,7 +18,7 @@ from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
-from shapes.frozen import Named, Values, frozen
+from shapes.frozen import Named, Values, Words, frozen
 from shapes.measure.backend import Backend
 from shapes.toml_table import DATA, content
 
@@ -134,7 +134,7 @@ def read_environment(backend: Backend) -> Environment:
     return Environment(name, known, kernel_module_driver(), None, tuple(sorted(versions.items())), host=host)
 
 
-def _packages() -> dict[str, str]:
+def _packages() -> Words:
     """Versions of installed kernel libraries."""
     found = {}
     for package, name in TIMING["packages"].items():

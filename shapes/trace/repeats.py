@@ -12,7 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shapes.frozen import Ints, frozen
+from shapes.frozen import Ints, Sizes, frozen
 
 T = TypeVar("T")
 
@@ -114,7 +114,7 @@ class Cut:
     kept: Ints
 
     @property
-    def stands_for(self) -> dict[str, int]:
+    def stands_for(self) -> Sizes:
         """Path of each layer that is kept -> how many of the whole it counts for: the last of its kind for the rest."""
         kinds = [self.kinds[place] for place in self.kept]
         last = {kind: at for at, kind in enumerate(kinds)}

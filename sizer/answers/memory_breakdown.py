@@ -4,7 +4,7 @@ from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import AnyPath, refuse
-from shapes.frozen import Floats, Names, frozen, replace
+from shapes.frozen import Floats, Names, Words, frozen, replace
 from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
@@ -60,7 +60,7 @@ class MemoryBreakdown(Printable):
     explained: tuple[Held, ...] | None = None
 
     @property
-    def formulas(self) -> dict[str, str]:
+    def formulas(self) -> Words:
         """Component -> how it is counted."""
         return {part.name: part.formula for part in self.memory.parts}
 

@@ -17,7 +17,7 @@ from shapes.cost.constants import gemm_constants, least_certain
 from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.frozen import Names, Values, frozen, replace
+from shapes.frozen import Names, Numbers, Values, frozen, replace
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
@@ -359,7 +359,7 @@ def _reservations(subject: Subject, changed: Subject, device: Device) -> Iterato
         yield f"by the stack's attention factor of head_dim {dims[0]}"
 
 
-def _practice(subject: Subject) -> dict[str, float]:
+def _practice(subject: Subject) -> Numbers:
     """What published models have of their heads and a suggestion keeps or says that it does not (0: they have not)."""
     heads, kv_heads, dim = (subject.dimensions.get(name, 1) for name in ("heads", "kv_heads", "head_dim"))
     return {
@@ -515,7 +515,7 @@ def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, 
     return (*clean, *others)[:MOST]
 
 
-def _left(change: Change, own: Proposals, said: _Said) -> dict[str, float]:
+def _left(change: Change, own: Proposals, said: _Said) -> Numbers:
     """Codes of what the subject with a ``change`` has that is worse than what is ``said`` of it, with its seconds."""
     changed = changed_subject(replace(own.subject, given=own.subject.given | change.keys()), change)
     if own.subject.asked and changed.reading:

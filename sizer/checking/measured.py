@@ -6,7 +6,7 @@ from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse
-from shapes.frozen import Names, frozen, replace
+from shapes.frozen import Names, Words, frozen, replace
 from shapes.measure.executor import Executor
 from shapes.measure.jobs import ATTENTION, Job, MemoryBound
 from shapes.measure.record import Measurement
@@ -125,7 +125,7 @@ def measured_costs(
     return MeasuredCosts(known, executor.environment.source, notes)
 
 
-def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], dict[str, str]]:
+def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], Words]:
     """(each operator's job, a line for every operator that cannot be timed alone and why -> its name)."""
     jobs: dict[Operator, Job] = {}
     notes: dict[str, str] = {}

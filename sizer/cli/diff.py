@@ -13,7 +13,7 @@ import click
 
 from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
-from shapes.frozen import Names, frozen, replace
+from shapes.frozen import Names, Words, frozen, replace
 from sizer.answers.diff import Diff, DiffBudgets, budgets_of, compare, diff_of
 from sizer.checking.checks import Request
 from sizer.checking.project import nearest_table
@@ -127,7 +127,7 @@ def of_git(revision: str, paths: Names, *, models_only: bool = False) -> Iterato
             yield Pair(shown, before, Source(shown) if here is not None else None, named)
 
 
-def _objects(listed: bytes) -> dict[str, str]:
+def _objects(listed: bytes) -> Words:
     """Regular files' names and their contents' hashes, as `git ls-tree -r` or `ls-files -s` lists them."""
     entries = [entry.partition("\t") for entry in os.fsdecode(listed).split("\0") if entry.startswith("100")]
     return {name: max(kind.split()[1:], key=len) for kind, _, name in entries}

@@ -3,7 +3,7 @@
 from functools import partial
 from types import SimpleNamespace
 
-from shapes.frozen import replace
+from shapes.frozen import Words, replace
 from sizer.answers.diff import DeviceDiff, Diff, FileDiff
 from sizer.documents import PAGES, Cell, Document, Findings, Part, Section, Table, Text, columns, lines, notes, plural
 
@@ -37,7 +37,7 @@ def _headline(answer: Diff) -> str:
     return ", ".join(text for text in said if said[text])
 
 
-def _summary(file: FileDiff, one: DeviceDiff) -> dict[str, str]:
+def _summary(file: FileDiff, one: DeviceDiff) -> Words:
     """What changed most."""
     figures = {row[0]: row for row in _rows(one)}
 

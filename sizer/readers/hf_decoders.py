@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shapes.dtypes import next_multiple
-from shapes.frozen import replace
+from shapes.frozen import Sizes, Words, replace
 from shapes.model import (
     AttentionShape,
     Augment,
@@ -76,7 +76,7 @@ def gpt_neo_windows(fields: Fields) -> Window:
     return lambda layer: window if kinds[layer] == "local" else None
 
 
-def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[int], dict[str, int]]:
+def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[int], Sizes]:
     """Traits of each layer's attention by lists under ``keys``; ``optional``: which may be absent."""
     lists = {trait: fields.integers(key, length=layer_count(fields)) for trait, key in keys.items()}
     for trait, found in lists.items():
@@ -91,7 +91,7 @@ def gemma_windows(fields: Fields) -> Window:
     return lambda layer: None if layer == last else seen(layer)
 
 
-def borrowing(fields: Fields) -> Callable[[int], dict[str, str]]:
+def borrowing(fields: Fields) -> Callable[[int], Words]:
     """The last ``num_kv_shared_layers`` take the keys and values of the last layer of their kind before them."""
     first = layer_count(fields) - fields.count("num_kv_shared_layers")
     return lambda layer: {"keys_values": "borrowed"} if layer >= first else {}

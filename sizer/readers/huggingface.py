@@ -92,7 +92,7 @@ _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
 }
 
 
-def _tables(file: str) -> dict[str, str]:
+def _tables(file: str) -> Words:
     """Family -> its table's text. One family is parsed: the whole file takes as long as a tenth of a check."""
     text = Path(__file__).with_name(f"{file}.toml").read_text("utf-8")
     _, *parts = re.split(r"(?m)^\[([\w-]+)\]\n", text)
@@ -264,7 +264,7 @@ def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
     return error.at(where)
 
 
-def _keys(fields: Fields, model: ModelShape) -> dict[str, str]:
+def _keys(fields: Fields, model: ModelShape) -> Words:
     known = {**fields.defaults, **fields.config}
     keys = {  # of several names the first counts
         dimension: fields.prefix + name for dimension, names in KEYS.items() for name in names[::-1] if name in known

@@ -123,7 +123,7 @@ def opened(row: Config, fields: Fields) -> Values:
     return held
 
 
-def _plain(names: Words, held: Config) -> dict[str, str]:
+def _plain(names: Words, held: Config) -> Words:
     """The file's key for each of the other reader's that one key alone gives: the one that it has, of the same name, or
 
     the first.

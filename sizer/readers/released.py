@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 from shapes.errors import InputError, refuse, shorten
-from shapes.frozen import replace
+from shapes.frozen import Words, replace
 from shapes.model import Unread
 from shapes.model.resize import dimensions
 from shapes.program import install
@@ -68,7 +68,7 @@ def released(name: str) -> tuple[Config, str]:
 
 
 @cache
-def rows() -> dict[str, str]:
+def rows() -> Words:
     """The table's models, each with the text of its row, a line of the file: parsing all takes longer than a check's
 
     reading.
@@ -78,7 +78,7 @@ def rows() -> dict[str, str]:
 
 
 @cache
-def _known() -> dict[str, str]:
+def _known() -> Words:
     """The table's names by what is asked for: with their organisation, or without."""
     own = {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
     own |= FORMATS["names"]["aliases"]

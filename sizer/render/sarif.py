@@ -5,7 +5,7 @@ from hashlib import sha256
 from pathlib import Path
 from urllib.parse import quote
 
-from shapes.frozen import Values
+from shapes.frozen import Sizes, Values, Words
 from shapes.program import installed
 from sizer.checking.findings import Fix
 from sizer.documents import Document
@@ -59,13 +59,13 @@ def _result(one: Annotation, index: int) -> Values:
     }
 
 
-def _region(place: Place | None) -> dict[str, int]:
+def _region(place: Place | None) -> Sizes:
     if place is None:
         return {"startLine": 1}
     return {"startLine": place.line, "startColumn": place.column, "endColumn": place.end_column}
 
 
-def _fix(title: str, fix: Fix, file: dict[str, str]) -> Values:
+def _fix(title: str, fix: Fix, file: Words) -> Values:
     replaced = [{"deletedRegion": _region(one.place), "insertedContent": {"text": one.text}} for one in fix.edits]
     return {
         "description": {"text": f"{title}{fix.unsafe and f' (unsafe: {fix.unsafe})'}"},

@@ -414,7 +414,7 @@ def _divides(context: Context, heads: int) -> bool:
     return heads % lcm(context.workload.t, 2) == 0 and heads * dims["kv_heads"] % dims["heads"] == 0
 
 
-def _with_groups(context: Context, heads: int) -> dict[str, int]:
+def _with_groups(context: Context, heads: int) -> Sizes:
     """So many heads, with the key/value heads that keep as many query heads to each."""
     now, kv = context.dimensions["heads"], context.dimensions["kv_heads"]
     return {"heads": heads} if kv == now else {"heads": heads, "kv_heads": heads * kv // now}

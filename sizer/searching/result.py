@@ -157,7 +157,7 @@ def verdict(
     return gain + tail
 
 
-def settings(result: SearchResult) -> dict[str, int]:
+def settings(result: SearchResult) -> Sizes:
     """Key (nested ones dotted) -> value of what changes; what the file has no key for is left out. Empty: keep."""
     if result.keep:
         return {}

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import frozen
+from shapes.frozen import Words, frozen
 from sizer.readers.reading import unknown
 
 #: Nesting of ``$( )``, ``${ }`` and arrays; the scanner recurses.
@@ -231,7 +231,7 @@ Value = str | list[str]
 class Variables:
     """A script's variables. ``preset`` ones keep their value whatever the script assigns."""
 
-    def __init__(self, where: str, preset: dict[str, str] | None) -> None:
+    def __init__(self, where: str, preset: Words | None) -> None:
         self.where = where
         self.values: dict[str, Value] = dict(preset or {})
         self.preset = frozenset(preset or ())
