@@ -484,7 +484,9 @@ def _of_module(
 
     where = type(module).__name__
     positional, keywords = _arguments(example_inputs, where)
-    _check_dims(dims, where)
+    for name, size in (dims or {}).items():
+        refuse(name not in DIMENSIONS, f"expected one of {', '.join(DIMENSIONS)}", f"dims[{name!r}]", size, where=where)
+        positive_int(size, f"dims[{name!r}]", where=where)
     ran = dict(zip(("b", "s"), batch_and_sequence((*positional, *keywords.values())), strict=True))
     proof = recognise_module(module, tuple(positional), keywords)
     dtype, notes = _module_dtype(proof.dtype, workload.get("dtype"), where)
@@ -530,12 +532,6 @@ def _arguments(example_inputs: object, where: str) -> tuple[Sequence[Any], Named
     if isinstance(example_inputs, Mapping) and example_inputs:
         return (), example_inputs
     return example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,), {}
-
-
-def _check_dims(dims: Sizes | None, where: str) -> None:
-    for name, size in (dims or {}).items():
-        refuse(name not in DIMENSIONS, f"expected one of {', '.join(DIMENSIONS)}", f"dims[{name!r}]", size, where=where)
-        positive_int(size, f"dims[{name!r}]", where=where)
 
 
 def _of_trace(

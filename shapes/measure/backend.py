@@ -182,7 +182,10 @@ class AcceleratorBackend(Backend):
         ends = [event(enable_timing=True) for _ in calls]
         # What queueing takes depends on what launches: autograd takes ten times as long as a product.
         kind = getattr(calls[0], "__qualname__", "") if calls else ""
-        self._wait(self._queueing_s.get(kind, 0.0) * len(calls))
+        # The device is kept busy while the host queues a batch; devices without a sleep go without.
+        queueing_s = LEAD_FACTOR * self._queueing_s.get(kind, 0.0) * len(calls)
+        sleep = getattr(self._module, "_sleep", None) or (lambda _: None)
+        sleep(int(WAIT_HZ * min(MOST_LEAD_S, max(LEAST_LEAD_S, queueing_s))))
         begun = time.perf_counter()
         for call, start, end in zip(calls, starts, ends, strict=True):
             if flush is not None:
@@ -193,12 +196,6 @@ class AcceleratorBackend(Backend):
         self._queueing_s[kind] = (time.perf_counter() - begun) / max(1, len(calls))
         self.synchronize()
         return np.array([start.elapsed_time(end) for start, end in zip(starts, ends, strict=True)]) * 1e-3
-
-    def _wait(self, queueing_s: float) -> None:
-        """Keep the device busy while the host queues a batch; devices without a sleep go without."""
-        sleep = getattr(self._module, "_sleep", None)
-        if sleep is not None:
-            sleep(int(WAIT_HZ * min(MOST_LEAD_S, max(LEAST_LEAD_S, LEAD_FACTOR * queueing_s))))
 
     def flusher(self) -> Call:
         import torch

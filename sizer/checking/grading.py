@@ -275,8 +275,10 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
     alike = {key for key in own.broken if key[1] == finding.field}
     offers: list[Offer] = []
     for suggested in finding.suggestions:
-        if subject.model is None:
-            offers.append(_unpriced(suggested, subject))
+        if subject.model is None:  # no step has a price: what it saves is not known
+            named = {subject.name_of(key): value for key, value in suggested.change.items()}
+            priced = PricedSuggestion(named, None, None, None, within_error=False, note=suggested.note)
+            offers.append(Offer(priced, Step((), ()), frozenset(), suggested.change, ""))
             continue
         change = within(subject.asked or subject.workload, suggested.change, runs=subject.asked is None)
         suggestion = replace(suggested, change=change)
@@ -286,13 +288,6 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
             offers.append(offer if by is own else offer.noted(f"predicted for {by.device.name}"))
     asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
     return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
-
-
-def _unpriced(suggestion: Suggestion, subject: Subject) -> Offer:
-    """A suggestion where no step has a price: what it saves is not known."""
-    change = {subject.name_of(key): value for key, value in suggestion.change.items()}
-    priced = PricedSuggestion(change, None, None, None, within_error=False, note=suggestion.note)
-    return Offer(priced, Step((), ()), frozenset(), suggestion.change, "")
 
 
 def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, measured: bool = False) -> Severity:

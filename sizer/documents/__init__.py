@@ -104,9 +104,9 @@ class Text(NamedTuple):
 class Table(NamedTuple):
     """Rows under a caption; a cell is worked out when it is shown. ``most``: rows that text and Markdown show."""
 
-    caption: str
     columns: Sequence[Column]
     rows: Sequence[Any]
+    caption: str = ""
     most: int | None = None
     only: Names = ()
 

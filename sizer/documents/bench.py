@@ -18,7 +18,7 @@ LISTED = 10
 
 def records(measurements: Sequence[Measurement]) -> Table:
     """A flat row each, without the samples."""
-    return Table("", columns("measurements"), [one.row(samples=False) for one in measurements])
+    return Table(columns("measurements"), [one.row(samples=False) for one in measurements])
 
 
 def document(answer: Bench) -> Document:
@@ -34,7 +34,7 @@ def _sweep(table: Measured) -> Iterator[Part]:
     timed = [row for row in ran if row.measurement.seconds]
     counted = any(row.count != 1 for row in table.rows)
     yield Text(f"measured on {table.environment.source.removeprefix('measured:')}")
-    yield Table("", [one for one in MEASURED if counted or one.name != "a step"], timed)
+    yield Table([one for one in MEASURED if counted or one.name != "a step"], timed)
     said = [_step(table.rows, timed)] if counted else []
     said += _fastest(timed)
     said += [
@@ -44,9 +44,9 @@ def _sweep(table: Measured) -> Iterator[Part]:
     ]
     yield from lines((*said, *_closing(table.sweep)))
     yield Table(
-        "not reached in time, the same command goes on with them",
         (Column(f"{len(table.sweep.left)} jobs", "title"),),
         table.sweep.left,
+        "not reached in time, the same command goes on with them",
         LISTED,
     )
     yield from lines(table.notes)
@@ -97,7 +97,7 @@ def planned(answer: Planned) -> Document:
         counts = Counter((job.priority, job.label) for job in jobs)
         title = f"{suite}: {len(jobs)} jobs, {seconds_text(len(jobs) * each_s)} of device time at most"
         each = [(*what, count, count * each_s) for what, count in counts.items()]
-        parts.append(Table(title, columns("bench plan"), each))
+        parts.append(Table(columns("bench plan"), each, title))
         rows += [{"suite": suite, "priority": one.priority, "job": one.title, "label": one.label} for one in jobs]
     return Document("sizer bench --dry-run", (Section("Jobs", tuple(parts)),), records=lambda: rows)
 
@@ -110,7 +110,7 @@ def self_tested(answer: SelfTest) -> Document:
     )
     parts = (
         Text(answer.device),
-        Table("", columns("bench self-test", outcome=lambda one: words[one.passed]), answer.checks),
+        Table(columns("bench self-test", outcome=lambda one: words[one.passed]), answer.checks),
         Text(verdict),
     )
     return Document("sizer bench --self-test", (Section("Self-test", parts),))
@@ -122,14 +122,14 @@ def calibration(answer: Calibration) -> Document:
     for name, error in answer.error.items():
         text = ", ".join(f"{k} {v:.1%}" for k, v in error.items()) if isinstance(error, dict) else f"{error:.1%}"
         rows.append((name, text))
-    return Document("sizer calibrate", (Section("", (Table("", columns("calibrate"), rows),)),))
+    return Document("sizer calibrate", (Section("", (Table(columns("calibrate"), rows),)),))
 
 
 def listed(answer: Stored) -> Document:
     """Stored measurements, the newest last."""
     listing = columns("store", what=_what, time=lambda one: one.seconds or Cell(one.status))
     parts = (
-        Table("", listing, answer.measurements),
+        Table(listing, answer.measurements),
         Text(f"{len(answer.measurements)} of {answer.total} measurements"),
     )
     return Document("sizer store list", (Section("Measurements", parts),), answer)

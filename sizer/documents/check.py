@@ -79,7 +79,7 @@ def _beside(path: str, reports: Sequence[Report]) -> Section:
     columns = [Column("", 0), *(Column(one.device, at) for at, one in enumerate(reports, 1))]
     best = min(reports, key=lambda one: one.step_s or float("inf"))
     fastest = f" fastest on {best.device}, {within_text(best.step)}" if best.step_s else ""
-    parts: list[Part] = [Text(f"{path}:{fastest}", "head"), Text(_conditions(reports[0], "")), Table("", columns, rows)]
+    parts: list[Part] = [Text(f"{path}:{fastest}", "head"), Text(_conditions(reports[0], "")), Table(columns, rows)]
     for report in reports:
         new = [one for one in report.findings if found.pop((one.code, one.field), None)]
         said = Text(f"on {report.device}:"), Findings("", new, report.step_s, path), Text("")
@@ -225,7 +225,7 @@ def _compared(reports: Sequence[Report]) -> Section:
     """Configurations side by side; of one only a comment has the table."""
     many = len(reports) > 1
     return Section(
-        "Configurations" * many, (Table("", REPORTS, reports, COMPARED),), only=PAGES if many else ("markdown",)
+        "Configurations" * many, (Table(REPORTS, reports, most=COMPARED),), only=PAGES if many else ("markdown",)
     )
 
 
@@ -249,7 +249,7 @@ def _records(answer: Checked) -> Table:
         for report in answer.reports
         for found in report.findings
     ]
-    return Table("", RECORDS, rows)
+    return Table(RECORDS, rows)
 
 
 def place_of(finding: PricedFinding, path: str, text: str | None) -> Place | None:

@@ -28,7 +28,7 @@ def document(answer: Deployment) -> Document:
         Text("; ".join(f"{name}: {', '.join(titles)}" for name, titles in by_verdict.items()), "head"),
         Text(f"{answer.path}: {answer.model_type} at tp {answer.tp}{experts}, {answer.recipe} on {answer.device}"),
         *_memory(answer),
-        Table("", ENGINES, answer.engines),
+        Table(ENGINES, answer.engines),
     ]
     for one in answer.engines:
         parts += _engine(one, sources)
@@ -69,4 +69,4 @@ def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
 
 def _records(answer: Deployment) -> Table:
     rows = [SimpleNamespace(engine=one, fact=fact) for one in answer.engines for fact in one.outcomes]
-    return Table("", columns("deploy records"), rows)
+    return Table(columns("deploy records"), rows)

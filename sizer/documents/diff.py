@@ -15,7 +15,7 @@ def document(answer: Diff) -> Document:
     changed = [_summary(file, one) for file in answer.files for one in file.devices]
     broken = [f"budget {one.budget}: {one.path}: {one.message}" for one in answer.violations]
     sections = [
-        Section("", [*lines(broken, "error"), Table("", columns("diff"), changed, COMPARED)], only=PAGES),
+        Section("", [*lines(broken, "error"), Table(columns("diff"), changed, most=COMPARED)], only=PAGES),
         *map(_section, answer.files),
         Section("Broken budgets", lines(broken, "error"), only=("text",)),
         Section("Notes", notes(answer.notes)),
@@ -73,7 +73,7 @@ def _section(file: FileDiff) -> Section:
         old, new = ("-" if value is None else value for value in versions)
         parts.append(Text(f"{key} {old} -> {new}", indent=2))
     for one in file.devices:
-        parts.append(Table(f"on {one.device}", columns("diff changes"), _rows(one)))
+        parts.append(Table(columns("diff changes"), _rows(one), f"on {one.device}"))
         new_s, old_s = (None if side is None else side.step_s for side in (one.new, one.old))
         if one.added:
             parts.append(Findings(f"findings added on {one.device}", one.added, new_s, file.path, "added"))
@@ -119,4 +119,4 @@ def _records(answer: Diff) -> Table:
             one.budget for one in answer.violations if (one.path, one.device) == (row.file.path, row.one.device)
         ),
     )
-    return Table("", shown, [SimpleNamespace(file=file, one=one) for file in answer.files for one in file.devices])
+    return Table(shown, [SimpleNamespace(file=file, one=one) for file in answer.files for one in file.devices])

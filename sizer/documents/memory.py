@@ -12,9 +12,9 @@ def document(answer: MemoryBreakdown) -> Document:
         *lines(_verdict(answer)[:1], "head"),
         *lines(_head(answer)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
-        Table("the snapshot at its fullest moment", columns("memory explained"), answer.explained or ()),
+        Table(columns("memory explained"), answer.explained or (), "the snapshot at its fullest moment"),
         *lines(_verdict(answer)[1:]),
-        Table(f"what each saving buys by itself{now}", SAVINGS, answer.savings),
+        Table(SAVINGS, answer.savings, f"what each saving buys by itself{now}"),
         *notes(answer.notes),
     )
     records = [{"component": part.name, "bytes": part.bytes, "formula": part.formula} for part in memory.parts]
@@ -78,5 +78,5 @@ def components(memory: Memory, stage: str = "") -> list[Table]:
     """Bytes by component at the fullest moment, and of each moment in all."""
     where = ", ".join(filter(None, (memory.moment, stage)))
     rows = [*((part.name, part.bytes, part.formula) for part in memory.parts), ("total", memory.total_bytes, where)]
-    moments = Table("by moment", columns("memory moments"), memory.moments)
-    return [Table("memory by component", columns("memory"), rows), *([moments] if len(memory.moments) > 1 else [])]
+    moments = Table(columns("memory moments"), memory.moments, "by moment")
+    return [Table(columns("memory"), rows, "memory by component"), *([moments] if len(memory.moments) > 1 else [])]

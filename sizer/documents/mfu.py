@@ -36,7 +36,7 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
             f"log: {times.steps} steps, median {times.median_s:.4g} s, fastest "
             f"{min(times.seconds):.4g}; {times.unread} lines without a time"
         )
-    yield Table("", columns("mfu"), answer.rows)
+    yield Table(columns("mfu"), answer.rows)
     yield from lines(f"{row.count.method}: {row.count.convention}" for row in answer.rows)
     if answer.rows[0].count.method == "operators, causal":
         yield Text("operators: above 100%: the masked half of attention's square is in it, which no causal kernel runs")
@@ -55,19 +55,19 @@ def _explained(found: Explanation, times: StepTimes | None) -> Iterator[Part]:
         f"({range_text(predicted.low, predicted.high)} in {predicted.coverage:.0%} of cases), "
         f"{plural(found.accumulation, 'microbatch')} a device"
     )
-    yield Table("", share, parts)
+    yield Table(share, parts)
     if times and times.kernels:
         known = dict.fromkeys(times.kernels, 0.0)  # what is of no kernel is waiting
         for part, time in predicted.parts.items():
             sent = part.endswith(("parallelism", "sends"))
             known[part if part in known else "communication" if sent else "idle"] += time
         compared = [(part, time, known[part]) for part, time in times.kernels.items()]
-        yield Table("The trace's kernels (communication: while nothing else runs)", columns("mfu profile"), compared)
+        yield Table(columns("mfu profile"), compared, "The trace's kernels (communication: while nothing else runs)")
     yield Text(
         "the measurement lies in the interval: nothing needs explaining; what could still differ:"
         if found.expected
         else "the measurement lies outside the interval; causes that lead towards it, one at a time:"
     )
-    yield Table("", columns("mfu causes"), found.causes)
+    yield Table(columns("mfu causes"), found.causes)
     if not found.causes:
         yield Text("none of those known", indent=2)

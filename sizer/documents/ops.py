@@ -56,9 +56,9 @@ def document(answer: OperatorTable) -> Document:
 def parts_of(step: StepTime) -> Table:
     """What the step is spent on, the most first."""
     return Table(
-        "parts of the step",
         columns("ops parts", share=lambda part: part[1] / step.seconds),
         sorted(step.parts.items(), key=lambda part: -part[1]),
+        "parts of the step",
     )
 
 
@@ -120,9 +120,9 @@ def _operator(row: Values, longest: float, edge: float) -> Values:
 def operators(table: OperatorTable) -> Table:
     """A line an operator, its phases side by side; FLOPs are those that the attention's mask leaves."""
     return Table(
-        "operators of a microbatch (once a step: of a step), share of their sum",
         columns("ops", rate=_rate),
         table.folded,
+        "operators of a microbatch (once a step: of a step), share of their sum",
         table.top,
     )
 
@@ -162,5 +162,5 @@ def _explained(operator: Operator, cost: Cost, terms: Sequence[Term]) -> list[Pa
             "head",
         ),
         Text(f"{cost.source}, {cost.regime}, {cost.tier}", indent=2),
-        Table("", shown, terms),
+        Table(shown, terms),
     ]

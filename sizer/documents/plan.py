@@ -29,7 +29,8 @@ SHOWN = 12
 def document(answer: Plan) -> Document:
     best, w = answer.recommended, answer.candidates[0].workload
     kernels = " or ".join(sorted({one.workload.saved_by for one in answer.candidates}, reverse=True))
-    tokens = answer.global_batch * w.s
+    tokens, alike = answer.global_batch * w.s, f"{answer.indistinguishable} within {answer.ratio_error:.0%}"
+    large = tokens > 2**30
     parts = (
         Text(
             f"recommended {layout_text(best)}, step {seconds_text(best.seconds)} "
@@ -45,20 +46,12 @@ def document(answer: Plan) -> Document:
             f"{answer.fitting} splits fit, {len(answer.candidates) - answer.fitting} more may (over 92% of memory; "
             f"last); predicted, not measured; layouts within {answer.ratio_error:.0%} are indistinguishable"
         ),
-        *lines(
-            [f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"]
-            * (tokens > 2**30)
-        ),
-        Table(
-            f"recommended, the simplest of the {answer.indistinguishable} within {answer.ratio_error:.0%} of the "
-            "fastest",
-            SPLIT,
-            [best],
-        ),
+        *lines([f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"] * large),
+        Table(SPLIT, [best], f"recommended, the simplest of the {alike} of the fastest"),
         Charts(lambda: timeline(best.workload, best.microbatches, best.seconds, best.bubble_s)),
         *lines([_training(answer)]),
-        Table("the fastest", SPLIT, answer.candidates, answer.top),
-        Table("not listed", columns("not listed"), answer.dropped, most=SHOWN),
+        Table(SPLIT, answer.candidates, "the fastest", answer.top),
+        Table(columns("not listed"), answer.dropped, "not listed", most=SHOWN),
         Text("assumed:"),
         *lines(answer.assumptions, indent=2),
     )
@@ -133,9 +126,9 @@ def serving(answer: ServingPlan) -> Document:
             f"and outputs of {asked.output_tokens:,} tokens, {workload.dtype}{weights}, KV cache "
             f"{workload.cache_dtype}, {asked.memory_utilization:.0%} of the memory{left}"
         ),
-        Table("", columns("plan --phase decode"), answer.ways),
+        Table(columns("plan --phase decode"), answer.ways),
         Text(f"measured over predicted in {answer.coverage:.0%} of published cases: {bounds}"),
-        Table("not listed", columns("not listed"), answer.dropped, most=SHOWN),
+        Table(columns("not listed"), answer.dropped, "not listed", most=SHOWN),
         *notes(answer.notes),
     )
     return Document("sizer plan --phase decode", (Section(answer.device, parts),), answer)

@@ -40,9 +40,9 @@ def document(answer: SearchResult) -> Document:
         *lines([served or ""]),
         *lines((f"  {note}" for note in (*answer.notes, *([f"excluded: {excluded}"] if excluded else []))), "quiet"),
         Charts(lambda: [(front if answer.what == "model" or answer.front else rates)(answer)]),
-        Table("", listed, (answer.baseline, *answer.candidates)),
+        Table(listed, (answer.baseline, *answer.candidates)),
         *_fronts(answer, listed),
-        Table("every candidate", listed, answer.ranked, only=FULL),
+        Table(listed, answer.ranked, "every candidate", only=FULL),
     )
     return Document(
         f"sizer search: {answer.what}",
@@ -95,9 +95,9 @@ def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
     if answer.front:
         served = "is faster both to train and to serve, by the objective"
         judged = "has less loss and memory in less time" if answer.baseline.loss else served
-        yield Table(f"Pareto (none {judged})", shown, answer.front)
+        yield Table(shown, answer.front, f"Pareto (none {judged})")
     if answer.pareto:
-        yield Table("Pareto (each is faster than every one with more parameters)", by_size, answer.pareto)
+        yield Table(by_size, answer.pareto, "Pareto (each is faster than every one with more parameters)")
 
 
 def _records(answer: SearchResult) -> Iterable[Named]:

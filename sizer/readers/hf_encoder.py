@@ -224,9 +224,8 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
     vision.ignore(*spec.get("ignored", ()))
     hidden, heads = value("h"), value("heads")
     dim = vision.quotient(hidden, heads, f"the tower's hidden size {hidden}", "num_attention_heads")
-    traits: Values = {
-        name: vision.flag(one) if isinstance(one, str) else one for name, one in spec["attention"].items()
-    }
+    said = spec["attention"].items()
+    traits: Values = {name: vision.flag(one) if isinstance(one, str) else one for name, one in said}
     traits["qk_norm"] = "full" if traits.get("qk_norm") else "none"
     traits["rotary_dim"] = traits.get("rotary_dim", 0) * dim
     core = AttentionShape(heads, heads, dim, causal=False, **traits)

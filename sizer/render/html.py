@@ -113,7 +113,7 @@ def _part(part: Part, sortable: bool = True) -> str:
         case Table() if part.rows:
             return _table(part, sortable)
         case Findings():
-            table = _table(Table(part.caption or "Findings", FINDING, part.findings), sortable)
+            table = _table(Table(FINDING, part.findings, part.caption or "Findings"), sortable)
             return f"<div class=findings>{table}</div>"
     return ""
 
