@@ -503,7 +503,7 @@ def test_a_service_s_model_is_no_unknown_name(tmp_path: Path) -> None:
         ("num_key_value_layers: 15", "the model"),
         ("config_overrides: num_hidden_layers:4", "the model"),
         ("freeze_backbone: true", "what of it trains"),
-        ("teacher_model: {path: a/teacher}", "the models that run beside it"),
+        ("teacher_model: {path: a/teacher}", "the models that run with it"),
         ("seq_parallel_size: 8", "how it is spread"),
         ("seq_parallel_size: 1", ""),
         ("data: {max_trajectory_length: 2400}", "the tokens or the bytes of its step"),

@@ -75,7 +75,7 @@ ROWS = (
         ("memory --help-all",),
         r"(--explain SNAPSHOT)",
         "works",
-        "a snapshot of torch.cuda.memory beside the prediction",
+        "a snapshot of torch.cuda.memory next to the prediction",
     ),
     (
         "beam search",

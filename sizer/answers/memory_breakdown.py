@@ -37,7 +37,7 @@ class MemoryBreakdown(Printable):
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits.
 
     ``times``: seconds of a training step as it is, then with each of ``savings`` (none: not priced). ``beyond``: a note
-    on a longest context that the model was not made for. ``explained``: a run's snapshot beside it.
+    on a longest context that the model was not made for. ``explained``: a run's snapshot compared with it.
     """
 
     COMMAND = "memory"

@@ -1,4 +1,4 @@
-"""torch's memory snapshot (torch.cuda.memory._dump_snapshot) at the fullest moment of its history, beside a prediction.
+"""torch's memory snapshot (torch.cuda.memory._dump_snapshot) at the fullest moment of its history, and a prediction.
 
 A pickle is read by an unpickler that knows no class: numbers, strings, lists and dicts alone.
 """

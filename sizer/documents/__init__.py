@@ -286,7 +286,7 @@ def split_text(workload: Workload) -> str:
     return f"{degrees}{cut}{'sequence parallel, ' * workload.sequence_parallel}"
 
 
-#: What stands in a text for a figure that nobody knows.
+#: A figure that nobody knows, in a text.
 NOT_KNOWN = "not known"
 
 

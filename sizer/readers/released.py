@@ -183,7 +183,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
 
 
 def _lora(config: Config, taken: Collection[str]) -> Values:
-    """What says LoRA beside the keys ``taken``: keys of that name, and those of that value; none where it is off."""
+    """Keys that say LoRA but for those ``taken``: of that name, and of that value; none where it is off."""
     said = {
         place: one
         for place, one in flat(config).items()
@@ -194,7 +194,7 @@ def _lora(config: Config, taken: Collection[str]) -> Values:
 
 
 def _further(reading: Reading, name: str, config: Config, read: Names, row: Config, where: str) -> Iterator[Unread]:
-    """Keys whose value a script does not hold, and those beside ``read`` whose names say that they change something.
+    """Keys whose value a script does not hold, and those not in ``read`` whose names say that they change something.
 
     InputError for a size that is not the model's own (an override, or another model), and where a model of another
     kind is trained.

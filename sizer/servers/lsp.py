@@ -74,7 +74,7 @@ def check_text(text: str, path: str) -> CheckedText:
 
 
 async def in_time(text: str, path: str) -> CheckedText:
-    """``check_text``, beside what else the editor asks; an error where it takes over LATE_S."""
+    """``check_text`` in a thread of its own; an error where it takes over LATE_S."""
     try:
         return await asyncio.wait_for(asyncio.to_thread(check_text, text, path), LATE_S)
     except TimeoutError:

@@ -113,7 +113,7 @@ def _gpt(fields: Fields) -> Noted:
         predicted = [predicting(hybrid_blocks(fields, depth, common), hidden) for depth in depths]
     else:
         blocks = _layers(fields, hidden, common)
-        fields.refuse(not blocks, "expected layers beside these", "noop_layers")
+        fields.refuse(not blocks, "expected other layers than these", "noop_layers")
         predicted = [predicting(blocks[-1:], hidden)] * fields.count("mtp_num_layers")
     notes: list[str] = []
     passes = 1 + len(predicted)
