@@ -129,6 +129,11 @@ Triple = tuple[int, int, int]
 Floats = tuple[float, ...]
 
 
+def given(values: Named) -> Values:
+    """What was said: that which is not None."""
+    return {key: value for key, value in values.items() if value is not None}
+
+
 class AsJson:
     """``to_dict`` of a frozen dataclass: its fields in order, each under its own name, unless ``data/json.toml`` says
 

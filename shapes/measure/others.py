@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.errors import InputError
-from shapes.frozen import Named, Values
+from shapes.frozen import Named, Values, given
 from shapes.measure.dataset import Dataset
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job
@@ -41,7 +41,7 @@ def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
     if program is None:
         return ()
     try:
-        times = _times(text, program, {key: value for key, value in asked.items() if value is not None})
+        times = _times(text, program, given(asked))
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         expected = f"expected sizes, times, a known --dtype and --device as {program} writes them"
         raise InputError(f"{expected} ({error})", where=where) from None

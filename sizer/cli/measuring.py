@@ -15,7 +15,7 @@ import click
 
 from shapes.device import load_device
 from shapes.errors import InputError, read_bounded, read_text, refuse
-from shapes.frozen import Ints, Named, Names, Values
+from shapes.frozen import Ints, Named, Names, Values, given
 from shapes.measure import Progress, Settings
 from shapes.measure.dataset import Dataset, Exchanged, export_dataset, import_dataset, import_rows, read_datasets
 from shapes.measure.jobs import PartName
@@ -44,7 +44,6 @@ from sizer.cli.options import (
     Command,
     config_name,
     declared,
-    given,
     output_options,
     say,
     say_line,

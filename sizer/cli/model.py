@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import sizer
 from shapes.errors import read_bounded, refuse
-from shapes.frozen import replace
+from shapes.frozen import given, replace
 from shapes.workload import option_of
-from sizer.cli.options import Asked, codes, given, read_standard_input, seconds, several, subcommand, workload_option
+from sizer.cli.options import Asked, codes, read_standard_input, seconds, several, subcommand, workload_option
 from sizer.process import working
 
 if TYPE_CHECKING:

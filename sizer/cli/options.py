@@ -18,7 +18,7 @@ import click
 
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError, refuse, write_whole
-from shapes.frozen import Names, Values
+from shapes.frozen import Names, Values, given
 from shapes.toml_table import content, nearest, others_words, ours, spelled, squeezed
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
@@ -457,11 +457,6 @@ def exceeds(worst: str | None, fail_on: str) -> bool:
 
     levels: Names = SEVERITIES
     return worst is not None and fail_on != "never" and levels.index(worst) <= levels.index(fail_on)
-
-
-def given(values: Values) -> Values:
-    """The options a person gave: those that are not None."""
-    return {key: value for key, value in values.items() if value is not None}
 
 
 def option_error(error: InputError) -> InputError:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Names, Values
-from sizer.cli.options import TABLES, Asked, given, stated, subcommand
+from shapes.frozen import Names, Values, given
+from sizer.cli.options import TABLES, Asked, stated, subcommand
 from sizer.process import KEPT, working
 
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.frozen import Words, replace
+from shapes.frozen import Words, given, replace
 from shapes.model.resize import dimensions
 from sizer.readers import huggingface
 from sizer.readers.expressions import check_allowed, expressed, flat, notes_of, workload
@@ -116,10 +116,10 @@ def opened(row: Config, fields: Fields) -> Values:
     """
     for key, kind in row.get("checked", {}).items():
         getattr(fields, kind)(key)
-    held = {key: one for key, one in fields.config.items() if one is not None}
+    held = given(fields.config)
     for section in filter(held.get, row.get("sections", ())):
         inner = fields.nested(section).config
-        held |= {f"{section}__{key}": one for key, one in inner.items() if one is not None}
+        held |= {f"{section}__{key}": one for key, one in given(inner).items()}
     return held
 
 
