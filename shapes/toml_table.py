@@ -5,6 +5,7 @@ A `Table` names file and key where a value is not what it should be; `load` read
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import tomllib
@@ -129,6 +130,12 @@ def _built(build: Callable[[Named, str], Any], path: str, mtime_ns: int, size: i
 def content(path: Path) -> Named:
     """A file's tables as they are, unvalidated."""
     return load(path, _as_it_is)
+
+
+def table_of(module: str, name: str) -> Any:
+    """The table ``name``, TOML or JSON, in the folder of the ``module`` with this file."""
+    path = Path(module).with_name(name)
+    return content(path) if path.suffix == ".toml" else json.loads(path.read_text("utf-8"))
 
 
 def _as_it_is(data: Named, where: str) -> Named:

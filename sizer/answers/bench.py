@@ -26,14 +26,14 @@ from shapes.measure.store import Store
 from shapes.measure.suite import Suite, load_suite, sweep_jobs
 from shapes.measure.workers import Session
 from shapes.operators.types import Attention, Gemm, Operator
-from shapes.toml_table import content
+from shapes.toml_table import table_of
 from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 
 #: What `bench all` measures; what ``--op`` knows; settings of ``--sustained``; what ``--phase`` asks for: directions of
 #: parts, products' layouts.
-ALL, OPS, SUSTAINED, DIRECTIONS, LAYOUTS = content(Path(__file__).with_name("bench.toml")).values()
+ALL, OPS, SUSTAINED, DIRECTIONS, LAYOUTS = table_of(__file__, "bench.toml").values()
 
 #: Of `bench all`: the shares of its time that are kept for writing, and for a search for the width that the ML
 #: Engineering book starts from, by brute force and by racing; and how much smaller everything is on a processor, where

@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import mul
-from pathlib import Path
 from statistics import median
 from typing import Any, Unpack
 
@@ -25,7 +24,7 @@ from shapes.operators import operators
 from shapes.operators.types import needed_flops
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import SoftwareStack
-from shapes.toml_table import content
+from shapes.toml_table import table_of
 from shapes.workload import Workload, WorkloadKeywords, check_batch, workload_fields
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
@@ -228,10 +227,10 @@ def read_step_times(text: str, where: str = "<log>") -> StepTimes:
 #: What a line with a step's time looks like, and what its number is multiplied by to be seconds.
 _PATTERNS = [
     (re.compile(pattern.replace("N", _NUMBER)), unit)
-    for pattern, unit in content(Path(__file__).with_name("step_times.toml"))["patterns"]
+    for pattern, unit in table_of(__file__, "step_times.toml")["patterns"]
 ]
 #: Expressions for a kernel's name by the part of a step that it is of: the first that is found in it decides.
-_PARTS: Words = content(Path(__file__).with_name("kernels.toml"))["parts"]
+_PARTS: Words = table_of(__file__, "kernels.toml")["parts"]
 
 
 #: From and to, in microseconds, and the part of a step that a kernel is of.
@@ -403,7 +402,7 @@ def _priced(subject: Subject, run: Run) -> StepCost:
 
 def _alternatives(run: Run) -> Iterator[tuple[str, Run]]:
     """Everything that may have been otherwise."""
-    for cause in content(Path(__file__).with_name("causes.toml"))["cause"]:
+    for cause in table_of(__file__, "causes.toml")["cause"]:
         changed = run
         for verb, of in (("to", lambda new, _: new), ("times", mul)):
             for path, value in cause.get(verb, {}).items():

@@ -9,7 +9,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from operator import itemgetter
-from pathlib import Path
 from typing import Any, Unpack
 
 from shapes.cost import Cost
@@ -20,7 +19,7 @@ from shapes.memory import Memory, memory
 from shapes.operators.types import Attention, CachedAttention, Operator
 from shapes.step import Pricer, Step
 from shapes.step.stack import SoftwareStack
-from shapes.toml_table import content
+from shapes.toml_table import table_of
 from shapes.workload import Workload, WorkloadKeywords
 from sizer.checking.checks import step_time, summary
 from sizer.checking.findings import ModelSummary, Report, StepTime
@@ -154,7 +153,7 @@ def _alone(subject: Subject, step: Step) -> tuple[Cost | None, ...]:
 
 
 #: What a row has of an operator and of its cost, null where there is no such thing or it is not known.
-_OF = content(Path(__file__).with_name("rows.toml"))
+_OF = table_of(__file__, "rows.toml")
 
 
 def _row(operator: Operator, cost: Cost | None) -> Values:

@@ -10,16 +10,15 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from io import BytesIO
 from itertools import accumulate, chain
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from shapes.errors import AnyPath, InputError, read_bounded
 from shapes.memory import Memory
-from shapes.toml_table import content
+from shapes.toml_table import table_of
 
 #: A snapshot's largest size: a history of ten million blocks.
 MAX_SNAPSHOT_BYTES = 2**32
-_FACTS = content(Path(__file__).with_name("snapshot.toml"))
+_FACTS = table_of(__file__, "snapshot.toml")
 #: What an event makes of the bytes in use.
 _CHANGES = {"alloc": 1, "free_completed": -1}
 #: Kind of blocks -> line of code that asked for them -> bytes.

@@ -9,12 +9,12 @@ import click
 
 from shapes.errors import InputError
 from shapes.program import DISTRIBUTION, blamed
-from shapes.toml_table import nearest
+from shapes.toml_table import nearest, table_of
 from sizer.process import line
 
 #: Examples, then headings of `sizer --help` -> command -> its module [and what it is called there], and one line: help
 #: must not import every command.
-EXAMPLES, *_HEADED = json.loads(Path(__file__).with_name("commands.json").read_text("utf-8")).items()
+EXAMPLES, *_HEADED = table_of(__file__, "commands.json").items()
 GROUPS: dict[str, dict[str, tuple[str, str]]] = dict(_HEADED)
 COMMANDS = {name: said for listed in GROUPS.values() for name, said in listed.items()}
 

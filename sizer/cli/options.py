@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -10,7 +9,6 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
 from importlib import import_module
-from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +17,7 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError, refuse, write_whole
 from shapes.frozen import Names, Values, given
-from shapes.toml_table import content, nearest, others_words, ours, spelled, squeezed
+from shapes.toml_table import nearest, others_words, ours, spelled, squeezed, table_of
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
 from sizer.render import Page, formats, render
@@ -88,7 +86,7 @@ Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
 @cache
 def spellings() -> Values:
     """What people type, and what it is called here: spellings.toml, read where something is not known."""
-    said = dict(content(Path(__file__).with_name("spellings.toml")))
+    said = dict(table_of(__file__, "spellings.toml"))
     further = {name: f"is now --workload {name}=VALUE" for name in _FURTHER}
     denied = {f"no-{name}": f"is now --workload {name}=false" for name in _FURTHER}
     return said | {"meant": said["meant"] | further | denied}
@@ -156,7 +154,7 @@ _RANGES: dict[str, Callable[..., Any]] = {"int": _Whole, "float": partial(click.
 #: Tables of options. "brief": those of a command that ``--help`` lists, ``--help-all`` lists all; "headings": the
 #: groups of both, in their order; "units": counts of tokens and sequences double (4k is 4,096),
 #: quantities of parameters and operations are decimal (2.7B is 2,700,000,000).
-TABLES: Values = json.loads(Path(__file__).with_name("options.json").read_text("utf-8"))
+TABLES: Values = table_of(__file__, "options.json")
 
 
 def declared(table: str) -> Decorator:

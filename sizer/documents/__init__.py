@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from shapes.frozen import Named, Names, Values
+from shapes.toml_table import table_of
 from shapes.workload import WORDS, Workload
 from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
 
@@ -62,7 +63,7 @@ class Column(NamedTuple):
         return row
 
 
-_COLUMNS: dict[str, list[Values]] = json.loads(Path(__file__).with_name("columns.json").read_text("utf-8"))
+_COLUMNS: dict[str, list[Values]] = table_of(__file__, "columns.json")
 
 
 def columns(table: str, **made: Callable[[Any], Any]) -> tuple[Column, ...]:

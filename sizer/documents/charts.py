@@ -2,11 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 from dataclasses import field
-from pathlib import Path
 from typing import Literal
 
 from shapes.frozen import Named, Values, Words, frozen
-from shapes.toml_table import content
+from shapes.toml_table import table_of
 from shapes.workload import Workload
 from sizer.documents import percent_text, seconds_scale
 
@@ -78,7 +77,7 @@ def path(places: Iterable[tuple[float, float]], what: str = "", **look: object) 
 
 
 #: Colours, shapes and sizes by what they mean.
-LOOKS = content(Path(__file__).with_name("looks.toml"))
+LOOKS = table_of(__file__, "looks.toml")
 
 
 #: Forwards that are drawn at most.

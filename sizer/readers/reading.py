@@ -9,7 +9,6 @@ further keys are known to matter or to be harmless (globs allowed).
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -25,6 +24,7 @@ from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
 from shapes.model import ModelShape, Unread
 from shapes.model.resize import dimensions
+from shapes.toml_table import table_of
 
 #: A configuration's keys and what they hold.
 Config = Named
@@ -57,7 +57,7 @@ def table(name: str) -> Any:
 
     ``known_keys``, ``hf_defaults``, ``tokenizers``, and sizes of models that a file may name.
     """
-    return json.loads(Path(__file__).with_name(f"{name}.json").read_text("utf-8"))
+    return table_of(__file__, f"{name}.json")
 
 
 #: What each format calls the dimensions, what claims a file for it, what it takes absent keys to be.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from shapes.errors import one_of, printable
 from shapes.frozen import Names, frozen
 from shapes.program import added
+from shapes.toml_table import table_of
 
 if TYPE_CHECKING:
     from sizer.documents import Document
@@ -40,7 +41,7 @@ class Page:
 
 #: A command, or a command and the option or subcommand that asks for another view -> function of sizer.documents, and
 #: the formats that show it, the default first.
-COMMANDS: dict[str, tuple[str, str]] = json.loads(Path(__file__).with_name("formats.json").read_text("utf-8"))
+COMMANDS: dict[str, tuple[str, str]] = table_of(__file__, "formats.json")
 
 
 def formats(command: str) -> Names:

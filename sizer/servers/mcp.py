@@ -20,12 +20,12 @@ import sizer
 from shapes.errors import InputError, one_of, refuse
 from shapes.frozen import Named, Values, replace
 from shapes.step.stack import list_stacks
-from shapes.toml_table import nearest, others_words
+from shapes.toml_table import nearest, others_words, table_of
 from shapes.workload import OPTIONS, WORDS
 from sizer.readers import Source, is_name
 from sizer.rules import find_rule
 
-_SAID = json.loads(Path(__file__).with_name("tools.json").read_text("utf-8"))
+_SAID = table_of(__file__, "tools.json")
 #: Seconds after which an answer is no longer waited for: the largest plans take half of it.
 LATE_S = 60.0
 _KINDS = {int: "integer", float: "number", bool: "boolean", str: "string"}
