@@ -32,8 +32,8 @@ Array = NDArray[np.float64]
 #: Devices' folders in the tables.
 FOLDERS = {"a100-sxm": "a100_sxm", "h100-sxm": "h100_sxm", "h200": "h200_sxm", "l40s": "l40s"}
 FOLDERS |= {"b200": "b200_sxm", "b300": "b300_sxm", "gb200": "gb200", "gb300": "gb300"}
-FOLDERS |= {"rtx-pro-6000-server": "rtx_pro_6000_server"}
-_FA2_A100 = ("vllm", "vllm_flash_attn")
+FOLDERS |= {"rtx-pro-6000-server": "rtx_pro_6000_server", "b60": "b60"}
+_FA2_A100 = _XPU = ("vllm", "vllm_flash_attn")
 _TRTLLM_DECODE = ("vllm", "vllm_flashinfer_trtllmdecode")
 _FA3, _FA2, _FLASHINFER = ("vllm", "vllm_flash_attn_fa3"), ("vllm", "vllm_flash_attn_fa2"), "vllm_flashinfer_fidecode"
 BLACKWELL = ("b200", "b300", "gb200", "gb300")
@@ -45,11 +45,13 @@ KERNELS: dict[str, dict[str, tuple[str, str]]] = {
         **dict.fromkeys(BLACKWELL, _TRTLLM_DECODE),
         **dict.fromkeys(WORKSTATION, _FA2),
         "a100-sxm": _FA2_A100,
+        "b60": _XPU,
     },
     "decode_fp8": {
         **dict.fromkeys(HOPPER, _FA3),
         **dict.fromkeys(BLACKWELL, _TRTLLM_DECODE),
         **dict.fromkeys(WORKSTATION, ("vllm", _FLASHINFER)),
+        "b60": _XPU,
     },
     "latent_decode_bf16": {
         **dict.fromkeys(HOPPER, ("sglang", "flash_attention")),
@@ -63,7 +65,7 @@ KERNELS: dict[str, dict[str, tuple[str, str]]] = {
         "rtx-pro-6000-server": ("trtllm", "default"),
     },
 }
-#: Kernels that do not always share keys among query heads.
+#: Kernels that do not always share keys among query heads; Intel's of the same name do.
 APART = (_FA2, _FA2_A100)
 #: Where fits start; what is not here follows the device.
 START = {
@@ -170,7 +172,7 @@ def lines(tables: Path) -> Iterator[str]:
         for name, kernel in devices.items():
             found, device = rows(tables, form, name), load_device(name)
             out = held_out(list(found))
-            found_constants, wrong = fit(found, device, kernel in APART, out)
+            found_constants, wrong = fit(found, device, kernel in APART and device.vendor == "nvidia", out)
             off = np.abs(wrong[out])
             sys.stderr.write(f"{form} {name}: {off.mean():.1%} {np.quantile(off, 0.95):.1%} {wrong[out].mean():+.1%}\n")
             errors = {"error": float(off.mean()), "error_p95": float(np.quantile(off, 0.95))}

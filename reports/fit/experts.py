@@ -47,6 +47,7 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
         **dict.fromkeys(BLACKWELL, ("bfloat16", "vllm_unquantizedfusedmoe_flashinfer_trtllm_trtllmbf16experts")),
         _SERVER: ("bfloat16", "vllm_unquantizedfusedmoe_flashinfer_cutlass_flashinferexperts"),
         "a100-sxm": ("bfloat16", "moe_torch_flow"),
+        "b60": ("bfloat16", "vllm_xpu_moe"),
     },
     "experts_fp8": {
         "h200": ("fp8", "vllm_fused_moe"),
@@ -66,6 +67,7 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "experts_bf16_4bit": {
         **dict.fromkeys((*HOPPER, _ADA, _SERVER), ("int4_wo", "sglang_marlin_moe", "0.5.14")),
         **dict.fromkeys(BLACKWELL, ("w4a16_mxfp4", "sglang_flashinfer_trtllm_moe")),
+        "b60": ("w4a16_mxfp4", "vllm_xpu_moe_mxfp4"),
     },
     "experts_fp8_4bit": dict.fromkeys(BLACKWELL, ("w4a8_mxfp4_mxfp8", "sglang_flashinfer_trtllm_moe")),
 }

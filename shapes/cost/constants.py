@@ -581,7 +581,7 @@ def published_origin(form: str, judged: bool, device: Device) -> Origin:
     kin = min(
         map(load_device, _tables()[form]),
         key=lambda one: (
-            one.architecture != device.architecture,
+            one.architecture != device.architecture and 1 + (one.architecture in CARRY.apart),
             one.vendor != device.vendor,
             one.architecture != "hopper",
             one.name != device.base,
