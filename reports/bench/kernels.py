@@ -13,6 +13,7 @@ import json
 import sys
 from dataclasses import asdict
 from pathlib import Path
+from statistics import fmean
 
 import on_path  # noqa: F401  # reports/fit
 from fit.aiter import FITTED, TABLES, hidden, rows_of
@@ -22,12 +23,25 @@ from fit.physics import CellCounts, Counts, against_physics, around_cells, celle
 from opening import with_answer
 from tabulate import tabulate
 
+from shapes.cost.constants import FILES
 from shapes.device import load_device
 from shapes.errors import InputError
+from shapes.toml_table import DATA, content
 
 REPORTS = Path(__file__).resolve().parents[1]
 TEMPLATE = Path(__file__).parent / "kernels_template.md"
 AITER = "gemm_aiter.csv"
+#: What runs -> beginnings of the forms of its tables.
+FORMS = {
+    "decode attention": ("decode_",),
+    "decode attention of latents (MLA)": ("latent_decode_",),
+    "experts": ("experts_",),
+    "GDN, served": ("state_gated_delta", "serving_gated_delta"),
+    "KDA, served": ("state_kda", "serving_kda"),
+    "Mamba-2's and other convolutions": ("convolution",),
+    "GDN, KDA, trained (chunked)": ("training_",),
+    "DSA: index, top k, sparse attention": ("index_", "top_k", "sparse_attention"),
+}
 #: Whether a table's weights are shuffled (None: either) -> how figures say so.
 KINDS = {True: (", shuffled",), False: ("",), None: ("", ", shuffled")}
 
@@ -73,6 +87,26 @@ def left_out_table(folder: Path, figures: list[Figure]) -> str:
     return tabulate(lines, headers, tablefmt="github")
 
 
+def forms_table() -> str:
+    """Errors on shapes left out that the fits of reports/fit state, by what runs: means over devices and tables."""
+    rows = []
+    for what, forms in FORMS.items():
+        tables = [
+            (f"{form} {device}", one["error"], one["error_p95"])
+            for name in FILES
+            for form, devices in content(DATA / f"{name}.toml").items()
+            if form.startswith(forms)
+            for device, one in devices.items()
+        ]
+        names, errors, p95 = zip(*tables, strict=True)
+        worst = names[errors.index(max(errors))]
+        rows.append(
+            (what, len(names), *(f"{100 * x:.1f}%" for x in (fmean(errors), max(errors))), worst, f"{fmean(p95):.1%}")
+        )
+    headers = ["kernels", "tables", "mean error, left out", "worst table", "which", "within, of 95% (mean)"]
+    return tabulate(rows, headers, tablefmt="github")
+
+
 def physics_table(counts: list[Counts]) -> str:
     """The sum over all devices and dtypes, then each that breaks anything."""
     broken = [one for one in counts if one.broken]
@@ -104,6 +138,7 @@ def report(
     values = {
         "figures": sections(figures),
         "left_out": left_out,
+        "forms": forms_table(),
         "passed_over": "\n".join(f"- {line}" for line in lines) or "Nothing.",
         "physics": physics_table(counts),
         "cells": cells_table(cells),
