@@ -75,6 +75,7 @@ def kv_heads_per_shard(context: Context) -> Answer:
     """Key/value heads divide over tensor parallelism, or t divides over them.
 
     With fewer key/value heads than t each is copied to several devices, whose projections then compute the same thing.
+    A model of one, which all query heads share, is made so: that is information.
 
     Bad: kv 6 at t 4: neither divides the other. kv 4 at t 8: every key/value head twice.
     Good: kv 8 at t 8.
