@@ -24,7 +24,7 @@ from shapes.cost.gemm import aligned_seconds, uncorrected_seconds
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, refuse, write_whole
-from shapes.frozen import Named, Numbers, Values, frozen, plain, replace
+from shapes.frozen import Items, Named, Numbers, Values, frozen, plain, replace
 from shapes.measure.dataset import control_median
 from shapes.toml_table import DATA, content
 
@@ -80,7 +80,7 @@ def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
     return tuple(found)
 
 
-Key = TypeVar("Key", bound=tuple[Any, ...])
+Key = TypeVar("Key", bound=Items)
 
 
 @frozen

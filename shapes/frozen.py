@@ -126,6 +126,8 @@ Words = Mapping[str, str]
 Ints = tuple[int, ...]
 Pair = tuple[int, int]
 Triple = tuple[int, int, int]
+Items = tuple[Any, ...]
+Function = Callable[..., Any]
 Floats = tuple[float, ...]
 
 

@@ -16,7 +16,7 @@ from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
 from shapes.dtypes import DTYPES, dtype_bytes
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import AsJson, Named, Names, Numbers, Triple, Values, frozen, replace
+from shapes.frozen import AsJson, Items, Named, Names, Numbers, Triple, Values, frozen, replace
 from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content, hold, nearest, ours, spelled
 
@@ -141,7 +141,7 @@ class Option(NamedTuple):
     word: str | None = None
     short: str | None = None
     most: int | None = None
-    choices: tuple[Any, ...] = ()
+    choices: Items = ()
     metavar: str | None = None
     further: bool = False
     kind: type = str
@@ -486,7 +486,7 @@ def _options() -> Mapping[str, Option]:
     defaults = {one.name: one.default for one in fields(Workload)}
     named = {"RECIPES": RECIPES, "METHODS": METHODS, "BASES": BASES, "NOT_OVERLAPPED": NOT_OVERLAPPED}
     listed = {name: ", ".join(known) for name, known in named.items()}
-    choices: dict[str, tuple[Any, ...]] = {"dtype": DTYPES, "recipe": RECIPES, "finetune": METHODS, "base": (*BASES,)}
+    choices: dict[str, Items] = {"dtype": DTYPES, "recipe": RECIPES, "finetune": METHODS, "base": (*BASES,)}
     for name, row in content(DATA / "options.toml").items():
         parts = get_args(hints[name])
         kind = parts[0] if type(None) in parts else hints[name]

@@ -1,18 +1,17 @@
 """The library's front doors: a call's arguments are those that its signature declares, or are refused by name."""
 
-from collections.abc import Callable
 from functools import cache, wraps
 from inspect import formatannotation
 from types import UnionType
 from typing import Any, Literal, Union, Unpack, get_args, get_origin, get_type_hints
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Values
+from shapes.frozen import Function, Values
 from shapes.toml_table import nearest, others_words, ours
 
 
 @cache
-def checked(call: Callable[..., Any]) -> Callable[..., Any]:
+def checked(call: Function) -> Function:
     """``call``, which takes other programs' names of its arguments too. InputError for a name that is none, and for a
 
     value of a type that is not declared, with the type that is.
@@ -37,7 +36,7 @@ def checked(call: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _declared(call: Callable[..., Any], **unseen: Any) -> Values:
+def _declared(call: Function, **unseen: Any) -> Values:
     """Argument -> its declared type, in their order, the keywords of ``**`` among them."""
     try:
         found = get_type_hints(call, localns=unseen)

@@ -41,7 +41,7 @@ from shapes.cost.moving import moved_parts, origin_of
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import Names, Pair, frozen
+from shapes.frozen import Items, Names, Pair, frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of, named_function
@@ -165,7 +165,7 @@ def _naming(function: Callable[[Any, Device], T], operator: Operator, device: De
 def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
     """Predicted seconds of one run of each operator: a column where sizes are. InputError as of `predict_many`."""
     found: list[Any] = [None] * len(operators)
-    groups: dict[tuple[ProductKernels, float], dict[tuple[Any, ...], list[int]]] = {}
+    groups: dict[tuple[ProductKernels, float], dict[Items, list[int]]] = {}
     for place, operator in enumerate(operators):
         if kind_of(operator).parts:
             found[place] = sum(moved_parts(operator, device))

@@ -30,7 +30,7 @@ from shapes.cost.constants import OTHER_DTYPE, OTHER_VENDOR, Expected, achievabl
 from shapes.cost.corrections import Array
 from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
-from shapes.frozen import Named, frozen, replace
+from shapes.frozen import Items, Named, frozen, replace
 from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
 from shapes.toml_table import content, names, shipped
@@ -283,7 +283,7 @@ class AttentionBatch:
         return (self.c_qk + self.c_v) / 2
 
 
-def attention_row(operator: Attention, run: Run) -> tuple[Any, ...]:
+def attention_row(operator: Attention, run: Run) -> Items:
     """The operator's `AttentionBatch`, numbers or columns, computed as the run says."""
     one = operator
     masked = (one.causal, one.window or 0, run.copied or 0, one.deterministic, one.causal and not one.trains)

@@ -17,7 +17,6 @@ only: `copies_sent`. A router limited to some groups of experts (DeepSeek-V3's, 
 """
 
 from math import log2
-from typing import Any
 
 from shapes.cost.constants import (
     CollectiveConstants,
@@ -30,11 +29,11 @@ from shapes.cost.constants import (
     published_origin,
 )
 from shapes.device import Device
-from shapes.frozen import replace
+from shapes.frozen import Items, replace
 from shapes.operators.types import Collective, Elementwise, Operator, kind_of, named_function
 
 
-def elementwise_parts(operator: Elementwise, device: Device) -> tuple[Any, ...]:
+def elementwise_parts(operator: Elementwise, device: Device) -> Items:
     """Seconds of the launch and of moving the bytes, of one run."""
     constants, _ = moving_constants(device)
     return constants.launch_s, operator.bytes / achieved_bandwidth(constants)
@@ -106,9 +105,7 @@ def _latency_over_nodes(operator: Collective, inside: int) -> float:
     return RING_NODE_STEP_S * others + RING_STEP_S * (operator.ranks - inside - others)
 
 
-def collective_parts(
-    operator: Collective, device: Device, constants: CollectiveConstants | None = None
-) -> tuple[Any, ...]:
+def collective_parts(operator: Collective, device: Device, constants: CollectiveConstants | None = None) -> Items:
     """Seconds of latency and of transfer of one run; ``constants`` None: the device's."""
     if operator.ranks == 1:
         return 0.0, 0.0
@@ -128,7 +125,7 @@ def collective_parts(
     return latency, (moved + ramp) / link_bytes_per_s(device, operator, share)
 
 
-def moved_parts(operator: Operator, device: Device) -> tuple[Any, ...]:
+def moved_parts(operator: Operator, device: Device) -> Items:
     """Seconds of one run, by its parts; InputError: an element type that the device lacks."""
     known = kind_of(operator)
     parts = named_function(known.parts)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.frozen import Numbers
+from shapes.frozen import Items, Numbers
 from shapes.operators.types import IndexScores, SparseAttention, TopK
 
 SparseOperator = IndexScores | TopK | SparseAttention
@@ -86,7 +86,7 @@ def form_of(operator: SparseOperator) -> tuple[str, bool]:
     return "index_decode" if cached else operator.kind, operator.phase == "forward"
 
 
-def sparse_parts(operator: SparseOperator, c: Numbers, units: int, *_: float) -> tuple[Any, ...]:
+def sparse_parts(operator: SparseOperator, c: Numbers, units: int, *_: float) -> Items:
     """Seconds of the launch, of moving and of arithmetic of one run."""
     launch, moving, computing = FORMS[form_of(operator)[0]](_sizes(operator), c, units)
     if isinstance(operator, SparseAttention) and operator.phase != "forward":

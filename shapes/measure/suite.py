@@ -29,7 +29,7 @@ from typing import Any, Literal, get_args
 
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
-from shapes.frozen import Ints, Named, Triple, Values, frozen
+from shapes.frozen import Ints, Items, Named, Triple, Values, frozen
 from shapes.measure.jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
@@ -174,7 +174,7 @@ class _Sweep:
         smaller = max(1, round(base * self._scale)) if base else 0
         return smaller * SCALE_MULTIPLE + rest
 
-    def _words(self, key: str) -> tuple[Any, ...]:
+    def _words(self, key: str) -> Items:
         usual = SWEEPS["words"][key]
         known = KNOWN[self.op if key == "kernels" else key]
         chosen = self._table.texts(key) or tuple(usual)
@@ -182,7 +182,7 @@ class _Sweep:
             raise self._table.fail(key, f"expected some of {', '.join(known)}")
         return chosen
 
-    def _combined(self, *choices: Iterable[Any]) -> Iterator[tuple[Any, ...]]:
+    def _combined(self, *choices: Iterable[Any]) -> Iterator[Items]:
         """Every combination; refused before the first is made where they are too many."""
         lists = [tuple(one) for one in choices]
         if prod(map(len, lists)) > MOST_VALUES:

@@ -32,7 +32,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import Ints, Pair, frozen, replace
+from shapes.frozen import Function, Ints, Pair, frozen, replace
 from shapes.model.mixers import RecurrenceKind, recurrences
 from shapes.toml_table import DATA, content
 
@@ -543,10 +543,10 @@ def kind_of(operator: Operator) -> OperatorKind:
 
 
 @lru_cache(64)
-def named_function(path: str) -> Callable[..., Any]:
+def named_function(path: str) -> Function:
     """What "module:name" names."""
     module, _, name = path.partition(":")
-    found: Callable[..., Any] = getattr(import_module(module), name)
+    found: Function = getattr(import_module(module), name)
     return found
 
 

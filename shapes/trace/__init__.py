@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shapes.errors import InputError, one_of, positive_int
-from shapes.frozen import Named, Values
+from shapes.frozen import Items, Named, Values
 from shapes.program import install
 from shapes.trace.result import Traced
 from shapes.workload import RunPhase
@@ -51,7 +51,7 @@ def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: An
         return run(module, args, kwargs, train=phase == "train", config=native, model_type=name, answers=answers)
 
 
-def recognise_module(module: nn.Module, args: tuple[Any, ...], kwargs: Named) -> Proof:
+def recognise_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
     """What a module is recognised as by a call ``module(*args, **kwargs)`` with token numbers, and whether proven."""
     _require("torch")
     from shapes.trace.prove import prove_module

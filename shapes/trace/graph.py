@@ -8,7 +8,7 @@ projections feed a core and which vector scales whose output are facts of edges,
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial, reduce
@@ -23,7 +23,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.weak import WeakIdKeyDictionary
 
-from shapes.frozen import Ints, Named
+from shapes.frozen import Function, Ints, Items, Named
 from shapes.operators.types import Attention
 from shapes.trace.attention import Form, FusedAttention, Operands, core_of, standing_in
 from shapes.trace.dimensions import NAMES
@@ -447,7 +447,7 @@ _MASK_QUERIES = (8191, 10_000, _MASK_KEYS - 1)
 _HIDES = 5000
 
 
-def mask_form(mask_function: Callable[..., Any]) -> Form | None:
+def mask_form(mask_function: Function) -> Form | None:
     """(causal, window) of a mask function of transformers, asked on integers; None for any other form.
 
     A chunk is given as a window of as many keys: what a query sees at most.
@@ -542,7 +542,7 @@ class _Watched(FusedAttention):
         """Also note what each mask lets through, in place of making it (``masks``: it is made as well)."""
         from transformers.masking_utils import ALL_MASK_ATTENTION_FUNCTIONS
 
-        def note(make: Callable[..., Any], *args: Any, **kwargs: Any) -> Tensor | None:
+        def note(make: Function, *args: Any, **kwargs: Any) -> Tensor | None:
             mask_function = kwargs.get("mask_function")
             made = torch.empty((1, 1, 1, 1), dtype=torch.bool, device="meta")
             if masks:
@@ -565,7 +565,7 @@ class _Watched(FusedAttention):
 
 def record(
     module: nn.Module,
-    args: tuple[Any, ...],
+    args: Items,
     kwargs: Named,
     *,
     answers: DataAnswers,

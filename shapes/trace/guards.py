@@ -5,7 +5,7 @@ import socket
 import sys
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from itertools import count
 from typing import Any
@@ -15,6 +15,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from shapes.errors import InputError
+from shapes.frozen import Function
 
 #: Entries of one list, layers or labels: a class of 100,000 labels takes a second and 100 MiB.
 MOST_OBJECTS = 100_000
@@ -84,7 +85,7 @@ _HERE = threading.local()
 REFUSED = "the network is not used for a configuration"
 
 
-def _refusing(real: Callable[..., Any]) -> Callable[..., Any]:
+def _refusing(real: Function) -> Function:
     def call(*arguments: Any, **options: Any) -> Any:
         # Of this thread alone: another of the program that called us may be using the network.
         if getattr(_HERE, "offline", False):

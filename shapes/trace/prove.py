@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Pair, Sizes, Values, Words, frozen, replace
+from shapes.frozen import Items, Named, Pair, Sizes, Values, Words, frozen, replace
 from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
 from shapes.operators import operators
@@ -125,7 +125,7 @@ class OfModule:
     """A module of one's own, called as in an example of ``b`` sequences of ``s`` tokens; members as `Built`'s."""
 
     module: nn.Module
-    args: tuple[Any, ...]
+    args: Items
     kwargs: Named
     b: int
     s: int
@@ -152,7 +152,7 @@ class OfModule:
         args, kwargs = self._arguments(s)
         return run(self.module, args, kwargs, train=True, model_type=self.name, answers=LoopAnswers())
 
-    def _arguments(self, s: int) -> tuple[tuple[Any, ...], Values]:
+    def _arguments(self, s: int) -> tuple[Items, Values]:
         """The example's with one sequence of s tokens."""
 
         def one(tensor: Tensor) -> Tensor:
@@ -184,7 +184,7 @@ def _whole_unproven(reason: str) -> tuple[Unproven, ...]:
     return (Unproven("", 1.0, reason),)
 
 
-def prove_module(module: nn.Module, args: tuple[Any, ...], kwargs: Named) -> Proof:
+def prove_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
     """``module``, called with token numbers [b, s], recognised and proven at that length and at half of it."""
     args, kwargs = to_meta(args, kwargs)
     b, s = batch_and_sequence((*args, *kwargs.values()))

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Values
+from shapes.frozen import Items, Named, Values
 from shapes.trace.attention import FusedAttention
 from shapes.trace.inputs import DataAnswers, LoopAnswers
 from shapes.trace.recorder import Recorder
@@ -33,7 +33,7 @@ def masks_where_read(once: Callable[[bool], T]) -> T:
 
 def run(
     module: nn.Module,
-    args: tuple[Any, ...],
+    args: Items,
     kwargs: Named,
     *,
     train: bool,
@@ -72,7 +72,7 @@ def parameters_of(module: nn.Module) -> int:
     return sum(parameter.numel() for parameter in module.parameters())
 
 
-def to_meta(args: tuple[Any, ...], kwargs: Named) -> tuple[tuple[Any, ...], Values]:
+def to_meta(args: Items, kwargs: Named) -> tuple[Items, Values]:
     """Arguments whose tensors have no values."""
     found: tuple[Any, Any] = _pytree.tree_map_only(
         Tensor, lambda t: t.detach().to("meta").requires_grad_(t.requires_grad), (args, dict(kwargs))

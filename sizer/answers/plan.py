@@ -18,7 +18,7 @@ import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Named, Names, Pair, Values, frozen, replace
+from shapes.frozen import Items, Named, Names, Pair, Values, frozen, replace
 from shapes.memory import ROOM, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
@@ -684,9 +684,7 @@ def _of_split(model: ModelShape, device: Device, split: Workload, stack: Serving
     return [ways[0], *sorted(ways[1:], key=lambda way: (max(way.missed, 1), -way.tokens_per_s))[:1]]
 
 
-def _at_best(
-    running: Any, stack: ServingStack, load: Load, asked: Served, prefill: float, passed_s: float
-) -> tuple[Any, ...]:
+def _at_best(running: Any, stack: ServingStack, load: Load, asked: Served, prefill: float, passed_s: float) -> Items:
     """Requests, times, tokens a second and what is missed, ``prefill`` ranks running prompts for one that does not."""
     found = served(
         stack,

@@ -16,7 +16,7 @@ import click
 
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError, refuse, write_whole
-from shapes.frozen import Names, Values, given
+from shapes.frozen import Function, Names, Values, given
 from shapes.toml_table import nearest, others_words, ours, spelled, squeezed, table_of
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
@@ -80,7 +80,7 @@ _CONTROL = re.compile(
     r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
 
-Decorator = Callable[[Callable[..., Any]], Callable[..., Any]]
+Decorator = Callable[[Function], Function]
 
 
 @cache
@@ -148,7 +148,7 @@ class _Whole(click.IntRange):
     name = "integer"  # "is not a valid integer range"
 
 
-_RANGES: dict[str, Callable[..., Any]] = {"int": _Whole, "float": partial(click.FloatRange, min_open=True)}
+_RANGES: dict[str, Function] = {"int": _Whole, "float": partial(click.FloatRange, min_open=True)}
 
 
 #: Tables of options. "brief": those of a command that ``--help`` lists, ``--help-all`` lists all; "headings": the

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Words, replace
+from shapes.frozen import Function, Words, replace
 from shapes.model import ModelShape
 from sizer.readers.hf_blocks import (
     POSITIONS,
@@ -44,11 +44,11 @@ from sizer.readers.reading import (
 )
 
 
-def _function(name: str) -> Callable[..., Any]:
+def _function(name: str) -> Function:
     """A function of a file's fields that a table calls by its name; no module is loaded past the one that has it."""
     homes = ("blocks", "decoders", "encoder")
     modules = (import_module(f"sizer.readers.hf_{one}") for one in homes)
-    found: Callable[..., Any] = next(getattr(one, name) for one in modules if hasattr(one, name))
+    found: Function = next(getattr(one, name) for one in modules if hasattr(one, name))
     return found
 
 
@@ -69,7 +69,7 @@ def _call(call: str, **given: Any) -> Any:
     return lambda fields: _function(call)(fields, **told(fields, traits))
 
 
-def _rows(made: Callable[..., Any], **given: Any) -> Callable[[Fields], Any]:
+def _rows(made: Function, **given: Any) -> Callable[[Fields], Any]:
     return lambda fields: made(fields, *given.values())
 
 

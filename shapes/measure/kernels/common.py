@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from shapes.frozen import Ints, frozen
+from shapes.frozen import Ints, Items, frozen
 from shapes.measure.backend import Call
 from shapes.toml_table import DATA, content
 
@@ -26,7 +26,7 @@ class Plan:
     """
 
     name: str
-    inputs: Callable[[], tuple[Any, ...]]
+    inputs: Callable[[], Items]
     call: Callable[..., Call]
     check: Callable[..., float]
     bound: float
