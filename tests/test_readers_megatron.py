@@ -525,11 +525,20 @@ def test_the_programs_own_name_tells_bert_and_t5_and_no_folder_does() -> None:
 
 @pytest.mark.parametrize(
     ("more", "said"),
-    [("--moe-num-experts=64", "the experts"), ("--retriever-report-topk-accuracies 1 5", "a retriever has two")],
+    [
+        *(("--moe-num-experts=64", "the experts"), ("--retriever-report-topk-accuracies 1 5", "a retriever has two")),
+        ("--model-provider llava_vlm", "its program builds it"),
+    ],
 )
 def test_an_argument_of_a_fork_that_changes_the_model_is_refused(more: str, said: str) -> None:
     with pytest.raises(InputError, match=said):
         with_arguments(more)
+
+
+def test_what_a_release_of_megatron_has_and_no_layer_does_is_not_named() -> None:
+    held = "--no-one-logger --inprocess-restart --use-tp-pp-dp-mapping --gtp-expert-remat-nccl-ub --warmup 5"
+    assert not with_arguments(held).unread
+    assert [one.changes for one in with_arguments("--standalone-embedding-stage").unread] == ["the pipeline's stages"]
 
 
 def test_a_directory_is_not_a_script(tmp_path: Path) -> None:

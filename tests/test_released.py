@@ -198,6 +198,9 @@ def test_a_recipe_that_names_a_model_is_that_model_with_its_own_workload(
         ("meta-llama/Meta-Llama-3.1-8B-Instruct", "meta-llama/Llama-3.1-8B"),
         ("deepseek-ai/DeepSeek-V3-0324", "deepseek-ai/DeepSeek-V3"),
         ("google/gemma-3-27b-pt", "google/gemma-3-27b-it"),
+        ("yoshitomo-matsubara/bert-base-uncased-mnli", "google-bert/bert-base-uncased"),
+        ("unsloth/Nemotron-3-Nano-30B-A3B", "nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B-BF16"),
+        ("Qwen/Qwen3-30B-A3B-merge", "Qwen/Qwen3-30B-A3B"),
         ("PrimeIntellect/Qwen3-0.6B-Reverse-Text-SFT", "Qwen/Qwen3-0.6B"),
         (
             "nv-community/NVIDIA-Nemotron-3.5-Lightning-30B-A3B-BF16",
@@ -377,6 +380,7 @@ def test_the_layer_that_glm_is_published_with_and_not_read_is_one_more_layer_wit
         ("RedHatAI/DeepSeek-R1-Distill-Llama-70B-FP8-dynamic", "deepseek-ai/DeepSeek-R1-Distill-Llama-70B", 8),
         ("TheBloke/Llama-2-7B-GPTQ", "meta-llama/Llama-2-7b-hf", 4),
         ("Qwen/Qwen2.5-7B-Instruct-AWQ", "Qwen/Qwen2.5-7B-Instruct", 4),
+        ("hugging-quants/Meta-Llama-3.1-405B-BNB-NF4-BF16", "meta-llama/Llama-3.1-405B", 4),
     ],
 )
 def test_a_quantised_release_has_the_sizes_of_its_base_and_fewer_bits(name: str, of: str, bits: int) -> None:
@@ -388,7 +392,16 @@ def test_a_quantised_release_has_the_sizes_of_its_base_and_fewer_bits(name: str,
 
 @pytest.mark.parametrize(
     "name",
-    ["neuralmagic/Qwen3-8B-FP8", "unsloth/Qwen3-8B-bnb-4bit", "TheBloke/Mistral-7B-v0.1-GPTQ", "RedHatAI/phi-4-FP8"],
+    [
+        *(
+            "neuralmagic/Qwen3-8B-FP8",
+            "unsloth/Qwen3-8B-bnb-4bit",
+            "TheBloke/Mistral-7B-v0.1-GPTQ",
+            "RedHatAI/phi-4-FP8",
+        ),
+        # whose experts are linear layers there, and in 4 bits
+        *("axolotl-quants/DeepSeek-V2.5-bnb-nf4-bf16", "axolotl-quants/Llama-4-Scout-17B-16E-Linearized-bnb-nf4-bf16"),
+    ],
 )
 def test_a_quantised_release_that_nobody_listed_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"no model of this name.*--download"):
