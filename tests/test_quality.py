@@ -127,6 +127,28 @@ def test_the_term_of_shared_key_value_heads_is_shazeers_pair_of_perplexities() -
             assert one.loss > 1
 
 
+@pytest.mark.parametrize(("every", "perplexity"), [(1, 5.77), (2, 5.66), (4, 5.65), (8, 5.70), (16, 5.82)])
+def test_the_term_of_hybrids_is_kimi_linears_perplexities(every: int, perplexity: float) -> None:
+    (fit,) = (one for one in FITS["term"] if one["of"] == "layers to a full one, recurrent")
+    log = np.log(every / fit["around"])
+    share = fit["log"] * log + fit["squared_log"] * log**2
+    assert share == pytest.approx(np.log(perplexity) / np.log(5.65) - 1, abs=0.0015)
+
+
+def test_fewer_full_layers_of_a_recurrent_hybrid_cost_loss_and_windows_an_uncertainty_alone() -> None:
+    limits = Limits(step=512, head_dims=(256,), vary=("hybrid",))
+    kept = search("Qwen/Qwen3.5-27B", what="model", quality=1e11, limits=limits, top=100)
+    assert {one.change["full_every"] for one in kept.ranked} == {4}, "0.5% more loss with 8, 0.2% with 2"
+    limits = Limits(step=256, head_dims=(128,), vary=("hybrid", "window"))
+    found = search("google/gemma-3-27b-it", what="model", quality=1e11, limits=limits, top=100)
+    of_shape = {one.change["layers"]: one for one in found.ranked if one.change["full_every"] == 12}
+    for one in found.ranked:
+        if one.change["full_every"] == 6 and one.change["window"] == 1024 and one.change["layers"] in of_shape:
+            fewer = of_shape[one.change["layers"]]
+            assert fewer.loss == pytest.approx(one.loss)
+            assert fewer.loss_error - one.loss_error == pytest.approx(0.003 * np.log(2), abs=4e-4)
+
+
 def test_heads_stay_ready_for_shards_where_one_device_serves() -> None:
     found = search("allenai/OLMo-2-1124-7B", what="model", quality=4e12, serving={"b": 8, "context": 1024})
     assert {one.change["heads"] % 8 for one in found.ranked} == {0}

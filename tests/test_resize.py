@@ -8,8 +8,10 @@ from hypothesis import strategies as st
 
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
+from shapes.model.layers import each_layer
 from shapes.model.resize import dimensions, resize
 from sizer.readers import read_config
+from sizer.subject import read_model
 
 
 def gpt3_2_7b() -> ModelShape:
@@ -70,3 +72,29 @@ def test_a_pooling_heads_attention_follows_the_towers_heads() -> None:
     changed = resize(tower, heads=6).pooling
     assert changed is not None
     assert (changed.heads, changed.kv_heads, changed.head_dim) == (6, 6, 128)
+
+
+@pytest.mark.parametrize(
+    ("name", "every", "pattern"),
+    [
+        ("google/gemma-3-27b-it", 3, "..F" * 20 + ".."),
+        ("Qwen/Qwen3-Next-80B-A3B-Instruct", 8, ".......F" * 6),
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", 8, ".......F" * 3 + "..F"),  # its last layer is full besides
+        ("ai21labs/Jamba-v0.1", 4, "..F." * 8),
+        ("openai/gpt-oss-120b", 1, "F" * 36),
+    ],
+)
+def test_full_attention_is_in_as_many_layers_as_asked_and_mlps_stay(name: str, every: int, pattern: str) -> None:
+    model = read_model(name).model
+    changed = resize(model, full_every=every)
+    layers, own = (each_layer(one.main.blocks) for one in (changed, model))
+    full = (one.attention is not None and one.attention.window is None and one.mixer is None for one in layers)
+    assert "".join(".F"[one] for one in full) == pattern
+    assert [one.mlp for one in layers] == [one.mlp for one in own]
+    assert resize(model, full_every=dimensions(model)["full_every"], layers=model.layers) == model
+
+
+def test_a_hybrid_that_grows_keeps_its_pattern() -> None:
+    model = resize(read_model("Qwen/Qwen3.5-27B").model, layers=70)
+    assert dimensions(model)["full_every"] == 4
+    assert "full_every" not in dimensions(read_model("meta-llama/Llama-3.1-8B").model)

@@ -15,8 +15,10 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.measure.jobs import Job
 from shapes.model.resize import dimensions, resize
+from shapes.operators import operators
 from shapes.operators.types import GroupedGemm
 from shapes.step import Pricer
+from shapes.workload import Workload
 from sizer.cli import main
 from sizer.readers import read_config
 from sizer.searching import search
@@ -25,6 +27,7 @@ from sizer.searching.pricing import price
 from sizer.searching.result import of_file, settings
 from sizer.searching.space import Baseline, Limits
 from sizer.searching.spaces import make_space
+from sizer.subject import read_model, read_subject, run_by
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 MIXTURES = ("deepseek-v3", "qwen3-30b-a3b", "mixtral-8x7b")
@@ -259,6 +262,38 @@ def test_windows_and_key_value_groups_vary_where_that_is_asked() -> None:
     assert all("window" not in one.change for one in kept)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["Qwen/Qwen3.5-27B", "Qwen/Qwen3-Next-80B-A3B-Instruct", "google/gemma-3-27b-it"])
+def test_the_share_of_full_attention_varies_at_exact_parameters(name: str) -> None:
+    model = read_model(name).model
+    own = dimensions(model)["full_every"]
+    limits = Limits(step=256, head_dims=(dimensions(model)["head_dim"],), vary=("hybrid",))
+    found = search(name, what="model", limits=limits, top=100)
+    assert {one.change["full_every"] for one in found.ranked} == {own // 2, own, 2 * own}
+    for one in found.ranked:
+        assert one.parameters == resize(model, **one.change).parameters
+        assert abs(one.parameters / model.parameters - 1) <= 0.01
+    shares = {one.change["full_every"] for one in found.pareto}
+    assert own // 2 in shares, "more full attention has a place of its own on the front"
+
+
+def test_contexts_are_compared_at_equal_tokens_and_served_as_long() -> None:
+    asked = {"limits": Limits(step=1024, vary=("context",)), "b": 2, "s": 4096, "global_batch": 8}
+    serving = {"b": 4, "context": 8192}
+    found = search(config("llama-3.1-8b"), what="model", top=100, serving=serving, **asked)
+    longer = next(one for one in found.ranked if one.change["s"] == 8192)
+    subject = read_subject(config("llama-3.1-8b"), b=2, s=8192, global_batch=8)
+    model = resize(subject.model, **{name: size for name, size in longer.change.items() if name != "s"})
+    pricer = Pricer(load_device("h100-sxm"), stack=subject.stack)
+    workload = run_by(subject.stack, subject.given, subject.workload, pricer.device)
+    alone = pricer.step(operators(model, workload), workload, model)
+    assert longer.timing.seconds == pytest.approx(alone.seconds / 2)  # a step of twice the tokens
+    decode = Workload(b=4, context=16384, phase="decode")
+    assert longer.decode is not None
+    assert longer.decode.seconds == Pricer(load_device("h100-sxm")).step(operators(model, decode), decode).seconds
+    assert {one.change["s"] for one in found.front} == {2048, 4096, 8192}, "no context is beaten by a shorter one"
+
+
 @pytest.mark.parametrize(
     ("name", "limits", "named"),
     [
@@ -267,6 +302,7 @@ def test_windows_and_key_value_groups_vary_where_that_is_asked() -> None:
         ("deepseek-v3", {"vary": ("kv-ratio",)}, "--limit vary"),
         ("deepseek-v3", {"head_dims": (128,)}, "--limit head-dim"),
         ("gemma-2-9b", {"vary": ("depth",)}, "depth"),
+        ("llama-3.1-8b", {"vary": ("hybrid",)}, "--limit vary"),
         ("falcon-7b", {"vary": ("mla-ranks",)}, "--limit vary"),
     ],
 )

@@ -17,7 +17,7 @@ _Sizes = dict[str, Pair]
 _TABLES = content(DATA / "models.toml")
 #: Each dimension's place in a model.
 _PLACES: dict[str, str] = _TABLES["places"]
-DIMENSIONS = (*_PLACES, "window")
+DIMENSIONS = (*_PLACES, "window", "full_every")
 
 
 def dimensions(model: ModelShape) -> dict[str, int]:
@@ -34,8 +34,28 @@ def dimensions(model: ModelShape) -> dict[str, int]:
         found[name] = size
     windows = (block.attention.window for block in model.main.blocks if block.attention)
     found["window"] = next(filter(None, windows), None)
+    found["full_every"] = full_every(model.main.blocks)
     named = {name: size for name, size in found.items() if size}
     return named | (model.mixer.sizes if model.mixer else {})
+
+
+def full_every(blocks: tuple[Block, ...]) -> int | None:
+    """Every so many layers one attends to all tokens, the others, alike, to a window or by a recurrence (None: no such
+
+    hybrid). The last layer may be one more (Kimi Linear).
+    """
+    if len({replace(block, mlp=None, count=1) for block in blocks}) != 2:
+        return None
+    full = [_full(block) for block in each_layer(blocks)]
+    if len({*full}) < 2:
+        return None
+    first = full.index(True)
+    tried = range(max(2, first + 1), len(full) + 1)
+    return next((one for one in tried if [at % one == first for at in range(len(full) - 1)] == full[:-1]), None)
+
+
+def _full(block: Block) -> bool:
+    return block.attention is not None and block.mixer is None and block.attention.window is None
 
 
 def resize(model: ModelShape, **changes: int) -> ModelShape:
@@ -90,8 +110,10 @@ def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
     resized = {key: _resized_block(block, sizes) for key, block in resized.items()}
     blocks = tuple(resized[id(block)] for block in stack.blocks)
     before, layers = sizes["layers"]
-    if main and layers != before:
-        blocks = _with_layers(blocks, layers)
+    old, every = sizes.get("full_every", (0, 0))
+    if main and (layers != before or every != old):
+        like, blocks = blocks, _with_layers(blocks, layers)
+        blocks = _patterned(blocks, like, old, int(every)) if old else blocks
     return replace(stack, hidden=sizes["hidden"][1], blocks=blocks, front=_resized_linears(stack.front, sizes))
 
 
@@ -106,6 +128,19 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
         return (*run_lengths(pattern[:leading]), replace(blocks[-1], count=layers - leading))
     more = max(0, -(-(int(layers) - len(pattern)) // repeated))
     return run_lengths((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
+
+
+def _patterned(blocks: tuple[Block, ...], like: tuple[Block, ...], old: int, every: int) -> tuple[Block, ...]:
+    """``blocks`` with full attention in one layer of ``every``, placed among them as in ``like`` among ``old``.
+
+    Each layer keeps its MLP, and the last one is full where it was.
+    """
+    layers, kinds = each_layer(blocks), {_full(block): block for block in like}
+    first = [_full(block) for block in each_layer(like)].index(True)
+    place = -(-(first + 1) * every // old) - 1
+    full = [at % every == place for at in range(len(layers))]
+    full[-1] |= _full(like[-1])
+    return run_lengths([replace(kinds[own], mlp=one.mlp, count=1) for own, one in zip(full, layers, strict=True)])
 
 
 def _renewed(part: Any, sizes: _Sizes, **names: str) -> Any:

@@ -5,7 +5,6 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import islice
 from math import exp, hypot, log
 from operator import attrgetter, mul
 from pathlib import Path
@@ -185,11 +184,7 @@ class Pricer:
 
         ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
         """
-        return self._step(tuple(listed), self._costs(listed), workload, model)
-
-    def _step(
-        self, listed: Operators, costs: tuple[Cost, ...], workload: Workload | None, model: ModelShape | None
-    ) -> Step:
+        listed, costs = tuple(listed), self._costs(listed)
         if workload is not None and workload.serving:
             # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
             # Tables repeat one kernel, whose cache is warm: a whole step finds it cold, and waits for memory at least.
@@ -219,16 +214,10 @@ class Pricer:
         everything = operators(model, workload)
         return work(everything, self._costs(everything))
 
-    def steps(self, many: Sequence[Operators], of: Sequence[tuple[ModelShape, Workload]] | None = None) -> list[Step]:
-        """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of.
-
-        None is looked up or remembered: a search of one dimension prices a million, hardly one of them twice.
-        """
-        costs = iter(self._priced([operator for listed in many for operator in listed]))
-        priced = [tuple(islice(costs, len(listed))) for listed in many]
-        known: Sequence[tuple[ModelShape | None, Workload | None]] = of or [(None, None)] * len(many)
-        each = zip(many, priced, known, strict=True)
-        return [self._step(listed, own, workload, model) for listed, own, (model, workload) in each]
+    def steps(self, many: Sequence[Operators], of: Sequence[tuple[ModelShape | None, Workload | None]]) -> list[Step]:
+        """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of."""
+        self._costs([operator for listed in many for operator in listed])
+        return [self.step(listed, workload, model) for listed, (model, workload) in zip(many, of, strict=True)]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         keys = [*map(work_key, listed)]

@@ -161,9 +161,10 @@ class Plan(Printable):
             found.setdefault(_DEGREES(one.workload), one.workload)
         return [*found.values()]
 
-    def best(self, model: ModelShape, ways: Collection[Workload]) -> Workload:
+    def best(self, model: ModelShape, ways: Sequence[Workload]) -> Workload:
         """The fastest way to run another model, of the splits of ``ways``. InputError: it does not fit in any."""
-        found: Plan = self.again(model, splits=ways)
+        base = replace(self.again.keywords["base"], s=ways[0].s)
+        found: Plan = self.again(model, splits=ways, base=base)
         return found.candidates[0].workload
 
     @property

@@ -117,7 +117,7 @@ def _limits(asked: Asked, said: Values) -> Any:
     from sizer.searching.space import Limits
 
     low, high = _read(_BOUNDS["range"], asked.range_, "--range")
-    further = {name: said.pop(name, None) for name in ("aspect", "head_dims", "tp_ready", "vary")}
+    further = {name: said.pop(name) for name in [*said] if name in Limits.__match_args__}
     return Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, asked.step, **further)
 
 

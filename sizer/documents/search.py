@@ -25,6 +25,7 @@ from sizer.documents.charts import LOOKS, Axis, Chart, Layer, path, points
 from sizer.readers.reading import with_settings
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.run import decode_gain, training_gain
+from sizer.searching.space import REACH
 
 
 def document(answer: SearchResult) -> Document:
@@ -97,7 +98,9 @@ def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
         judged = "has less loss and memory in less time" if answer.baseline.loss else served
         yield Table(shown, answer.front, f"Pareto (none {judged})")
     if answer.pareto:
-        yield Table(by_size, answer.pareto, "Pareto (each is faster than every one with more parameters)")
+        apart = "".join(f", alike or better in {name}" for name in REACH if name in answer.baseline.change)
+        title = f"Pareto (each is faster than every one with more parameters{apart})"
+        yield Table(by_size, answer.pareto, title)
 
 
 def _records(answer: SearchResult) -> Iterable[Named]:

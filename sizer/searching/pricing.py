@@ -18,18 +18,13 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import Names, Sizes, frozen, replace
 from shapes.model import ModelShape
-from shapes.model.resize import resize
 from shapes.operators import operators
 from shapes.operators.types import Gemm, GroupedGemm, Operator
 from shapes.program import REQUESTS
 from shapes.step import Pricer, Step, schedule_of
 from shapes.step.seconds import Work, each_value, slowest_stage, step_parts, work
 from shapes.workload import Workload
-from sizer.searching.space import EQUAL, TIE, Candidates, Objective, Space
-
-#: Candidates whose operators are priced in one go: few enough to stay in a core's caches.
-BATCH = 512
-
+from sizer.searching.space import EQUAL, TIE, Candidates, Objective, Space, reaches, resized
 
 #: How far a search is, of how much, and the best so far ("": not known).
 Progress = Callable[[int, int, str], None]
@@ -59,22 +54,17 @@ class TimedCandidate:
 
 
 def rebuilt(space: Space, change: Sizes) -> tuple[ModelShape, Workload]:
-    """The space's model and workload with a candidate's change."""
-    return resize(space.model, **change) if change else space.model, space.workload
+    """The space's model and workload with a candidate's change; a longer context's cache is longer."""
+    workload = space.workload
+    if "s" in change:
+        s, own = int(change["s"]), space.baseline["s"]
+        workload = replace(workload, s=s, context=workload.context and workload.context * s // own)
+    return resized(space.model, change), workload
 
 
 def timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
     """The operators that the time of ``model`` consists of."""
     return tuple((space.timed or operators)(model, workload))
-
-
-def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedCandidate]:
-    """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of many in one go.
-
-    After a request to stop only the first of them.
-    """
-    batches = (changes[start : start + BATCH] for start in range(0, len(changes), BATCH) if not (REQUESTS and start))
-    return [one for batch in batches for one in _priced(space, batch, pricer)]
 
 
 @runtime_checkable
@@ -102,7 +92,7 @@ def in_layouts(
     """
 
     def run(change: Sizes, way: Workload) -> TimedCandidate:
-        (one,) = price(_spread(space, way), [change], pricer)
+        (one,) = price(_spread(space, replace(way, s=space.workload.s)), [change], pricer)
         return replace(one, layout=way)
 
     found = [run(space.baseline, ways[0])]
@@ -110,7 +100,8 @@ def in_layouts(
         if REQUESTS:
             break
         with suppress(InputError):  # it does not split so, or does not fit
-            found.append(run(change, layouts.best(rebuilt(space, change)[0], ways)))
+            model, workload = rebuilt(space, change)
+            found.append(run(change, layouts.best(model, [replace(way, s=workload.s) for way in ways])))
         progress(done, len(changes), f"{min(one.timing.seconds for one in found):.3g} s a step")
     return found
 
@@ -119,9 +110,10 @@ def _spread(space: Space, way: Workload) -> Space:
     return replace(space, workload=way, as_run=lambda workload, _: workload)
 
 
-def _priced(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedCandidate]:
+def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedCandidate]:
+    """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of all in one go."""
     made = [as_run(space, change, pricer.device) for change in changes]
-    steps = pricer.steps([timed(space, *one) for one in made], made if space.as_run is not None else None)
+    steps = pricer.steps([timed(space, *one) for one in made], made if space.as_run else [(None, None)] * len(made))
     found = [_candidate(space, change, *one, step) for change, one, step in zip(changes, made, steps, strict=True)]
     if space.as_run is None:
         return found
@@ -232,9 +224,10 @@ def shortlist(
     space, found = _cut(space, found, pricer, budget, ways)
     values = found.seconds * objective.weight(found)
     worth = 1 / found.parameters if space.loss is None else alike(space.loss(space.candidates)[0])
+    reach = reaches(space.candidates.columns)
     if serving is None:
         taken = np.argsort(values, kind="stable")[:SHOWN].tolist()
-        taken += undominated(worth, found.seconds) if space.what == "model" else []
+        taken += undominated(worth, found.seconds, *reach) if space.what == "model" else []
         taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
     else:
         decode = estimates(
@@ -242,7 +235,7 @@ def shortlist(
         ).seconds * objective.weight(found)
         orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
-        taken += undominated(values, decode, *([worth] if space.loss else []))
+        taken += undominated(values, decode, *([worth] if space.loss else []), *reach)
     return space, [space.candidates[index] for index in dict.fromkeys(taken)]
 
 

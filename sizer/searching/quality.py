@@ -30,7 +30,7 @@ TOLERANCE, COARSE = 0.1, 256
 #: What no fit speaks of.
 UNPRICED = (
     "no published fit prices head_dim (Kaplan et al. draw it, without figures; Shazeer's fewer or narrower heads are "
-    "narrower together, too) or d_ff/h: bounds alone hold there"
+    "narrower together, too), d_ff/h or the context trained on: bounds alone hold there"
 )
 
 
@@ -61,7 +61,7 @@ def losses(space: Space, found: Candidates, tokens: float) -> tuple[NDArray[Any]
         if fit["of"] in facts:
             log = np.log(facts[fit["of"]] / fit["around"])
             term = fit["log"] * log + fit["squared_log"] * log**2
-            terms.append((fit, term, fit["band"] * term))
+            terms.append((fit, term, fit["band"] * term + fit.get("off", 0.0) * log))
     kept, notes = [], []
     for fit, term, off in terms:
         if outside := _outside(fit, facts):
@@ -106,8 +106,9 @@ def _practice(sizes: Named, model: ModelShape) -> Values:
         found["query heads a key/value head"] = sizes["heads"] / sizes["kv_heads"]
     elif isinstance(model.attention, MlaShape):
         found["latent heads"] = sizes["heads"]
+    if "full_every" in sizes:
+        found[f"layers to a full one, {'recurrent' if model.mixer else 'windowed'}"] = sizes["full_every"]
     if "experts" in sizes:
         found["sparsity"] = sizes["experts"] / sizes["top_k"]
         found["granularity"] = 4 * sizes["hidden"] / sizes["expert_d_ff"]
-        found |= {name: sizes[name] for name in ("experts", "top_k")}
-    return found
+    return found | {name: sizes[name] for name in ("window", "experts", "top_k") if name in sizes}

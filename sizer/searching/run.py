@@ -40,7 +40,7 @@ from sizer.searching.pricing import (
 )
 from sizer.searching.quality import at_equal_loss, wide
 from sizer.searching.result import Ranked, SearchResult, keeps, label, verdict
-from sizer.searching.space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left
+from sizer.searching.space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left, reaches
 from sizer.searching.spaces import make_space
 from sizer.subject import Subject, read_subject, resized_subject, run_by
 
@@ -315,7 +315,9 @@ def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> Values:
         name, gains = "pareto", [(1 / one.parameters, one.timing.seconds) for one in ranked]
     else:
         return {}
-    return {name: _with_memory(space, [ranked[place] for place in undominated(*zip(*gains, strict=True))])}
+    further = (reaches(one.change) for one in ranked)
+    places = undominated(*zip(*gains, strict=True), *zip(*further, strict=True))
+    return {name: _with_memory(space, [ranked[place] for place in places])}
 
 
 def _amounts(space: Space, one: Ranked) -> Floats:
@@ -398,7 +400,8 @@ def _with_memory(space: Space, listed: Sequence[Ranked]) -> tuple[Ranked, ...]:
 
 
 def _peak(space: Space, one: Ranked) -> int:
-    return memory(rebuilt(space, one.change)[0], one.layout or space.workload).total_bytes
+    model, workload = rebuilt(space, one.change)
+    return memory(model, one.layout or workload).total_bytes
 
 
 def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, serving: Workload) -> Space:
@@ -444,10 +447,12 @@ def beside(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple[list[R
 
 
 def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: Pricer) -> list[Ranked]:
-    own, found = pricer.step(operators(space.model, serving), serving), []
+    space, found = replace(space, workload=serving), []
+    own = pricer.step(operators(space.model, serving), serving)
     for one in ranked:
         try:
-            step = pricer.step(operators(rebuilt(space, one.change)[0], serving), serving)
+            model, workload = rebuilt(space, one.change)
+            step = pricer.step(operators(model, workload), workload)
         except InputError:
             continue  # it does not split as it is to be served
         timing = Timing(step.seconds, step.low, step.high, step.source, step.tier)

@@ -12,11 +12,13 @@ from dataclasses import field
 from itertools import product
 from math import lcm, log
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from shapes.columns import Table
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
@@ -26,6 +28,7 @@ from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators
 from shapes.operators.types import Operator
 from shapes.step.stack import SoftwareStack
+from shapes.toml_table import content
 from shapes.workload import MOST_RANKS, Workload
 from sizer.readers.reading import tokenizer_size
 from sizer.subject import read_subject
@@ -50,10 +53,11 @@ MISSED = 0.25
 
 #: Sizes as somebody gave them; a vocabulary may be a tokenizer's name.
 Dimensions = Mapping[str, int | str | None]
-#: Those that have a name of their own, as keywords of ``search`` and as options.
-DIMENSIONS = ("d_ff", "heads", "kv_heads", "layers", "vocab")
+_TABLES = content(Path(__file__).with_name("tables.toml"))
 #: Dimension -> the command line's option of it.
-OPTIONS = {"hidden": "--h", **{name: f"--{name.replace('_', '-')}" for name in DIMENSIONS}}
+OPTIONS: dict[str, str] = _TABLES["options"]
+#: Those that are keywords of ``search`` under their own names.
+DIMENSIONS = tuple(OPTIONS)[1:]
 
 
 @frozen
@@ -201,13 +205,19 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
 
-#: What ``vary`` lets change too, which is otherwise as in the baseline -> the dimensions it is of.
-VARIABLE: Mapping[str, Names] = {
-    "kv-ratio": ("kv_heads",),
-    "mla-ranks": ("q_lora_rank", "kv_lora_rank"),
-    "mla-heads": ("heads",),
-    "window": ("window",),
-}
+#: What ``vary`` lets change too -> the dimensions it is of; and of which more is worth what no time pays for.
+VARIABLE: dict[str, Names] = _TABLES["vary"]
+REACH: dict[str, float] = _TABLES["reach"]
+
+
+def resized(model: ModelShape, change: Mapping[str, Any] | Table) -> ModelShape:
+    """``model`` with a change of its dimensions; a context is none."""
+    return resize(model, **{name: size for name, size in {**change}.items() if name != "s"})
+
+
+def reaches(change: Mapping[str, Any]) -> list[Any]:
+    """What of ``REACH`` a change or columns have, less being better."""
+    return [1.0 * change[name] ** power for name, power in REACH.items() if name in change]
 
 
 class Candidates(Sequence[Sizes]):
@@ -396,7 +406,7 @@ class Request:
         if not len(candidates):
             raise nothing_left(self.what, self.excluded)
         model, changed = model or self.model, Candidates.of(candidates)
-        own = dimensions(model)
+        own = {**dimensions(model), "s": self.workload.s}
         return Space(
             self.what,
             model,

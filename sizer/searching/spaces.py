@@ -42,6 +42,7 @@ from sizer.searching.space import (
     Space,
     layers_named,
     nothing_left,
+    resized,
     whole_heads,
 )
 
@@ -85,7 +86,7 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     ]
     active_target = target * model.active_parameters / model.parameters
     multiple = lcm(request.workload.e, gcd(moe.experts, NODE))
-    outside, column = rows_by(Table(around.columns), lambda part: room(resize(model, **part)), 2)
+    outside, column = rows_by(Table(around.columns), lambda part: room(resized(model, part)), 2)
     around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
     active = (active_target - outside) / column
     of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
@@ -93,6 +94,8 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     more = mixture["top_k"] / moe.top_k
     near = (more >= 1 / factor) & (more <= factor)
     near &= abs(wide - active[of]) * column[of] <= 2 * tolerance * active_target
+    whole = mixture["experts"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
+    near &= abs(outside[of] + whole * column[of] - target) <= (tolerance + TOLERANCE) * target
     columns = dict(around[of[near]].columns)
     tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": columns.pop("layers")})
     found: Candidates = tried[off_by(model, tried.columns, target, active_target) <= tolerance]
@@ -135,7 +138,7 @@ def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
     """Parameters, and active ones, with each ``change``."""
 
     def counted(table: Table) -> Pair:
-        changed = resize(model, **table)
+        changed = resized(model, table)
         return changed.parameters, changed.active_parameters
 
     return rows_by(Table(change), counted, 2)
@@ -207,7 +210,7 @@ def _refuse(request: Request) -> None:
     refuse(
         limits.head_dims is not None and latent, "expected attention of one head dimension with it", "--limit head-dim"
     )
-    lacks, sizes = "kv-ratio" if latent else "mla-heads", dimensions(model)
+    lacks, sizes = "kv-ratio" if latent else "mla-heads", {**dimensions(model), "s": 1}
     for name in limits.vary or ():
         refuse(
             name == lacks or not sizes.keys() >= set(VARIABLE[name]),
@@ -233,9 +236,9 @@ def _dense(request: Request, target: float) -> Candidates:
     ranges = ((fixed["hidden"] * ratio / factor, fixed["hidden"] * ratio * factor) for fixed in around)
     widths = [np.arange(max(next_multiple(int(least), step), step), int(most) + 1, every) for least, most in ranges]
     table = Table(Candidates.of(around).columns)
-    counts = rows_by(table, lambda part: parameters_by(model, part), 3)
+    linear = rows_by(table, lambda part: parameters_by(model, part), 3)
     of, width = np.repeat(np.arange(len(around)), list(map(len, widths))), np.concatenate(widths)
-    ends, rest, each = counts[:, of]
+    ends, rest, each = linear[:, of]
     layer = rest + width * each
     # Layers within the tolerance, or those that come closest.
     first = np.ceil((target * (1 - limits.tolerance) - ends) / layer)
@@ -246,7 +249,7 @@ def _dense(request: Request, target: float) -> Candidates:
     row = np.repeat(np.arange(len(of)), many)
     layers = first[row].astype(np.int64) + np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
     tried = Candidates({**Candidates(table.columns)[of[row]].columns, "d_ff": width[row], "layers": layers})
-    shape, parameters = tried.columns["hidden"] / layers, ends[row] + layers * layer[row]
+    shape, parameters = tried.columns["hidden"] / layers, counts(model, tried.columns)[0]
     low, high = aspect_bounds(model, limits)
     return tried.where(
         {
@@ -327,7 +330,7 @@ def _splits(request: Request, heads: int, kv_heads: int, shards: int) -> bool:
 
 def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]:
     """``heads`` with what is to vary as it is, halved and doubled."""
-    sizes, found = {**dimensions(request.model), **heads}, [heads]
+    sizes, found = {**dimensions(request.model), "s": request.workload.s, **heads}, [heads]
     for name in (one for vary in request.limits.vary or () for one in VARIABLE[vary]):
         found = [
             {**one, name: size} for one in found for size in (sizes[name], sizes[name] // 2, sizes[name] * 2) if size
@@ -345,10 +348,13 @@ def parameters_by(model: ModelShape, fixed: Named | Table) -> tuple[Any, Any, An
 
     ends + layers (rest + d_ff x each), from three resized models.
     """
+    # As many layers as there are: of a hybrid's a few are of one kind.
+    own, fitted = model.layers, resized(model, fixed)
     one, wide, two = (
-        resize(model, **fixed, layers=layers, d_ff=width).parameters for layers, width in ((1, 1), (1, 2), (2, 1))
+        resize(fitted, layers=layers, d_ff=width).parameters for layers, width in ((own, 1), (own, 2), (2 * own, 1))
     )
-    return 2 * one - two, two - wide, wide - one
+    each = (wide - one) // own
+    return 2 * one - two, (two - one) // own - each, each
 
 
 #: Head dimensions that fused kernels take.
