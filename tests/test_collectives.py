@@ -388,3 +388,8 @@ def test_decoding_sums_by_engines_own_kernels_and_training_by_nccl() -> None:
         sums = [one for one in operators(dense(), workload) if isinstance(one, Collective) and one.what == "all_reduce"]
         assert sums
         assert {one.direct for one in sums} == {direct}
+
+
+def test_experts_spread_over_the_ranks_of_context_parallelism_too() -> None:
+    assert split_problems(mixture(), Workload(cp=2, e=2)) == ()
+    assert [one.key for one in split_problems(mixture(), Workload(cp=2, e=4))] == ["e"]

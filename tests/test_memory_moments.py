@@ -501,3 +501,11 @@ def test_rotary_tables_are_in_fp32_where_hidden_states_are(finetune: str, elemen
     # Layers keep their inputs alone; what the rotation adds is cosines and sines of every position.
     found = [bytes_of(memory(model, run), "activations") for model in (with_tables, without)]
     assert found[0] - found[1] == 2 * 64 * 32 * element
+
+
+def test_the_fullest_expert_s_rank_keeps_more_the_more_uneven_the_routing_is() -> None:
+    even, uneven = (
+        memory(mixture(), Workload(b=1, s=512, e=2, d=2, expert_load=load)).components["activations"]
+        for load in (1.0, 2.0)
+    )
+    assert uneven > even

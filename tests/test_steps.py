@@ -251,6 +251,15 @@ def test_a_users_stack_with_a_figure_that_cannot_be_is_refused(key: str, value: 
         stack_from_mapping(data | {key: value}, "mine.toml")
 
 
+def test_an_interval_may_end_at_the_prediction_itself() -> None:
+    data = tomllib.loads(Path(CORE.origin).read_text(encoding="utf-8"))
+    for low, high in ((1.0, 1.8), (0.9, 1.0)):
+        mine = stack_from_mapping(
+            data | {"interval": {"fitted": {"low": low, "high": high, "ratio": 0.1}}}, "mine.toml"
+        )
+        assert (mine.intervals["fitted"].low, mine.intervals["fitted"].high) == (low, high)
+
+
 def test_gradients_are_reduced_once_a_step_and_with_fsdp_in_every_microbatch() -> None:
     one, four = (price(Workload(b=1, d=64), accumulation=number).parts["data parallelism"] for number in (1, 4))
     assert one == pytest.approx(four)
