@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field
-from functools import partial
+from functools import lru_cache, partial
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -182,6 +182,7 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
     if own := reading.rounds.get(workload.get("phase", "")):
         reading = replace(reading, workload=own)
     model, released = as_it_runs(reading.model, workload, reading.workload)
+    model = _once(model)
     settled = settle_workload(replace(reading, model=model), workload)
     # Experts asked of a model that has none are a mistake, not a shape: no rule says it.
     problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe is not None) else ()
@@ -213,6 +214,12 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
         asked=settled if problems else None,
         stack=load_stack(stack) if stack is not None else default_stack(reading.format, runs.spread, runs.compiled),
     )
+
+
+@lru_cache(8)
+def _once(model: ModelShape) -> ModelShape:
+    """The first of models that are equal: whoever looks one up again then has nothing to compare."""
+    return model
 
 
 class NotUnderstood(UnknownModelType):

@@ -359,3 +359,11 @@ def test_tokens_are_typed_as_people_do() -> None:
     gone = CliRunner().invoke(main, ["diff", str(GPT2), str(GPT2), "--tokens", "2T"])
     assert gone.exit_code == 2
     assert "plan --tokens" in gone.output
+
+
+def test_a_model_that_is_read_again_is_the_same_object() -> None:
+    """What was worked out of it is found without comparing all of its parts."""
+    config = {"model_type": "llama", "num_hidden_layers": 2}
+    one, other = (read_subject(dict(config)).model for _ in range(2))
+    assert one is other
+    assert read_subject({**config, "num_hidden_layers": 3}).model != one
