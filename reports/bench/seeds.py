@@ -61,14 +61,14 @@ ROWS = (
         (f"memory {LLAMA} -b 1",),
         r"allocator +(.*)",
         "in part",
-        "what a run's allocator holds is measured (`memory --explain`), not predicted; no advice on its settings",
+        "what a run's allocator holds is measured (`memory --explain`), not predicted; its setting against it is named",
     ),
     (
         "CUDA context by version and lazy loading",
         (f"memory {LLAMA} -b 1",),
         r"framework +(.*)",
         "in part",
-        "a constant with its range: which kernels a process loads is not known before it runs",
+        "a constant with its range, loaded lazily or not: which kernels a process loads is not known before it runs",
     ),
     (
         "memory profiler: measured against planned",

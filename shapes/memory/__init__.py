@@ -176,13 +176,17 @@ def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
     workload = step.workload
     devices = workload.t * workload.p * workload.d
     distributed = DISTRIBUTED_BYTES if devices > 1 and context_bytes else 0
-    text = "CUDA context and kernels (0.5 to 2 GiB)" + (" and torch.distributed (1 to 2 GiB)" if distributed else "")
+    text = "CUDA context and kernels (0.5 to 2 GiB, most if CUDA_MODULE_LOADING=EAGER)" + (
+        " and torch.distributed (1 to 2 GiB)" if distributed else ""
+    )
     yield Component("framework", context_bytes + distributed, text)
     if buffers := buffer_bytes(step.model, step.style, step.layers):
         yield Component("buffers", buffers, f"the class's own, of {step.model.max_positions} positions")
     if context_bytes:  # without a device there is no caching allocator
         yield Component(
-            "allocator", OPEN_SEGMENTS, "segments half used (torch's caching allocator; fragmentation unknown)"
+            "allocator",
+            OPEN_SEGMENTS,
+            "segments half used (torch's caching allocator; fragmentation unknown: expandable_segments)",
         )
 
 
