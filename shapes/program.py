@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import os
 import sys
-from functools import cache
+from functools import cache, lru_cache
 from glob import iglob
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError
 from shapes.frozen import Named
@@ -24,6 +25,13 @@ if TYPE_CHECKING:
 REQUESTS: list[int] = []
 #: The command and the import are ``sizer``; the name ``sizer`` on the package index is another project's.
 DISTRIBUTION = "model-sizer"
+
+
+@lru_cache(64)
+def named_function(path: str) -> Any:
+    """What "module:name" names, a function as a rule."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)
 
 
 def installed() -> Distribution | None:

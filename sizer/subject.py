@@ -18,7 +18,7 @@ from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.model.stages import USUAL_OF
 from shapes.operators import image_workloads, operators
 from shapes.operators.parallel import runnable_split, split_problems
-from shapes.operators.types import Operator
+from shapes.operators.types import Operator, Operators
 from shapes.recipes import load_recipe
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import (
@@ -68,7 +68,7 @@ class Subject:
     parameters: int
     active_parameters: int
     workload: Workload
-    operators: tuple[Operator, ...]
+    operators: Operators
     model: ModelShape | None = None
     reading: Reading | None = None
     dimensions: Sizes = field(default_factory=dict)
@@ -92,7 +92,7 @@ class Subject:
         return "recognised" if self.reading is not None and self.reading.recognised else "formula"
 
     @property
-    def understood(self) -> tuple[Operator, ...]:
+    def understood(self) -> Operators:
         """The operators that are a kernel's whatever the rest is: all of a model; of a class products with a weight,
 
         and attention, outside of what was not understood.

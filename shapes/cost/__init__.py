@@ -44,7 +44,8 @@ from shapes.errors import InputError
 from shapes.frozen import Items, Names, Pair, frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
-from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of, named_function
+from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of
+from shapes.program import named_function
 
 T = TypeVar("T")
 

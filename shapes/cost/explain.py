@@ -32,7 +32,8 @@ from shapes.device import Device, load_device
 from shapes.frozen import frozen
 from shapes.kernels import KERNELS, load_kernel
 from shapes.operators.cores import written_out
-from shapes.operators.types import Attention, Collective, GroupedGemm, Operator, Product, kind_of, named_function
+from shapes.operators.types import Attention, Collective, GroupedGemm, Operator, Product, kind_of
+from shapes.program import named_function
 from shapes.recipes import RECIPES, load_recipe
 from shapes.toml_table import DATA, content
 

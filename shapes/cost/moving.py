@@ -30,7 +30,8 @@ from shapes.cost.constants import (
 )
 from shapes.device import Device
 from shapes.frozen import Items, replace
-from shapes.operators.types import Collective, Elementwise, Operator, kind_of, named_function
+from shapes.operators.types import Collective, Elementwise, Operator, kind_of
+from shapes.program import named_function
 
 
 def elementwise_parts(operator: Elementwise, device: Device) -> Items:

@@ -25,14 +25,13 @@ C is always contiguous along n (ld = n).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import cache, lru_cache
-from importlib import import_module
+from functools import cache
 from operator import attrgetter
 from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import Function, Ints, Pair, frozen, replace
+from shapes.frozen import Ints, Pair, frozen, replace
 from shapes.model.mixers import RecurrenceKind, recurrences
 from shapes.toml_table import DATA, content
 
@@ -540,14 +539,6 @@ def kind_of(operator: Operator) -> OperatorKind:
         expected = "expected an operator of a kind in KINDS of shapes/operators/types.py; no cost is known"
         raise InputError(expected, "kind", operator)
     return known
-
-
-@lru_cache(64)
-def named_function(path: str) -> Function:
-    """What "module:name" names."""
-    module, _, name = path.partition(":")
-    found: Function = getattr(import_module(module), name)
-    return found
 
 
 def needed_flops(listed: Iterable[Operator], *, causal: bool = False) -> float:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from shapes.frozen import Sizes, Values, frozen, replace
-from shapes.operators.types import Gemm, GroupedGemm, Operator, Phase
+from shapes.operators.types import Gemm, GroupedGemm, Operator, Operators, Phase
 from shapes.trace.dimensions import NAMES
 from shapes.trace.guards import count_operator
 from shapes.trace.products import Product, grouped_product, is_product, read_product, tensors_in
@@ -177,7 +177,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
             storage = tensor.untyped_storage()
             self._weights.setdefault(storage._cdata, (1, parameter, storage))
 
-    def operators(self) -> tuple[Operator, ...]:
+    def operators(self) -> Operators:
         """The recorded operators, in the order first met."""
         return tuple(replace(operator, count=count) for operator, count in self._rows.items())
 

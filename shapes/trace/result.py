@@ -5,7 +5,7 @@ from dataclasses import field
 from typing import Any, Literal
 
 from shapes.frozen import Names, Pair, Sizes, Words, frozen
-from shapes.operators.types import Operator
+from shapes.operators.types import Operators
 
 
 @frozen
@@ -19,7 +19,7 @@ class Traced:
     operators are not listed: eager PyTorch's are not what a software stack runs.
     """
 
-    operators: tuple[Operator, ...]
+    operators: Operators
     parameters: int
     active_parameters: int | None
     model_type: str

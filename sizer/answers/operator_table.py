@@ -16,7 +16,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
 from shapes.frozen import Values, frozen, replace
 from shapes.memory import Memory, memory
-from shapes.operators.types import Attention, CachedAttention, Operator
+from shapes.operators.types import Attention, CachedAttention, Operator, Operators
 from shapes.step import Pricer, Step
 from shapes.step.stack import SoftwareStack
 from shapes.toml_table import table_of
@@ -42,7 +42,7 @@ class OperatorTable(Printable):
     workload: Workload
     device: Device
     step: StepTime | None
-    operators: tuple[Operator, ...]
+    operators: Operators
     costs: tuple[Cost | None, ...]
     stack: str = ""
     sort: str = "time"

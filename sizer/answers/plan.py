@@ -24,7 +24,7 @@ from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
-from shapes.operators.types import Operator, possible_mfu
+from shapes.operators.types import Operators, possible_mfu
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
@@ -559,7 +559,7 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
 
 
 def _priced(
-    listed: tuple[Operator, ...],
+    listed: Operators,
     model: ModelShape,
     workload: Workload,
     used: int,

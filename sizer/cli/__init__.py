@@ -1,8 +1,6 @@
 """The command line: a command's module is loaded only when it is called, so that `sizer check` answers in a blink."""
 
-import json
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import click

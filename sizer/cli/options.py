@@ -8,7 +8,6 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
-from importlib import import_module
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +16,7 @@ import click
 from shapes.device import DEFAULT_DEVICE
 from shapes.errors import InputError, refuse, write_whole
 from shapes.frozen import Function, Names, Values, given
+from shapes.program import named_function
 from shapes.toml_table import nearest, others_words, ours, spelled, squeezed, table_of
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
@@ -102,8 +102,7 @@ class Option(click.Option):
 
 def _held(source: str) -> Iterable[str]:
     """The names of "module:name", a collection or a function that gives one."""
-    module, _, name = source.partition(":")
-    found: Any = getattr(import_module(module), name)
+    found = named_function(source)
     return found() if callable(found) else found  # type: ignore[no-any-return]  # names, wherever they are kept
 
 

@@ -3,9 +3,7 @@
 And how its numbers are written: counts, seconds with bounds, shares, the sentences about a step.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from shapes.frozen import Named, Names, Values

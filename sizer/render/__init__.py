@@ -7,14 +7,12 @@ first being the default. Modules are imported when they are asked for.
 
 from __future__ import annotations
 
-import json
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from shapes.errors import one_of, printable
 from shapes.frozen import Names, frozen
-from shapes.program import added
+from shapes.program import added, named_function
 from shapes.toml_table import table_of
 
 if TYPE_CHECKING:
@@ -51,8 +49,7 @@ def formats(command: str) -> Names:
 
 def document_of(command: str, answer: object) -> Document:
     """What ``command`` says of its answer, for every format."""
-    module, _, function = COMMANDS[command][0].partition(":")
-    found: Document = getattr(import_module(f"sizer.documents.{module}"), function)(answer)
+    found: Document = named_function(f"sizer.documents.{COMMANDS[command][0]}")(answer)
     return found
 
 

@@ -19,7 +19,7 @@ from shapes.errors import InputError
 from shapes.frozen import Names, Sizes, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import Gemm, GroupedGemm, Operator
+from shapes.operators.types import Gemm, GroupedGemm, Operator, Operators
 from shapes.program import REQUESTS
 from shapes.step import Pricer, Step, schedule_of
 from shapes.step.seconds import Work, each_value, slowest_stage, step_parts, work
@@ -62,7 +62,7 @@ def rebuilt(space: Space, change: Sizes) -> tuple[ModelShape, Workload]:
     return resized(space.model, change), workload
 
 
-def timed(space: Space, model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+def timed(space: Space, model: ModelShape, workload: Workload) -> Operators:
     """The operators that the time of ``model`` consists of."""
     return tuple((space.timed or operators)(model, workload))
 

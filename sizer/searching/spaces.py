@@ -28,7 +28,7 @@ from shapes.model import (
 )
 from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
-from shapes.operators.types import Gemm, Operator
+from shapes.operators.types import Gemm, Operator, Operators
 from shapes.workload import Workload
 from sizer.searching.space import (
     TOLERANCE,
@@ -394,7 +394,7 @@ def swiglu(request: Request) -> Space:
     )
 
 
-def _single_product(model: ModelShape, workload: Workload) -> tuple[Operator, ...]:
+def _single_product(model: ModelShape, workload: Workload) -> Operators:
     assert model.dense_mlp is not None
     sizes = model.hidden, model.dense_mlp.width
     return (
