@@ -541,8 +541,7 @@ class Recogniser:
     # -- the whole ---------------------------------------------------------------------------------------------------
 
     def _model(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> ModelShape:
-        found = self._main(stacks, outside)
-        main = found[-1]
+        *_, main = found = self._main(stacks, outside)
         tokens = self._tables(outside, "tokens")
         outside.need(bool(tokens), "no token embedding")
         tables = list(dict.fromkeys(node.weight for node in tokens if node.weight is not None))

@@ -134,9 +134,8 @@ def verdict(
     first = best[0]
     share = first.parameters_change / baseline.parameters
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
-    keep = keeps(best, fixes)
+    keep, over = keeps(best, fixes), ""
     than = "" if keep else f" as {label(baseline, first)}"
-    over = ""
     if aligned is not None and aligned.change != first.change:
         times = aligned.timing.seconds / first.timing.seconds
         over = f"{times:.2f}x as fast as the nearest aligned, {label(aligned, first)}, and "
