@@ -30,7 +30,7 @@ from sizer.process import working
 from sizer.searching.strategies import STRATEGIES, Race
 
 ROOT = Path(__file__).parents[1]
-GPT2, DEEPSEEK = (str(ROOT / f"tests/data/configs/{name}.json") for name in ("gpt2", "deepseek-v3"))
+GPT2, DEEPSEEK, QWEN = (str(ROOT / f"tests/data/configs/{name}.json") for name in ("gpt2", "deepseek-v3", "qwen2.5-7b"))
 SPLIT = ("--gpus", "4", "--global-batch", "16")
 #: Runs the program; ``moment``'s function asks for an end when it is called for the n-th time.
 PROGRAM = """
@@ -113,6 +113,18 @@ def test_a_predicted_search_that_is_interrupted_ranks_what_was_priced() -> None:
     found = json.loads(done.stdout)
     assert found["excluded"]["the interrupt"] > 0
     assert found["candidates"]
+
+
+@pytest.mark.slow
+def test_a_search_of_layouts_that_is_interrupted_early_has_a_best_of_what_was_priced() -> None:
+    words = ("search", QWEN, "--what", "model", "--predict", "--layouts", "--gpus", "8", "--global-batch", "64")
+    done = interrupted("sizer.searching.pricing:_estimated", 1, *words, "--format", "json")
+    assert done.returncode == 130, done.stderr
+    found = json.loads(done.stdout)
+    (best,) = found["candidates"]
+    own, layout = found["baseline"]["layout"], best["layout"]
+    assert layout == own, "as the baseline is spread"
+    assert best["seconds"] > 0
 
 
 def test_outside_of_what_ends_in_order_a_signal_is_a_line() -> None:

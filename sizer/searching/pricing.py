@@ -88,7 +88,7 @@ def in_layouts(
 ) -> list[TimedCandidate]:
     """The baseline in the first of ``ways``, then each candidate that fits in their splits, as its own plan spreads it.
 
-    After a request to stop those that are known.
+    After a request to stop those that are known, at least one: then as the baseline is spread, fitting or not.
     """
 
     def run(change: Sizes, way: Workload) -> TimedCandidate:
@@ -97,11 +97,12 @@ def in_layouts(
 
     found = [run(space.baseline, ways[0])]
     for done, change in enumerate(changes, 1):
-        if REQUESTS:
+        if REQUESTS and len(found) > 1:
             break
         with suppress(InputError):  # it does not split so, or does not fit
             model, workload = rebuilt(space, change)
-            found.append(run(change, layouts.best(model, [replace(way, s=workload.s) for way in ways])))
+            spread = [replace(way, s=workload.s) for way in ways]
+            found.append(run(change, spread[0] if REQUESTS else layouts.best(model, spread)))
         progress(done, len(changes), f"{min(one.timing.seconds for one in found):.3g} s a step")
     return found
 
