@@ -541,6 +541,16 @@ def test_what_a_release_of_megatron_has_and_no_layer_does_is_not_named() -> None
     assert [one.changes for one in with_arguments("--standalone-embedding-stage").unread] == ["the pipeline's stages"]
 
 
+def test_an_array_is_counted_wherever_it_stands_and_a_command_in_place_of_a_file_is_passed_over() -> None:
+    sizes = "--num-attention-heads 2 --seq-length 8 --max-position-embeddings 8 --vocab-size 100"
+    compared = 'while read x; do :; done < <(ls)\nif [ "$q" ]; then\n diff <(ls a) <(echo "b)") > >(tee c)\nfi\n'
+    run = f"python pretrain_gpt.py --num-layers ${{#a[@]}} --hidden-size $((${{#a[@]}} * 16)) {sizes}\n"
+    model = script(f"a=(1 2)\na+=(3 4)\n{compared}{run}").model
+    assert (model.layers, model.hidden) == (4, 64)
+    with pytest.raises(InputError, match=r"its value is \$.*#a\[@\].*, which the file does not hold"):
+        script(f"a=($(ls))\n{run}")
+
+
 def test_a_directory_is_not_a_script(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
     assert read_config(tmp_path).source == str(tmp_path / "config.json")

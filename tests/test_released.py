@@ -287,12 +287,26 @@ def test_a_server_decodes_a_release_in_its_own_formats() -> None:
     assert subject.model.formats
 
 
+def test_results_of_a_server_are_of_decoding_and_an_evaluation_is_said_to_be_none_of_training() -> None:
+    result = '{"model_id": "Qwen/Qwen3-8B", "request_throughput": 0.9, "total_output_tokens": 4}'
+    assert read_text(result, where="raw.json").workload["phase"] == "decode"
+    evaluated = read_text("python /train/eval_spider.py --model-path Qwen/Qwen3-8B", where="run.sh")
+    assert [one.changes for one in evaluated.unread] == [
+        "what is run (its program evaluates or prepares: --phase prefill, decode)"
+    ]
+    assert not read_text("python /eval/train_sft.py --model-path Qwen/Qwen3-8B", where="run.sh").unread
+
+
 def test_a_folder_that_is_called_as_a_model_is_taken_for_it_and_said() -> None:
     recipe = "{model: {_component_: torchtune.models.x}, checkpointer: {checkpoint_dir: /tmp/Qwen3-8B/}, batch_size: 2}"
     reading = read_text(recipe, where="recipe.yaml")
     assert reading.model == read_config("Qwen/Qwen3-8B").model
     assert reading.workload["b"] == 2
     assert "/tmp/Qwen3-8B/ is taken for the released model of its name" in reading.notes
+    mirrored = read_text("{model_path: /data/Qwen--Qwen2.5-14B-Instruct, lr: 1}", where="recipe.yaml")
+    assert mirrored.model == read_config("Qwen/Qwen2.5-14B-Instruct").model
+    with pytest.raises(NoModel, match="no model of this name"):
+        read_text("{model_path: /data/run--Qwen3-8B/step-10, lr: 1}", where="recipe.yaml")
     with pytest.raises(NoModel, match=r"\$DIR, which the file does not hold"):
         read_text("python train.py --hf-checkpoint $DIR", where="run.sh")
     with pytest.raises(NoModel, match=r"hf_checkpoint = '\$HOME/none'\): no such file"):

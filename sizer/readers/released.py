@@ -232,8 +232,8 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
 
 def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
-    # Of the hub's cache a snapshot is called by a hash.
-    name = re.sub("models--.+?--([^/]+).*", r"\1", path).rstrip("/").rpartition("/")[2]
+    # Of the hub's cache a snapshot is called by a hash; other mirrors write the organisation before two dashes.
+    name = re.sub("models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$", r"\1\2", path).rstrip("/").rpartition("/")[2]
     said = unknown_in(name)
     refuse(
         said or " " in path or not is_name(name),

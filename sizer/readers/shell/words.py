@@ -16,7 +16,7 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import Words, frozen
-from sizer.readers.reading import unknown
+from sizer.readers.reading import unknown, unknown_in
 
 #: Nesting of ``$( )``, ``${ }`` and arrays; the scanner recurses.
 MAX_NESTING = 20
@@ -95,6 +95,8 @@ class Scanner:
             line = self.line
             if self.text.startswith("((", self.at):
                 found.append(Token("arithmetic", self._balanced(2, "))"), self.line))
+            elif self.text.startswith(("<(", ">("), self.at):  # a command in place of a file
+                found.append(Token("word", Word((Part("command", self._balanced(2, ")")),)), line))
             elif operator := self._take(_OPERATOR):
                 if operator[0] == until:
                     return found
@@ -295,6 +297,9 @@ class Variables:
 
     def _variable(self, text: str) -> list[str]:
         """The value of ``${text}``: none where it is unset, marked where its form is not understood."""
+        if counted := re.fullmatch(r"#(\w+)\[[@*]\]", text):
+            held = self._value(counted[1], "[@]") or []
+            return [unknown(f"${{{text}}}") if unknown_in("".join(held)) else str(len(held))]
         found = _PARAMETER.fullmatch(text)
         if found is None:
             return [unknown(f"${{{text}}}")]
@@ -335,7 +340,7 @@ class Variables:
 
     def arithmetic(self, text: str) -> str:
         """The integer that ``$((text))`` is; marked where a variable is not known or an operator not taken."""
-        text = re.sub(r"\$\{#(\w+)\[[@*]\]\}", lambda found: str(len(self._value(found[1], "[@]") or ())), text)
+        text = re.sub(r"\$\{(#\w+\[[@*]\])\}", lambda found: self._variable(found[1])[0], text)
         names = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", text).strip()
         try:
             return str(evaluated(names, 0, self._integer))
