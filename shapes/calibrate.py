@@ -208,14 +208,6 @@ def _with(constants: GemmConstants, theta: Array) -> GemmConstants:
     return replace(constants, **dict(zip(NUMBERS, np.exp(theta).tolist(), strict=True)))
 
 
-def grouped(records: Sequence[Record], key: str) -> dict[str, list[Record]]:
-    """Records by one of their fields."""
-    groups: dict[str, list[Record]] = {}
-    for record in records:
-        groups.setdefault(getattr(record, key), []).append(record)
-    return dict(sorted(groups.items()))
-
-
 #: How far a refined constant may stray from where it was, in log units: what differs between relatives.
 PRIOR = 0.15
 #: Stated, not measured: no public table holds fused elementwise kernels.
@@ -263,8 +255,8 @@ def calibrate(
         "seed": seed,
         "held_out": "30% of the n values whole; of the sequence lengths for attention",
     }
-    for dtype, group in grouped(records, "dtype").items():
-        measured = products(group, dtype)
+    for dtype in sorted({record.dtype for record in records}):
+        measured = products(records, dtype)
         if dtype not in device.peak_flops or len(measured) == 0:
             continue
         hidden = held_out(measured.n, seed)
@@ -272,7 +264,7 @@ def calibrate(
         cost[dtype], error[dtype] = gemm_table(constants), _errors(measured, constants, dtype, hidden)
         provenance[dtype] = {
             "shapes": len(measured),
-            "sources": sorted({record.source for record in group}),
+            "sources": sorted({record.source for record in records if record.dtype == dtype}),
             "held_out_n": np.unique(measured.n[hidden]).tolist(),
         }
         figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())

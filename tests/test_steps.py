@@ -653,6 +653,8 @@ def test_a_published_recipe_says_what_a_runs_table_leaves_out(tmp_path: Path, mo
     assert [(one.dispatcher, one.ep_overlap) for one in found[2:4]] == [("alltoall", True), ("flex", False)]
     assert [one.checkpointing for one in found[4:6]] == ["none", "full"]
     assert [one.recipe for one in found[6:]] == [None, "tensorwise", None]
+    # 32 experts' ranks of 16 x t 2 are folded over tensor parallelism's (DeepSeek-V3 on H100); 64 of 32 are too many.
+    assert (rows._experts(32, 16, 2), rows._experts(64, 32, 1)) == (32, 32)
 
 
 def test_a_runs_adapters_network_and_graphs_are_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

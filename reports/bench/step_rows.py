@@ -190,7 +190,8 @@ def _row(line: dict[str, str]) -> Row:
         t=number("t"),
         p=number("p"),
         d=number("d"),
-        e=_experts(number("ep"), number("d")),
+        e=_experts(number("ep"), number("d") * number("cp"), number("t")),
+        etp=number("etp", 0) or None,
         cp=number("cp"),
         vpp=number("vpp", recipe.get("vpp", 1)),
         zero=number("zero", 0),
@@ -319,9 +320,9 @@ def _recipe(stack: str, device: str, model: ModelShape, e: int, gpus: int) -> di
     return first
 
 
-def _experts(e: int, d: int) -> int:
-    # Experts may also share tensor parallelism's ranks (e up to t d); a rank's products are as large then.
-    while d % e:
+def _experts(e: int, ranks: int, t: int) -> int:
+    """Expert parallelism over the ranks of data and context parallelism, or folded over tensor parallelism's, too."""
+    while ranks % e and ranks * t % e:
         e //= 2
     return max(1, e)
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.calibrate import Record, grouped
+from shapes.calibrate import Record
 from shapes.cost.constants import GemmConstants, alignment_constants, gemm_constants
 from shapes.cost.corrections import CLASSES, AlignmentConstants, misaligned_seconds, operand_classes
 from shapes.cost.gemm import aligned_seconds, throttled
@@ -45,7 +45,8 @@ def fit_alignment(
     """
     from scipy.optimize import least_squares
 
-    layouts = [_Layout.of(group, constants) for group in grouped(records, "layout").values()]
+    named = sorted({record.layout for record in records})
+    layouts = [_Layout.of([one for one in records if one.layout == name], constants) for name in named]
     in_ab, in_c = (
         np.bincount(np.concatenate(own), minlength=4)[:3] >= ENOUGH
         for own in ([one.worse for one in layouts], [one.of_c for one in layouts])

@@ -157,9 +157,9 @@ class Fields:
         self.quotient(heads, kv_heads, f"the {heads} attention heads", *names)
         return kv_heads
 
-    def top_k(self, experts: int, *names: str, default: Any = _MISSING) -> int:
+    def top_k(self, experts: int, *names: str) -> int:
         """The experts that a token meets, of so many."""
-        top_k = self.integer(*names, default=default)
+        top_k = self.integer(*names)
         self.refuse(top_k > experts, f"expected at most the {experts} experts there are", *names)
         return top_k
 
