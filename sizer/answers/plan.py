@@ -449,7 +449,8 @@ def _fitting(
         return []
     fits: list[tuple[Workload, int]] = []
     for one in _schedules(model, split, device.link.domain_devices, dropped):
-        if one.p > 1 and one.zero == 2 and (not fits or any(fit.checkpointing == "none" for fit, _ in fits)):
+        before = [fit.checkpointing for fit, _ in fits if fit.zero < 2]
+        if one.p > 1 and one.zero == 2 and (not before or "none" in before):
             break  # reducing every microbatch's gradients buys room to run less again, and nothing else
         fits += _microbatches(
             one, -(-model.layers // one.p), device.memory.bytes, policies(one.saved_by), sized, dropped
