@@ -169,7 +169,8 @@ class Workload(AsJson):
     ``vocab_rows``: what runs it pads each shard's rows of the vocabulary to a multiple of so many.
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it is tuned;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
-    ``checkpointing`` (of shapes.workload): what layers run again instead of saving it.
+    ``checkpointing`` (of shapes.workload): what layers run again instead of saving it. ``offload``: the share of the
+    optimizer's states that the host has, of memory alone (ZeRO-Offload; Megatron-Core's optimizer_offload_fraction).
     ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None:
     ``saved_by``) decide memory, and the first two the bytes that the update moves.
 
@@ -222,6 +223,7 @@ class Workload(AsJson):
     gathers: SentDtype | None = None
     attention_dtype: Literal["fp8"] | None = None
     etp: int | None = None
+    offload: float = 0.0
 
     def __post_init__(self) -> None:
         asked = {key: value for key, one in OPTIONS.items() if (value := getattr(self, key)) is not one.default}
@@ -253,6 +255,7 @@ class Workload(AsJson):
         yield "images", self.images is None or self.image_sizes is not None, "expected count x height x width"
         drafts = type(self.speculative) is int and self.speculative >= 0
         yield "speculative", drafts, "expected 0 or more drafted tokens"
+        yield "offload", 0 <= self.offload <= 1, "expected the optimizer's share on the host, from 0 to 1"
 
     def holds(self, conditions: str) -> bool:
         """Whether a table's ``conditions`` on fields do (shapes.toml_table)."""
@@ -478,6 +481,7 @@ class WorkloadKeywords(TypedDict, total=False):
     gathers: SentDtype | None
     attention_dtype: Literal["fp8"] | None
     etp: int | None
+    offload: float
 
 
 def _options() -> Mapping[str, Option]:
@@ -504,6 +508,7 @@ _DEMANDING = {
     "expert_load",
     "no_overlap",
     "images",
+    "offload",
     "speculative",
     "context",
     "kv_dtype",
@@ -511,7 +516,7 @@ _DEMANDING = {
     "base",
     "lora_targets",
 }
-WORKLOAD_FIELDS = tuple(one.name for one in fields(Workload))
+WORKLOAD_FIELDS = Workload.__match_args__
 #: A field -> what people call it, as reports and options do; the others go by their own names.
 WORDS = {key: one.word for key, one in OPTIONS.items() if one.word is not None}
 _LETTERS = {word: letter for letter, word in WORDS.items()}

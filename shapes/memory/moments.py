@@ -146,8 +146,11 @@ class Step:
     def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
         workload, each = self.workload, self.precision.gradients
-        d, expert_d = (workload.d, workload.expert_d) if workload.zero == 2 or workload.regathers else (1, 1)
-        return -(-there.dense * each // d) - (-there.experts * each // expert_d)
+        sharded = workload.zero == 2 or workload.regathers
+        d, expert_d = (workload.d, workload.expert_d) if sharded else (1, 1)
+        whole = -(-there.dense * each // d) - (-there.experts * each // expert_d)
+        # With the optimizer on the host they leave as they are made.
+        return round((1 - sharded * workload.offload) * whole)
 
     @property
     def fused_wgrad(self) -> bool:
@@ -473,6 +476,8 @@ def training(step: Step) -> tuple[tuple[Component, ...], str, list[tuple[str, in
     gradients, each = gradients_of(step), step.precision.gradients
     step = replace(step, in_flight=_in_flight(step), gradients_stay=gradients.stay)
     tensors, trained, _, states = _held(step.at_rest)
+    if workload.offload:
+        states = _offloaded(step, states)
     looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step)}
     fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])
     exchanged, text = communication(step, parameter_count(tensors))
@@ -511,6 +516,20 @@ def _in_flight(step: Step) -> int:
     # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
     most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
     return min(most, microbatches_of(workload, step.microbatches) or most)
+
+
+def _offloaded(step: Step, states: list[Component]) -> list[Component]:
+    """What of the states is on the device, behind a line on what its host holds.
+
+    Megatron-Core's HybridDeviceOptimizer updates a clone of the distributed optimizer's master weights.
+    """
+    share, here, there = step.workload.offload, [], 0
+    for part in states:
+        own = part.bytes * (part.name in ("master_weights", "optimizer_states"))
+        there += own
+        cloned = step.megatron and part.name == "master_weights"
+        here.append(replace(part, bytes=part.bytes - round(share * own * (not cloned))))
+    return [Component("offloaded", 0, f"{share * there / 2**30:.2f} GiB of states on the host"), *here]
 
 
 #: A plan goes through the same split's microbatches and policies.
@@ -645,7 +664,7 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
         yield hidden_state, "gathered activations b x s x h"
     if workload.p > 1:
         yield 2 * hidden_state * step.model.main.residuals, "pipeline receive and send b x s x h"
-    if workload.d == 1:
+    if workload.d == 1 and not workload.offload:
         return
     # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.
     if workload.zero in (1, 2) and not step.megatron:

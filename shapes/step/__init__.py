@@ -14,7 +14,7 @@ import numpy as np
 from shapes.cost import Cost, predict_many
 from shapes.cost.constants import TIERS
 from shapes.device import Device
-from shapes.errors import InputError
+from shapes.errors import InputError, refuse
 from shapes.frozen import Numbers, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
@@ -192,6 +192,12 @@ class Pricer:
             return Step(listed, costs, stages=workload.p, least_s=least_s)
         if self.stack is None or workload is None:
             return Step(listed, costs)
+        refuse(
+            workload.offload,
+            "expected none: its time is not known; `sizer memory` counts it",
+            "offload",
+            workload.offload,
+        )
         stage = whole = work(listed, costs)
         if model is None:  # a trace is of one whole pass, whatever the stages
             workload = replace(workload, p=1)

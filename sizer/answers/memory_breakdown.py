@@ -92,7 +92,7 @@ def _engine(
 
 def _timed(run: Subject, device: Device, saved: tuple[Saved, ...]) -> Floats:
     """Seconds of a training step of ``run`` as it is, then with each of ``saved``; none where it has no price."""
-    if not saved or run.workload.dtype not in device.peak_flops:
+    if not saved or run.workload.offload or run.workload.dtype not in device.peak_flops:
         return ()
     model, pricer = run.whole(), Pricer(device, stack=run.stack)
     changed = [run.workload, *(replace(run.workload, **one.change) for one in saved)]
