@@ -288,10 +288,10 @@ def _rederived(page: Page) -> str:
 def _seeds(page: Page) -> str:
     rows, guide = page.table("capability", "state"), page.table("options", "measured MB")
     states = {state: sum(row["state"] == state for row in rows) for state in ("works", "in part", "no")}
-    missing = "; ".join(row["capability"] for row in rows if row["state"] == "no")
+    missing = "; ".join(row["capability"] for row in rows if row["state"] == "no") or "none"
     return (
         f"Of {len(rows)} capabilities of the first sources that a first walk found missing or in part "
-        f"{states['works']} work now, {states['in part']} work in part and {states['no']} does not ({missing}). "
+        f"{states['works']} work now, {states['in part']} in part, {states['no']} not ({missing}). "
         f"On the guide's V100 rows memory is {span(column(guide, 'off'))} off, the rate "
         f"{span(column(guide, 'rate off'))}. The table says why."
     )
