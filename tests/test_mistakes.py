@@ -346,6 +346,12 @@ def test_an_empty_argument_is_no_folder(typed: list[str]) -> None:
     assert "is a variable unset?" in result.stderr
 
 
+def test_no_file_to_write_is_refused_before_there_is_an_answer() -> None:
+    result = CliRunner().invoke(main, ["check", G, "--diff", "--output", ""], prog_name="sizer", catch_exceptions=False)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    assert "--output': expected a file name" in result.stderr
+
+
 def test_a_tilde_that_a_shell_left_is_the_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "model.json").write_bytes((Path(__file__).parents[1] / G).read_bytes())
     for name in ("HOME", "USERPROFILE"):

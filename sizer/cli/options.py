@@ -130,6 +130,17 @@ def config_name(said: str) -> str:
 #: What CONFIG completes: names of models, and files.
 MODELS = completing("sizer.readers.released:rows")
 
+
+class _File(click.Path):
+    """A file's name: an empty one is refused before there is an answer to write."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The name, which is not empty."""
+        if not value:
+            self.fail("expected a file name", param, ctx)
+        return super().convert(value, param, ctx)
+
+
 _KINDS: Values = {
     "count": COUNT,
     "quantity": QUANTITY,
@@ -137,7 +148,7 @@ _KINDS: Values = {
     "latency": LATENCY,
     "int": int,
     "float": float,
-    "file": click.Path(dir_okay=False),
+    "file": _File(dir_okay=False),
     "folder": click.Path(file_okay=False),
     "there": click.Path(exists=True, file_okay=False),
 }
