@@ -96,6 +96,7 @@ ACTS: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = (
     (HEADS, ("--workload", "frozen-architecture")),
     ((MOE, "--what", "experts"), ("--workload", "expert-load=2")),
     (MODEL, ("--optimizer", "sgd")),
+    (MODEL, ("--offload", "1")),
     (MODEL, ("--precision", "fp32")),
     (HEADS, ("--set", "num_attention_heads=64")),
     (HEADS, ("--power-limit", "500")),
