@@ -181,6 +181,8 @@ def test_memory_deploy_and_a_frozen_base_take_the_releases_weights() -> None:
     ("quantised", "said"),
     [
         ({"quant_method": "magic"}, "quant_method = 'magic': expected one of auto-round, awq, bitsandbytes"),
+        ({"quant_method": "gptq", "bits": 17}, "quantization_config.bits = 17: expected 2 to 8 bits"),
+        ({"quant_method": "awq", "w_bit": 1}, "quantization_config.w_bit = 1: expected 2 to 8 bits"),
         ({"quant_method": "awq", "group_size": 96}, "group_size = 96: expected groups that divide the 256 inputs"),
         ({"quant_method": "compressed-tensors", "ignore": ["re:(a+)+$"]}, "expected a plain expression"),
         (

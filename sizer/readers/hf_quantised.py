@@ -214,6 +214,7 @@ def _by_groups(fields: Fields) -> Found:
     is none.
     """
     bits, names = fields.integer("bits", "w_bit", default=4), ("group_size", "q_group_size")
+    fields.refuse(not 2 <= bits <= 8, "expected 2 to 8 bits", "bits", "w_bit")
     columns = 0 if fields.raw(*names, default=128) in (-1, None) else fields.integer(*names, default=128)
     zero = bits if fields.flag("zero_point", default=True) else 0
     return WeightFormat(f"int{bits} weights", bits, (1, columns), 16 + zero), ()
