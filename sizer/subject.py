@@ -581,7 +581,7 @@ def run_on(subject: Subject, device: Device) -> Subject:
     if subject.model is None:
         return subject
     subject = _with_products_of(subject, subject.model, device)
-    if subject.workload.decode or subject.model is None:
+    if subject.workload.serving or subject.model is None:
         return subject
     run = partial(run_by, subject.stack, subject.given, device=device)
     workload = run(subject.workload)

@@ -189,6 +189,25 @@ def test_a_layers_attention_takes_what_vllm_s_takes(s: int) -> None:
     assert total == pytest.approx(PUBLISHED[s] / 1e3, rel=0.2)
 
 
+#: ms of a prompt on H200: the sums of aiconfigurator-core 0.12's tables of vLLM 0.24 (run_static, static_ctx), even
+#: routing, in the element types of the release.
+PROMPTS = [
+    ("Qwen/Qwen3.5-35B-A3B", {"b": 1, "s": 32768}, 489.9),
+    ("Qwen/Qwen3.5-35B-A3B", {"b": 4, "s": 4096}, 176.5),
+    ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 32768}, 6520.5),
+    ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 32768, "tp": 8}, 3858.1),
+    ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 8192, "tp": 8}, 869.3),
+]
+
+
+@pytest.mark.parametrize(("name", "work", "ms"), PROMPTS)
+def test_a_prompt_takes_what_the_tables_kernels_add_up_to(name: str, work: dict[str, Any], ms: float) -> None:
+    step = ops(name, device="h200", phase="prefill", **work).step
+    assert step.seconds == pytest.approx(ms / 1e3, rel=0.2)
+    # No training stack's kernel: an engine runs the device's usual one.
+    assert ops(name, device="h200", phase="prefill", attention="auto", **work).step.seconds == step.seconds
+
+
 def test_devices_that_nothing_was_measured_on_are_extrapolated_and_say_so() -> None:
     core = of(SparseAttention, operators(shape("deepseek_v32"), Workload(b=1, s=256, phase="infer")))[0]
     tiers = {name: predict_many([core], name)[0] for name in ("h200", "gh200", "a100-sxm")}
