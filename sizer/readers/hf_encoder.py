@@ -211,7 +211,8 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
     tower = _tower(outer, found, spec, model.hidden)
     whole = replace(model, towers=(tower,))
     more = whole.parameters - model.parameters
-    return whole, (*notes, f"with its vision tower, {more / 1e6:.4g} M parameters, which runs where --images are given")
+    told = f"with its vision tower, {more / 1e6:.4g} M parameters: whole on every rank of the first stage, trained as"
+    return whole, (*notes, f"{told} the text is, run where --images are given")
 
 
 def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
