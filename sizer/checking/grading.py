@@ -25,10 +25,11 @@ from shapes.step import CostSource, Pricer, Step
 from shapes.workload import WORKLOAD_FIELDS, Workload
 from sizer.checking.findings import SEVERITIES, Change, PricedFinding, PricedSuggestion, Severity
 from sizer.checking.project import Suppression
+from sizer.readers import Source
 from sizer.rules import RULES
 from sizer.rules.base import Context, Finding, Judgement, NotApplicable, Rule, Suggestion, within
 from sizer.rules.dimensions import ALTERNATIVES
-from sizer.subject import Subject, read_subject, resized_subject, run_on
+from sizer.subject import Subject, read_model, read_subject, resized_subject, run_on
 
 
 def of_dimensions(change: Change) -> bool:
@@ -52,6 +53,12 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     if "expert_d_ff" in dims and "shared_d_ff" in held and "shared_d_ff" not in keys:
         # Shared experts are so many experts wide, which the file says by the experts' key.
         dims["shared_d_ff"] = held["shared_d_ff"] * int(dims["expert_d_ff"]) // held["expert_d_ff"]
+    reading = subject.reading
+    if "hidden" in dims and reading and reading.config and not reading.recognised:
+        # A width that the file leaves out follows.
+        said = {keys[name]: value for name, value in dims.items() if name in keys}
+        read = dimensions(read_model(Source(reading.config, said), config_format=reading.format).model)
+        dims = {**{name: read[name] for name in ("d_ff",) if name in read}, **dims}
     model = resize(model, **dims) if dims else model  # type: ignore[arg-type]
     workload = replace(subject.asked or subject.workload, **asked)
     changed = resized_subject(subject, model, workload)
