@@ -103,23 +103,16 @@ def nearest(name: str, known: Collection[str], most: int = 1) -> list[str]:
 
 
 def load(path: Path, build: Callable[[Named, str], T]) -> T:
-    """What ``build`` makes of a file's content and path, remembered while the file stays as it is.
+    """What ``build`` makes of a file's content and path, remembered for both.
 
     InputError where the file cannot be read, is larger than MAX_BYTES or is no TOML.
     """
-    try:
-        status = path.stat()
-    except (OSError, ValueError) as error:  # ValueError: a NUL in the path
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InputError(f"cannot be read: {reason}", where=str(path)) from None
-    # The time stamp is in the key so that a file written by calibration is seen by the process that wrote it.
-    found: T = _built(build, str(path), status.st_mtime_ns, status.st_size)
+    found: T = _built(build, str(path), read_text(path, MAX_BYTES))
     return found
 
 
 @lru_cache(256)
-def _built(build: Callable[[Named, str], Any], path: str, mtime_ns: int, size: int) -> Any:
-    text = read_text(path, MAX_BYTES)
+def _built(build: Callable[[Named, str], Any], path: str, text: str) -> Any:
     try:
         data = tomllib.loads(text)
     except (RecursionError, ValueError) as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import os
 import subprocess
 import sys
 import tomllib
@@ -151,6 +152,10 @@ def test_a_stack_of_ones_own_is_given_by_its_file(tmp_path: Path) -> None:
     file.write_text(text.replace('name = "pytorch-ddp"', 'name = "mine"').replace("fixed_s = 0.01", "fixed_s = 1.5"))
     report = check(CONFIGS / "gpt2.json", stack=str(file))
     assert (report.stack, report.step.parts["once a step"]) == ("mine", 1.5)
+    written = file.stat()
+    file.write_text(file.read_text().replace("fixed_s = 1.5", "fixed_s = 2.5"))
+    os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))  # as late and as long: its content tells
+    assert check(CONFIGS / "gpt2.json", stack=str(file)).step.parts["once a step"] == 2.5
     file.write_text("name = ")
     with pytest.raises(InputError, match=r"mine2.toml: expected TOML"):
         load_stack(file.rename(tmp_path / "mine2.toml"))

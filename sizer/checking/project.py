@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
@@ -106,13 +105,9 @@ def nearest_table(config: str | Path) -> ProjectTable:
 
 def _table(file: Path, below: Names) -> ProjectTable | None:
     """The table of a file ``below`` these keys, if there is one."""
-    try:
-        status = file.stat()
-    except OSError:
+    if not os.path.isfile(file):
         return None
-    if not stat.S_ISREG(status.st_mode):
-        return None
-    table = ProjectTable(_parsed(str(file), status.st_mtime_ns, status.st_size, "".join(below[1:])), str(file))
+    table = ProjectTable(_parsed(str(file), read_text(file, MOST_BYTES), "".join(below[1:])), str(file))
     for key in below:
         if not table.has(key):
             return None
@@ -121,9 +116,8 @@ def _table(file: Path, below: Names) -> ProjectTable | None:
 
 
 @lru_cache(64)
-def _parsed(path: str, _mtime_ns: int, _size: int, needed: str) -> Named:
-    """A file's tables, read once as long as it does not change; none where the word ``needed`` is not in it."""
-    text = read_text(path, MOST_BYTES)
+def _parsed(path: str, text: str, needed: str) -> Named:
+    """A file's tables, parsed once as long as it does not change; none where the word ``needed`` is not in it."""
     try:
         return tomllib.loads(text) if needed in text else {}
     except (tomllib.TOMLDecodeError, RecursionError) as error:
