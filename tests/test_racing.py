@@ -288,6 +288,20 @@ def test_nobody_sinks_as_candidates_that_are_alike_take_turns_as_the_best(monkey
         assert np.ptp(races[seed].centres - np.log(truth)) < 0.12
 
 
+def test_of_a_ring_whom_others_beat_by_least_is_the_best() -> None:
+    # 2 beats 1, 3 beats 2, and 1 beats 3 by far: not whom the way round the ring meets last.
+    paired = PairedSamples(Race([1.0] * 4, 0.02, lambda index, count: np.ones(count)))
+    paired.block, paired._anchor, paired._paired = 1, 1, {3: (0.05, 0.001)}
+    for start, (winner, loser, apart) in enumerate([(2, 1, 0.001), (3, 2, 0.002), (1, 3, 0.05)]):
+        for number in range(50 * start, 50 * start + 50):
+            paired._ran.setdefault(winner, {})[number] = -apart
+            paired._ran.setdefault(loser, {})[number] = 0.0
+    paired.centres[1:] = 0.0
+    paired._settle({1, 2, 3})
+    assert paired.best == paired._anchor == 1
+    assert paired.centres[3] - paired.centres[1] == pytest.approx(0.05)
+
+
 def test_out_of_time_the_best_is_said_to_be_within_what_is_known() -> None:
     known = []
     for seed in range(10):

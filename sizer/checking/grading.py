@@ -58,7 +58,7 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
         # A width that the file leaves out follows.
         said = {keys[name]: value for name, value in dims.items() if name in keys}
         read = dimensions(read_model(Source(reading.config, said), config_format=reading.format).model)
-        dims = {**{name: read[name] for name in ("d_ff",) if name in read}, **dims}
+        dims = {"d_ff": read["d_ff"], **dims} if "d_ff" in read else dims
     model = resize(model, **dims) if dims else model  # type: ignore[arg-type]
     workload = replace(subject.asked or subject.workload, **asked)
     changed = resized_subject(subject, model, workload)

@@ -302,20 +302,22 @@ class PairedSamples:
             self._anchor, self._paired = -1, {}
 
     def _settle(self, indices: set[int]) -> None:
-        """The best is whom nobody beats that was compared with it; who was not yet is where its own runs have it.
+        """The best is whom nobody beats that was compared with it, in a ring whom others beat by least.
 
-        Placed by nothing but runs: where others had been placed before, all would sink as the anchor goes round.
+        Placed by runs alone: placed by others, all would sink as the anchor goes round.
         """
         kept = self._paired.keys() - {0} and self._anchor not in self.failed
-        been, best = set[int](), self._anchor if kept else self.best
-        while best not in been:
-            been.add(best)
+        been, best = dict[int, float](), self._anchor if kept else self.best
+        while True:
             if best != self._anchor:
                 self._anchor, self._paired, indices = best, {}, set(self._ran)
             for index in indices & self._ran.keys() - {best}:
                 self._compare(index)
-            left = [(apart, one) for one, (apart, _) in self._paired.items() if one not in been]
-            best = min([(0.0, best), *left])[1]
+            if best in been:
+                break
+            been[best], best = min([(0.0, best), *((apart, one) for one, (apart, _) in self._paired.items())])
+            if best in been and (best := max(been, key=been.__getitem__)) == self._anchor:
+                break
         self.best = best
         for index, (apart, _) in self._paired.items():
             self.centres[index] = self.centres[self.best] + apart
