@@ -282,3 +282,19 @@ def test_an_encoder_without_rows_of_its_own_runs_what_training_s_forward_does() 
     assert predict(tower, "a100-sxm").seconds == predict(replace(tower, training=True), "a100-sxm").seconds
     decoder = replace(tower, causal=True)
     assert predict(decoder, "h100-sxm").seconds > predict(replace(decoder, training=True), "h100-sxm").seconds
+
+
+@given(
+    name=st.sampled_from(list_devices()),
+    window=st.integers(1, 2**15),
+    more=st.integers(1, 4096),
+    d=st.sampled_from([64, 128]),
+)
+def test_attention_costs_no_less_where_its_window_is_passed(name: str, window: int, more: int, d: int) -> None:
+    device = load_device(name)
+    dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
+    seconds = [
+        predict(Attention("a", "forward", 4, 32, 8, s, s, d, d, True, window, dtype), device).seconds
+        for s in (window, window + more)
+    ]
+    assert seconds[1] >= seconds[0] * 0.999

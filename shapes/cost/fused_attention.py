@@ -368,12 +368,12 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
 
 def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
     """Keys a block walks: the mean that its queries see, half a block more at each edge of the mask, and what blocks of
-    uneven length cost in addition."""
-    windowed = (work.window > 0) & (work.window < work.kv_len)
+    uneven length cost in addition: less, the fewer of them end before a window does."""
+    ramp = np.where(work.window > 0, np.minimum(work.window / work.kv_len, 1), 1)
     if c.ignores_window:
         keys = np.maximum(keys, visible_keys(work, windowed=False))
-        windowed = np.zeros_like(windowed)
-    edges = 0.5 * QUERIES * (work.causal + windowed)
+        ramp = np.ones_like(ramp)
+    edges = 0.5 * QUERIES * (work.causal + (ramp < 1))
     whole = np.ceil(work.kv_len / QUERIES) * QUERIES
     walked: Array = np.minimum(keys + edges, np.maximum(keys, whole))
-    return walked * (1 + c.uneven * (work.causal > 0) * ~windowed)
+    return walked * (1 + c.uneven * (work.causal > 0) * ramp**2)

@@ -134,11 +134,11 @@ MODELS = completing("sizer.readers.released:rows")
 class _File(click.Path):
     """A file's name: an empty one is refused before there is an answer to write."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(self, value: Any, *at: Any) -> Any:
         """The name, which is not empty."""
         if not value:
-            self.fail("expected a file name", param, ctx)
-        return super().convert(value, param, ctx)
+            self.fail("expected a file name", *at)
+        return super().convert(value, *at)
 
 
 _KINDS: Values = {
