@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from contextlib import ExitStack
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -28,6 +29,10 @@ SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fast" if config.option.markexpr == FAST else "sizer")
+    # Each worker's own: the user's store is no place for what tests measure, and one process at a time has it.
+    folder = TemporaryDirectory()
+    config.add_cleanup(folder.cleanup)
+    os.environ["SIZER_STORE"] = str(Path(folder.name) / "measurements.db")
     if os.environ.get("SIZER_SHIM"):
         import cuda_shim
 

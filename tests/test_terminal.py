@@ -83,7 +83,6 @@ def shown(
     monkeypatch.chdir(DATA.parents[1])
     with tempfile.TemporaryDirectory() as folder:
         store = str(Path(folder) / "store.db")
-        monkeypatch.setenv("SIZER_STORE", store)  # the user's may be measured into by others
         stored = command.startswith("store") or command == "calibrate"
         calls = [COMMANDS["bench-products"]] if stored else []
         for call in (*calls, COMMANDS[command]):
