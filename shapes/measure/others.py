@@ -27,9 +27,9 @@ from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, checked_row, outcome, summary_fields
 from shapes.measure.suite import PHASES
 from shapes.operators.types import Gemm
-from shapes.toml_table import content
+from shapes.toml_table import DATA, content
 
-KNOWN = content(Path(__file__).parents[1] / "data" / "others.toml")
+KNOWN = content(DATA / "others.toml")
 
 
 def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:

@@ -6,7 +6,6 @@ baseline's is left out, which a note says; bounds around published practice are 
 
 from functools import partial
 from math import gcd, lcm
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,12 +15,12 @@ from shapes.frozen import Named, Names, Values, replace
 from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
 from shapes.step import Pricer
-from shapes.toml_table import content
+from shapes.toml_table import table_of
 from sizer.searching.pricing import estimates
 from sizer.searching.space import EQUAL, Candidates, Limits, Space
 from sizer.searching.spaces import counts
 
-FITS = content(Path(__file__).with_name("quality.toml"))
+FITS = table_of(__file__, "quality.toml")
 #: Shapes within this factor of the baseline's are published practice; candidates are made as far as the other, so that
 #: what a bound costs is known.
 PRACTICE, MADE = 2.0, 3.0

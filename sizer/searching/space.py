@@ -12,7 +12,6 @@ from dataclasses import field
 from itertools import product
 from math import lcm, log
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -28,7 +27,7 @@ from shapes.model.resize import dimensions, resize
 from shapes.operators import layer_operators
 from shapes.operators.types import Operator
 from shapes.step.stack import SoftwareStack
-from shapes.toml_table import content
+from shapes.toml_table import table_of
 from shapes.workload import MOST_RANKS, Workload
 from sizer.readers.reading import tokenizer_size
 from sizer.subject import read_subject
@@ -53,7 +52,7 @@ MISSED = 0.25
 
 #: Sizes as somebody gave them; a vocabulary may be a tokenizer's name.
 Dimensions = Mapping[str, int | str | None]
-_TABLES = content(Path(__file__).with_name("tables.toml"))
+_TABLES = table_of(__file__, "tables.toml")
 #: Dimension -> the command line's option of it.
 OPTIONS: dict[str, str] = _TABLES["options"]
 #: Those that are keywords of ``search`` under their own names.
