@@ -168,6 +168,7 @@ class ModelShape:
     head's format in a quantised release. ``towers``: encoders of images, whole on every rank of the first stage.
     ``layer_vocab``: rows of the table of layers' own embeddings (gemma3n, gemma4). ``heads``: of as many columns each
     (musicgen's codebooks). ``head_inputs``: channels that the head reads where the embedding is another's (rembert).
+    ``head_dtype``: element type that the head's products always run in (hy_v4).
     """
 
     model_type: str
@@ -190,6 +191,7 @@ class ModelShape:
     layer_vocab: int = 0
     heads: int = 1
     head_inputs: int | None = None
+    head_dtype: str | None = None
 
     def __post_init__(self) -> None:
         refuse(not self.stacks, "expected at least one stack of layers", "stacks", 0)
@@ -231,7 +233,9 @@ class ModelShape:
         if not self.head:
             return None
         inner = self.head_inputs or self.embedding_dim or self.hidden
-        return Linear("lm_head", self.vocab, inner, self.head_bias, "column", weights=self.head_weights)
+        return Linear(
+            "lm_head", self.vocab, inner, self.head_bias, "column", dtype=self.head_dtype, weights=self.head_weights
+        )
 
     def front_tensors(self, t: int = 1) -> EachTensor:
         """Parameters of the first pipeline stage before its stacks' fronts and layers, on one of ``t`` ranks."""

@@ -172,6 +172,7 @@ class Indexer:
     ``grouped``: every head chooses for its own key/value head and is split with it; else a projection weighs the heads,
     whose scores are added up, and each rank runs all of them. ``norm_weights``: of norms, each head_dim wide.
     ``compressor`` makes its keys (None: a projection). ``reused``: the layer takes the choice of the layer before.
+    ``weights_dtype``: element type that the weights of the heads are always projected in.
 
     Nothing of it is differentiated: a choice has no gradient (transformers runs it without autograd).
     """
@@ -185,6 +186,7 @@ class Indexer:
     norm_weights: int = 2
     compressor: Compressor | None = None
     reused: bool = False
+    weights_dtype: str | None = None
 
     def __post_init__(self) -> None:
         positive(self, "heads", "head_dim", "top_k", "block")

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from shapes.errors import InputError, one_of, positive_int
-from shapes.frozen import Items, Named, Values
+from shapes.frozen import Items, Named
 from shapes.program import install
 from shapes.trace.result import Traced
 from shapes.workload import RunPhase
@@ -86,8 +86,12 @@ def trace_config(
     dtype_bytes(dtype)
     one_of(attention, CHOICES, "attention")
 
-    run: Values = {"b": b, "s": s, "train": phase == "train", "decoder_s": decoder_s}
-    return _with_class(config, lambda built: built.trace(**run), attention=attention, dtype=dtype)
+    return _with_class(
+        config,
+        lambda built: built.trace(b=b, s=s, train=phase == "train", decoder_s=decoder_s),
+        attention=attention,
+        dtype=dtype,
+    )
 
 
 def recognise_config(config: Any) -> Proof:

@@ -284,9 +284,9 @@ def _indexer(fields: Fields, **traits: Any) -> Indexer:
     return Indexer(heads, dim, kept, query_rank=fields.integer("q_lora_rank"), **traits)
 
 
-def chosen_latent(fields: Fields, every: int = 1, **traits: Any) -> Core:
+def chosen_latent(fields: Fields, every: int = 1, weighs: str | None = None, **traits: Any) -> Core:
     """Latent attention over the keys that an indexer chooses: each layer's own, or the choice of a layer before."""
-    core, indexer = latent(fields, **traits)(0), _indexer(fields)
+    core, indexer = latent(fields, **traits)(0), _indexer(fields, weights_dtype=weighs)
     own = _runs_indexer(fields, every)
     layers = {one: replace(core, indexer=replace(indexer, reused=not one)) for one in (True, False)}
     return lambda layer: layers[own[layer]]
