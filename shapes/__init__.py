@@ -8,14 +8,14 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from shapes.errors import InputError
+from .errors import InputError
 
 if TYPE_CHECKING:
-    from shapes.cost import Timing, predict, predict_many
-    from shapes.cost.gemm import predict_gemm
-    from shapes.device import Device, list_devices, load_device
-    from shapes.model import ModelShape
-    from shapes.workload import Workload
+    from .cost import Timing, predict, predict_many
+    from .cost.gemm import predict_gemm
+    from .device import Device, list_devices, load_device
+    from .model import ModelShape
+    from .workload import Workload
 
 _HOMES = {
     "Device": "shapes.device",

@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from shapes.cost.constants import LARGE, NUMBERS, GemmConstants, gemm_constants
-from shapes.cost.corrections import LEADING, LEVELS, Array, Booleans, Integers
-from shapes.cost.gemm import aligned_seconds, uncorrected_seconds
-from shapes.device import Device
-from shapes.dtypes import BYTES
-from shapes.errors import InputError, refuse, write_whole
-from shapes.frozen import Items, Named, Numbers, Values, frozen, plain, replace
-from shapes.measure.dataset import control_median
-from shapes.toml_table import DATA, content
+from .cost.constants import LARGE, NUMBERS, GemmConstants, gemm_constants
+from .cost.corrections import LEADING, LEVELS, Array, Booleans, Integers
+from .cost.gemm import aligned_seconds, uncorrected_seconds
+from .device import Device
+from .dtypes import BYTES
+from .errors import InputError, refuse, write_whole
+from .frozen import Items, Named, Numbers, Values, frozen, plain, replace
+from .measure.dataset import control_median
+from .toml_table import DATA, content
 
 if TYPE_CHECKING:
-    from shapes.device import Device
-    from shapes.measure.environment import Environment
-    from shapes.measure.store import Store
+    from .device import Device
+    from .measure.environment import Environment
+    from .measure.store import Store
 
 
 @frozen

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
-from shapes.errors import ManyIntegers
+from .errors import ManyIntegers
 
 T = TypeVar("T")
 Array = NDArray[Any]

@@ -12,10 +12,10 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 
-from shapes.dtypes import BYTES, dtype_bytes
-from shapes.errors import AnyPath, InputError, refuse
-from shapes.frozen import Named, Names, Numbers, Sizes, Values, frozen, plain, replace
-from shapes.toml_table import Table, load, names, nearest, shipped
+from .dtypes import BYTES, dtype_bytes
+from .errors import AnyPath, InputError, refuse
+from .frozen import Named, Names, Numbers, Sizes, Values, frozen, plain, replace
+from .toml_table import Table, load, names, nearest, shipped
 
 #: What is spoken of where no device is named.
 DEFAULT_DEVICE = "h100-sxm"

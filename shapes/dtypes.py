@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from shapes.errors import one_of
+from .errors import one_of
 
 #: Bytes an element takes in memory. tf32 is fp32 in memory: only the multiplier is narrower. Scales of blocks are left
 #: out; half a byte counts as a whole one here, in products that arithmetic bounds.

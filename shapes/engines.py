@@ -10,9 +10,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal, get_args
 
-from shapes.frozen import Named, Names, frozen
-from shapes.program import added
-from shapes.toml_table import Table, load, named
+from .frozen import Named, Names, frozen
+from .program import added
+from .toml_table import Table, load, named
 
 ENGINES = (
     *("vllm", "tensorrt-llm", "sglang", "transformer-engine", "torchao", "megatron-core", "nemo", "torchtitan", "fsdp"),

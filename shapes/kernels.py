@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import lru_cache
 
-from shapes.dtypes import next_multiple
-from shapes.errors import InputError, one_of
-from shapes.frozen import Named, Names, frozen, replace
-from shapes.toml_table import DATA, Table, content, load, named
+from .dtypes import next_multiple
+from .errors import InputError, one_of
+from .frozen import Named, Names, frozen, replace
+from .toml_table import DATA, Table, content, load, named
 
 #: Kernels by the names that ``--attention`` takes; "flash" is what "auto" was called first.
 KERNELS = ("fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "mem_efficient", "fused_sdpa", "eager")

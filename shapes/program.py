@@ -14,8 +14,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from shapes.errors import InputError
-from shapes.frozen import Named
+from .errors import InputError
+from .frozen import Named
 
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint

@@ -8,9 +8,9 @@ from __future__ import annotations
 from functools import cache
 from math import ceil
 
-from shapes.dtypes import BYTES
-from shapes.frozen import Named, Names, frozen
-from shapes.toml_table import Table, load, named
+from .dtypes import BYTES
+from .frozen import Named, Names, frozen
+from .toml_table import Table, load, named
 
 RECIPES = ("delayed", "tensorwise", "blockwise", "mxfp8", "mxfp4", "nvfp4", "int8")
 #: The recipe of an element type alone.

@@ -17,9 +17,9 @@ from pathlib import Path
 from types import CodeType, MappingProxyType
 from typing import Any, Self, TypeAlias, TypeVar
 
-from shapes.dtypes import DTYPES
-from shapes.errors import InputError, one_of, read_text, refuse
-from shapes.frozen import Named, Names
+from .dtypes import DTYPES
+from .errors import InputError, one_of, read_text, refuse
+from .frozen import Named, Names
 
 T = TypeVar("T")
 

@@ -14,11 +14,11 @@ from functools import cache, lru_cache, partial
 from math import lcm
 from typing import Any, Literal, NamedTuple, TypedDict, get_args, get_type_hints
 
-from shapes.dtypes import DTYPES, dtype_bytes
-from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import AsJson, Items, Named, Names, Numbers, Triple, Values, frozen, replace
-from shapes.recipes import DEFAULT, RECIPES, Recipe, load_recipe
-from shapes.toml_table import DATA, content, hold, nearest, ours, spelled
+from .dtypes import DTYPES, dtype_bytes
+from .errors import InputError, one_of, positive_int, refuse
+from .frozen import AsJson, Items, Named, Names, Numbers, Triple, Values, frozen, replace
+from .recipes import DEFAULT, RECIPES, Recipe, load_recipe
+from .toml_table import DATA, content, hold, nearest, ours, spelled
 
 #: torchtitan's selective checkpointing by operator (torchtitan/distributed/activation_checkpoint.py): of a layer the
 #: attention core, reduce-scatters and every second product keep what they made, and all else runs again.

@@ -18,17 +18,18 @@ if TYPE_CHECKING:
     from shapes.errors import InputError
     from shapes.model import ModelShape
     from shapes.workload import Workload
-    from sizer.answers.advice import pad_vocab, round_to_alignment
-    from sizer.answers.deploy import deploy
-    from sizer.answers.diff import diff
-    from sizer.answers.memory_breakdown import memory
-    from sizer.answers.mfu import mfu
-    from sizer.answers.operator_table import ops
-    from sizer.answers.plan import plan_config as plan
-    from sizer.checking import check
-    from sizer.checking.findings import Report
-    from sizer.readers import Reading, read_config
-    from sizer.searching import search, swiglu_width
+
+    from .answers.advice import pad_vocab, round_to_alignment
+    from .answers.deploy import deploy
+    from .answers.diff import diff
+    from .answers.memory_breakdown import memory
+    from .answers.mfu import mfu
+    from .answers.operator_table import ops
+    from .answers.plan import plan_config as plan
+    from .checking import check
+    from .checking.findings import Report
+    from .readers import Reading, read_config
+    from .searching import search, swiglu_width
 
     __version__: str
 
@@ -84,7 +85,7 @@ def __getattr__(name: str) -> object:
         found = getattr(import_module(module), attribute or name)
         if isinstance(found, type):
             return found
-        from sizer.doors import checked
+        from .doors import checked
 
         return checked(found)
     if name == "__version__":

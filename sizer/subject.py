@@ -30,8 +30,9 @@ from shapes.workload import (
     routing_note,
     workload_fields,
 )
-from sizer.readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
-from sizer.readers.reading import sentences, stated
+
+from .readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
+from .readers.reading import sentences, stated
 
 if TYPE_CHECKING:
     from shapes.model import Unproven, Unread

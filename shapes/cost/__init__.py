@@ -11,7 +11,16 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from shapes.columns import spread
-from shapes.cost.constants import (
+from shapes.device import Device, load_device
+from shapes.dtypes import BYTES
+from shapes.errors import InputError
+from shapes.frozen import Items, Names, Pair, frozen
+from shapes.kernels import Run, load_kernel, run_of
+from shapes.operators.cores import written_out
+from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of
+from shapes.program import named_function
+
+from .constants import (
     GROUPED,
     IN_CELL,
     LARGE,
@@ -24,8 +33,8 @@ from shapes.cost.constants import (
     least_certain,
     published_error,
 )
-from shapes.cost.corrections import CLASSES, OPERANDS, Integers, operand_classes
-from shapes.cost.fused_attention import (
+from .corrections import CLASSES, OPERANDS, Integers, operand_classes
+from .fused_attention import (
     LARGEST_ENCODER_HEAD,
     QUERIES,
     AttentionBatch,
@@ -36,16 +45,8 @@ from shapes.cost.fused_attention import (
     phase_of,
     work_of,
 )
-from shapes.cost.gemm import ProductKernels, gemm_seconds, gemm_times, output_bytes
-from shapes.cost.moving import moved_parts, origin_of
-from shapes.device import Device, load_device
-from shapes.dtypes import BYTES
-from shapes.errors import InputError
-from shapes.frozen import Items, Names, Pair, frozen
-from shapes.kernels import Run, load_kernel, run_of
-from shapes.operators.cores import written_out
-from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of
-from shapes.program import named_function
+from .gemm import ProductKernels, gemm_seconds, gemm_times, output_bytes
+from .moving import moved_parts, origin_of
 
 T = TypeVar("T")
 

@@ -20,12 +20,13 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.corrections import CLASSES, NO_FAMILY, AlignmentConstants, Cells, Correction, family_table
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
 from shapes.frozen import Floats, Ints, Named, Names, Numbers, Pair, Values, frozen, replace
 from shapes.toml_table import DATA, content
+
+from .corrections import CLASSES, NO_FAMILY, AlignmentConstants, Cells, Correction, family_table
 
 #: How a dtype that was not fitted is derived: from this one, its speed scaled by the two peaks.
 _DTYPE_BASE = {"fp16": "bf16", "bf16": "fp16"}

@@ -14,11 +14,12 @@ from functools import reduce
 
 import numpy as np
 
-from shapes.cost.constants import read_seconds
-from shapes.cost.sparse import Parts, paid
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.frozen import Numbers
 from shapes.operators.types import RoutedGemm
+
+from .constants import read_seconds
+from .sparse import Parts, paid
 
 #: Rows of the tiles that kernels choose among, and their columns; k goes in slices.
 TILES, COLUMNS, SLICE = (16, 32, 64, 128, 256), 128, 64

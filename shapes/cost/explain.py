@@ -4,8 +4,17 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from shapes.cost import Cost, Term, alike, alike_attention, predict, run_for, sizes_of
-from shapes.cost.constants import (
+from shapes.device import Device, load_device
+from shapes.frozen import frozen
+from shapes.kernels import KERNELS, load_kernel
+from shapes.operators.cores import written_out
+from shapes.operators.types import Attention, Collective, GroupedGemm, Operator, Product, kind_of
+from shapes.program import named_function
+from shapes.recipes import RECIPES, load_recipe
+from shapes.toml_table import DATA, content
+
+from . import Cost, Term, alike, alike_attention, predict, run_for, sizes_of
+from .constants import (
     GROUPED,
     IN_CELL,
     LARGE,
@@ -16,9 +25,9 @@ from shapes.cost.constants import (
     gemm_constants,
     moving_constants,
 )
-from shapes.cost.corrections import CLASSES, LEADING, LEVELS, Integers, level
-from shapes.cost.fused_attention import PHASES, QUERIES, constants_of, work_of
-from shapes.cost.gemm import (
+from .corrections import CLASSES, LEADING, LEVELS, Integers, level
+from .fused_attention import PHASES, QUERIES, constants_of, work_of
+from .gemm import (
     GemmTimes,
     ProductKernels,
     bounded_seconds,
@@ -27,15 +36,7 @@ from shapes.cost.gemm import (
     tile_load,
     uncorrected_seconds,
 )
-from shapes.cost.moving import achieved_bandwidth, bus_factor, link_bytes_per_s, moved_parts
-from shapes.device import Device, load_device
-from shapes.frozen import frozen
-from shapes.kernels import KERNELS, load_kernel
-from shapes.operators.cores import written_out
-from shapes.operators.types import Attention, Collective, GroupedGemm, Operator, Product, kind_of
-from shapes.program import named_function
-from shapes.recipes import RECIPES, load_recipe
-from shapes.toml_table import DATA, content
+from .moving import achieved_bandwidth, bus_factor, link_bytes_per_s, moved_parts
 
 #: What the parts are of operators that are no products and no fused attention, by type.
 TERMS = content(DATA / "operators.toml")["terms"]

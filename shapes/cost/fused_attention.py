@@ -26,14 +26,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.cost.constants import OTHER_DTYPE, OTHER_VENDOR, Expected, achievable, clock_share, relative
-from shapes.cost.corrections import Array
-from shapes.cost.gemm import overlapped, paid_waves, throttled
 from shapes.device import Device, load_device
 from shapes.frozen import Items, Named, frozen, replace
 from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
 from shapes.toml_table import content, names, shipped
+
+from .constants import OTHER_DTYPE, OTHER_VENDOR, Expected, achievable, clock_share, relative
+from .corrections import Array
+from .gemm import overlapped, paid_waves, throttled
 
 ByBucket = tuple[tuple[float, float], ...]
 

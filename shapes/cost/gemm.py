@@ -25,13 +25,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shapes.cost.constants import LARGE, GemmConstants, alignment_constants, gemm_constants, relative
-from shapes.cost.corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, next_multiple
 from shapes.errors import InputError, refuse
 from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.operators.types import Layout
+
+from .constants import LARGE, GemmConstants, alignment_constants, gemm_constants, relative
+from .corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds
 
 #: One value or many; all of them come back as numpy has them.
 Values = Array | np.float64 | float

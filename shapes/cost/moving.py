@@ -18,7 +18,12 @@ only: `copies_sent`. A router limited to some groups of experts (DeepSeek-V3's, 
 
 from math import log2
 
-from shapes.cost.constants import (
+from shapes.device import Device
+from shapes.frozen import Items, replace
+from shapes.operators.types import Collective, Elementwise, Operator, kind_of
+from shapes.program import named_function
+
+from .constants import (
     CollectiveConstants,
     GemmConstants,
     Origin,
@@ -28,10 +33,6 @@ from shapes.cost.constants import (
     published,
     published_origin,
 )
-from shapes.device import Device
-from shapes.frozen import Items, replace
-from shapes.operators.types import Collective, Elementwise, Operator, kind_of
-from shapes.program import named_function
 
 
 def elementwise_parts(operator: Elementwise, device: Device) -> Items:

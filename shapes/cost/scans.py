@@ -12,9 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from shapes.cost.constants import read_seconds
 from shapes.frozen import Numbers
 from shapes.operators.types import Convolution, Scan, StateUpdate
+
+from .constants import read_seconds
 
 #: FLOPs of the chunk that ``step_s`` was fitted on: 64 tokens, keys and values of 128, of the delta rule.
 FITTED_CHUNK = Scan("", "forward", "gated_delta", 1, 64, 1, 1, 128, 128, 64).flops

@@ -11,8 +11,8 @@
 Importing this package loads no torch; opening a device does.
 """
 
-from shapes.measure.executor import Executor, Settings
-from shapes.measure.in_process import InProcess
-from shapes.measure.runner import Progress
+from .executor import Executor, Settings
+from .in_process import InProcess
+from .runner import Progress
 
 __all__ = ["Executor", "InProcess", "Progress", "Settings"]

@@ -19,8 +19,9 @@ from typing import Any
 import numpy as np
 
 from shapes.errors import InputError, refuse
-from shapes.measure.stats import Array
 from shapes.program import install
+
+from .stats import Array
 
 Call = Callable[[], object]
 

@@ -20,12 +20,13 @@ import numpy as np
 from shapes.device import Device
 from shapes.errors import InputError, make_folder, read_bounded, read_text, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen
-from shapes.measure import record
-from shapes.measure.environment import Environment
-from shapes.measure.in_process import control_of
-from shapes.measure.record import MAX_IMPORT, Measurement, packed_lines, read_export
-from shapes.measure.stats import summarise
-from shapes.measure.store import Store
+
+from . import record
+from .environment import Environment
+from .in_process import control_of
+from .record import MAX_IMPORT, Measurement, packed_lines, read_export
+from .stats import summarise
+from .store import Store
 
 FORMAT = 2
 ROWS, SIDECAR = "rows.jsonl.gz", "dataset.json"

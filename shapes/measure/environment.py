@@ -19,8 +19,9 @@ from typing import Any
 from shapes.device import Device, load_device
 from shapes.errors import InputError
 from shapes.frozen import Named, Values, Words, frozen
-from shapes.measure.backend import Backend
 from shapes.toml_table import DATA, content
+
+from .backend import Backend
 
 #: Raise when a change makes new figures differ from old ones of the same work: old results are then not reused.
 HARNESS_VERSION = 1

@@ -19,10 +19,11 @@ import numpy as np
 
 from shapes.errors import InputError
 from shapes.frozen import frozen
-from shapes.measure.environment import BURST, Environment
-from shapes.measure.jobs import Job
-from shapes.measure.record import Measurement, Status
-from shapes.measure.stats import Array, Stopping
+
+from .environment import BURST, Environment
+from .jobs import Job
+from .record import Measurement, Status
+from .stats import Array, Stopping
 
 #: Job key -> (samples, the control's samples taken with them): what an interrupted run has left, or a round has so far.
 Samples = Mapping[str, tuple[Array, Array]]

@@ -15,14 +15,15 @@ from math import inf
 import numpy as np
 
 from shapes.frozen import Values
-from shapes.measure.backend import Backend, open_backend
-from shapes.measure.environment import Environment, clocks, read_environment, typical
-from shapes.measure.executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
-from shapes.measure.jobs import Job, Part
-from shapes.measure.record import Measurement, Status, outcome, summary_fields
-from shapes.measure.stats import Array, StopReason, summarise
-from shapes.measure.timer import Stopwatch, WrongResultError
 from shapes.operators.types import Gemm
+
+from .backend import Backend, open_backend
+from .environment import Environment, clocks, read_environment, typical
+from .executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
+from .jobs import Job, Part
+from .record import Measurement, Status, outcome, summary_fields
+from .stats import Array, StopReason, summarise
+from .timer import Stopwatch, WrongResultError
 
 #: Fewest samples that are worth keeping of a job whose time is up.
 LEAST_KEPT = 3
@@ -76,7 +77,7 @@ class InProcess:
 
         NotMeasured where it cannot run here.
         """
-        from shapes.measure.kernels import build
+        from .kernels import build
 
         try:
             kernel = build(job, self.backend, settings.seed)
@@ -251,7 +252,7 @@ class InProcess:
 def _status(error: Exception) -> Status:
     import torch
 
-    from shapes.measure.kernels.common import UnsupportedError
+    from .kernels.common import UnsupportedError
 
     refused = ("No viable backend", "No available kernel")  # SDPA, when the one kernel asked for cannot do this
     if isinstance(error, UnsupportedError | NotImplementedError) or str(error).startswith(refused):

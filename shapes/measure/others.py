@@ -21,13 +21,14 @@ from numpy.typing import NDArray
 
 from shapes.errors import InputError
 from shapes.frozen import Named, Values, given
-from shapes.measure.dataset import Dataset
-from shapes.measure.environment import Environment
-from shapes.measure.jobs import Job
-from shapes.measure.record import Measurement, checked_row, outcome, summary_fields
-from shapes.measure.suite import PHASES
 from shapes.operators.types import Gemm
 from shapes.toml_table import DATA, content
+
+from .dataset import Dataset
+from .environment import Environment
+from .jobs import Job
+from .record import Measurement, checked_row, outcome, summary_fields
+from .suite import PHASES
 
 KNOWN = content(DATA / "others.toml")
 

@@ -18,8 +18,9 @@ import ray
 
 import shapes
 from shapes.errors import InputError, refuse
-from shapes.measure.in_process import InProcess
-from shapes.measure.workers import START_S, Device, LostError, Make, Worker
+
+from .in_process import InProcess
+from .workers import START_S, Device, LostError, Make, Worker
 
 #: A head node that takes no connection within this is not there (Ray tries for minutes); what Ray said to be ready
 #: comes within this.

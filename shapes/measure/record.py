@@ -19,10 +19,11 @@ import numpy as np
 
 from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Named, Values, frozen, replace
-from shapes.measure.environment import Environment
-from shapes.measure.jobs import ROWS, Job, flat, key_of
-from shapes.measure.stats import CONFIDENCE, Array, summarise
 from shapes.toml_table import LARGEST
+
+from .environment import Environment
+from .jobs import ROWS, Job, flat, key_of
+from .stats import CONFIDENCE, Array, summarise
 
 #: "wrong": the result differs from fp32; "unsupported": no kernel here does this work.
 Status = Literal["ok", "oom", "error", "unsupported", "wrong"]

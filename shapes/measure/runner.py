@@ -15,13 +15,14 @@ import numpy as np
 
 from shapes.errors import refuse
 from shapes.frozen import frozen, replace
-from shapes.measure.environment import Environment
-from shapes.measure.executor import Event, Executor, Settings
-from shapes.measure.jobs import Job, by_key
-from shapes.measure.record import Measurement
-from shapes.measure.stats import Drift, control_drift
-from shapes.measure.store import Store
 from shapes.program import REQUESTS
+
+from .environment import Environment
+from .executor import Event, Executor, Settings
+from .jobs import Job, by_key
+from .record import Measurement
+from .stats import Drift, control_drift
+from .store import Store
 
 #: More parts than any scheduler's array has tasks are a typing error.
 MOST_SHARDS = 100_000

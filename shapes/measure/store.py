@@ -26,9 +26,10 @@ from urllib.parse import quote
 import numpy as np
 
 from shapes.errors import AnyPath, InputError, refuse
-from shapes.measure.environment import Environment
-from shapes.measure.record import Measurement
-from shapes.measure.stats import Array
+
+from .environment import Environment
+from .record import Measurement
+from .stats import Array
 
 LOG = logging.getLogger(__name__)
 

@@ -30,11 +30,12 @@ from typing import Any, Literal, get_args
 from shapes.dtypes import DTYPES
 from shapes.errors import InputError, refuse
 from shapes.frozen import Ints, Items, Named, Triple, Values, frozen
-from shapes.measure.jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Phase
 from shapes.toml_table import DATA, Table, content
 from shapes.workload import Workload
+
+from .jobs import ATTENTION, EXPERTS, Direction, Job, MemoryBound, Part, by_key, head, swiglu
 
 #: Scaled sizes stay multiples of this, so that an offset is the only misalignment there too.
 SCALE_MULTIPLE = 128

@@ -11,8 +11,9 @@ from math import ceil
 import numpy as np
 
 from shapes.frozen import frozen
-from shapes.measure.backend import Backend, Call
-from shapes.measure.stats import Array
+
+from .backend import Backend, Call
+from .stats import Array
 
 #: Rotated inputs together exceed the last-level cache by this factor: no input is still there when its turn comes.
 CACHE_FACTOR = 2

@@ -31,13 +31,14 @@ import numpy as np
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import frozen
-from shapes.measure.backend import driver_here
-from shapes.measure.environment import Environment
-from shapes.measure.executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
-from shapes.measure.in_process import InProcess
-from shapes.measure.jobs import Job, Part
-from shapes.measure.record import Measurement, outcome
-from shapes.measure.stats import Array
+
+from .backend import driver_here
+from .environment import Environment
+from .executor import DeviceLostError, Event, NotMeasured, Prepared, Round, Samples, Settings
+from .in_process import InProcess
+from .jobs import Job, Part
+from .record import Measurement, outcome
+from .stats import Array
 
 #: Makes the executor of a process: of torch's ``device``, None being the accelerator that the process was given.
 Make = Callable[[str | None], "Session"]

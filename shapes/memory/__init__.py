@@ -9,8 +9,6 @@ from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError, one_of
 from shapes.frozen import Named, Names, Numbers, Sizes, frozen, replace
-from shapes.memory.modules import buffer_bytes
-from shapes.memory.moments import Component, Gradients, Step, communication, microbatches_of, training
 from shapes.model import (
     Block,
     ModelShape,
@@ -28,6 +26,9 @@ from shapes.operators.cores import cached_numbers, is_sparse, state_bytes
 from shapes.operators.parallel import check_split
 from shapes.toml_table import DATA, content
 from shapes.workload import LOSSES, Implementation, Loss, Workload
+
+from .modules import buffer_bytes
+from .moments import Component, Gradients, Step, communication, microbatches_of, training
 
 GIB = 2**30
 #: How full of a device's memory a step is said to fit: what the caching allocator's fragmentation takes is unknown, and

@@ -9,9 +9,10 @@ from functools import partial
 from shapes.device import Device
 from shapes.errors import refuse
 from shapes.frozen import replace
-from shapes.memory import GIB, largest_size, memory
 from shapes.model import ModelShape
 from shapes.workload import Workload
+
+from . import GIB, largest_size, memory
 
 #: Share of the device that an engine takes: vLLM's --gpu-memory-utilization.
 UTILIZATION = 0.9

@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 
 from shapes.frozen import replace
-from shapes.memory.tape import Runs, Tape, Tensor, declared, play
 from shapes.model import (
     AttentionShape,
     Augment,
@@ -31,6 +30,8 @@ from shapes.model.mixers import Linears
 from shapes.model.stages import adapters, has_adapters, is_quantised, layers_train
 from shapes.operators.cores import attended, core_sizes, is_sparse
 from shapes.workload import Implementation, Loss, Workload
+
+from .tape import Runs, Tape, Tensor, declared, play
 
 #: Words of modules.toml for how a family or implementation is written.
 Style = frozenset[str]

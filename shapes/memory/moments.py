@@ -13,8 +13,6 @@ from functools import lru_cache
 from math import ceil, prod
 
 from shapes.frozen import Pair, frozen, replace
-from shapes.memory.modules import Forward, Style, alibi_in_fp32, masked, style_of
-from shapes.memory.tape import INPUT, Tape
 from shapes.model import (
     OPTIMIZERS,
     PRECISIONS,
@@ -47,6 +45,9 @@ from shapes.model.stages import (
 )
 from shapes.operators import image_workloads, sequence_length
 from shapes.workload import BASES, Implementation, Loss, Workload
+
+from .modules import Forward, Style, alibi_in_fp32, masked, style_of
+from .tape import INPUT, Tape
 
 
 @frozen

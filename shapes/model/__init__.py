@@ -18,8 +18,12 @@ from typing import Literal
 from shapes.dtypes import QUANTISED
 from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Ints, Values, frozen, replace
-from shapes.model.layers import Attention, Augment, Block, MlpShape, MoeShape, Stack, Tower, run_lengths
-from shapes.model.mixers import (
+from shapes.recipes import WeightFormat
+from shapes.toml_table import DATA, content
+from shapes.workload import Workload
+
+from .layers import Attention, Augment, Block, MlpShape, MoeShape, Stack, Tower, run_lengths
+from .mixers import (
     DELTA_CHUNK,
     AttentionShape,
     Compressor,
@@ -35,9 +39,6 @@ from shapes.model.mixers import (
     Vectors,
     vectors,
 )
-from shapes.recipes import WeightFormat
-from shapes.toml_table import DATA, content
-from shapes.workload import Workload
 
 __all__ = [
     "DELTA_CHUNK",

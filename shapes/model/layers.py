@@ -10,7 +10,9 @@ from functools import lru_cache
 
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Pair, Triple, frozen, replace
-from shapes.model.mixers import (
+from shapes.recipes import WeightFormat
+
+from .mixers import (
     AttentionShape,
     Linears,
     MlaShape,
@@ -21,7 +23,6 @@ from shapes.model.mixers import (
     matrices,
     positive,
 )
-from shapes.recipes import WeightFormat
 
 #: Attention of every kind.
 Attention = AttentionShape | MlaShape | SharedKeyShape

@@ -6,10 +6,11 @@ from typing import Any
 
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Pair, Values, frozen, replace
-from shapes.model import AttentionShape, Block, Linear, Linears, ModelShape, MoeShape, Stack
-from shapes.model.layers import MOST_LAYERS, each_layer, run_lengths
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content
+
+from . import AttentionShape, Block, Linear, Linears, ModelShape, MoeShape, Stack
+from .layers import MOST_LAYERS, each_layer, run_lengths
 
 #: Dimension -> its old and its new size.
 _Sizes = dict[str, Pair]

@@ -14,7 +14,10 @@ from typing import Literal
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, refuse
 from shapes.frozen import Ints, Pair, frozen, replace
-from shapes.model import (
+from shapes.toml_table import DATA, content
+from shapes.workload import Workload
+
+from . import (
     EachTensor,
     Linears,
     ModelShape,
@@ -26,10 +29,8 @@ from shapes.model import (
     stack_end,
     stack_front,
 )
-from shapes.model.layers import Block, Stack, kinds_of
-from shapes.model.mixers import Linear
-from shapes.toml_table import DATA, content
-from shapes.workload import Workload
+from .layers import Block, Stack, kinds_of
+from .mixers import Linear
 
 #: The two stages that can hold most: the first has the embedding and most microbatches in flight, the last the head.
 Stage = Literal["first", "last"]

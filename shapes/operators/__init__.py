@@ -51,7 +51,10 @@ from shapes.model.stages import (
     stage_kinds,
     trained_tensors,
 )
-from shapes.operators.cores import (
+from shapes.recipes import Recipe, load_recipe
+from shapes.workload import BASES, Saving, Workload
+
+from .cores import (
     Lowering,
     attended,
     attention_operators,
@@ -67,7 +70,7 @@ from shapes.operators.cores import (
     recurrent_operators,
     sparse_operators,
 )
-from shapes.operators.parallel import (
+from .parallel import (
     block_collectives,
     check_split,
     end_collectives,
@@ -75,7 +78,7 @@ from shapes.operators.parallel import (
     gradient_collectives,
     pipeline_collectives,
 )
-from shapes.operators.types import (
+from .types import (
     LAYOUT_OF_PHASE,
     Elementwise,
     Gemm,
@@ -87,8 +90,6 @@ from shapes.operators.types import (
     RoutedGemm,
     work_key,
 )
-from shapes.recipes import Recipe, load_recipe
-from shapes.workload import BASES, Saving, Workload
 
 #: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
 MAX_BYTES = 2**62

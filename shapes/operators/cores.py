@@ -34,7 +34,10 @@ from shapes.model import (
 from shapes.model.layers import Attention as Attentions
 from shapes.model.mixers import reading, vectors
 from shapes.model.stages import ShardParameters, layers_train
-from shapes.operators.types import (
+from shapes.toml_table import DATA, content
+from shapes.workload import Workload
+
+from .types import (
     Attention,
     CachedAttention,
     Collective,
@@ -52,8 +55,6 @@ from shapes.operators.types import (
     TopK,
     seen_pairs,
 )
-from shapes.toml_table import DATA, content
-from shapes.workload import Workload
 
 _FACTS = content(DATA / "operators.toml")
 #: Which collectives run in which phases, in order, by what runs them.

@@ -13,9 +13,10 @@ from shapes.frozen import Ints, Values, replace
 from shapes.model import Block, ModelShape, MoeShape, SharedKeyShape
 from shapes.model.layers import Attention
 from shapes.model.stages import ShardParameters
-from shapes.operators.cores import Lowering, is_sparse, passed_numbers
-from shapes.operators.types import Collective, Listed
 from shapes.workload import Workload
+
+from .cores import Lowering, is_sparse, passed_numbers
+from .types import Collective, Listed
 
 #: What was expected, of which degree, and its value.
 Problem = tuple[str, str, int]

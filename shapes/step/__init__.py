@@ -19,10 +19,11 @@ from shapes.frozen import Numbers, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Operator, Operators, counted_once, moved_bytes, work_key
-from shapes.step.seconds import Schedule, Work, slowest_stage, step_parts, work
-from shapes.step.stack import STEP_TIERS, Interval, SoftwareStack
 from shapes.toml_table import DATA
 from shapes.workload import Workload
+
+from .seconds import Schedule, Work, slowest_stage, step_parts, work
+from .stack import STEP_TIERS, Interval, SoftwareStack
 
 #: Relative error of operators that a stack's interval was calibrated with: beyond it, operators priced by another
 #: device's or element type's constants widen the interval.

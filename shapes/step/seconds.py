@@ -30,7 +30,8 @@ from shapes.dtypes import QUANTISED
 from shapes.frozen import Named, Values, Words, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
-from shapes.step.stack import ELEMENTWISE, EXPERTS, FACTS, GRAPHS, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
+
+from .stack import ELEMENTWISE, EXPERTS, FACTS, GRAPHS, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
 
 T = TypeVar("T")
 

@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from shapes.errors import InputError, one_of, positive_int
 from shapes.frozen import Items, Named
 from shapes.program import install
-from shapes.trace.result import Traced
 from shapes.workload import RunPhase
+
+from .result import Traced
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from shapes.trace.config import Built
-    from shapes.trace.prove import Proof
+    from .config import Built
+    from .prove import Proof
 
 T = TypeVar("T")
 
@@ -35,14 +36,14 @@ def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: An
     Raises InputError, with the path of the module that failed, where the forward needs a tensor's values otherwise.
     """
     _require("torch")
-    from shapes.trace.inputs import DataAnswers, LoopAnswers
-    from shapes.trace.run import on_meta, run, to_meta
+    from .inputs import DataAnswers, LoopAnswers
+    from .run import on_meta, run, to_meta
 
     config = getattr(module, "config", None)
     native = config if hasattr(config, "model_type") and type(module).__module__.startswith("transformers.") else None
     answers: DataAnswers = LoopAnswers()
     if native is not None:
-        from shapes.trace.config import answers_for
+        from .config import answers_for
 
         answers = answers_for(native)
     name = getattr(native, "model_type", type(module).__name__)
@@ -54,7 +55,7 @@ def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: An
 def recognise_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
     """What a module is recognised as by a call ``module(*args, **kwargs)`` with token numbers, and whether proven."""
     _require("torch")
-    from shapes.trace.prove import prove_module
+    from .prove import prove_module
 
     return prove_module(module, args, kwargs)
 
@@ -98,14 +99,14 @@ def recognise_config(config: Any) -> Proof:
     """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
 
     _require("torch", "transformers")
-    from shapes.trace.prove import prove_built
+    from .prove import prove_built
 
     return _with_class(config, prove_built, attention="auto", dtype="bf16")
 
 
 def _with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
     _require("torch", "transformers")
-    from shapes.trace.config import with_class
+    from .config import with_class
 
     return with_class(config, once, **options)
 
@@ -113,8 +114,8 @@ def _with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
 def longest_sequence(config: Any) -> int | None:
     """The longest sequence that a transformers configuration names, class defaults included; None: it does not."""
     _require("transformers")
-    from shapes.trace.config import load_config
-    from shapes.trace.dimensions import positions
+    from .config import load_config
+    from .dimensions import positions
 
     return positions(load_config(config)[0])
 

@@ -19,11 +19,12 @@ from torch.overrides import TorchFunctionMode
 
 from shapes.frozen import Named, replace
 from shapes.operators.types import Attention
-from shapes.trace.products import dtype_name
+
+from .products import dtype_name
 
 if TYPE_CHECKING:
-    from shapes.trace.recorder import Recorder
-    from shapes.trace.repeats import Follower
+    from .recorder import Recorder
+    from .repeats import Follower
 
 
 #: Queries, keys and values [..., heads, tokens, channels].

@@ -16,14 +16,15 @@ from torch import Tensor, nn
 
 from shapes.errors import InputError, read_text
 from shapes.frozen import Named, Pair, replace
-from shapes.trace.dimensions import NAMES, named_dimensions, positions, size_in
-from shapes.trace.graph import Graph, record
-from shapes.trace.guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
-from shapes.trace.inputs import DataAnswers, example_inputs
-from shapes.trace.repeats import Cut, layers_cut
-from shapes.trace.result import Traced
-from shapes.trace.run import masks_where_read, parameters_of, run, said
 from shapes.workload import routing_note
+
+from .dimensions import NAMES, named_dimensions, positions, size_in
+from .graph import Graph, record
+from .guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
+from .inputs import DataAnswers, example_inputs
+from .repeats import Cut, layers_cut
+from .result import Traced
+from .run import masks_where_read, parameters_of, run, said
 
 T = TypeVar("T")
 

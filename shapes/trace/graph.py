@@ -25,13 +25,14 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from shapes.frozen import Function, Ints, Items, Named
 from shapes.operators.types import Attention
-from shapes.trace.attention import Form, FusedAttention, Operands, core_of, standing_in
-from shapes.trace.dimensions import NAMES
-from shapes.trace.guards import count_operator
-from shapes.trace.inputs import DataAnswers
-from shapes.trace.products import Product, is_product, read_product, tensors_in
-from shapes.trace.repeats import Follower, repeated_children
-from shapes.trace.run import on_meta_device
+
+from .attention import Form, FusedAttention, Operands, core_of, standing_in
+from .dimensions import NAMES
+from .guards import count_operator
+from .inputs import DataAnswers
+from .products import Product, is_product, read_product, tensors_in
+from .repeats import Follower, repeated_children
+from .run import on_meta_device
 
 #: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), and on the inputs.
 TRIGONOMETRY, INPUTS = 1, 2

@@ -16,8 +16,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from shapes.frozen import Ints, Triple, Values
-from shapes.trace.dimensions import NAMES
-from shapes.trace.products import tensors_in
+
+from .dimensions import NAMES
+from .products import tensors_in
 
 
 def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = None) -> Values:

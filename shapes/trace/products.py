@@ -18,7 +18,8 @@ from torch.utils import _pytree
 
 from shapes.frozen import Pair, frozen, replace
 from shapes.operators.types import Layout
-from shapes.trace.dimensions import NAMES
+
+from .dimensions import NAMES
 
 #: Tensor identity that survives views and transposes and tells apart the chunks of a fused projection.
 TensorId = Pair

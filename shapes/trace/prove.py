@@ -20,16 +20,17 @@ from shapes.model import ModelShape, Unproven, run_lengths
 from shapes.model.layers import each_layer
 from shapes.operators import operators
 from shapes.operators.types import Attention, Gemm, GroupedGemm, Operator
-from shapes.trace.config import Built
-from shapes.trace.dimensions import named_dimensions, positions
-from shapes.trace.graph import Graph, Node, record
-from shapes.trace.guards import TooLong, bounded_operators
-from shapes.trace.inputs import LoopAnswers
-from shapes.trace.recognise import Recogniser
-from shapes.trace.repeats import Cut, Names
-from shapes.trace.result import Traced, batch_and_sequence
-from shapes.trace.run import on_meta, parameters_of, run, to_meta
 from shapes.workload import Workload
+
+from .config import Built
+from .dimensions import named_dimensions, positions
+from .graph import Graph, Node, record
+from .guards import TooLong, bounded_operators
+from .inputs import LoopAnswers
+from .recognise import Recogniser
+from .repeats import Cut, Names
+from .result import Traced, batch_and_sequence
+from .run import on_meta, parameters_of, run, to_meta
 
 #: A product or core as both sides give it.
 Key = tuple[object, ...]

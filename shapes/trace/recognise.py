@@ -35,8 +35,9 @@ from shapes.model import (
     run_lengths,
 )
 from shapes.toml_table import DATA, content
-from shapes.trace.graph import INPUTS, TRIGONOMETRY, Graph, Index, Node, Scaled, newest
-from shapes.trace.repeats import repeated_children
+
+from .graph import INPUTS, TRIGONOMETRY, Graph, Index, Node, Scaled, newest
+from .repeats import repeated_children
 
 #: Learned vectors of recurrences, which go by these names in every implementation.
 _STATE_VECTORS = re.compile(r"(^|\.)(A_log|A|D|dt_bias)$")

@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from shapes.frozen import Sizes, Values, frozen, replace
 from shapes.operators.types import Gemm, GroupedGemm, Operator, Operators, Phase
-from shapes.trace.dimensions import NAMES
-from shapes.trace.guards import count_operator
-from shapes.trace.products import Product, grouped_product, is_product, read_product, tensors_in
-from shapes.trace.repeats import Follower, Names
+
+from .dimensions import NAMES
+from .guards import count_operator
+from .products import Product, grouped_product, is_product, read_product, tensors_in
+from .repeats import Follower, Names
 
 
 @frozen

@@ -12,11 +12,12 @@ from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import Items, Named, Values
-from shapes.trace.attention import FusedAttention
-from shapes.trace.inputs import DataAnswers, LoopAnswers
-from shapes.trace.recorder import Recorder
-from shapes.trace.repeats import Cut
-from shapes.trace.result import Traced
+
+from .attention import FusedAttention
+from .inputs import DataAnswers, LoopAnswers
+from .recorder import Recorder
+from .repeats import Cut
+from .result import Traced
 
 T = TypeVar("T")
 

@@ -15,9 +15,10 @@ from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, WorkloadKeywords, check_batch
-from sizer.answers.snapshot import Held, beside, read_snapshot
 from sizer.printing import Printable
 from sizer.subject import Subject, beyond_positions, read_subject, run_on
+
+from .snapshot import Held, beside, read_snapshot
 
 
 class Engine(NamedTuple):

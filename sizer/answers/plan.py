@@ -30,9 +30,10 @@ from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, default_stack, load_stack
 from shapes.workload import Implementation, Workload, WorkloadKeywords, saving, workload_fields
-from sizer.answers.mfu import operator_count, positive_amounts
 from sizer.printing import Printable
 from sizer.subject import beyond_positions, read_subject, run_on
+
+from .mfu import operator_count, positive_amounts
 
 #: Microbatches beyond this many sequences, or tokens a rank, are not tried: products are long since tall enough.
 LARGEST_MICROBATCH, MOST_TOKENS = 64, 2**15

@@ -9,13 +9,15 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.frozen import Sizes, Values
 from shapes.step.stack import SoftwareStack
 from shapes.workload import WorkloadKeywords
-from sizer.checking.checks import check_subject
-from sizer.checking.project import Suppression
 from sizer.subject import read_subject
+
+from .checks import check_subject
+from .project import Suppression
 
 if TYPE_CHECKING:
     from shapes.measure.executor import Executor
-    from sizer.checking.findings import Report
+
+    from .findings import Report
 
 
 def check(
@@ -49,7 +51,8 @@ def check(
     if measure is False:
         return check_subject(subject, load_device(device or DEFAULT_DEVICE), suppression)
     from shapes.measure.workers import here
-    from sizer.checking.measured import check_measured
+
+    from .measured import check_measured
 
     executor = here() if measure is True else measure
     return check_measured(subject, executor, device, suppression, time_limit_s=time_limit_s, store=store)

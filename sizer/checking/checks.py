@@ -10,11 +10,12 @@ from shapes.errors import InputError
 from shapes.frozen import Named, Names, frozen, replace
 from shapes.operators.types import Operators, moved_bytes, needed_flops, possible_mfu
 from shapes.step import CostSource, Pricer, Step
-from sizer.checking.findings import ModelSummary, Report, StepTime
-from sizer.checking.grading import Proposals, findings_by_cause, grade, propose, together
-from sizer.checking.project import Suppression, load_defaults, load_suppression
 from sizer.rules.base import NotApplicable
 from sizer.subject import Subject, read_subject, resized_subject
+
+from .findings import ModelSummary, Report, StepTime
+from .grading import Proposals, findings_by_cause, grade, propose, together
+from .project import Suppression, load_defaults, load_suppression
 
 
 @frozen

@@ -17,14 +17,15 @@ from shapes.errors import InputError, read_bounded, refuse, write_whole
 from shapes.frozen import Names, frozen, replace
 from shapes.model.resize import DIMENSIONS
 from shapes.workload import WORKLOAD_FIELDS, option_of
-from sizer.checking.checks import Request, Settled, report_of
-from sizer.checking.findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, Severity
-from sizer.checking.grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
 from sizer.readers import Source, is_name
 from sizer.readers.loading import MAX_BYTES, decode, find_config
 from sizer.readers.locate import entry, place
 from sizer.readers.reading import table
 from sizer.subject import Subject
+
+from .checks import Request, Settled, report_of
+from .findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, Severity
+from .grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
 
 #: Dimensions that may be padded with what nothing reads: the tokenizer and the checkpoint's users keep theirs.
 PADDED = ("vocab", "d_ff", "expert_d_ff", "shared_d_ff")

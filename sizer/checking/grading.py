@@ -23,13 +23,14 @@ from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
 from shapes.step import CostSource, Pricer, Step
 from shapes.workload import WORKLOAD_FIELDS, Workload
-from sizer.checking.findings import SEVERITIES, Change, PricedFinding, PricedSuggestion, Severity
-from sizer.checking.project import Suppression
 from sizer.readers import Source
 from sizer.rules import RULES
 from sizer.rules.base import Context, Finding, Judgement, NotApplicable, Rule, Suggestion, within
 from sizer.rules.dimensions import ALTERNATIVES
 from sizer.subject import Subject, read_model, read_subject, resized_subject, run_on
+
+from .findings import SEVERITIES, Change, PricedFinding, PricedSuggestion, Severity
+from .project import Suppression
 
 
 def of_dimensions(change: Change) -> bool:

@@ -15,11 +15,12 @@ from shapes.measure.store import Store
 from shapes.model import ModelShape
 from shapes.operators.types import Attention, Elementwise, Gemm, GroupedGemm, Operator, counted_once
 from shapes.workload import Workload
-from sizer.checking.checks import report_of
-from sizer.checking.findings import Report
-from sizer.checking.grading import propose
-from sizer.checking.project import Suppression
 from sizer.subject import Subject
+
+from .checks import report_of
+from .findings import Report
+from .grading import propose
+from .project import Suppression
 
 
 def check_measured(

@@ -28,8 +28,9 @@ from shapes.errors import InputError, read_bounded, read_text, refuse, write_who
 from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.toml_table import Table
 from shapes.workload import workload_fields
-from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity
 from sizer.rules import MERGED, RULES, find_rule
+
+from .findings import SEVERITIES, PricedFinding, Report, Severity
 
 #: Keys of the table, and of each per-file table.
 KEYS = ("select", "ignore", "per-file", "budgets", "device", "stack", "fail-on", "format", "workload")

@@ -34,7 +34,7 @@ class LazyGroup(click.Group):
         try:
             return super().resolve_command(ctx, args)
         except click.UsageError as error:
-            from sizer.cli.options import spellings
+            from .options import spellings
 
             meant = spellings()["commands"].get(args[0].lower())
             near = [f" Did you mean {one}?" for one in ([meant] if meant else nearest(args[0], COMMANDS))]
@@ -50,7 +50,7 @@ class LazyGroup(click.Group):
         try:
             return super().parse_args(ctx, args)
         except click.NoSuchOption as error:
-            from sizer.cli.options import say_line
+            from .options import say_line
 
             say_line(f"{error.option_name}: options follow the command: sizer check config.json --tp 8 (sizer --help)")
         ctx.exit(2)
@@ -60,7 +60,7 @@ class LazyGroup(click.Group):
             with line():
                 return super().invoke(ctx)
         except Exception as error:
-            from sizer.cli.options import say_line, usage_text
+            from .options import say_line, usage_text
 
             if isinstance(error, click.UsageError):  # one line, as for every other mistake: click's own message is four
                 say_line(usage_text(error))

@@ -17,7 +17,13 @@ from shapes.frozen import Names, replace
 from sizer.checking.checks import Request, Settled
 from sizer.checking.findings import Checked, Report
 from sizer.checking.project import Accepted, known_rule, load_accepted, load_defaults, write_accepted
-from sizer.cli.options import (
+from sizer.documents import plural
+from sizer.readers import NoModel
+from sizer.readers.loading import expand, find_config, head_states_a_model
+from sizer.render import formats
+from sizer.subject import Subject
+
+from .options import (
     MODELS,
     Asked,
     codes,
@@ -29,11 +35,6 @@ from sizer.cli.options import (
     say_line,
     subcommand,
 )
-from sizer.documents import plural
-from sizer.readers import NoModel
-from sizer.readers.loading import expand, find_config, head_states_a_model
-from sizer.render import formats
-from sizer.subject import Subject
 
 if TYPE_CHECKING:
     from shapes.measure import Executor
@@ -95,7 +96,7 @@ def command(asked: Asked) -> None:
     )
     found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else None)
     if asked.measure:
-        from sizer.cli.measuring import chosen_executor
+        from .measuring import chosen_executor
 
         found.executor = chosen_executor(asked.ray, asked.on)
     _take_project_s(asked)

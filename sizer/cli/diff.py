@@ -17,9 +17,10 @@ from shapes.frozen import Names, Words, frozen, replace
 from sizer.answers.diff import Diff, DiffBudgets, budgets_of, compare, diff_of
 from sizer.checking.checks import Request
 from sizer.checking.project import nearest_table
-from sizer.cli.options import Asked, config_name, exceeds, option_error, say_line, subcommand
 from sizer.readers import NoModel, Source
 from sizer.readers.loading import MAX_BYTES, may_be_configuration, states_a_model
+
+from .options import Asked, config_name, exceeds, option_error, say_line, subcommand
 
 
 @subcommand("diff", "diff stack workload rules output")

@@ -7,7 +7,8 @@ import click
 
 from shapes.errors import InputError
 from shapes.program import DISTRIBUTION, install
-from sizer.cli.options import Asked, Command, completing, declared, subcommand
+
+from .options import Asked, Command, completing, declared, subcommand
 
 
 @subcommand("devices", "output")

@@ -39,7 +39,10 @@ from sizer.answers.bench import (
     suites_of,
 )
 from sizer.answers.bench import Table as Measured
-from sizer.cli.options import (
+from sizer.process import KEPT, working
+from sizer.subject import read_subject
+
+from .options import (
     Asked,
     Command,
     config_name,
@@ -50,8 +53,6 @@ from sizer.cli.options import (
     subcommand,
     write_answer,
 )
-from sizer.process import KEPT, working
-from sizer.subject import read_subject
 
 
 def chosen_executor(ray: str | None, on: str | None, device: str | None = None) -> Session:

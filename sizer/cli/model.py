@@ -10,8 +10,9 @@ import sizer
 from shapes.errors import read_bounded, refuse
 from shapes.frozen import given, replace
 from shapes.workload import option_of
-from sizer.cli.options import Asked, codes, read_standard_input, seconds, several, subcommand, workload_option
 from sizer.process import working
+
+from .options import Asked, codes, read_standard_input, seconds, several, subcommand, workload_option
 
 if TYPE_CHECKING:
     from sizer.answers.mfu import StepTimes

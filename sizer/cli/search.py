@@ -5,8 +5,9 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Values, given
-from sizer.cli.options import TABLES, Asked, stated, subcommand
 from sizer.process import KEPT, working
+
+from .options import TABLES, Asked, stated, subcommand
 
 
 def _ends(number: Callable[[str], Any], low: Any = None, high: Any = None) -> Callable[[str], tuple[Any, Any]]:

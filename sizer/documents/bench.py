@@ -10,7 +10,8 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import Sweep
 from sizer.answers.bench import Bench, Planned, Row, SelfTest, Stored
 from sizer.answers.bench import Table as Measured
-from sizer.documents import Cell, Column, Document, Part, Section, Table, Text, columns, lines, seconds_text
+
+from . import Cell, Column, Document, Part, Section, Table, Text, columns, lines, seconds_text
 
 #: Jobs not reached that a text lists.
 LISTED = 10

@@ -7,7 +7,8 @@ from typing import Literal
 from shapes.frozen import Named, Values, Words, frozen
 from shapes.toml_table import table_of
 from shapes.workload import Workload
-from sizer.documents import percent_text, seconds_scale
+
+from . import percent_text, seconds_scale
 
 #: How points look that may lie on each other.
 POINTS = {"opacity": 0.9}

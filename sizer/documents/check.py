@@ -10,7 +10,10 @@ from typing import TYPE_CHECKING, cast
 
 from shapes.errors import InputError
 from sizer.checking.findings import SEVERITIES, Checked, PricedFinding, Report, Severity
-from sizer.documents import (
+from sizer.readers.loading import load_text
+from sizer.readers.reading import sentences
+
+from . import (
     PAGES,
     Cell,
     Charts,
@@ -34,8 +37,6 @@ from sizer.documents import (
     suggestion_text,
     within_text,
 )
-from sizer.readers.loading import load_text
-from sizer.readers.reading import sentences
 
 if TYPE_CHECKING:
     from sizer.answers.operator_table import Overview
@@ -121,8 +122,8 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
         Findings("", found, report.step_s, report.path) if found else Text("", only=("text",)),
     ]
     if seen is not None:
-        from sizer.documents import memory, ops  # only pages show these
-        from sizer.documents.charts import timeline
+        from . import memory, ops  # only pages show these
+        from .charts import timeline
 
         parts.append(Charts(partial(ops.roofline, seen.table)))
         if step is not None:

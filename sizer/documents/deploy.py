@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 from shapes.memory.engine import UTILIZATION
 from sizer.answers.deploy import Deployed, Deployment, FactOutcome
-from sizer.documents import Cell, Document, Part, Section, Table, Text, columns, lines
+
+from . import Cell, Document, Part, Section, Table, Text, columns, lines
 
 #: How a verdict is coloured.
 STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pads": "info", "copies": "info"}

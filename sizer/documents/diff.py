@@ -5,7 +5,8 @@ from types import SimpleNamespace
 
 from shapes.frozen import Words, replace
 from sizer.answers.diff import DeviceDiff, Diff, FileDiff
-from sizer.documents import PAGES, Cell, Document, Findings, Part, Section, Table, Text, columns, lines, notes, plural
+
+from . import PAGES, Cell, Document, Findings, Part, Section, Table, Text, columns, lines, notes, plural
 
 #: Configurations that a comment compares in one table.
 COMPARED = 12

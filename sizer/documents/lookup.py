@@ -5,10 +5,11 @@ from shapes.cost.explain import expected_errors
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import DTYPES
 from shapes.frozen import Names, Values, frozen, plain
-from sizer.documents import Cell, Document, Section, Table, Text, columns, lines, percent_text
 from sizer.printing import Printable
 from sizer.readers.expressions import flat
 from sizer.rules import Rule
+
+from . import Cell, Document, Section, Table, Text, columns, lines, percent_text
 
 
 @frozen

@@ -2,7 +2,8 @@
 
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
-from sizer.documents import GIB, Document, Section, Table, columns, lines, notes, seconds_text, split_text
+
+from . import GIB, Document, Section, Table, columns, lines, notes, seconds_text, split_text
 
 
 def document(answer: MemoryBreakdown) -> Document:

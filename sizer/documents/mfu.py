@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from sizer.answers.mfu import Explanation, MfuAnswer, StepTimes
-from sizer.documents import Document, Part, Section, Table, Text, columns, lines, plural, range_text, seconds_text
+
+from . import Document, Part, Section, Table, Text, columns, lines, plural, range_text, seconds_text
 
 #: An MFU below which a step time is likelier to be in another unit.
 UNLIKELY = 0.01

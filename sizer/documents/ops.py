@@ -9,7 +9,8 @@ from shapes.frozen import Values
 from shapes.operators.types import Operator
 from sizer.answers.operator_table import OperatorTable
 from sizer.checking.findings import StepTime
-from sizer.documents import (
+
+from . import (
     NOT_KNOWN,
     Cell,
     Charts,
@@ -26,7 +27,7 @@ from sizer.documents import (
     seconds_text,
     step_text,
 )
-from sizer.documents.charts import LOOKS, Axis, Chart, Layer, path, points
+from .charts import LOOKS, Axis, Chart, Layer, path, points
 
 #: Share of an operator's time below which a part is rounding.
 ROUNDING = 1e-9

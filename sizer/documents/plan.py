@@ -5,7 +5,8 @@ from collections.abc import Callable
 from shapes.frozen import Values, plain
 from shapes.step.serving import load_serving_stack
 from sizer.answers.plan import Candidate, Plan, ServingPlan
-from sizer.documents import (
+
+from . import (
     GIB,
     Charts,
     Document,
@@ -20,7 +21,7 @@ from sizer.documents import (
     seconds_text,
     split_text,
 )
-from sizer.documents.charts import timeline
+from .charts import timeline
 
 #: Reasons why others are not listed, in a text.
 SHOWN = 12

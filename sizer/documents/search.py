@@ -4,7 +4,12 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 
 from shapes.frozen import Named, Values
-from sizer.documents import (
+from sizer.readers.reading import with_settings
+from sizer.searching.result import Ranked, SearchResult, label, objected, settings
+from sizer.searching.run import decode_gain, training_gain
+from sizer.searching.space import REACH
+
+from . import (
     FULL,
     Charts,
     Column,
@@ -21,11 +26,7 @@ from sizer.documents import (
     width_text,
     within_text,
 )
-from sizer.documents.charts import LOOKS, Axis, Chart, Layer, path, points
-from sizer.readers.reading import with_settings
-from sizer.searching.result import Ranked, SearchResult, label, objected, settings
-from sizer.searching.run import decode_gain, training_gain
-from sizer.searching.space import REACH
+from .charts import LOOKS, Axis, Chart, Layer, path, points
 
 
 def document(answer: SearchResult) -> Document:

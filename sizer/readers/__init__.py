@@ -11,7 +11,8 @@ from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Names, replace
 from shapes.model import ModelShape
 from shapes.program import added
-from sizer.readers.loading import (
+
+from .loading import (
     Tree,
     beside,
     check_size,
@@ -22,7 +23,7 @@ from sizer.readers.loading import (
     parse_mapping,
     parse_toml,
 )
-from sizer.readers.reading import (
+from .reading import (
     FORMATS,
     Config,
     NoModel,
@@ -81,14 +82,14 @@ def read_config(
             reading = _read_mapping(held, where or named, config_format, asked.settings)
         except NoModel as error:
             if isinstance(config, str | Path) and not error.expected.startswith("names a model"):
-                from sizer.readers.released import speaks_of
+                from .released import speaks_of
 
                 error.expected += speaks_of(asked.text or load_text(find_config(Path(config))))
             raise
         reading = replace(reading, notes=(*notes, *reading.notes))
     if not asked.training:
         return reading
-    from sizer.readers.expressions import with_training
+    from .expressions import with_training
 
     return with_training(reading, asked.training)
 
@@ -108,12 +109,12 @@ def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]
         return *plain_mapping(config), ()
     path = find_config(Path(config))
     if is_name(config):
-        from sizer.readers.released import released
+        from .released import released
 
         held, note = released(str(config))
         return held, str(path), (note,)
     if is_weights(path):
-        from sizer.readers.tensors import header
+        from .tensors import header
 
         return header(path), str(path), ()
     return _parse(load_text(path), str(path), config_format, asked), str(path), ()
@@ -127,7 +128,7 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
         return parse_toml(text, where)
     if text.lstrip()[:1] != "{":
         if config_format == "nanogpt" or where.endswith(".py"):
-            from sizer.readers.python_code import parse_code
+            from .python_code import parse_code
 
             return parse_code(text, where, asked.settings)
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
@@ -160,7 +161,7 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
         raise InputError(f"expected one of {', '.join(known)}", "--config-format", config_format)
     chosen = config_format or recipe_of(config) or _format_of(config, where)
     if not isinstance(chosen, str):
-        from sizer.readers.released import read_recipe
+        from .released import read_recipe
 
         config, given = underscored(config), underscored(settings)
         own = config.get("_variables", frozenset())
@@ -173,7 +174,7 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
     found: Reading = reader.read(keys, where)
     used = found.asked | keys.get("_variables", frozenset())
     if "_tensors" in keys:
-        from sizer.readers.tensors import proven
+        from .tensors import proven
 
         found = proven(found, keys["_tensors"])
     check_settings(settings, used, where, normalised)

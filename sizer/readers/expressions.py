@@ -10,8 +10,9 @@ from typing import Any
 
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Words, replace
-from sizer.readers.loading import load_text, parse_mapping
-from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
+
+from .loading import load_text, parse_mapping
+from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
 
 #: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
 _CALLS = {"__builtins__": {}, "int": int, "max": max, "min": min}

@@ -6,8 +6,9 @@ from shapes.errors import shorten
 from shapes.frozen import replace
 from shapes.model import Unread
 from shapes.model.resize import dimensions
-from sizer.readers import layouts
-from sizer.readers.reading import FORMATS, Config, Fields, Names, Reading, underscored, vocabulary
+
+from . import layouts
+from .reading import FORMATS, Config, Fields, Names, Reading, underscored, vocabulary
 
 NAME = "gpt_neox"
 normalised = underscored

@@ -22,8 +22,9 @@ from shapes.model import (
 )
 from shapes.model.layers import each_layer
 from shapes.model.mixers import Linears
-from sizer.readers.expressions import sized
-from sizer.readers.reading import FORMATS, Fields, Names, Values
+
+from .expressions import sized
+from .reading import FORMATS, Fields, Names, Values
 
 _TABLE = FORMATS["huggingface"]
 NAMES = _TABLE["dimensions"]

@@ -22,7 +22,8 @@ from shapes.model import (
     Streams,
     run_lengths,
 )
-from sizer.readers.hf_blocks import (
+
+from .hf_blocks import (
     EXPERTS,
     HEADS,
     NAMES,
@@ -43,7 +44,7 @@ from sizer.readers.hf_blocks import (
     sliding_where,
     told,
 )
-from sizer.readers.reading import FORMATS, Fields, Values
+from .reading import FORMATS, Fields, Values
 
 
 def mimo_windows(fields: Fields) -> Window:

@@ -6,8 +6,9 @@ from typing import Any
 
 from shapes.frozen import replace
 from shapes.model import AttentionShape, Block, Linear, Linears, MlpShape, ModelShape, QkNorm, Stack, Tower, run_lengths
-from sizer.readers.expressions import sized
-from sizer.readers.hf_blocks import (
+
+from .expressions import sized
+from .hf_blocks import (
     HEADS,
     HIDDEN,
     POSITIONS,
@@ -28,7 +29,7 @@ from sizer.readers.hf_blocks import (
     total,
     vectors,
 )
-from sizer.readers.reading import FORMATS, Config, Fields, Names, Values, table
+from .reading import FORMATS, Config, Fields, Names, Values, table
 
 _TIED = flag("tie_word_embeddings", True)
 

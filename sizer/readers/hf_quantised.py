@@ -14,7 +14,8 @@ from shapes.frozen import Pair, frozen, replace
 from shapes.model import Block, ModelShape, MoeShape, run_lengths
 from shapes.model.layers import each_layer
 from shapes.recipes import WeightFormat
-from sizer.readers.reading import Fields, Values, fits, stated, table
+
+from .reading import Fields, Values, fits, stated, table
 
 #: A layer's number in a name, a star for it, or one that it begins with ("layers.1*").
 _LAYER = re.compile(r"(?:^|\.)layers\.(\*|\d+\*?)(?:\.(.*))?$")

@@ -12,7 +12,8 @@ from typing import Any
 from shapes.errors import InputError, refuse
 from shapes.frozen import Function, Words, replace
 from shapes.model import ModelShape
-from sizer.readers.hf_blocks import (
+
+from .hf_blocks import (
     POSITIONS,
     all_but_every,
     all_heads,
@@ -28,8 +29,8 @@ from sizer.readers.hf_blocks import (
     total,
     with_head,
 )
-from sizer.readers.loading import BESIDE
-from sizer.readers.reading import (
+from .loading import BESIDE
+from .reading import (
     FORMATS,
     Config,
     Fields,
@@ -182,7 +183,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         model, released, quantised = _released(top, model)
         towers: Names = ()
         if model.part == "text tower":
-            from sizer.readers.hf_encoder import with_towers
+            from .hf_encoder import with_towers
 
             model, towers = with_towers(outer, wrapper, model)
     except InputError as error:
@@ -246,7 +247,7 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     said = next((one.nested(key) for one, key in keys if one.config.get(key)), None)
     if said is None:
         return model, {}, ()
-    from sizer.readers.hf_quantised import as_released
+    from .hf_quantised import as_released
 
     return as_released(said, str(outer.config.get("expert_dtype", "")), model)
 

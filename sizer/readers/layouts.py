@@ -10,9 +10,10 @@ from typing import Any
 from shapes.errors import InputError
 from shapes.frozen import Words, given, replace
 from shapes.model.resize import dimensions
-from sizer.readers import huggingface
-from sizer.readers.expressions import check_allowed, expressed, flat, notes_of, workload
-from sizer.readers.reading import Config, Fields, Reading, Values, at, did_you_mean, table, tokenizer_size
+
+from . import huggingface
+from .expressions import check_allowed, expressed, flat, notes_of, workload
+from .reading import Config, Fields, Reading, Values, at, did_you_mean, table, tokenizer_size
 
 
 def reader(name: str) -> Any:

@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, decoded, read_bounded, refuse
-from sizer.readers.reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at
+
+from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at
 
 
 class DuplicateKey(InputError):  # noqa: N818
@@ -249,7 +250,7 @@ def _object(pairs: list[tuple[str, Any]], where: str) -> Values:
 
 def parse_yaml(text: str, where: str) -> object:
     """A YAML document's value."""
-    from sizer.readers import yaml_values
+    from . import yaml_values
 
     return yaml_values.parse_yaml(text, where)
 

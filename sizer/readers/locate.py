@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from shapes.frozen import Pair, frozen
-from sizer.readers.loading import MAX_TEXT, without_comments
+
+from .loading import MAX_TEXT, without_comments
 
 #: Where something begins and ends, in characters.
 Span = Pair

@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from sizer.readers.reading import FORMATS, Config
+from .reading import FORMATS, Config
 
 #: What a server is to load.
 _NAME = re.compile(r"(?:hf://)?[\w.-]+/[\w.-]+")

@@ -1,8 +1,9 @@
 """nanoGPT: a Python file of assignments or a saved GPTConfig."""
 
 from shapes.frozen import replace
-from sizer.readers import layouts
-from sizer.readers.reading import FORMATS, Config, Reading
+
+from . import layouts
+from .reading import FORMATS, Config, Reading
 
 NAME = "nanogpt"
 

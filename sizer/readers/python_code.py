@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError
-from sizer.readers.reading import FORMATS, Config, Values, recipe_of
-from sizer.readers.shell.words import OPERATORS
+
+from .reading import FORMATS, Config, Values, recipe_of
+from .shell.words import OPERATORS
 
 #: Functions that are followed in one file, each of which may call others.
 MAX_CALLS = 1000

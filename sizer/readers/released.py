@@ -16,9 +16,10 @@ from shapes.frozen import Words, replace
 from shapes.model import Unread
 from shapes.model.resize import dimensions
 from shapes.program import install
-from sizer.readers.expressions import expressed, flat, with_settings_of
-from sizer.readers.loading import beside, is_name, load_text, parse_mapping
-from sizer.readers.reading import (
+
+from .expressions import expressed, flat, with_settings_of
+from .loading import beside, is_name, load_text, parse_mapping
+from .reading import (
     FORMATS,
     LACKS,
     Config,

@@ -13,8 +13,9 @@ from typing import Any
 
 from shapes.errors import InputError, read_bounded, refuse
 from shapes.frozen import Sizes, replace
-from sizer.readers.loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
-from sizer.readers.reading import FORMATS, Config, Reading, Values, at, fits
+
+from .loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
+from .reading import FORMATS, Config, Reading, Values, at, fits
 
 #: Of a GGUF file: Gemma's, whose tokenizer has 262,000 words, is 16 MiB.
 MAX_HEADER = 2**25

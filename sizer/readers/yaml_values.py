@@ -10,7 +10,8 @@ import yaml
 from yaml.composer import Composer
 
 from shapes.errors import InputError, refuse
-from sizer.readers.reading import MAX_DEPTH, Include, Values
+
+from .reading import MAX_DEPTH, Include, Values
 
 #: libyaml where PyYAML was built with it: ten times as fast.
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from shapes.errors import printable
 from sizer.documents import Document, plural
-from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed
+
+from .findings import BUDGETS, Annotation, annotate, reviewed
 
 
 def render(document: Document, page: object) -> str:

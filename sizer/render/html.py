@@ -22,8 +22,9 @@ from sizer.documents import (
 )
 from sizer.documents.charts import Chart
 from sizer.documents.check import severity_cell
-from sizer.render.findings import rule_url
-from sizer.render.vega import ASSETS, HEIGHT, WIDTH, asset, spec
+
+from .findings import rule_url
+from .vega import ASSETS, HEIGHT, WIDTH, asset, spec
 
 #: What the page may load: nothing but what is in it.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"

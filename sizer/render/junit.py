@@ -7,8 +7,9 @@ from xml.etree import ElementTree
 from sizer.answers.diff import Diff
 from sizer.checking.findings import SEVERITIES
 from sizer.documents import Document
-from sizer.render.findings import Annotation, annotate, looked_at, reviewed, title
 from sizer.rules import RULES
+
+from .findings import Annotation, annotate, looked_at, reviewed, title
 
 #: Characters that no XML document may hold, escaped or not.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")

@@ -5,7 +5,8 @@ from html import escape
 
 from shapes.errors import printable
 from sizer.documents import Document, Findings, Part, Section, Table, Text, change_text, cost_text, numeric, saved_text
-from sizer.render.findings import rule_url
+
+from .findings import rule_url
 
 #: What means something inside a line of Markdown or HTML.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#!|~$])")

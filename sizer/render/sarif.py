@@ -10,8 +10,9 @@ from shapes.program import installed
 from sizer.checking.findings import Fix
 from sizer.documents import Document
 from sizer.readers.locate import Place
-from sizer.render.findings import BUDGETS, Annotation, annotate, reviewed, rule_url, title
 from sizer.rules import find_rule
+
+from .findings import BUDGETS, Annotation, annotate, reviewed, rule_url, title
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

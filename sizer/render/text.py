@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from sizer.checking.findings import PricedFinding
 from sizer.documents import Cell, Column, Document, Findings, Part, Table, Text, cost_text, numeric, suggestion_text
-from sizer.render import Page
+
+from . import Page
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

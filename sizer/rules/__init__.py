@@ -5,8 +5,9 @@ from __future__ import annotations
 from shapes.errors import InputError
 from shapes.program import added
 from shapes.toml_table import nearest
-from sizer.rules import dimensions, heads, splits, tiles, tokens
-from sizer.rules.base import DECLARED, Rule
+
+from . import dimensions, heads, splits, tiles, tokens
+from .base import DECLARED, Rule
 
 TOPICS = (dimensions, heads, tokens, splits, tiles)
 added("sizer.rules")  # their modules declare rules as these do

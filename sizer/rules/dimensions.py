@@ -14,7 +14,8 @@ from shapes.operators.types import Product
 from shapes.recipes import RECIPES, Recipe, load_recipe
 from shapes.toml_table import DATA, content
 from shapes.workload import MEGATRON_ROWS, Workload
-from sizer.rules.base import (
+
+from .base import (
     NEIGHBOURHOOD,
     Answer,
     Context,

@@ -10,7 +10,8 @@ from shapes.dtypes import next_multiple
 from shapes.kernels import Run, load_kernel, resolve, run_of
 from shapes.model import MlaShape
 from shapes.operators.types import Attention
-from sizer.rules.base import (
+
+from .base import (
     Answer,
     Context,
     Finding,

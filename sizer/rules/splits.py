@@ -13,7 +13,8 @@ from shapes.operators.parallel import divides_over, expert_counts, head_counts
 from shapes.operators.types import GroupedGemm
 from shapes.step.seconds import spread
 from shapes.workload import Workload
-from sizer.rules.base import (
+
+from .base import (
     NEIGHBOURHOOD,
     Answer,
     Context,

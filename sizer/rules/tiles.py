@@ -10,7 +10,8 @@ from shapes.dtypes import next_multiple
 from shapes.frozen import replace
 from shapes.memory import divisors
 from shapes.operators.types import Attention, Gemm, Operator, Product
-from sizer.rules.base import (
+
+from .base import (
     Answer,
     Context,
     Finding,

@@ -14,7 +14,8 @@ from shapes.memory import divisors, memory_of_parameters
 from shapes.model import ModelShape, default_precision
 from shapes.operators.types import Product
 from shapes.workload import Workload
-from sizer.rules.base import (
+
+from .base import (
     Answer,
     Context,
     Finding,

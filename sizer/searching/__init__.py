@@ -4,6 +4,6 @@
 the name of one of ``SPACES``, one of ``OBJECTIVES``, ``Limits``, devices, and who measures on one.
 """
 
-from sizer.searching.entry import search, swiglu_width
+from .entry import search, swiglu_width
 
 __all__ = ["search", "swiglu_width"]

@@ -9,10 +9,11 @@ from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Named, Values, replace
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
-from sizer.searching.pricing import QUIET, Layouts, Progress
-from sizer.searching.result import SearchResult
-from sizer.searching.run import EXHAUSTIVE, Query, find
-from sizer.searching.space import (
+
+from .pricing import QUIET, Layouts, Progress
+from .result import SearchResult
+from .run import EXHAUSTIVE, Query, find
+from .space import (
     DEFAULT_B,
     DEFAULT_OBJECTIVE,
     DIMENSIONS,
@@ -28,7 +29,8 @@ from sizer.searching.space import (
 
 if TYPE_CHECKING:
     from shapes.measure.workers import Session
-    from sizer.searching.measuring import Measured
+
+    from .measuring import Measured
 
 #: Keywords of ``search`` that go to a measured source, by name.
 _MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
@@ -212,7 +214,8 @@ def _source(measure: bool | Session, device: str | Device | None, measuring: Val
             refuse(value != EXHAUSTIVE, "is of measuring: expected --measure with it", option, value)
         return load_device(device or DEFAULT_DEVICE), None
     from sizer.checking.measured import device_to_measure
-    from sizer.searching.measuring import Measured
+
+    from .measuring import Measured
 
     if measure is True:
         from shapes.measure.backend import OneThread

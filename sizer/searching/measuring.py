@@ -21,9 +21,10 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
 from shapes.operators.types import Gemm, GroupedGemm
 from shapes.program import REQUESTS
 from shapes.workload import Workload
-from sizer.searching.pricing import Progress, TimedCandidate, Times, rebuilt, timed
-from sizer.searching.space import Objective, Space, whole_heads
-from sizer.searching.strategies import (
+
+from .pricing import Progress, TimedCandidate, Times, rebuilt, timed
+from .space import Objective, Space, whole_heads
+from .strategies import (
     MOST_PREPARED,
     MOST_SAMPLES,
     STRATEGIES,

@@ -24,7 +24,8 @@ from shapes.program import REQUESTS
 from shapes.step import Pricer, Step, schedule_of
 from shapes.step.seconds import Work, each_value, slowest_stage, step_parts, work
 from shapes.workload import Workload
-from sizer.searching.space import EQUAL, TIE, Candidates, Objective, Space, reaches, resized
+
+from .space import EQUAL, TIE, Candidates, Objective, Space, reaches, resized
 
 #: How far a search is, of how much, and the best so far ("": not known).
 Progress = Callable[[int, int, str], None]

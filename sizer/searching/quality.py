@@ -16,9 +16,10 @@ from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.toml_table import table_of
-from sizer.searching.pricing import estimates
-from sizer.searching.space import EQUAL, Candidates, Limits, Space
-from sizer.searching.spaces import counts
+
+from .pricing import estimates
+from .space import EQUAL, Candidates, Limits, Space
+from .spaces import counts
 
 FITS = table_of(__file__, "quality.toml")
 #: Shapes within this factor of the baseline's are published practice; candidates are made as far as the other, so that

@@ -25,7 +25,9 @@ from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 from sizer.checking.checks import check_subject
 from sizer.checking.grading import Objections, context_of, objections, worse
-from sizer.searching.pricing import (
+from sizer.subject import Subject, read_subject, resized_subject, run_by
+
+from .pricing import (
     BUDGET,
     Layouts,
     Progress,
@@ -38,14 +40,13 @@ from sizer.searching.pricing import (
     shortlist,
     undominated,
 )
-from sizer.searching.quality import at_equal_loss, wide
-from sizer.searching.result import Ranked, SearchResult, keeps, label, verdict
-from sizer.searching.space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left, reaches
-from sizer.searching.spaces import make_space
-from sizer.subject import Subject, read_subject, resized_subject, run_by
+from .quality import at_equal_loss, wide
+from .result import Ranked, SearchResult, keeps, label, verdict
+from .space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left, reaches
+from .spaces import make_space
 
 if TYPE_CHECKING:
-    from sizer.searching.measuring import Measured  # loads what measures, which a prediction has no use for
+    from .measuring import Measured  # loads what measures, which a prediction has no use for
 
 
 #: Dimensions that candidates alike in all others differ by: only the best of them is listed.

@@ -30,7 +30,8 @@ from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
 from shapes.operators.types import Gemm, Operator, Operators
 from shapes.workload import Workload
-from sizer.searching.space import (
+
+from .space import (
     TOLERANCE,
     VARIABLE,
     WIDER,

@@ -68,7 +68,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
             "sizer/readers/{name}.py",
             MODULE + "from collections.abc import Mapping\nfrom typing import Any\n\n"
             "from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack\n"
-            "from sizer.readers.reading import Fields, table\nfrom sizer.readers.reading import Reading, reading\n\n"
+            "from .reading import Fields, table\nfrom .reading import Reading, reading\n\n"
             'NAME = "{name}"\n\n_TABLE = table("formats")[NAME]\n\n\n'
             "def read(config: Mapping[str, Any], where: str) -> Reading:\n"
             "    fields = Fields(config, where)\n"
@@ -119,7 +119,7 @@ STEPS: dict[str, tuple[Write | Insert, ...]] = {
     "format": (
         Write(
             "sizer/render/{name}.py",
-            MODULE + "from sizer.documents import Document\nfrom sizer.render import Page\n\n\n"
+            MODULE + "from sizer.documents import Document\nfrom . import Page\n\n\n"
             "def render(document: Document, page: Page) -> str:\n"
             '    return document.headline + "\\n"  # SKELETON\n',
         ),

@@ -10,12 +10,13 @@ import torch
 
 from shapes.measure.backend import Backend
 from shapes.measure.jobs import Job, MemoryBound, Part
-from shapes.measure.kernels.common import Plan, UnsupportedError
-from shapes.measure.kernels.functions import attention, memory_bound
-from shapes.measure.kernels.parts import part
-from shapes.measure.kernels.products import gemm, grouped_gemm
 from shapes.measure.timer import Kernel, sets_needed
 from shapes.operators.types import Attention, Gemm, GroupedGemm, RoutedGemm
+
+from .common import Plan, UnsupportedError
+from .functions import attention, memory_bound
+from .parts import part
+from .products import gemm, grouped_gemm
 
 #: (the work, the kernel's name, a source of random numbers on the device) -> how it is run.
 PLANS: dict[type, Callable[[Any, str, Any], Plan]] = {

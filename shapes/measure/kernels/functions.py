@@ -14,8 +14,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from shapes.measure.backend import Call
 from shapes.measure.jobs import ATTENTION, MemoryBound
-from shapes.measure.kernels.common import Plan, UnsupportedError, error_bound, largest_error, normal
 from shapes.operators.types import Attention
+
+from .common import Plan, UnsupportedError, error_bound, largest_error, normal
 
 #: Attention's gradients sum over a whole row of rounded probabilities: twice the forward's bound.
 BACKWARD_SLACK = 2.0

@@ -18,7 +18,11 @@ from torch.nn import functional as F  # noqa: N812  # torch's own convention
 
 from shapes.measure.backend import Call
 from shapes.measure.jobs import ATTENTION, EXPERTS, Part
-from shapes.measure.kernels.common import (
+from shapes.model import AttentionShape, MlpShape, MoeShape
+from shapes.model.mixers import Linear, MlaShape, RecurrentShape
+from shapes.toml_table import DATA, content
+
+from .common import (
     Plan,
     UnsupportedError,
     error_bound,
@@ -28,11 +32,8 @@ from shapes.measure.kernels.common import (
     normal,
     torch_dtype,
 )
-from shapes.measure.kernels.functions import named_core, ran
-from shapes.measure.kernels.products import grouped_product
-from shapes.model import AttentionShape, MlpShape, MoeShape
-from shapes.model.mixers import Linear, MlaShape, RecurrentShape
-from shapes.toml_table import DATA, content
+from .functions import named_core, ran
+from .products import grouped_product
 
 #: Errors of a few products in a row add up, and gradients cancel: several times one product's bound.
 CHAIN_SLACK = 5.0

@@ -10,7 +10,9 @@ import torch
 from shapes.frozen import Ints
 from shapes.measure.backend import Call
 from shapes.measure.jobs import EXPERTS
-from shapes.measure.kernels.common import (
+from shapes.operators.types import Gemm, GroupedGemm
+
+from .common import (
     Plan,
     UnsupportedError,
     error_bound,
@@ -20,7 +22,6 @@ from shapes.measure.kernels.common import (
     relative_error,
     torch_dtype,
 )
-from shapes.operators.types import Gemm, GroupedGemm
 
 #: Rows of C that are compared with fp32: enough to meet every column and k, cheap at any m.
 CHECKED_ROWS = 32

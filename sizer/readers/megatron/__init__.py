@@ -16,7 +16,6 @@ from shapes.recipes import RECIPES
 from shapes.workload import modules
 from sizer.readers import expressions
 from sizer.readers.loading import Tree
-from sizer.readers.megatron.models import build
 from sizer.readers.reading import (
     FORMATS,
     LACKS,
@@ -38,6 +37,8 @@ from sizer.readers.reading import (
     with_settings,
 )
 from sizer.readers.shell import Script, follow
+
+from .models import build
 
 NAME = "megatron"
 _TABLE = FORMATS[NAME]

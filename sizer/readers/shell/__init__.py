@@ -13,7 +13,8 @@ from fnmatch import fnmatchcase
 
 from shapes.errors import InputError, refuse
 from sizer.readers.reading import FORMATS, unknown_in
-from sizer.readers.shell.words import Part, Scanner, Token, Variables, Word
+
+from .words import Part, Scanner, Token, Variables, Word
 
 #: Words gone through, those of loops' turns and of branches not taken too: a launch script has some thousands.
 MAX_STEPS = 200_000
