@@ -51,6 +51,9 @@ SHARES = ("communication.*.hidden", "communication.*.overlapped", "communication
 HELD_OUT = Path(__file__).parents[1] / "data" / "steps-held-out.json"
 #: Relative error of a row that counts as one: near the noise of repeated runs.
 NOISE = 0.04
+#: A constant is at most a hundredfold off its prior's centre. Where a robust loss discounts most rows, the solver's
+#: steps know no end, and a stack's file takes no such figure.
+REACH = np.log(100)
 #: Tables of a stack's file that the fit owns.
 OWNED = ("kernels", "by_dtype", "by_device", "attention", "host", "communication", "optimizer", "release", "interval")
 #: Where what is priced by the nearest other stack is recorded, and what by the others' constants.
@@ -185,7 +188,8 @@ class Fit:
             own = (self.residuals(theta) * self.weight)[keep] / NOISE
             return np.concatenate([own, (theta - centre) / spread])
 
-        return np.asarray(least_squares(deviations, centre, loss="soft_l1", max_nfev=60).x)
+        reach = centre - REACH, centre + REACH
+        return np.asarray(least_squares(deviations, centre, bounds=reach, loss="soft_l1", max_nfev=60).x)
 
     def held_out(self, group: np.ndarray) -> np.ndarray:
         """log of predicted over measured of each row, its group not fitted on."""
