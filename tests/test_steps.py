@@ -68,9 +68,38 @@ PUBLISHED = {
     "pytorch-fsdp-2023": "arXiv 2307.08691",
     "pytorch-fsdp-2025": "arXiv 2410.06511",
     "pytorch-fsdp2-eager": "arXiv 2410.06511",
+    "transformers-amp": "operators that autocast to float32",
     "transformers-compile": "torch.compile: inductor fuses",
     "transformers-eager": "models/llama/modeling_llama.py",
 }
+
+
+#: transformers' guide on one GPU (perf_train_gpu_one, 2022), bert-large on a V100: options -> samples a second.
+FP32 = {"dtype": "fp32"}
+ACCUMULATED = {"b": 1, "global_batch": 4}
+AUTOCAST = {"dtype": "fp16", "precision": "amp"}
+SMALLEST = ACCUMULATED | AUTOCAST | {"checkpointing": "full"}
+GUIDE: list[tuple[dict[str, Any], float]] = [
+    (FP32, 8.86),
+    (FP32 | ACCUMULATED, 7.75),
+    (FP32 | ACCUMULATED | {"checkpointing": "full"}, 5.99),
+    (FP32 | {"optimizer": "adafactor"}, 7.96),
+    (FP32 | {"optimizer": "adamw-8bit"}, 9.15),
+    (AUTOCAST, 18.64),
+    (SMALLEST, 10.09),
+    (SMALLEST | {"optimizer": "adafactor"}, 9.06),
+    (SMALLEST | {"optimizer": "adamw-8bit"}, 10.35),
+]
+
+
+@pytest.mark.parametrize(("options", "rate"), GUIDE)
+def test_nine_rows_of_the_single_gpu_guide_are_within_a_fifth(options: dict[str, Any], rate: float) -> None:
+    sizes = {"hidden_size": 1024, "num_attention_heads": 16, "num_hidden_layers": 24, "intermediate_size": 4096}
+    model = read_config({"model_type": "bert", "architectures": ["BertForSequenceClassification"]} | sizes).model
+    workload = Workload(**({"b": 4, "s": 512, "attention": "eager"} | options))
+    stack = load_stack("transformers-amp" if workload.precision else "transformers-eager")
+    cost = price_step(model, workload, load_device("v100-sxm-16"), stack)
+    assert 4 / cost.seconds == pytest.approx(rate, rel=0.2)
 
 
 @pytest.mark.parametrize("name", list_stacks())

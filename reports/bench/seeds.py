@@ -27,9 +27,14 @@ GUIDE = {
     "-b 4 --dtype fp32": (14949, 8.86),
     "-b 1 --global-batch 4 --dtype fp32": (8681, 7.75),
     "-b 1 --global-batch 4 --dtype fp32 --checkpointing full": (6775, 5.99),
-    "-b 4 --dtype fp16": (13939, 18.64),
+    "-b 4 --dtype fp16 --precision amp --stack transformers-amp": (13939, 18.64),
+    "-b 1 --global-batch 4 --dtype fp16 --precision amp --stack transformers-amp --checkpointing full": (7275, 10.09),
     "-b 4 --dtype fp32 --optimizer adafactor": (12295, 7.96),
     "-b 4 --dtype fp32 --optimizer adamw-8bit": (13085, 9.15),
+    "-b 1 --global-batch 4 --dtype fp16 --precision amp --stack transformers-amp --checkpointing full "
+    "--optimizer adafactor": (4847, 9.06),
+    "-b 1 --global-batch 4 --dtype fp16 --precision amp --stack transformers-amp --checkpointing full "
+    "--optimizer adamw-8bit": (5363, 10.35),
 }
 BERT_LARGE = {
     "model_type": "bert",
@@ -161,7 +166,7 @@ def write() -> None:
         figures = ", ".join(found(words, pattern) for words in listed)
         rows.append([capability, state, f"`sizer {listed[0]}`" if listed else "", figures.replace("|", "/"), note])
     measured = guide()
-    rows.insert(0, ["bert-large on V100: memory and time", "in part", "the table below", "", "six rows of the guide"])
+    rows.insert(0, ["bert-large on V100: memory and time", "in part", "the table below", "", "nine rows of the guide"])
     head = ["capability", "state", "command", "what it says", "note"]
     columns = ["options", "measured MB", "predicted", "off", "samples/s", "predicted rate", "rate off"]
     text = f"""# What the first sources describe, row by row

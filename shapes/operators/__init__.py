@@ -26,6 +26,7 @@ from shapes.dtypes import QUANTISED
 from shapes.errors import InputError, refuse
 from shapes.frozen import replace
 from shapes.model import (
+    OPTIMIZERS,
     Block,
     Linear,
     ModelShape,
@@ -329,12 +330,13 @@ def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, l
 
 
 def _states_each(model: ModelShape, workload: Workload) -> float | None:
-    """Bytes of the named optimizer's states a parameter; None for AdamW's two moments."""
+    """Bytes of the named optimizer's states and temporaries a parameter; None for AdamW's two moments."""
     if workload.optimizer in (None, "adamw"):
         return None
     tensors = trained_tensors(model, workload)
     precision = precision_named(workload.precision or "mixed")
-    return optimizer_state_bytes(tensors, str(workload.optimizer), precision) / max(1, parameter_count(tensors))
+    passes: float = OPTIMIZERS[workload.optimizer].get("passes", 0)
+    return passes + optimizer_state_bytes(tensors, workload.optimizer, precision) / max(1, parameter_count(tensors))
 
 
 def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:

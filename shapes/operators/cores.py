@@ -228,11 +228,12 @@ def parameter_copies(held: ShardParameters, workload: Workload) -> Listed:
     """What kernels of their own move of a microbatch's gradients and of gathered weights, a parameter.
 
     Sums in fp32 (DeepSpeed's BF16_Optimizer, update_hp_grads): a cast (2 bytes in, 4 out), the sum (8 in, 4 out), and
-    zeros (2 out). ZeRO 3 by parameter (FSDP2): both gathers' copy out, and the reduction's into its buffer.
+    zeros (2 out). ZeRO 3 by parameter (FSDP2): both gathers' copy out, and the reduction's into its buffer. Under
+    autocast the gradient's cast and its sum, and the weight's cast (4 in, 2 out).
     """
-    sharded = workload.regathers
-    read, written = (6, 4 + workload.sent_bytes(workload.reduces)) if sharded else (10, 10)
-    if sharded or workload.reduces == "fp32":
+    sharded, cast = workload.regathers, PRECISIONS[workload.precision or "mixed"].copies
+    read, written = (6, 4 + workload.sent_bytes(workload.reduces)) if sharded else (10 + 2 * cast, 10)
+    if sharded or cast or workload.reduces == "fp32":
         yield Elementwise("copies", "wgrad", "accumulate", read * held.total, written * held.total, "fp32")
 
 

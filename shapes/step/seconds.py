@@ -20,7 +20,7 @@ not fill a wait for the host. What hides an expert's dispatch in its own microba
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,8 +32,6 @@ from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
 
 from .stack import ELEMENTWISE, EXPERTS, FACTS, GRAPHS, OVERLAPPED, PARTS, PRODUCTS, Overlap, SoftwareStack
-
-T = TypeVar("T")
 
 #: Element types whose products a stack's ``kernels.gemm`` and ``kernels.grouped`` speak of; others have their own.
 SIXTEEN_BITS = ("bf16", "fp16")
@@ -146,16 +144,13 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
     return total
 
 
-def each_value(one: T, function: Callable[[Any], Any]) -> T:
+def each_value(one: Any, function: Callable[[Any], Any]) -> Any:
     """``one`` (work, a region, a mapping) with ``function`` of every value."""
-    found: Any = one
     if isinstance(one, dict):
-        found = {key: each_value(value, function) for key, value in one.items()}
-    elif isinstance(one, Work | Region):
-        found = type(one)(*(each_value(getattr(one, key.name), function) for key in fields(one)))
-    else:
-        found = function(one)
-    return cast(T, found)
+        return {key: each_value(value, function) for key, value in one.items()}
+    if isinstance(one, Work | Region):
+        return type(one)(*(each_value(getattr(one, key.name), function) for key in fields(one)))
+    return function(one)
 
 
 def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
@@ -320,16 +315,6 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
 #: runs of v4.1 and v5.0 with graphs on 64 to 1,024 devices are surrounded by 16 to 42 ms.
 NODE, DOUBLINGS = 8, 6
 
-
-def once_s(stack: SoftwareStack, ranks: Any) -> Any:
-    """Seconds that surround a step on ``ranks`` devices.
-
-    With graphs nobody waits for the host, only for the slowest rank: the longer, the more there are.
-    """
-    waiting = np.log2(np.maximum(ranks / NODE, 1)) / DOUBLINGS if stack.name.endswith(GRAPHS) else 1.0
-    return stack.fixed_s * waiting
-
-
 #: Parts of a step that the device computes, by the classes of their operators.
 DEVICE_PARTS = {**FACTS["parts"], "elementwise": [name for name in ELEMENTWISE if name != "softmax"]}
 
@@ -360,6 +345,8 @@ def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStac
         + np.where(schedule.reduces_every_microbatch, times - 1, 0) * earlier
     )
     parts["optimizer"] = stack.optimizer * stage.update_s
+    # With graphs nobody waits for the host, only for the slowest rank: the longer, the more there are.
+    waiting = np.log2(np.maximum(schedule.ranks / NODE, 1)) / DOUBLINGS if stack.name.endswith(GRAPHS) else 1.0
     # Inference has no update, and nothing of what surrounds one.
-    parts["once a step"] = np.where(stage.update_s > 0, once_s(stack, schedule.ranks), 0.0)
+    parts["once a step"] = np.where(stage.update_s > 0, stack.fixed_s * waiting, 0.0)
     return parts
