@@ -67,13 +67,24 @@ AUDIT = """() => {
 }"""
 
 
-def looked_at(chromium: Any, path: Any, look: str) -> tuple[Any, list[str]]:
-    """The page in a tab of that look, all drawn; what the browser said and what was asked of a network."""
+def tab_of(chromium: Any, look: str) -> tuple[Any, list[str]]:
+    """An empty tab of that look, and the list that gets what the browser says and what is asked of a network."""
     width, scheme = LOOKS[look]
     tab, said = chromium.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme), []
     tab.on("console", lambda message: said.append(message.text))
     tab.on("pageerror", lambda error: said.append(str(error)))
     tab.on("request", lambda request: said.append(request.url) if request.url.startswith("http") else None)
+    return tab, said
+
+
+def draw(tab: Any, path: Any) -> None:
+    """The page in the tab, every chart drawn."""
     tab.goto(path.as_uri())
     tab.wait_for_function("() => document.documentElement.dataset.drawn !== undefined")
+
+
+def looked_at(chromium: Any, path: Any, look: str) -> tuple[Any, list[str]]:
+    """The page in a tab of that look, all drawn; what the browser said and what was asked of a network."""
+    tab, said = tab_of(chromium, look)
+    draw(tab, path)
     return tab, said

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from browser import AUDIT, LOOKS, browser, looked_at, missing
+from browser import AUDIT, LOOKS, browser, draw, looked_at, missing, tab_of
 from click.testing import CliRunner
 
 from sizer.cli import main
@@ -50,12 +50,11 @@ PAGES = {
 
 
 def write(path: Path, *call: str) -> Path:
-    store = ("--store", str(path.with_suffix(".db")))
-    if call[0] == "store":  # of a bench's
-        write(path, *PAGES["bench"][0])
-        call = ("store", *store, *call[1:])
-    elif call[0] == "bench":
-        call = (*call, *store)
+    measured = path.with_name("bench.db")
+    if call[0] == "store" and not measured.exists():
+        write(path.with_name("bench.html"), *PAGES["bench"][0])
+    if call[0] in ("bench", "store"):
+        call = (call[0], "--store", str(measured), *call[1:])
     result = CliRunner().invoke(main, [*call, "--format", "html", "-o", str(path)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return path
@@ -126,55 +125,95 @@ def test_without_the_library_one_line_says_what_to_install(tmp_path: Path, monke
     assert "vl-convert-python: pip install -e '" in result.output
 
 
+#: Texts of charts that stick out of their pictures.
+OUTSIDE = """() => [...document.querySelectorAll(".chart svg")].flatMap((svg) => {
+  const whole = svg.getBoundingClientRect();
+  return [...svg.querySelectorAll("text")].filter((text) => {
+    const box = text.getBoundingClientRect();
+    return box.width && (box.left < whole.left - 1 || box.right > whole.right + 1);
+  }).map((text) => text.textContent); })"""
+#: Tables that are wider than their room, the highest row of any, and how many tables are empty.
+TABLES = """() => {
+  const boxes = [...document.querySelectorAll(".scroll")];
+  return {
+    cut: boxes.filter((one) => one.scrollWidth > one.clientWidth + 1)
+      .map((one) => `${one.getAttribute("aria-label")} ${one.scrollWidth - one.clientWidth}`),
+    high: Math.max(...[...document.querySelectorAll("tr")].map((one) => one.getBoundingClientRect().height)),
+    empty: boxes.filter((one) => !one.querySelector("td")).length,
+  }; }"""
+#: Of each chart: its marks, what it is called, and its picture's size.
+DRAWN = """() => JSON.parse(document.querySelector("#charts").textContent).charts.map((chart, at) => {
+  const place = document.querySelector(`#chart-${at + 1}[role="graphics-document"]`);
+  const box = place.querySelector("svg").getBoundingClientRect();
+  return {
+    chart, label: place.getAttribute("aria-label"), width: box.width, height: box.height,
+    marks: place.querySelectorAll("g.role-mark:not(.mark-line):not(.mark-group) > *").length,
+  }; })"""
+
+
+class Browsed:
+    """Pages of commands in a browser: each is written once, and loaded once a look."""
+
+    def __init__(self, chromium: Any, folder: Path) -> None:
+        self.chromium, self.folder = chromium, folder
+        self.tabs: dict[str, tuple[Any, list[str]]] = {}
+        self.found: dict[tuple[str, str], dict[str, Any]] = {}
+
+    def page(self, name: str) -> Path:
+        path = self.folder / f"{name.replace(' ', '-')}.html"
+        return path if path.exists() else write(path, *PAGES[name][0])
+
+    def seen(self, name: str, look: str) -> dict[str, Any]:
+        """What there is to see of the page of ``name``, and what the browser had to say of it."""
+        if (name, look) not in self.found:
+            path = self.page(name)
+            if look not in self.tabs:
+                self.tabs[look] = tab_of(self.chromium, look)
+            tab, said = self.tabs[look]
+            said.clear()
+            draw(tab, path)
+            looks = {"outside": tab.evaluate(OUTSIDE), "charts": tab.evaluate(DRAWN), "said": said.copy()}
+            self.found[name, look] = {**tab.evaluate(AUDIT), **tab.evaluate(TABLES), **looks}
+        return self.found[name, look]
+
+
 @pytest.fixture(scope="module")
-def tabs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
-    """Opens a command's page; gives the tab, once every chart is drawn, and whatever the browser had to say."""
-    folder = tmp_path_factory.mktemp("html")
+def browsed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browsed]:
     with browser() as chromium:
+        yield Browsed(chromium, tmp_path_factory.mktemp("html"))
 
-        def opened(name: str) -> tuple[Any, list[str]]:
-            path = folder / f"{name.replace(' ', '-')}.html"
-            if not path.exists():
-                write(path, *PAGES[name][0])
-            tab, complaints = chromium.new_page(color_scheme="light"), []
-            tab.on("console", lambda message: complaints.append(message.text))
-            tab.on("pageerror", lambda error: complaints.append(str(error)))
-            tab.on("request", lambda request: complaints.append(request.url) if "http" in request.url[:5] else None)
-            tab.goto(path.as_uri())
-            tab.wait_for_function("() => document.documentElement.dataset.drawn !== undefined")
-            return tab, complaints
 
-        yield opened
+@pytest.fixture
+def check_page(browsed: Browsed) -> Iterator[tuple[Any, list[str]]]:
+    """`check`'s page in a tab of its own, and whatever the browser had to say."""
+    tab, said = looked_at(browsed.chromium, browsed.page("check"), "wide")
+    yield tab, said
+    tab.close()
 
 
 @pytest.mark.slow
 @in_a_browser
 @pytest.mark.parametrize("name", PAGES)
-def test_chromium_draws_every_mark_of_every_chart_without_a_complaint_or_a_request(tabs: Any, name: str) -> None:
-    tab, complaints = tabs(name)
-    charts = json.loads(tab.locator("#charts").text_content())["charts"]
-    assert len(charts) == PAGES[name][1]
-    for at, chart in enumerate(charts, 1):
+def test_chromium_draws_every_mark_of_every_chart_without_a_complaint_or_a_request(browsed: Browsed, name: str) -> None:
+    found = browsed.seen(name, "wide")
+    assert len(found["charts"]) == PAGES[name][1]
+    for drawn in found["charts"]:
+        chart = drawn["chart"]
         rows = sum(len(layer["data"]["values"]) for layer in chart["layer"] if layer["mark"]["type"] != "line")
-        marks = tab.locator(f"#chart-{at} g.role-mark:not(.mark-line):not(.mark-group) > *").count()
-        assert marks == rows, chart["description"]
-        assert tab.locator(f"#chart-{at}[role='graphics-document']").get_attribute("aria-label") == chart["description"]
-        box = tab.locator(f"#chart-{at} svg").bounding_box()
-        assert box["width"] > 600
-        assert box["height"] > 80
-    assert complaints == []
+        assert drawn["marks"] == rows, chart["description"]
+        assert drawn["label"] == chart["description"]
+        assert drawn["width"] > 600
+        assert drawn["height"] > 80
+    assert found["said"] == []
 
 
 @pytest.mark.slow
 @in_a_browser
 @pytest.mark.parametrize("look", LOOKS)
 @pytest.mark.parametrize("name", PAGES)
-def test_a_page_fits_its_window_and_can_be_read(tabs: Any, name: str, look: str) -> None:
-    tab, _ = tabs(name)
-    seen, said = looked_at(tab.context.browser, Path(tab.url.removeprefix("file://")), look)
-    found = seen.evaluate(AUDIT)
-    seen.close()
-    assert (found["overflow"], found["overlaps"], found["unnamed"], said) == (0, [], 0, [])
+def test_a_page_fits_its_window_and_can_be_read(browsed: Browsed, name: str, look: str) -> None:
+    found = browsed.seen(name, look)
+    assert (found["overflow"], found["overlaps"], found["unnamed"], found["said"]) == (0, [], 0, [])
     assert found["smallest"] >= 11.9
 
 
@@ -203,41 +242,24 @@ def test_colours_of_charts_have_a_contrast_of_3_on_light_and_dark_paper(paper: s
 @pytest.mark.slow
 @in_a_browser
 @pytest.mark.parametrize("look", ["wide", "phone"])
-def test_labels_and_legends_lie_inside_their_charts(tabs: Any, look: str) -> None:
+def test_labels_and_legends_lie_inside_their_charts(browsed: Browsed, look: str) -> None:
     for name in ("check", "check-pipeline", "search", "search-model"):
-        tab, _ = tabs(name)
-        seen, _ = looked_at(tab.context.browser, Path(tab.url.removeprefix("file://")), look)
-        outside = seen.evaluate(
-            """() => [...document.querySelectorAll(".chart svg")].flatMap((svg) => {
-              const whole = svg.getBoundingClientRect();
-              return [...svg.querySelectorAll("text")].filter((text) => {
-                const box = text.getBoundingClientRect();
-                return box.width && (box.left < whole.left - 1 || box.right > whole.right + 1);
-              }).map((text) => text.textContent); })"""
-        )
-        seen.close()
-        assert outside == [], name
+        assert browsed.seen(name, look)["outside"] == [], name
 
 
 @pytest.mark.slow
 @in_a_browser
 @pytest.mark.parametrize("name", ["check-pipeline", "search-model", "plan", "deploy", "diff"])
-def test_a_table_with_room_shows_every_column_and_texts_in_few_lines(tabs: Any, name: str) -> None:
-    tab, _ = tabs(name)
-    seen, _ = looked_at(tab.context.browser, Path(tab.url.removeprefix("file://")), "wide")
-    cut = """() => [...document.querySelectorAll(".scroll")].filter((one) => one.scrollWidth > one.clientWidth + 1)
-      .map((one) => `${one.getAttribute("aria-label")} ${one.scrollWidth - one.clientWidth}`)"""
-    high = "() => Math.max(...[...document.querySelectorAll('tr')].map((one) => one.getBoundingClientRect().height))"
-    empty = "() => [...document.querySelectorAll('.scroll')].filter((one) => !one.querySelector('td')).length"
-    assert (seen.evaluate(cut), seen.evaluate(empty)) == ([], 0)
-    assert seen.evaluate(high) < 100  # four lines
-    seen.close()
+def test_a_table_with_room_shows_every_column_and_texts_in_few_lines(browsed: Browsed, name: str) -> None:
+    found = browsed.seen(name, "wide")
+    assert (found["cut"], found["empty"]) == ([], 0)
+    assert found["high"] < 100  # four lines
 
 
 @pytest.mark.slow
 @in_a_browser
-def test_a_heading_sorts_its_table_by_the_keyboard_both_ways_with_empty_cells_last(tabs: Any) -> None:
-    tab, _ = tabs("check")
+def test_a_heading_sorts_its_table_by_the_keyboard_both_ways_with_empty_cells_last(check_page: Any) -> None:
+    tab, _ = check_page
     table = tab.locator("table", has=tab.locator("th button", has_text="TFLOPS"))
     head = table.locator("th button", has_text="TFLOPS")
     values = "td => td.map(cell => cell.dataset.value === undefined ? null : Number(cell.dataset.value))"
@@ -255,8 +277,8 @@ def test_a_heading_sorts_its_table_by_the_keyboard_both_ways_with_empty_cells_la
 
 @pytest.mark.slow
 @in_a_browser
-def test_marks_say_what_they_are_to_a_screen_reader(tabs: Any) -> None:
-    tab, _ = tabs("check")
+def test_marks_say_what_they_are_to_a_screen_reader(check_page: Any) -> None:
+    tab, _ = check_page
     said = tab.locator("#chart-1 [aria-roledescription='point']").evaluate_all(
         "marks => marks.map(mark => mark.getAttribute('aria-label'))"
     )
@@ -266,8 +288,8 @@ def test_marks_say_what_they_are_to_a_screen_reader(tabs: Any) -> None:
 
 @pytest.mark.slow
 @in_a_browser
-def test_the_page_and_its_charts_go_dark_with_the_system_and_light_on_paper(tabs: Any) -> None:
-    tab, complaints = tabs("check")
+def test_the_page_and_its_charts_go_dark_with_the_system_and_light_on_paper(check_page: Any) -> None:
+    tab, complaints = check_page
     colours = """() => [getComputedStyle(document.body).backgroundColor,
       getComputedStyle(document.querySelector("#chart-1 .role-axis-label text")).fill]"""
     light = tab.evaluate(colours)
