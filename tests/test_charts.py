@@ -16,8 +16,10 @@ from sizer.checking.findings import Checked
 from sizer.documents import seconds_text
 from sizer.documents.charts import Chart, timeline
 from sizer.documents.ops import roofline
-from sizer.documents.search import document
+from sizer.documents.search import document, front
 from sizer.render import render
+from sizer.searching import search
+from sizer.searching.space import Limits
 
 CONFIGS = Path(__file__).parent / "data" / "configs"
 ODD = {"hidden_size": 5120, "num_attention_heads": 40, "num_key_value_heads": 8, "num_hidden_layers": 8}
@@ -123,3 +125,15 @@ def test_headings_of_several_files_follow_each_other() -> None:
     page = render("check", "html", Checked((sizer.check(ODD), sizer.check(str(CONFIGS / "gpt2.json")))))
     levels = [int(found) for found in re.findall(r"<h([1-6])>", page)]
     assert all(after - before <= 1 for before, after in pairwise(levels))
+
+
+@pytest.mark.slow
+def test_a_front_has_a_line_for_each_share_of_full_attention() -> None:
+    limits = Limits(step=512, head_dims=(256,), vary=("hybrid",))
+    found = search(str(CONFIGS / "gemma-2-9b.json"), what="model", limits=limits)
+    lines = [layer.rows for layer in front(found).layers if layer.mark == "line"]
+    own: dict[int, list[float]] = {}
+    for one in found.pareto:
+        own.setdefault(one.change["full_every"], []).append(one.parameters / 1e9)
+    assert len(own) > 1
+    assert sorted([row["x"] for row in line] for line in lines) == sorted(map(sorted, own.values()))

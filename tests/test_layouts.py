@@ -12,6 +12,7 @@ from click.testing import CliRunner
 import sizer
 from shapes import program
 from shapes.device import load_device
+from shapes.errors import InputError
 from shapes.model.resize import resize
 from shapes.operators import operators
 from shapes.step import Pricer
@@ -46,7 +47,8 @@ def plan() -> Plan:
 
 @pytest.mark.slow
 def test_the_baseline_and_each_candidate_take_what_a_plan_of_their_own_finds() -> None:
-    found = search(CONFIG, what="model", layouts=plan(), **ASKED)
+    found = search(CONFIG, what="model", layouts=plan, s=ASKED["s"])
+    assert found.stack == ASKED["stack"], "the plan's"
     assert len(found.candidates) >= 2
     assert found.baseline.timing.seconds == pytest.approx(plan().candidates[0].seconds)
     for one in found.candidates:
@@ -95,3 +97,19 @@ def test_layouts_need_a_configuration_devices_and_a_batch() -> None:
     llama = str(Path(__file__).parent / "data" / "configs" / "llama-3.1-8b.json")
     widths = CliRunner().invoke(main, ["search", llama, "--layouts", "--gpus", "8", "--global-batch", "64"])
     assert (widths.exit_code, "--what model" in widths.output) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("asked", "named"),
+    [
+        ({"serving": {"contxt": 4096}}, "contxt"),
+        ({"serving": {"b": 0, "context": 4096}}, "b = 0"),
+        ({"serving": {"b": 1, "context": 4096, "t": 3}}, "--serving t = 3"),
+        ({"training_budget": 0.0}, "--limit training-budget"),
+        ({"limits": Limits(vary=("window",))}, "--limit vary"),
+        ({"top": 0}, "--top = 0"),
+    ],
+)
+def test_a_mistake_is_refused_before_anything_is_planned(asked: dict[str, Any], named: str) -> None:
+    with pytest.raises(InputError, match=named):
+        search(CONFIG, what="model", layouts=lambda: pytest.fail("planned"), **asked)

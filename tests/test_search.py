@@ -428,6 +428,21 @@ def test_emit_is_a_patch_in_the_files_own_keys(tmp_path: Path) -> None:
     assert patch["text_config"]["vocab_size"] % 64 == 0
 
 
+def test_a_patch_says_the_share_of_full_attention_where_a_key_does(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 1024, "num_hidden_layers": 8, "num_attention_heads": 8, "num_key_value_heads": 2}
+    sizes |= {"head_dim": 128, "intermediate_size": 3072, "vocab_size": 32000}
+    counted = {"model_type": "gemma3_text", "sliding_window": 1024, "sliding_window_pattern": 4, **sizes}
+    listed = {"model_type": "gemma3_text", "sliding_window": 1024, **sizes}
+    listed["layer_types"] = 2 * [*3 * ["sliding_attention"], "full_attention"]
+    for number, config in enumerate((counted, listed)):
+        (tmp_path / f"{number}.json").write_text(json.dumps(config))
+    asked = "--what", "model", "--limit", "vary=hybrid", "--limit", "tp-ready=2", "--step", "256", "--emit"
+    patch = json.loads(run(str(tmp_path / "0.json"), *asked).stdout)
+    assert patch["sliding_window_pattern"] == 8, "fewer layers attend to all, in less time"
+    refused = run(str(tmp_path / "1.json"), *asked)
+    assert (refused.exit_code, "keys can say full_every 8" in refused.stderr) == (2, True)
+
+
 @pytest.mark.slow
 def test_a_search_of_one_dimension_knows_all_it_priced() -> None:
     result = search(h=4096, top=3)

@@ -1,6 +1,7 @@
 """`sizer search`."""
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from shapes.errors import InputError, refuse
@@ -93,7 +94,7 @@ SPREAD = {"gpus", "global_batch"}
 
 
 def _planned(asked: Asked, reading: Any, tell: Any) -> Values:
-    """Keywords of a search: the plan of the configuration's own step, and its stack."""
+    """Keywords of a search: what plans the configuration's own step among them."""
     if not asked.layouts:
         return {**asked.workload, **asked.named("stack")}
     refuse(
@@ -104,13 +105,14 @@ def _planned(asked: Asked, reading: Any, tell: Any) -> Values:
     from sizer.answers.plan import plan_config
     from sizer.documents.plan import best_text
 
-    found: Any = plan_config(
+    found = partial(
+        plan_config,
         reading,
         progress=lambda done, of, best: tell(done, of, best_text(best)),
         **given(asked.named("device", "stack")),
         **asked.workload,
     )
-    return {**given({**asked.workload, **dict.fromkeys(SPREAD)}), "layouts": found, "stack": found.stack}
+    return {**given({**asked.workload, **dict.fromkeys(SPREAD)}), "layouts": found, **asked.named("stack")}
 
 
 def _limits(asked: Asked, said: Values) -> Any:

@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
+from itertools import groupby
 
 from shapes.frozen import Named, Values
 from sizer.readers.reading import with_settings
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.run import decode_gain, training_gain
-from sizer.searching.space import REACH
+from sizer.searching.space import REACH, reaches
 
 from . import (
     FULL,
@@ -187,16 +188,19 @@ def front(answer: SearchResult) -> Chart:
         what = f"{seconds_text(one.timing.seconds)}, {one.speedup:.3f}x{decoding}"
         return {"x": x, "y": y, "group": role, "what": what}
 
-    line = path(
-        sorted(map(place, answer.front or answer.pareto)),
-        color=LOOKS["roles"]["on the front"],
-        interpolate="step-after",
+    def reach(one: Ranked) -> list[float]:
+        return reaches(one.change)
+
+    # None of another reach is better or worse.
+    lines = (
+        path(sorted(map(place, alike)), color=LOOKS["roles"]["on the front"], interpolate="step-after")
+        for _, alike in groupby(sorted(answer.front or answer.pareto, key=reach), reach)
     )
     return Chart(
         f"{answer.what}: {names[1]} over {names[0]}; none is better in both than what is on the front.",
         Axis(names[0]),
         Axis(names[1]),
-        points(_points(answer, point), line),
+        points(_points(answer, point), *lines),
         colours=LOOKS["roles"],
         shapes=LOOKS["role_shapes"],
     )

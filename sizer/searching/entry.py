@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
@@ -75,7 +76,7 @@ def search(
     serving: Named | None = None,
     training_budget: float | None = None,
     quality: float | None = None,
-    layouts: Layouts | None = None,
+    layouts: Layouts | Callable[[], Layouts] | None = None,
     **options: Unpack[SearchKeywords],
 ) -> SearchResult:
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
@@ -89,8 +90,8 @@ def search(
     that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
     longest step, over the baseline's. ``quality``: tokens of training, after which candidates are to have the
     baseline's loss by published fits; they are then ordered by ``step-time``. ``layouts``: `sizer.plan`'s answer for
-    the baseline, over whose fastest splits each candidate has a plan of its own. ``options``
-    are of three groups:
+    the baseline, over whose fastest splits each candidate has a plan of its own, or a function that makes it, which is
+    called once nothing else can be mistaken. ``options`` are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
       single product of the ML Engineering book instead of an MLP;

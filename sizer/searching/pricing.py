@@ -72,6 +72,8 @@ def timed(space: Space, model: ModelShape, workload: Workload) -> Operators:
 class Layouts(Protocol):
     """How a baseline's step is spread over devices (`sizer.plan`'s answer), and how steps of models like it are."""
 
+    stack: str
+
     def ways(self) -> Sequence[Workload]:
         """The fastest layout of each split, the fastest first."""
 

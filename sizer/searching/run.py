@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import islice
 from math import log, sqrt
@@ -21,7 +21,7 @@ from shapes.frozen import Floats, Names, Sizes, Values, frozen, replace
 from shapes.memory import memory
 from shapes.operators import operators
 from shapes.step import Pricer
-from shapes.step.stack import SoftwareStack
+from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload
 from sizer.checking.checks import check_subject
 from sizer.checking.grading import Objections, context_of, objections, worse
@@ -171,7 +171,8 @@ class Query:
     front of both; ``training_budget``: the longest step, over the baseline's (None: any; 1.0: no longer than it is).
     ``stacked``: the baseline's stack was asked for. ``quality``: tokens of training at which candidates have the
     baseline's loss (None: loss is not looked at). ``layouts``: a plan of the baseline, in whose fastest splits each
-    candidate has its own (None: all run in the baseline's workload). ``progress(done, of, best)``.
+    candidate has its own (None: all run in the baseline's workload), or what makes it, once nothing else can be
+    mistaken. ``progress(done, of, best)``.
     """
 
     what: str
@@ -185,7 +186,7 @@ class Query:
     training_budget: float | None
     stacked: bool
     quality: float | None
-    layouts: Layouts | None
+    layouts: Layouts | Callable[[], Layouts] | None
 
     def __post_init__(self) -> None:
         refuse(
@@ -201,14 +202,20 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     started, device, objective, measured = time.perf_counter(), query.device, query.objective, query.measured
     positive_int(query.top, "--top")
     device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
-    space, stack = _space(baseline, query)
+    space = _space(baseline, query)
+    layouts = query.layouts() if callable(query.layouts) else query.layouts
+    if layouts and not query.stacked:
+        baseline = replace(baseline, stack=load_stack(layouts.stack))
+    stack = baseline.stack if query.measured is None and space.timed is None else None
+    if stack:
+        space = replace(space, as_run=partial(run_by, stack, baseline.given))
     pricer = Pricer(device, stack=stack)
     if query.quality is not None:
         space = at_equal_loss(space, pricer, query.quality)
     considered, budget = len(space.candidates), None if measured else query.training_budget
-    ways = query.layouts.ways()[:SPLITS] if query.layouts else ()
+    ways = layouts.ways()[:SPLITS] if layouts else ()
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget, ways)
-    times = _timed(space, chosen, query, pricer, ways)
+    times = _timed(space, chosen, query, pricer, ways, layouts)
     ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), query)
     listed, fixes, broken = listing(space, ranked, pricer, query.top, baseline.stack)
     space = replace(space, workload=ranked[0].layout or space.workload)
@@ -239,13 +246,20 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     )
 
 
-def _timed(space: Space, chosen: Sequence[Sizes], query: Query, pricer: Pricer, ways: Sequence[Workload]) -> Times:
-    if query.layouts is not None:
+def _timed(
+    space: Space,
+    chosen: Sequence[Sizes],
+    query: Query,
+    pricer: Pricer,
+    ways: Sequence[Workload],
+    layouts: Layouts | None,
+) -> Times:
+    if layouts is not None:
         return Times(
             in_layouts(
                 space,
                 [chosen[at] for at in islice(_distinct(chosen), SPREAD_OUT)],
-                query.layouts,
+                layouts,
                 ways,
                 pricer,
                 query.progress,
@@ -258,12 +272,9 @@ def _timed(space: Space, chosen: Sequence[Sizes], query: Query, pricer: Pricer, 
     return query.measured.times(space, predicted, query.objective, query.progress)
 
 
-def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | None]:
-    """The space, as the baseline's stack runs it where whole steps are predicted. InputError: a stack was asked for
-
-    that runs none of it.
-    """
-    limits, serving, stack = query.limits, query.serving, baseline.stack
+def _space(baseline: Baseline, query: Query) -> Space:
+    """The space. InputError: a stack was asked for that runs none of it, as no whole steps are predicted."""
+    limits, serving = query.limits, query.serving
     if query.quality is not None:
         step = query.device.alignment_elements(baseline.workload.dtype) * limits.shards(baseline.workload.t)
         limits = wide(limits, baseline.model, query.quality, step)
@@ -274,15 +285,13 @@ def _space(baseline: Baseline, query: Query) -> tuple[Space, SoftwareStack | Non
         raise InputError("expected --predict with it", "--serving")
     else:
         space = served_space(*asked, serving)
-    if query.measured is None and space.timed is None and stack is not None:
-        return replace(space, as_run=partial(run_by, stack, baseline.given)), stack
     refuse(
-        query.stacked,
+        query.stacked and (query.measured is not None or space.timed is not None),
         "expected --predict and whole steps (--what model, or --serving) with it",
         "--stack",
-        stack and stack.name,
+        baseline.stack and baseline.stack.name,
     )
-    return space, None
+    return space
 
 
 def _words(
