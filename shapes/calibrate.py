@@ -4,8 +4,6 @@ Used by `sizer calibrate`; needs scipy. What ships was fitted by reports/fit on 
 tables [cost], [error] and [provenance] are written, and not one byte else.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -54,10 +52,10 @@ class Record:
         return all(dimensions[which] * BYTES[self.dtype] % LEVELS[-2] == 0 for which in LEADING[self.layout])
 
 
-def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
+def stored_products(store: "Store", device: Device) -> tuple[Record, ...]:
     """Every product of ``device`` that ``store`` has a time of, as where the control shape takes its median."""
 
-    def ours(environment: Environment) -> bool:
+    def ours(environment: "Environment") -> bool:
         known = environment.accelerator
         return environment.device in device.torch_names or (known is not None and known.name == device.name)
 
@@ -95,7 +93,7 @@ class Products:
     def __len__(self) -> int:
         return len(self.m)
 
-    def __getitem__(self, rows: Booleans | Integers) -> Products:
+    def __getitem__(self, rows: Booleans | Integers) -> "Products":
         return Products(self.m[rows], self.n[rows], self.k[rows], self.seconds[rows])
 
     @property
@@ -124,7 +122,7 @@ def consensus(values: Iterable[tuple[Key, str, float]]) -> dict[Key, float]:
     return {shape: median(map(median, sources.values())) for shape, sources in by_shape.items()}
 
 
-def products(records: Iterable[Record], dtype: str) -> Products:
+def products(records: Iterable[Record], dtype: str) -> "Products":
     """The consensus of all aligned, forward, unbatched products of ``dtype``."""
     wanted = (
         ((record.m, record.n, record.k), record.source, record.seconds)
@@ -171,7 +169,7 @@ def bounds(device: Device, dtype: str) -> dict[str, tuple[float, float]]:
 
 
 def fit_closed_form(
-    products: Products,
+    products: "Products",
     guess: GemmConstants,
     limits: dict[str, tuple[float, float]],
     sizes: tuple[float, int],
@@ -272,7 +270,7 @@ def calibrate(
     return Calibration(device.name, cost, error, provenance)
 
 
-def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: Booleans) -> Numbers:
+def _errors(measured: "Products", constants: GemmConstants, dtype: str, hidden: Booleans) -> Numbers:
     """Mean error by regime on the rows that the fit has not seen."""
     off, large = measured.errors(constants, BYTES[dtype], max(2, BYTES[dtype])), measured.large
     return {
@@ -282,7 +280,7 @@ def _errors(measured: Products, constants: GemmConstants, dtype: str, hidden: Bo
     }
 
 
-def refine(measured: Products, device: Device, dtype: str, seed: int = 0) -> GemmConstants:
+def refine(measured: "Products", device: Device, dtype: str, seed: int = 0) -> GemmConstants:
     """The device's present (or borrowed) constants, pulled towards measured products: the more, the further.
 
     The correction tables stay; both sets move, the small one by the same factors. Cells go: their bounds on growth hold

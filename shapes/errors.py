@@ -3,8 +3,6 @@
 Files are read within bounds, written whole or not at all, never replaced by mistake.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import reprlib
@@ -36,7 +34,7 @@ class InputError(ValueError):
         self.value = value
         super().__init__(str(self))
 
-    def at(self, where: str) -> InputError:
+    def at(self, where: str) -> "InputError":
         """The same error, naming the file or object it was found in (unless it names one already)."""
         return InputError(self.expected, self.key, self.value, self.where or where)
 

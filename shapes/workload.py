@@ -4,8 +4,6 @@ And what the layers of a training step save for their backward, and what of thei
 (``Saving``) decides both. shapes.memory keeps on its tape what it saves, shapes.operators lists twice what runs again.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import fields
@@ -328,14 +326,14 @@ class Workload(AsJson):
         return max(2, dtype_bytes(self.dtype))
 
     @lru_cache(4096)  # noqa: B019 - a plan asks for the same again and again
-    def within_layers(self, **changes: Any) -> Workload:
+    def within_layers(self, **changes: Any) -> "Workload":
         """As a layer knows it: without other stages, steps, and ranks that only share parameters."""
         own, ranks = self.t * self.cp, self.e * (cut := self.expert_t)
         least = {"d": lcm(own, ranks) // own, "etp": cut if cut != self.t else None}
         return replace(self, p=1, vpp=1, zero=0, replicas=1, gpus=None, global_batch=None, **least, **changes)
 
     @lru_cache(4096)  # noqa: B019
-    def at_rest(self) -> Workload:
+    def at_rest(self) -> "Workload":
         """As weights and optimizer states know it: without microbatches, schedules and recomputation."""
         return replace(self, b=1, checkpointing="none", vpp=1, gpus=None, global_batch=None)
 
@@ -343,7 +341,7 @@ class Workload(AsJson):
         """Bytes of an element that data parallelism sends."""
         return self.activation_bytes if dtype is None else dtype_bytes(dtype)
 
-    def without_context_parallelism(self) -> Workload:
+    def without_context_parallelism(self) -> "Workload":
         """What holds as much on a device: a sequence's share as a sequence, its ranks as data-parallel ones.
 
         ``replicas`` of ZeRO 3 each shard over their own ranks only.
@@ -560,7 +558,7 @@ def routing_note(expert_load: float) -> str:
     return f"routing: uneven, the fullest expert is routed {expert_load:g} x the mean of the tokens"
 
 
-def check_batch(workload: Workload) -> None:
+def check_batch(workload: "Workload") -> None:
     """InputError where devices or a global batch that were said do not agree with the degrees and the microbatch."""
     t, p, b, d = workload.t * workload.cp, workload.p, workload.b, workload.d  # t: ranks that share a microbatch
     gpus, whole = workload.gpus, workload.global_batch

@@ -33,8 +33,6 @@ Two tiles run on a unit at once and hide each other's loads; one left over takes
 Which kernels, at which FLOP per clock and unit, is data by family of devices: shapes/data/misaligned.toml.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -110,7 +108,7 @@ class AlignmentConstants:
         return *(rate < np.inf or share > 0 for rate, share in zip(self.ceiling, self.share, strict=True)), False
 
     @classmethod
-    def from_table(cls, table: Named, device: Device, dtype: str) -> AlignmentConstants:
+    def from_table(cls, table: Named, device: Device, dtype: str) -> "AlignmentConstants":
         """For elements of ``dtype``: ceilings were measured on 16-bit ones, and loads are what is short."""
         size = BYTES[dtype]
         clock_mhz = device.compute.clock_mhz or float(table.get("clock_mhz", np.inf))
@@ -165,14 +163,14 @@ def operand_classes(m: Integers, n: Integers, k: Integers, sizes: Triple, layout
     return tuple(_CLASS_OF[level(dimensions[which], size)] for which, size in leading)
 
 
-def paid_tiles(tiles: Array, c: AlignmentConstants) -> Array:
+def paid_tiles(tiles: Array, c: "AlignmentConstants") -> Array:
     """Tiles that the fullest unit works one after the other: two run at once, and one left over takes ``alone``."""
     pairs, rest = np.divmod(np.ceil(tiles / c.units), 2)
     return 2 * pairs + rest * c.alone
 
 
 def kernel_seconds(
-    m: Array, n: Array, k: Array, batch: Array, which: Integers, c: AlignmentConstants
+    m: Array, n: Array, k: Array, batch: Array, which: Integers, c: "AlignmentConstants"
 ) -> tuple[Array, Array]:
     """Seconds, without launch, of the kernel that serves class ``which``, and those an odd one's loads take at least.
 
@@ -195,7 +193,7 @@ def misaligned_seconds(
     layout: Layout,
     aligned: Array,
     launch_s: float,
-    c: AlignmentConstants,
+    c: "AlignmentConstants",
     sustained: Callable[[Array], Array],
 ) -> tuple[Array, Array, Array]:
     """Seconds that A's, B's and C's leading dimension add to ``aligned``; m, n, k and batch are ``dimensions``.
@@ -260,7 +258,7 @@ class Correction:
     log_factors: Knots
 
     @classmethod
-    def from_table(cls, table: Named) -> Correction:
+    def from_table(cls, table: Named) -> "Correction":
         """From the ``correction`` table of a device file."""
         tail = table.get("tail", {"tiles": (), "idle": (), "log2_k": (), "log_factor": ""})
         tiles = tuple((int(bm), int(bn)) for bm, bn in tail["tiles"])
@@ -326,7 +324,7 @@ class _Sampled:
 
 
 @lru_cache(64)
-def _sampled(correction: Correction, units: int) -> _Sampled:
+def _sampled(correction: "Correction", units: int) -> _Sampled:
     grid, values = correction.grid, np.asarray(correction.log_factors)
     (waves, ks), (tiles, layers, idle, tail_ks) = grid.shapes
     low = min(grid.log2_k[0], grid.tail_log2_k[0] if tiles else grid.log2_k[0])
@@ -393,7 +391,7 @@ class Cells:
     entries: str
 
     @classmethod
-    def from_table(cls, table: Named) -> Cells:
+    def from_table(cls, table: Named) -> "Cells":
         """From the ``cells`` table of a device file."""
         m, n = (
             tuple(positive_int(int(value), f"cells.{axis}", LARGEST_CELL) for value in table[axis]) for axis in "mn"
@@ -437,7 +435,7 @@ class _Read:
 
 
 @lru_cache(16)
-def _read(cells: Cells) -> _Read:
+def _read(cells: "Cells") -> _Read:
     rows = [line.split() for line in cells.entries.splitlines()]
     width = len(cells.n) * len(cells.log2_k)
     refuse(

@@ -4,8 +4,6 @@ One class for every GPU that torch knows (CUDA, ROCm, XPU) through ``torch.accel
 and one for the CPU; tests put a third in their place with a clock of its own. torch is imported inside functions.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
@@ -38,7 +36,7 @@ PROFILED = 8
 UNKNOWN_CACHE_BYTES = 128 * 2**20
 
 
-def open_backend(device: str | None = None) -> Backend:
+def open_backend(device: str | None = None) -> "Backend":
     """The backend of ``device`` ("cpu", "cuda", "cuda:1" …; None: the accelerator at hand, else the CPU).
 
     InputError without torch, with one before 2.6, or where torch does not see the device.

@@ -1,7 +1,5 @@
 """Where a measurement was made: device, driver and library versions, clocks; and what the device says of throttling."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import hashlib
@@ -86,7 +84,7 @@ class Environment:
         return {**asdict(self), "versions": dict(self.versions)}
 
     @staticmethod
-    def from_dict(data: Values) -> Environment:
+    def from_dict(data: Values) -> "Environment":
         return Environment(
             device=str(data["device"]),
             uuid=data.get("uuid"),
@@ -99,7 +97,7 @@ class Environment:
         )
 
 
-def read_environment(backend: Backend) -> Environment:
+def read_environment(backend: Backend) -> "Environment":
     """The environment of ``backend``'s device in this process."""
     import torch
 
@@ -190,7 +188,7 @@ def _readings(nvml: Any, uuid: str) -> Values:
     return found
 
 
-def clocks(environment: Environment) -> Values:
+def clocks(environment: "Environment") -> Values:
     """SM and memory clock (MHz), power, its limit (W), temperature (C), throttle reasons now; empty without NVML.
 
     ``power_capped``: 1 where the power limit alone holds the clock down, which is normal work and no throttling.

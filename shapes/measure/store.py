@@ -7,8 +7,6 @@ a figure from another driver is never one from this. ``part`` holds the samples 
 a kill loses at most the round in flight. One process at a time measures into a store; others may read it.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os
@@ -100,7 +98,7 @@ class Store(ExitStack):
     @classmethod
     def open(
         cls, path: AnyPath | None = None, *, create: bool = True, write: bool = True, measuring: bool = False
-    ) -> Store:
+    ) -> "Store":
         """The store at ``path`` (None: ``default_path()``), created if missing.
 
         ``write=False`` changes no row. ``measuring``: a damaged store is renamed, which
@@ -130,14 +128,14 @@ class Store(ExitStack):
         return opened
 
     @classmethod
-    def in_memory(cls) -> Store:
+    def in_memory(cls) -> "Store":
         """One that ends with its process."""
         connection = sqlite3.connect(":memory:", isolation_level=None)
         connection.executescript(_SCHEMA)
         return cls(connection, Path(":memory:"))
 
     @classmethod
-    def _open(cls, place: Path, create: bool, write: bool) -> Store:
+    def _open(cls, place: Path, create: bool, write: bool) -> "Store":
         try:
             if not place.exists():
                 refuse(not create, "expected an existing store", where=str(place))

@@ -6,8 +6,6 @@ been under way are suspects; a suspect is leased alone, and one that loses its d
 error and skipped. The driver alone keeps what is measured: no device's process opens a store.
 """
 
-from __future__ import annotations
-
 import heapq
 import logging
 import multiprocessing
@@ -88,7 +86,7 @@ class Device:
         self._ready: dict[str, Prepared] = {}
 
     @cached_property
-    def _executor(self) -> Session:
+    def _executor(self) -> "Session":
         """Opened when it is first asked: of what goes wrong while this is made Ray says little."""
         return self._make(self._device)
 
@@ -279,7 +277,7 @@ class _Sweep:
 
 def here(
     device: str | None = None, say: Callable[[str], None] = lambda line: LOG.warning("sizer: %s", line)
-) -> Session:
+) -> "Session":
     """The accelerator here in a process of its own, or the processor in this one; ``device``: torch's name of it."""
     return InProcess(device) if device == "cpu" or not driver_here() else Workers([Child(device)], say)
 

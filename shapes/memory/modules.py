@@ -4,8 +4,6 @@ How a family's modelling code is written, and what each operator saves, is decla
 torch's MemTracker over whole training steps in tests/test_memory_tracker.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
@@ -141,7 +139,7 @@ class Forward:
         own = policy.modules_of(f".{name}", mixture=self.mixture) if product else policy.again.intersection([name])
         return tape.marked(again=bool(own), drops=policy.drops(own)) if own or product else nullcontext()
 
-    def narrowed(self) -> Forward:
+    def narrowed(self) -> "Forward":
         """The same tape where hidden states are as wide as products' results."""
         return self if self.product >= self.element else replace(self, element=self.product)
 

@@ -9,8 +9,6 @@ experts/e whole experts. Which layers and ends a pipeline stage holds is ``shape
 keeps of each is in ``OPTIMIZERS``, bytes of weights and gradients in ``PRECISIONS``.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator
 from math import ceil, prod
 from typing import Literal
@@ -307,7 +305,7 @@ class ModelShape:
                 held[tensor.weights] = held.get(tensor.weights, 0) + tensor.copies * tensor.elements
         return held
 
-    def in_formats(self, change: Callable[[WeightFormat], WeightFormat | None]) -> ModelShape:
+    def in_formats(self, change: Callable[[WeightFormat], WeightFormat | None]) -> "ModelShape":
         """The model with each format of a quantised release as ``change`` has it (None: 16 bits)."""
 
         def changed(block: Block) -> Block:

@@ -4,8 +4,6 @@ The embedding is on the first stage, the head on the last. All of a fine-tuned m
 to frozen matrices.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
@@ -145,13 +143,13 @@ class ShardParameters:
     dense: int = 0
     experts: int = 0
 
-    def __add__(self, other: ShardParameters) -> ShardParameters:
+    def __add__(self, other: "ShardParameters") -> "ShardParameters":
         return ShardParameters(self.dense + other.dense, self.experts + other.experts)
 
-    def __sub__(self, other: ShardParameters) -> ShardParameters:
+    def __sub__(self, other: "ShardParameters") -> "ShardParameters":
         return self + other.times(-1)
 
-    def times(self, number: int) -> ShardParameters:
+    def times(self, number: int) -> "ShardParameters":
         return ShardParameters(self.dense * number, self.experts * number)
 
     @property
@@ -165,7 +163,7 @@ class ShardParameters:
         return -(-self.dense // (workload.d * workload.cp)) + -(-self.experts // workload.expert_d)
 
 
-def counted(tensors: Iterable[ParameterTensor]) -> ShardParameters:
+def counted(tensors: Iterable[ParameterTensor]) -> "ShardParameters":
     """``tensors``' elements, ZeRO not applied."""
     found = [0, 0]
     for tensor in tensors:

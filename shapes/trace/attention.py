@@ -5,8 +5,6 @@ into the very products that a fused kernel avoids. transformers' "sdpa" function
 key/value heads are not yet repeated, and the layer's window and causality are still known.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from math import prod
@@ -67,7 +65,7 @@ def standing_in(registry: Any, functions: Named) -> Iterator[None]:
 class _Core(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, recorder: Recorder, seen: Form, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
+        ctx: Any, recorder: "Recorder", seen: Form, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         where, times, _ = recorder.place()
         training = any(ctx.needs_input_grad)
@@ -91,7 +89,7 @@ class FusedAttention(TorchFunctionMode):
 
     recorder: Any
 
-    def __init__(self, recorder: Follower) -> None:
+    def __init__(self, recorder: "Follower") -> None:
         super().__init__()
         self.recorder = recorder
 

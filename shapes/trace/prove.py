@@ -3,8 +3,6 @@
 torch ran, forward and backward, with their element types, at more than one length of the sequence.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field

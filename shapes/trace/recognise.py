@@ -4,8 +4,6 @@ Parts are told by edges: who reads whom, and of which sizes. Every parameter is 
 is named in ``Recogniser.left``, and a model with anything left over is not recognised.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -55,7 +53,7 @@ class _Layer:
     """One layer's nodes and vectors, and what of them has been claimed."""
 
     path: str
-    whole: Recogniser
+    whole: "Recogniser"
     place: tuple[str, str] | None = None
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)

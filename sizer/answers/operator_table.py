@@ -3,8 +3,6 @@
 everything there is to see of it.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -74,7 +72,7 @@ class OperatorTable(Printable):
             one["share"] = one["step_seconds"] / whole if one["step_seconds"] is not None and whole else None
         return sorted(folded, key=_ORDERS[self.sort]) if self.sort in _ORDERS else folded
 
-    def named(self, name: str) -> OperatorTable:
+    def named(self, name: str) -> "OperatorTable":
         """The table of the operators with ``name`` in their name; InputError where there is none."""
         pairs = zip(self.operators, self.costs, strict=True)
         chosen = [(operator, cost) for operator, cost in pairs if name.lower() in operator.name.lower()]
@@ -120,7 +118,7 @@ def ops(
     config_format: str | None = None,
     stack: str | SoftwareStack | None = None,
     **workload: Unpack[WorkloadKeywords],
-) -> OperatorTable:
+) -> "OperatorTable":
     """The operators of ``config`` (as for ``check``), what each costs on ``device``, and the step of ``stack``.
 
     ``trace``: the products that its transformers class runs, to compare a formula with; their step has no price.
@@ -129,7 +127,7 @@ def ops(
     return ops_of_subject(subject, load_device(device))
 
 
-def ops_of_subject(subject: Subject, device: Device) -> OperatorTable:
+def ops_of_subject(subject: Subject, device: Device) -> "OperatorTable":
     """``ops`` of a resolved input."""
     subject = run_on(subject, device)
     step = Pricer(device, stack=subject.stack).step(subject.operators, subject.workload, subject.model)
@@ -181,7 +179,7 @@ class Overview:
     """One configuration. ``memory`` None: it cannot be counted (a trace, which names no sizes)."""
 
     report: Report
-    table: OperatorTable
+    table: "OperatorTable"
     memory: Memory | None
 
 

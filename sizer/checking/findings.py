@@ -1,7 +1,5 @@
 """What `check` answers: frozen results that every report format only renders."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from typing import TYPE_CHECKING, Literal
@@ -57,7 +55,7 @@ class StepTime:
 class Edit:
     """New text for ``place``; a place of no width is one to insert at."""
 
-    place: Place
+    place: "Place"
     text: str
 
 

@@ -1,7 +1,5 @@
 """Options that several commands share, how help lists them, where output goes; numbers as people type them (4k)."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

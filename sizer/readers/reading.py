@@ -7,8 +7,6 @@ One mechanism for every format: ``Fields`` records what was asked for, and ``kno
 further keys are known to matter or to be harmless (globs allowed).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -206,7 +204,7 @@ class Fields:
         self.refuse(value and length not in (None, len(value)), f"expected {length} integers", name)
         return list(value)
 
-    def nested(self, *names: str) -> Fields:
+    def nested(self, *names: str) -> "Fields":
         """The mapping under the first of ``names`` that is present."""
         value = self._checked(self.raw(*names, default={}), Mapping, "expected an object", None, *names)
         self.refuse(value is None, "expected an object", *names)
@@ -230,7 +228,7 @@ def tokenizer_size(name: str) -> int | None:
 
 
 def vocabulary(
-    fields: Fields, ranks: str, tokenizers: Callable[[], Sequence[str]], extra: str | None = None
+    fields: "Fields", ranks: str, tokenizers: Callable[[], Sequence[str]], extra: str | None = None
 ) -> tuple[int, Names]:
     """(size padded for the tensor-parallel ``ranks``, notes).
 
@@ -286,7 +284,7 @@ class Reading:
     pixels: int = 0
 
 
-def reading(fields: Fields, format_name: str, model: ModelShape, **said: Any) -> Reading:
+def reading(fields: "Fields", format_name: str, model: ModelShape, **said: Any) -> Reading:
     """The answer of a reader of ``fields``, with the keys of dimensions that the model has.
 
     ``said`` are further fields of Reading.

@@ -5,8 +5,6 @@ A document is made once (``sizer.documents``); a format is the module of this pa
 first being the default. Modules are imported when they are asked for.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -47,7 +45,7 @@ def formats(command: str) -> Names:
     return (*COMMANDS[command][1].split(), *added("sizer.formats", "render"))
 
 
-def document_of(command: str, answer: object) -> Document:
+def document_of(command: str, answer: object) -> "Document":
     """What ``command`` says of its answer, for every format."""
     found: Document = named_function(f"sizer.documents.{COMMANDS[command][0]}")(answer)
     return found

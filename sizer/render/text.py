@@ -1,7 +1,5 @@
 """Text: by rich on a terminal, in its width, with the lines of the file that findings are about; elsewhere plain."""
 
-from __future__ import annotations
-
 import re
 import textwrap
 from collections.abc import Iterator
@@ -54,7 +52,7 @@ def _part(part: Part, page: Page) -> list[str]:
 
 
 @cache
-def _console(page: Page) -> Console:
+def _console(page: Page) -> "Console":
     from rich.console import Console
     from rich.theme import Theme
 
@@ -71,7 +69,7 @@ def _console(page: Page) -> Console:
     )
 
 
-def _drawn(what: RenderableType, page: Page) -> list[str]:
+def _drawn(what: "RenderableType", page: Page) -> list[str]:
     """The lines that rich makes of it; signs of its own that cannot be written are as wide as what stands for them."""
     console = _console(page)
     with console.capture() as held:
@@ -132,7 +130,7 @@ def _narrowed(columns: list[Column], rows: list[list[Cell]], page: Page) -> list
     return left_out
 
 
-def _grid(said: list[list[str]], numbers: list[bool]) -> RenderableType:
+def _grid(said: list[list[str]], numbers: list[bool]) -> "RenderableType":
     from rich import box
     from rich.table import Table as Grid
 

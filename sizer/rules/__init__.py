@@ -1,7 +1,5 @@
 """The rule catalogue: a file a topic, so that a check enters few of them; a rule is a function declared by ``rule``."""
 
-from __future__ import annotations
-
 from shapes.errors import InputError
 from shapes.program import added
 from shapes.toml_table import nearest

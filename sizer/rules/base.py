@@ -5,8 +5,6 @@ reports/rules.md), its name is its slug, ``source`` says where it comes from. It
 findings (none: pass). Rules do no I/O, parse nothing and assert no speed-up: they propose, ``sizer.check`` prices.
 """
 
-from __future__ import annotations
-
 import math
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Rules on widths, what else a product's leading dimension is, its element type and its low-precision recipe."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 

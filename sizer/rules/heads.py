@@ -1,7 +1,5 @@
 """Rules on heads: their dimension and number, latent attention's ranks, recurrences' heads and chunks."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import gcd
 

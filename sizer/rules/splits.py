@@ -1,7 +1,5 @@
 """Rules on splits: heads over tensor parallelism, layers and ends over pipeline stages; experts, however spread."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import partial
 from math import gcd

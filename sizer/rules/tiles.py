@@ -1,7 +1,5 @@
 """Rules on how kernels fill a device: tiles, waves, thread blocks, memory-bound products, launches."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from math import ceil, inf
 

@@ -1,7 +1,5 @@
 """Rules on a run: sequence and microbatch, the arithmetic of batches and devices, and the memory that they need."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from math import gcd, inf, lcm
