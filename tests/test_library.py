@@ -83,7 +83,7 @@ MISTAKEN: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"h": 4096, "limits": 5}, "limits = 5: expected sizer.searching.space.Limits | None"),
     ("search", {"h": 4096, "limits": {"step": 64}}, "limits = {'step': 64}: expected sizer.searching.space.Limits"),
     ("search", {"h": 4096, "measure": "cpu"}, "measure = 'cpu': expected bool | shapes.measure.Session"),
-    ("search", {"h": 4096, "layouts": "plan"}, "layouts = 'plan': expected sizer.searching.pricing.Layouts | None"),
+    ("search", {"h": 4096, "layouts": "plan"}, "layouts = 'plan': expected sizer.searching.pricing.Layouts |"),
     ("search", {"h": 4096, "serving": "b=64"}, "serving = 'b=64': expected collections.abc.Mapping"),
     ("search", {"h": 4096, "tp": "2"}, "tp = '2': expected int"),
     ("search", {"h": 4096, "tp": None}, "tp: expected int"),
