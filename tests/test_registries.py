@@ -18,6 +18,7 @@ from sizer.readers import MODULES, READERS, read_config
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
 from sizer.readers.reading import table
 from sizer.rules import RULES, TOPICS
+from sizer.rules.base import Answer
 from sizer.searching import spaces
 from sizer.searching.space import Limits
 from tests.tools.kinds import KINDS, ROOT, members, missing, skeletons
@@ -73,7 +74,7 @@ def test_every_function_of_a_topic_that_answers_as_a_rule_is_one() -> None:
         function
         for topic in TOPICS
         for function in vars(topic).values()
-        if getattr(function, "__annotations__", {}).get("return") == "Answer"
+        if getattr(function, "__annotations__", {}).get("return") == Answer
     }
     assert answering == {rule.judge for rule in RULES}
 
