@@ -13,6 +13,7 @@ from shapes.errors import InputError
 from shapes.model import MoeShape
 from sizer.readers import read_config
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
+from sizer.readers.reading import at
 from tests.test_families import FAMILIES
 
 TABLE = Path(__file__).parents[1] / "sizer" / "readers" / "hf_defaults.json"
@@ -416,3 +417,58 @@ def test_which_layers_slide(family: str, settings: dict[str, Any], expected: lis
 def test_an_assistant_is_refused_and_not_read_as_its_text_tower(model_type: str) -> None:
     with pytest.raises(InputError, match="the model that it drafts for"):
         read_config({"model_type": model_type, "text_config": {"model_type": "gemma4_text", **SMALL}})
+
+
+LLAMA_3 = {"model_type": "llama", **SMALL}
+SLIDES, WHOLE = "sliding_attention", "full_attention"
+
+
+@pytest.mark.parametrize(
+    ("family", "words", "reason"),
+    [
+        ("llama", [WHOLE, "strange_attention", WHOLE], "transformers' words for layers, found strange_attention"),
+        ("llama", ["strange_attention"] * 3, "transformers' words for layers, found strange_attention"),
+        ("gemma2", [SLIDES, "strange_attention", WHOLE], "layers of full_attention, sliding_attention"),
+        # Known words that the class does not know what to do with.
+        ("gemma2", [SLIDES, "linear_attention", WHOLE], "layers of full_attention, sliding_attention"),
+        ("llama", [SLIDES, WHOLE, WHOLE], "layers of one kind"),
+    ],
+)
+def test_layers_that_differ_in_an_unknown_way_are_refused(family: str, words: list[str], reason: str) -> None:
+    with pytest.raises(InputError, match=f"layer_types = .*expected .*{reason}"):
+        read_config(LLAMA_3 | {"model_type": family, "head_dim": 16, "sliding_window": 64, "layer_types": words})
+    assert read_config(LLAMA_3 | {"layer_types": [WHOLE] * 3}).model == read_config(LLAMA_3).model
+
+
+def test_a_class_of_another_type_than_the_files_is_said() -> None:
+    note = "model_type llama and MistralForCausalLM of another type: read as llama, as transformers does"
+    other = read_config(LLAMA_3 | {"architectures": ["MistralForCausalLM"]})
+    assert note in other.notes
+    assert other.model == read_config(LLAMA_3).model
+    for same in ("LlamaForCausalLM", "LlamaForSequenceClassification", "MyOwnForCausalLM"):
+        assert not [one for one in read_config(LLAMA_3 | {"architectures": [same]}).notes if "another type" in one]
+    # A type of its own that runs another's class.
+    kimi = read_config({"model_type": "kimi_k2", "architectures": ["DeepseekV3ForCausalLM"]})
+    assert not [one for one in kimi.notes if "another type" in one]
+
+
+WRITTEN = json.loads(TABLE.with_name("hf_written.json").read_text())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("family", sorted(WRITTEN))
+def test_what_a_class_writes_by_itself_is_known(family: str) -> None:
+    transformers = pytest.importorskip("transformers")
+    if family not in transformers.CONFIG_MAPPING:
+        pytest.skip("a type of a later transformers")
+    told = json.loads(json.dumps(transformers.CONFIG_MAPPING[family]().to_dict(), default=str))
+    if not WRITTEN[family].items() <= {key: at(told, key) for key in WRITTEN[family]}.items():
+        pytest.skip("another default of another transformers")
+    assert [one.key for one in read_config(told).unread if one.key in WRITTEN[family]] == []
+
+
+def test_what_a_class_writes_may_matter_at_another_value() -> None:
+    def told(value: float) -> list[str]:
+        return [one.key for one in read_config({"model_type": "falcon_mamba", "mixer_rms_eps": value}).unread]
+
+    assert (told(1e-6), told(1e-5)) == ([], ["mixer_rms_eps"])

@@ -130,7 +130,8 @@ def sliding(fields: Fields) -> Window:
 def listed(fields: Fields, name: str) -> list[str]:
     """A word a layer; some files go on with those of the multi-token prediction layers."""
     layers, more = layer_count(fields), fields.count("num_nextn_predict_layers")
-    given = fields.strings(name)
+    given, words = fields.strings(name), _TABLE["layer_words"][name]
+    fields.refuse(not {*given} <= {*words}, f"expected layers of {', '.join(words)}", name)
     return given[:layers] if len(given) == layers + more else fields.strings(name, length=layers)
 
 

@@ -188,6 +188,8 @@ def read(config: Config, where: str, family: str = "") -> Reading:
             model, towers = with_towers(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
+    _refuse_unknown_layers(fields)
+    top.ignore(*(key for key, value in table("hf_written").get(wrapper, {}).items() if at(config, key) == value))
     if len(model.stacks) > 1 and architecture_of(outer).endswith("ForCausalLM"):
         raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", "architectures", where=where)
     notes, keys = _notes(config, model_type, None if model.towers else part), _keys(fields, model)
@@ -198,7 +200,14 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         keys=keys,
         longest=model.main.length or model.max_positions or fields.optional(*POSITIONS),  # learned, or trained for
         workload=released,
-        notes=(*heads, *notes, *_left_to_the_class(keys, fields), *towers, *quantised),
+        notes=(
+            *_contradicted(outer, wrapper, model_type),
+            *heads,
+            *notes,
+            *_left_to_the_class(keys, fields),
+            *towers,
+            *quantised,
+        ),
     )
 
 
@@ -252,6 +261,18 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     return as_released(said, str(outer.config.get("expert_dtype", "")), model)
 
 
+def _refuse_unknown_layers(fields: Fields) -> None:
+    """InputError for layers of unknown kinds, and for layers that differ where nobody asked how."""
+    kinds = fields.config.get("layer_types")
+    words = {*map(str, kinds)} if isinstance(kinds, list) else set[str]()
+    strange = words.difference(_TABLE["layer_words"]["of_any"])
+    fields.refuse(strange, f"expected transformers' words for layers, found {', '.join(strange)}", "layer_types")
+    differ = len(words) > 1 and f"{fields.prefix}layer_types" not in fields.asked
+    fields.refuse(
+        differ, "expected layers of one kind: this type's class is not known to read how they differ", "layer_types"
+    )
+
+
 def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
     """An error that ModelShape raised about a dimension, under the file's name for it, with the keys that are misspelt:
 
@@ -294,6 +315,21 @@ def _left_to_the_class(keys: Words, fields: Fields) -> Names:
     # A width of None is computed from the others.
     absent = [f"{one} {fields.defaults[one]}" for one in names if one not in fields.config and fields.defaults.get(one)]
     return (f"not in the file, the class's own: {', '.join(absent)}",) if absent else ()
+
+
+def _contradicted(outer: Fields, wrapper: str, model_type: str) -> Names:
+    """A note on a class, named in ``architectures``, that is another known type's than the file's."""
+    named = architecture_of(outer)
+    said = _plainly(re.split("For[A-Z]|LMHead|Model", named)[0])
+    others = {_plainly(one): one for one in (*BUILDERS, *NESTED)}
+    own = {*map(_plainly, (wrapper, model_type, DEFAULTS_OF.get(model_type, "")))}
+    if said in own or said not in others:
+        return ()
+    return (f"model_type {wrapper} and {named} of another type: read as {model_type}, as transformers does",)
+
+
+def _plainly(name: str) -> str:
+    return re.sub("[^a-z0-9]", "", name.lower().removesuffix("_text"))
 
 
 def _notes(config: Config, model_type: str, part: str | None) -> Names:

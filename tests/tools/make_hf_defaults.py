@@ -1,4 +1,6 @@
-"""Write sizer/readers/hf_defaults.json: what transformers' configuration classes take an absent key to be.
+"""Write sizer/readers/hf_defaults.json: what transformers' configuration classes take an absent key to be; and
+
+hf_written.json: what they write by themselves and no reader looks at, which changes nothing at that value.
 
     python tests/tools/make_hf_defaults.py
 
@@ -11,12 +13,17 @@ import json
 from pathlib import Path
 from typing import Any
 
-from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF
+from shapes.errors import InputError
+from sizer.readers import read_config
+from sizer.readers import reading as own
+from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
+from sizer.readers.reading import at
 
 #: Every type that has a builder, under the type whose defaults it is read with, and SigLIP's other tower.
 TYPES = sorted({DEFAULTS_OF.get(model_type, model_type) for model_type in BUILDERS} | {"siglip_text_model"})
 DRIVERS = {"hidden_size": 2, "n_embd": 2, "num_attention_heads": 4, "n_head": 4, "num_hidden_layers": 3, "n_layer": 3}
 TARGET = Path(__file__).parents[2] / "sizer" / "readers" / "hf_defaults.json"
+WRITTEN = TARGET.with_name("hf_written.json")
 #: Keys that say nothing about shapes.
 NOISE = (
     "_name_or_path",
@@ -71,9 +78,30 @@ def defaults(model_type: str) -> dict[str, Any]:
     }
 
 
+def written(model_type: str) -> dict[str, Any]:
+    """Keys that the class writes into every file and that the reader does not look at, with their defaults."""
+    from transformers import CONFIG_MAPPING
+
+    config = json.loads(json.dumps(CONFIG_MAPPING[model_type]().to_dict(), default=str))
+    try:
+        return {one.key: at(config, one.key) for one in read_config(config).unread if one.key != "text_config"}
+    except InputError:
+        return {}
+
+
 def main() -> None:
     table = {model_type: defaults(model_type) for model_type in TYPES}
     TARGET.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+    write_written()
+
+
+def write_written() -> None:
+    from transformers import CONFIG_MAPPING
+
+    own.table("hf_written").clear()
+    found = {one: written(one) for one in sorted({*BUILDERS, *NESTED} & {*CONFIG_MAPPING})}
+    lines = (f" {json.dumps(one)}: {json.dumps(keys)}" for one, keys in found.items() if keys)
+    WRITTEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":
