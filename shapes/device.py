@@ -62,12 +62,16 @@ class Memory:
 
 @frozen
 class Link:
-    """How devices talk: bandwidth per device and direction, inside a domain of ``domain_devices`` and between them."""
+    """How devices talk: bandwidth per device and direction, inside a domain of ``domain_devices`` and between them.
+
+    ``stated``: somebody said what lies between them; else it is what such devices usually have.
+    """
 
     intra_node: str
     domain_devices: int
     intra_node_bytes_per_s: float
     inter_node_bytes_per_s: float
+    stated: bool = False
 
 
 @frozen
@@ -194,7 +198,7 @@ def networked(device: Device, cards: int, gbit_per_s: int, domain: int | None = 
     link = replace(device.link, domain_devices=domain or device.link.domain_devices)
     node = link.domain_devices if link.domain_devices <= LARGEST_NODE else RACK_NODE
     rate = cards * gbit_per_s * 1e9 / 8 / node if cards else link.inter_node_bytes_per_s
-    return replace(device, link=replace(link, inter_node_bytes_per_s=rate))
+    return replace(device, link=replace(link, inter_node_bytes_per_s=rate, stated=cards > 0))
 
 
 def device_from_mapping(data: Named, where: str) -> Device:

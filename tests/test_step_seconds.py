@@ -193,6 +193,25 @@ def test_an_error_of_operators_beyond_the_calibrated_one_widens_the_interval() -
     assert (found.low, found.high, found.ratio_error, found.tier) == (0.5, 2.0, 0.3, "borrowed")
 
 
+def test_a_network_that_nobody_states_may_be_slower_and_is_named() -> None:
+    one, stack = stage(pipeline=1.0, data=2.0), replace(BARE, intervals={"fitted": Interval(0.8, 1.3, 0.05)})
+    said = replace(H100, link=replace(H100.link, stated=True))
+    usual, stated, node = (
+        step_cost(one, one, Schedule(ranks=ranks), stack, device)
+        for device, ranks in ((H100, 16), (said, 16), (H100, 8))
+    )
+    # A second of work and 2 of gradients, which take four times as long on the slowest network.
+    assert usual.seconds == stated.seconds == 3.0
+    assert (stated.low, stated.high, stated.unknown) == (node.low, node.high, node.unknown)
+    assert (stated.high, stated.unknown) == (pytest.approx(3 * 1.3), ())
+    assert (usual.low, usual.high) == pytest.approx((3 * 0.8, 3 * exp(hypot(log(1.3), log(9 / 3)))))
+    assert usual.unknown == ("network not stated (--nics)",)
+    # What it moves by less than a tenth is allowed for and not named.
+    little = stage(data=0.02)
+    cost = step_cost(little, little, Schedule(ranks=16), stack, H100)
+    assert (cost.high > 1.02 * 1.3, cost.unknown) == (True, ())
+
+
 def test_the_error_of_operators_is_weighted_by_the_seconds_of_all_their_runs() -> None:
     listed = [Gemm("a", "forward", 8, 8, 8, count=3), Gemm("b", "forward", 8, 8, 8)]
     assert mean_error(listed, [cost(1.0, 0.1), cost(2.0, 0.5)]) == pytest.approx((3 * 0.1 + 2 * 0.5) / 5)

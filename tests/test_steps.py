@@ -939,3 +939,30 @@ def test_muon_multiplies_each_matrix_as_a_rank_holds_it_and_adamw_none(t: int, d
     assert step.cost is not None
     assert plain.cost is not None
     assert step.cost.parts["optimizer"] > plain.cost.parts["optimizer"]
+
+
+def test_a_step_names_the_network_that_was_not_stated() -> None:
+    asked = ["check", str(CONFIGS / "llama-3.1-8b.json"), "--zero", "3", "--gpus", "64", "--fail-on", "never"]
+    said = [CliRunner().invoke(main, [*asked, *more]).output for more in ([], ["--nics", "8", "--nic-gbps", "400"])]
+    assert ["network not stated (--nics)" in one for one in said] == [True, False]
+    steps = [
+        json.loads(CliRunner().invoke(main, [*asked, *more, "--format", "json"]).output)["reports"][0]["step"]
+        for more in ([], ["--nics", "8", "--nic-gbps", "400"])
+    ]
+    assert steps[0]["seconds"] == pytest.approx(steps[1]["seconds"])
+    assert steps[0]["high"] > steps[1]["high"]
+
+
+def test_a_power_limit_without_a_figure_widens_a_rows_interval(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rows, judging = importlib.import_module("step_rows"), importlib.import_module("steps")
+    line = dict.fromkeys(rows.NEEDED, "") | {
+        "id": "a", "stack": "torchtitan-2025-fsdp2-compile-bf16", "gpu": "b200", "s": "8192", "micro_batch": "1",
+        "accumulation": "1", "dtype": "bf16", "t": "1", "p": "1", "d": "8", "gpus": "8", "zero": "3", "step_s": "1",
+        "config": (CONFIGS / "llama-3.1-8b.json").read_text(encoding="utf-8"),
+    }  # fmt: skip
+    plain, limited = (judging.predicted(rows._row(line | {"notes": notes})) for notes in ("", "power limited B200"))
+    assert plain.seconds == limited.seconds
+    assert plain.unknown == ()
+    assert limited.high > 1.1 * plain.high
+    assert limited.unknown == ("power limit not stated",)

@@ -90,7 +90,9 @@ KERNELS: dict[str, AttentionKernel] = {"eager": "eager", "flash2": "fa2", "flash
 class Row:
     """One published run. ``known``: its stack's name is one that a shipped stack answers to. ``peak_gib``: of torch's
 
-    allocator, as allocated where that is said, else as reserved.
+    allocator, as allocated where that is said, else as reserved. ``least_power``: the device at the least power that it
+
+    can be limited to, of a run whose devices are said to be limited, to what not.
     """
 
     id: str
@@ -109,6 +111,7 @@ class Row:
     nearest_other: SoftwareStack
     loss: str
     peak_gib: float | None
+    least_power: Device | None
 
 
 def read_rows(path: Path, refused: list[tuple[str, str]] | None = None) -> Iterator[Row]:
@@ -223,7 +226,12 @@ def _row(line: dict[str, str]) -> Row:
         nearest_other=stack_of(*asked, stack.name)[0],
         loss=recipe.get("loss", stack.loss),
         peak_gib=real("peak_memory_gib", real("peak_reserved_gib", 0.0)) or None,
+        least_power=_least(device) if "power limited" in (line.get("notes") or "") else None,
     )
+
+
+def _least(device: Device) -> Device:
+    return load_device(f"{device.base}:{device.power_w / 4:.0f}W")
 
 
 def _attention(stack: SoftwareStack, device: Device, known: bool) -> AttentionKernel:

@@ -11,7 +11,7 @@ import argparse
 import json
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from scipy.stats import spearmanr
 from step_rows import Row, price_step, read_rows
 from tabulate import tabulate
 
+from shapes.device import Device
 from shapes.errors import InputError
 from shapes.step import StepCost
 
@@ -53,9 +54,18 @@ def judged(rows: Sequence[Row]) -> tuple[list[Judged], list[tuple[str, str]]]:
 
 
 def predicted(row: Row) -> StepCost:
-    """The row's step, in a wider interval where its stack is not known."""
-    tier = None if row.known else "extrapolated"
-    return price_step(row.model, row.workload, row.device, row.stack, row.accumulation, tier)
+    """The row's step, in a wider interval where its stack is not known or its devices' power is not."""
+
+    def on(device: Device) -> StepCost:
+        tier = None if row.known else "extrapolated"
+        return price_step(row.model, row.workload, device, row.stack, row.accumulation, tier)
+
+    cost = on(row.device)
+    if row.least_power is None:
+        return cost
+    longer = np.log([cost.high / cost.seconds, on(row.least_power).seconds / cost.seconds])
+    high = float(cost.seconds * np.exp(np.hypot(*longer)))
+    return replace(cost, high=high, unknown=(*cost.unknown, "power limit not stated"))
 
 
 def figures(some: Sequence[Judged]) -> dict[str, Any]:

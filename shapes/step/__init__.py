@@ -15,7 +15,7 @@ from shapes.cost import Cost, predict_many
 from shapes.cost.constants import TIERS
 from shapes.device import Device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Numbers, frozen, replace
+from shapes.frozen import Names, Numbers, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Operator, Operators, counted_once, moved_bytes, work_key
@@ -28,6 +28,8 @@ from .stack import STEP_TIERS, Interval, SoftwareStack
 #: Relative error of operators that a stack's interval was calibrated with: beyond it, operators priced by another
 #: device's or element type's constants widen the interval.
 CALIBRATED_ERROR = 0.10
+#: Share of a step's seconds from which on an operator's tier is the step's, and what nobody said is named.
+NOTABLE = 0.1
 
 
 @frozen
@@ -36,6 +38,7 @@ class StepCost:
 
     ``tier``: "fitted" on runs of this stack and kind of device, "borrowed" from this stack on other devices,
     "extrapolated" from other stacks. ``ratio_error`` is that of the ratio to another step of the stack and device.
+    ``unknown``: what nobody said and ``high`` allows for.
     """
 
     seconds: float
@@ -45,6 +48,7 @@ class StepCost:
     ratio_error: float
     tier: str
     parts: Numbers
+    unknown: Names = ()
 
 
 def step_cost(
@@ -68,8 +72,13 @@ def step_cost(
     tiers = (*STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS))
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
     wider = max(0.0, operator_error - CALIBRATED_ERROR)
-    low, high = (exp(sign * hypot(log(edge), wider)) for sign, edge in ((-1, interval.low), (1, interval.high)))
-    return StepCost(seconds, seconds * low, seconds * high, stack.coverage, interval.ratio, tier, parts)
+    unstated = schedule.ranks > device.link.domain_devices and not device.link.stated
+    slower = step_parts(stage, whole, schedule, stack.on_slower_network(), device) if unstated else parts
+    unsaid = log(sum(slower.values()) / seconds) if seconds else 0.0
+    low = exp(-hypot(log(interval.low), wider))
+    high = exp(hypot(log(interval.high), wider, unsaid))
+    unknown = ("network not stated (--nics)",) if unsaid > NOTABLE else ()
+    return StepCost(seconds, seconds * low, seconds * high, stack.coverage, interval.ratio, tier, parts, unknown)
 
 
 def schedule_of(workload: Workload) -> Schedule:
@@ -89,10 +98,6 @@ def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:
 
 #: Operators -> one cost each: the one seam between advice and where seconds come from.
 CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
-
-
-#: Share of a step's seconds from which on an operator's tier is the step's.
-NOTABLE = 0.1
 
 
 @frozen

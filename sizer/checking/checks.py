@@ -168,6 +168,7 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
         moved / seconds / device.memory.bandwidth_bytes_per_s,
         None if tokens is None else tokens / seconds,
         workload.phase,
+        cost.unknown if cost else (),
     )
 
 

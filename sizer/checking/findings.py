@@ -28,7 +28,7 @@ class StepTime:
     over ``seconds`` and the device's dense peak (None: it has none for the type); where those cannot be, of what the
     mask leaves. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0: by the operators' own errors added
     up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the stack's constants are known on
-    this device.
+    this device. ``unknown``: what nobody said, for which ``high`` allows.
 
     ``mbu``: memory-bandwidth utilisation, the bytes that products and attention have to move (weights, KV cache,
     activations in and out, each once) over ``seconds`` and the device's bandwidth. ``tokens_per_s``: of all
@@ -49,6 +49,7 @@ class StepTime:
     mbu: float | None = None
     tokens_per_s: float | None = None
     phase: RunPhase = "train"
+    unknown: Names = ()
 
 
 @frozen

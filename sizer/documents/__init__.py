@@ -296,7 +296,7 @@ def step_text(step: StepTime | None) -> str:
     if step.coverage:
         microbatches = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
         within = f"{microbatches} ({range_text(step.low, step.high)} in {step.coverage:.0%} of cases)"
-        source = f"{step.source.partition(':')[0]}; stack {step.tier}"
+        source = "; ".join((step.source.partition(":")[0], f"stack {step.tier}", *step.unknown))
     else:
         spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
         within, source = f" +-{percent_text(spread)}", f"{step.source}; {step.tier}" if step.tier else step.source
