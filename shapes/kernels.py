@@ -42,13 +42,6 @@ class Takes:
     pairs: tuple[tuple[int, int], ...] = ()
     verified: bool = False
 
-    def covers(self, generation: str, dtype: str, training: bool) -> bool:
-        return (
-            (not self.generations or generation in self.generations)
-            and (not self.dtypes or dtype in self.dtypes)
-            and self.training in (None, training)
-        )
-
     def run(self, kernel: str, d_qk: int, d_v: int) -> Run | str:
         """How ``kernel`` runs these head dimensions, or why it does not take them."""
         qk, v, copied = d_qk, d_v, None
@@ -179,6 +172,7 @@ def _accepted(kernel: Kernel, generation: str, dtype: str, d_qk: int, d_v: int, 
     """The run by the first clause that takes the shape, or the reason of the last that did not."""
     found: Run | str = f"takes no {dtype} on {generation}"
     for one in kernel.takes:
-        if one.covers(generation, dtype, training) and not isinstance(found, Run):
+        here = (not one.generations or generation in one.generations) and (not one.dtypes or dtype in one.dtypes)
+        if here and one.training in (None, training) and not isinstance(found, Run):
             found = one.run(kernel.name, d_qk, d_v)
     return found

@@ -278,12 +278,13 @@ def carries_corrections(device: Device, kin: Device, origin: Origin) -> bool:
     (A30), where the same tails are of other sizes.
     """
     alike = device.compute.units > CARRY.alike_units * kin.compute.units
-    return origin.same_architecture and origin.own_dtype and bool(alike) and not power_is_ample(device, kin)
+    return origin.same_architecture and origin.own_dtype and alike and not power_is_ample(device, kin)
 
 
 def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, origin: Origin) -> GemmConstants:
     """``kin``'s constants for ``dtype`` on ``device``, by the data sheets: peaks, bandwidths, caches, units, power."""
-    speed = device.peak(dtype) / kin.peak(origin.dtype)
+    peak = device.peak(dtype)
+    speed = peak / kin.peak(origin.dtype)
     if not origin.same_vendor:
         speed *= achievable(device) / achievable(kin)
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
@@ -293,9 +294,9 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
     scaled = constants.scaled(speed, bandwidth, cache, elements, device.compute.units)
     if not origin.same_vendor:
         return scaled
-    most = asymptote(device, dtype) * device.peak(dtype)
+    most = asymptote(device, dtype) * peak
     if dtype in device.compute.vector_dtypes:
-        short = max(0.0, most / device.peak(dtype) / _fed_share(device, dtype) - 1)
+        short = max(0.0, most / peak / _fed_share(device, dtype) - 1)
         # Plain cores are fed from registers more than matrix units are: half of what `scaled` adds, in log, by the best
         # squares of seven devices (reports/kernels.md).
         fed = (constants.load_steps * scaled.load_steps) ** 0.5
@@ -340,18 +341,18 @@ def _fed_share(device: Device, dtype: str) -> float:
     if device.compute_capability not in PLAIN_CORES.fed:
         return inf
     watts = device.power_w / (device.peak(dtype) * 1e-12)
-    return float(PLAIN_CORES.fed_share * watts**PLAIN_CORES.fed_power)
+    return PLAIN_CORES.fed_share * watts**PLAIN_CORES.fed_power
 
 
 def asymptote(device: Device, dtype: str) -> float:
     """Share of the peak that a long product's tiles reach where nothing else slows them; never more than all of it."""
     if dtype in device.compute.vector_dtypes:
         shared = device.compute_capability in PLAIN_CORES.shared
-        return float(PLAIN_CORES.reached_shared if shared else PLAIN_CORES.reached)
+        return PLAIN_CORES.reached_shared if shared else PLAIN_CORES.reached
     if device.has_matrix_units(dtype) and (published := _published(device, dtype, "bf16", "fp16")):
-        return min(1.0, float(CARRY.over_published) * published)
+        return min(1.0, CARRY.over_published * published)
     boosts = _watts_per_tflops(device) >= CARRY.boosting_w_per_tflops
-    return float(CARRY.boosted if boosts else CARRY.asymptote)
+    return CARRY.boosted if boosts else CARRY.asymptote
 
 
 def _published(device: Device, *dtypes: str) -> float:
@@ -362,12 +363,12 @@ def _published(device: Device, *dtypes: str) -> float:
 def power_is_ample(device: Device, kin: Device) -> bool:
     """Whether the power limit that slows ``kin`` does not slow the device."""
     enough = CARRY.ample * _watts_per_tflops(kin)
-    return not _limited_by_power(device) and bool(_watts_per_tflops(device) >= enough)
+    return not _limited_by_power(device) and _watts_per_tflops(device) >= enough
 
 
 def _limited_by_power(device: Device) -> bool:
     """Whether sustained products run at what power allows throughout."""
-    return bool(_watts_per_tflops(device) < CARRY.power_limited_w_per_tflops)
+    return _watts_per_tflops(device) < CARRY.power_limited_w_per_tflops
 
 
 def _watts_per_tflops(device: Device) -> float:
@@ -384,12 +385,12 @@ def _by_power(device: Device, kin: Device, power: float = 0.5) -> float:
     per_clock = [one.compute.flops_per_clock_per_unit.get("fp16", 0.0) for one in (device, kin)]
     silicon = device.compute.units / kin.compute.units * (per_clock[0] / per_clock[1] if all(per_clock) else 1.0)
     root = power if _limited_by_power(kin) else 0.25
-    return float((device.power_w / kin.power_w / silicon) ** root * silicon)
+    return (device.power_w / kin.power_w / silicon) ** root * silicon
 
 
 def achievable(device: Device) -> float:
     """Published achievable matmul FLOP/s over the peak; two thirds where nobody has published one."""
-    return _published(device, "bf16", "fp16") or float(CARRY.unpublished)
+    return _published(device, "bf16", "fp16") or CARRY.unpublished
 
 
 @lru_cache(256)

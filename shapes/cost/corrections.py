@@ -111,16 +111,16 @@ class AlignmentConstants:
     def from_table(cls, table: Named, device: Device, dtype: str) -> "AlignmentConstants":
         """For elements of ``dtype``: ceilings were measured on 16-bit ones, and loads are what is short."""
         size = BYTES[dtype]
-        clock_mhz = device.compute.clock_mhz or float(table.get("clock_mhz", np.inf))
+        clock_mhz = device.compute.clock_mhz or table.get("clock_mhz", np.inf)
         clock = clock_mhz * 1e6 * device.compute.units * 2 / size
         by_class = {key: _by_class(table.get(key, {}), 0.0) for key in ("share", "c_share", "error", "error_p95")}
         return cls(
-            family=str(table["family"]),
-            tier=str(table["tier"]),
+            family=table["family"],
+            tier=table["tier"],
             ceiling=_by_class(table.get("flops_per_clock_per_unit", {}), np.inf, clock),
-            prologue_steps=float(table.get("prologue_steps", 0.0)),
-            alone=float(table.get("alone", 1.0)),
-            both=float(table.get("both", 0.0)),
+            prologue_steps=table.get("prologue_steps", 0.0),
+            alone=table.get("alone", 1.0),
+            both=table.get("both", 0.0),
             units=device.compute.units,
             peak_flops_per_s=device.peak(dtype),
             bandwidth_bytes_per_s=device.memory.bandwidth_bytes_per_s,
@@ -129,7 +129,7 @@ class AlignmentConstants:
 
 
 def _by_class(values: Named, absent: float, times: float = 1.0) -> ByClass:
-    return tuple(float(values.get(name, absent)) * times for name in CLASSES[:3])
+    return tuple(values.get(name, absent) * times for name in CLASSES[:3])
 
 
 #: What a dtype without matrix units has: no kernel that asks for alignment.
@@ -437,10 +437,10 @@ class _Read:
 @lru_cache(16)
 def _read(cells: "Cells") -> _Read:
     rows = [line.split() for line in cells.entries.splitlines()]
-    width = len(cells.n) * len(cells.log2_k)
+    ms, ns, knots = len(cells.m), len(cells.n), len(cells.log2_k)
     refuse(
-        len(rows) != len(cells.m) or any(len(row) != width for row in rows) or len(cells.log2_k) < 2,
-        f"expected {len(cells.m)} lines of {width} entries",
+        len(rows) != ms or any(len(row) != ns * knots for row in rows) or knots < 2,
+        f"expected {ms} lines of {ns * knots} entries",
         "cells.log_factor",
         len(rows),
     )
@@ -448,10 +448,10 @@ def _read(cells: "Cells") -> _Read:
         entries = np.array([float("nan" if one == "-" else one) for row in rows for one in row])
     except ValueError as error:
         raise InputError(f"expected numbers: {error}", "cells.log_factor") from None
-    log_factor = entries.reshape(len(cells.m) * len(cells.n), len(cells.log2_k)) * UNIT
+    log_factor = entries.reshape(ms * ns, knots) * UNIT
     none = -log_factor.shape[0] - 1
     by_m, by_n = (np.full(max(values) + 2, none, dtype=np.int64) for values in (cells.m, cells.n))
-    by_m[list(cells.m)] = np.arange(len(cells.m)) * len(cells.n)
-    by_n[list(cells.n)] = np.arange(len(cells.n))
+    by_m[list(cells.m)] = np.arange(ms) * ns
+    by_n[list(cells.n)] = np.arange(ns)
     known: Booleans = ~np.isnan(log_factor[:, 0])
     return _Read(by_m, by_n, log_factor, known)

@@ -336,12 +336,12 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
     """Predicted seconds of one run of each; ``size``: bytes an element."""
     by_qk, by_v = (6, 4) if backward else (2, 2)
     rate, prologue = c.rate(work.bucket), _at(work.bucket, c.prologue_keys)
-    queries = work.queries
+    queries, d_qk, d_v = work.queries, work.d_qk, work.d_v
     keys = visible_keys(work)
-    flops = queries * keys * (by_qk * work.d_qk + by_v * work.d_v)
+    flops = queries * keys * (by_qk * d_qk + by_v * d_v)
     pair = by_qk * work.c_qk + by_v * work.c_v
     padded = queries * keys * pair / rate
-    short = (work.c_qk > np.ceil(work.d_qk / 8) * 8) | (work.c_v > np.ceil(work.d_v / 8) * 8)
+    short = (work.c_qk > np.ceil(d_qk / 8) * 8) | (work.c_v > np.ceil(d_v / 8) * 8)
     partial = padded * (1 + c.partial * short)
     walked = _walked(work, keys, c)
     rows = np.ceil(work.q_len / QUERIES)
@@ -351,15 +351,15 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
     waves = paid_waves(blocks, c)
     compute = started * waves * c.units / blocks
     # As Attention.bytes counts them.
-    moved = (queries + work.keys) * (work.d_qk + work.d_v) * (1 + backward) + queries * work.d_v * backward
+    moved = (queries + work.keys) * (d_qk + d_v) * (1 + backward) + queries * d_v * backward
     memory = moved * size / c.bandwidth_bytes_per_s
     body = overlapped(compute, memory, c) * (1 + c.reproducible(work.bucket) * work.deterministic)
     # Padding Q, K and V fills the wide tensor, then reads the narrow one and writes it there.
-    padding = queries * (work.d_qk + 2 * work.copied) + work.keys * (work.d_qk + work.d_v + 4 * work.copied)
+    padding = queries * (d_qk + 2 * work.copied) + work.keys * (d_qk + d_v + 4 * work.copied)
     copies = padding * (work.copied > 0) * size / c.copy_bytes_per_s
     if c.cache_bytes_per_s:
         # K and V, computed in 16 bits, go to a server's cache in the kernel's element type; to 8 bits Q goes, too.
-        written = work.keys * (work.d_qk + work.d_v) + (size < 2) * queries * work.d_qk
+        written = work.keys * (d_qk + d_v) + (size < 2) * queries * d_qk
         copies = copies + work.cached * written * (2 + size) / c.cache_bytes_per_s
     seconds = throttled(body, c) + c.launch_s + copies
     return AttentionTimes(

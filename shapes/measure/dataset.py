@@ -142,15 +142,16 @@ def _read(folder: Path) -> Dataset:
     version = sidecar.get("format") if isinstance(sidecar, dict) else None
     refuse(version != FORMAT, f"expected format {FORMAT}", "format", version, where=where)
     rows = folder / ROWS
-    refuse(not rows.is_file(), "cannot be read: expected a file", where=str(rows))  # a pipe may never end
+    at = str(rows)
+    refuse(not rows.is_file(), "cannot be read: expected a file", where=at)  # a pipe may never end
     content = read_bounded(rows, MAX_IMPORT)
     refuse(
         sidecar.get("files") != {ROWS: hashlib.sha256(content).hexdigest()},
         f"is not the file {SIDECAR} was written for: their hashes differ",
-        where=str(rows),
+        where=at,
     )
     environment = _environment(sidecar, where)
-    return Dataset(folder, environment, tuple(read_export(packed_lines(content, str(rows)), str(rows), environment)))
+    return Dataset(folder, environment, tuple(read_export(packed_lines(content, at), at, environment)))
 
 
 def _environment(sidecar: Named, where: str) -> Environment:

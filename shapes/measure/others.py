@@ -46,7 +46,12 @@ def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         expected = f"expected sizes, times, a known --dtype and --device as {program} writes them"
         raise InputError(f"{expected} ({error})", where=where) from None
-    return tuple(_dataset(device, program, products, where) for device, products in times.items())
+    found = []
+    for device, products in times.items():
+        environment = Environment(device, None, None, None, (("program", program),), harness=0)
+        rows = (_row(environment, work, np.array(seconds), where) for work, seconds in products.items())
+        found.append(Dataset(Path(where), environment, tuple(rows)))
+    return tuple(found)
 
 
 def _times(text: str, program: str, asked: Named) -> Mapping[str, Mapping[Gemm, list[float]]]:
@@ -59,12 +64,6 @@ def _times(text: str, program: str, asked: Named) -> Mapping[str, Mapping[Gemm, 
         for work, seconds in _products(own, how):
             times.setdefault(own["device"], {}).setdefault(work, []).append(seconds)
     return times
-
-
-def _dataset(device: str, program: str, products: Mapping[Gemm, list[float]], where: str) -> Dataset:
-    environment = Environment(device, None, None, None, (("program", program),), harness=0)
-    rows = (_row(environment, work, np.array(seconds), where) for work, seconds in products.items())
-    return Dataset(Path(where), environment, tuple(rows))
 
 
 def _row(environment: Environment, work: Gemm, samples: NDArray[np.float64], where: str) -> Measurement:

@@ -433,18 +433,19 @@ def _trouble(error: sqlite3.Error, place: Path) -> InputError:
 
 
 def _prepare(connection: sqlite3.Connection, place: Path, write: bool) -> None:
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    run = connection.execute
+    version = run("PRAGMA user_version").fetchone()[0]
     if version != SCHEMA_VERSION:
         raise _damaged(place, f"schema version {version}, not {SCHEMA_VERSION}")
-    problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    problem = run("PRAGMA quick_check(1)").fetchone()[0]
     if problem != "ok":
         raise _damaged(place, problem)
     if not write:
-        connection.execute("PRAGMA query_only = ON")
+        run("PRAGMA query_only = ON")
         return
     # WAL: readers do not wait for writers. NORMAL survives every kill of a process; only a power cut can lose the last
     # measurements, and none of them half.
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = NORMAL")
+    run("PRAGMA journal_mode = WAL")
+    run("PRAGMA synchronous = NORMAL")
     # Writing what is there already: a full disk or a read-only file is told before anything is measured.
-    connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
+    run(f"PRAGMA user_version = {SCHEMA_VERSION}")

@@ -238,9 +238,10 @@ def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]
         yield block.count * workload.b * state, f"{many} a state of {state} bytes"
     if attention is None or not attention.causal or attention.keys_values == "borrowed":
         return
-    length = workload.cached(sequence_length(step.model, stack, workload), attention.window)
+    s = sequence_length(step.model, stack, workload)
+    length = workload.cached(s, attention.window)
     if is_sparse(attention, length):
-        length = workload.cached(sequence_length(step.model, stack, workload), None)
+        length = workload.cached(s, None)
     numbers, what = cached_numbers(attention, workload.t, length)
     e = BYTES[workload.cache_dtype]
     yield block.count * workload.b * numbers * e, f"{many} {what} x {e}"

@@ -98,9 +98,9 @@ def _completed(model: ModelShape, old: dict[str, int], changes: dict[str, int]) 
         new["kv_heads"] = new["heads"]
     square = isinstance(model.attention, AttentionShape) and old["heads"] * old["head_dim"] == old["hidden"]
     if square and "head_dim" not in changes:
-        expected = f"expected a divisor of the hidden size {new['hidden']}"
-        refuse(new["hidden"] % new["heads"], expected, "heads", new["heads"])
-        new["head_dim"] = new["hidden"] // new["heads"]
+        hidden, heads = new["hidden"], new["heads"]
+        refuse(hidden % heads, f"expected a divisor of the hidden size {hidden}", "heads", heads)
+        new["head_dim"] = hidden // heads
     return new
 
 
@@ -114,7 +114,15 @@ def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
     old, every = sizes.get("full_every", (0, 0))
     if main and (layers != before or every != old):
         like, blocks = blocks, _with_layers(blocks, layers)
-        blocks = _patterned(blocks, like, old, int(every)) if old else blocks
+        if old:
+            # Full attention in one layer of ``every``, placed as it was among ``old``. Each layer keeps its MLP, and
+            # the last one is full where it was.
+            kept, kinds = each_layer(blocks), {_full(block): block for block in like}
+            first = [_full(block) for block in each_layer(like)].index(True)
+            place = -(-(first + 1) * every // old) - 1
+            full = [at % every == place for at in range(len(kept))]
+            full[-1] |= _full(like[-1])
+            blocks = run_lengths(replace(kinds[own], mlp=one.mlp, count=1) for own, one in zip(full, kept, strict=True))
     return replace(stack, hidden=sizes["hidden"][1], blocks=blocks, front=_resized_linears(stack.front, sizes))
 
 
@@ -129,19 +137,6 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
         return (*run_lengths(pattern[:leading]), replace(blocks[-1], count=layers - leading))
     more = max(0, -(-(int(layers) - len(pattern)) // repeated))
     return run_lengths((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
-
-
-def _patterned(blocks: tuple[Block, ...], like: tuple[Block, ...], old: int, every: int) -> tuple[Block, ...]:
-    """``blocks`` with full attention in one layer of ``every``, placed among them as in ``like`` among ``old``.
-
-    Each layer keeps its MLP, and the last one is full where it was.
-    """
-    layers, kinds = each_layer(blocks), {_full(block): block for block in like}
-    first = [_full(block) for block in each_layer(like)].index(True)
-    place = -(-(first + 1) * every // old) - 1
-    full = [at % every == place for at in range(len(layers))]
-    full[-1] |= _full(like[-1])
-    return run_lengths([replace(kinds[own], mlp=one.mlp, count=1) for own, one in zip(full, layers, strict=True)])
 
 
 def _renewed(part: Any, sizes: _Sizes, **names: str) -> Any:

@@ -235,25 +235,26 @@ class _Factors(Table):
 def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
     """A validated stack from a stack file's content; InputError names ``where`` and the key."""
     top = _Factors(data, where)
-    optimizer, host = top.table("optimizer"), top.table("host")
-    kernels_of = top.table("attention_kernel")
+    below = top.table
+    optimizer, host = below("optimizer"), below("host")
+    kernels_of = below("attention_kernel")
     result = top.record(
         SoftwareStack,
-        kernels=_by_class(top.table("kernels")),
+        kernels=_by_class(below("kernels")),
         by_dtype=top.numbers_by_dtype("by_dtype"),
-        by_device=top.table("by_device").keyed(Table.number),
-        attention=top.table("attention").keyed(_by_head_dim),
+        by_device=below("by_device").keyed(Table.number),
+        attention=below("attention").keyed(_by_head_dim),
         attention_kernels=kernels_of.keyed(lambda table, key: table.choice(key, get_args(AttentionKernel))),
         host=host.record(Host, kernels=_by_class(host.table("kernels"))),
-        overlap=_overlaps(top.table("communication")),
+        overlap=_overlaps(below("communication")),
         optimizer=optimizer.number("update"),
         fixed_s=optimizer.zero_or_more("fixed_s"),
-        intervals=top.table("interval").keyed(_interval, STEP_TIERS),
-        tiers=top.table("tiers").keyed(lambda table, key: table.choice(key, TIERS)),
+        intervals=below("interval").keyed(_interval, STEP_TIERS),
+        tiers=below("tiers").keyed(lambda table, key: table.choice(key, TIERS)),
         sources=top.documents(),
         loss=top.choice("loss", LOSSES) if top.has("loss") else "fp32",
         misaligned_bmm=top.number("misaligned_bmm") if top.has("misaligned_bmm") else 1.0,
-        releases=tuple(top.table("release").keyed(lambda table, key: table.table(key).record(Release)).values()),
+        releases=tuple(below("release").keyed(lambda table, key: table.table(key).record(Release)).values()),
         origin=where,
     )
     optimizer.refuse_the_rest()

@@ -139,7 +139,18 @@ class Built:
 
     def graph(self, s: int) -> Graph:
         """The graph of one forward pass."""
-        graph = masks_where_read(lambda masks: self._graph(s, masks or self.eager))
+        graph = masks_where_read(
+            lambda masks: record(
+                self.module,
+                (),
+                example_inputs(self.module, b=1, s=s),
+                answers=answers_for(self.settings, s),
+                transformers=True,
+                masks=masks or self.eager,
+                buffers=self.buffers,
+                where=self.where,
+            )
+        )
         unknown = any(node.kind == "lookup" and node.index is None for node in graph.nodes)
         if self.buffers is not None or not (graph.eager or unknown):
             return graph
@@ -148,18 +159,6 @@ class Built:
         if graph.eager:
             attend_with(self.module, "eager")
         return self.graph(s)
-
-    def _graph(self, s: int, masks: bool) -> Graph:
-        return record(
-            self.module,
-            (),
-            example_inputs(self.module, b=1, s=s),
-            answers=answers_for(self.settings, s),
-            transformers=True,
-            masks=masks,
-            buffers=self.buffers,
-            where=self.where,
-        )
 
 
 def buffers_of(module: nn.Module) -> dict[str, Tensor]:

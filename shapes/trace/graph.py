@@ -372,16 +372,17 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def _combined(self, operator: str, tensors: list[Tensor], values: list[_Value]) -> None:
         """Notes what an operator on an activation says of norms, learned vectors and rotation."""
+        widths = [one.shape[-1] for one in tensors if one.dim()]
         reads = reduce(or_, (value.mask for value in values if value.activation))
         if operator in _NORMS or (operator in ("mul", "mul_") and any(value.inverse_root for value in values)):
-            self.graph.normed.append((self.where, max(one.shape[-1] for one in tensors if one.dim())))
+            self.graph.normed.append((self.where, max(widths)))
         for tensor, value in zip(tensors, values, strict=True):
             if value.activation:
                 continue
             for path in value.made_of:
                 self._scaled(path, operator, reads)
             if value.mask & TRIGONOMETRY and operator in ("mul", "mul_"):
-                wide = min(tensor.shape[-1], *(one.shape[-1] for one in tensors if one.dim())) if tensor.dim() else 0
+                wide = min(widths) if tensor.dim() else 0
                 self.graph.rotated[reads & ~TRIGONOMETRY] += wide * (4 if tensor.is_complex() else 1)
 
     def _scaled(self, path: str, operator: str, reads: int) -> None:

@@ -225,7 +225,10 @@ def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
     if graph.eager and first < subject.longest:
         first, second = subject.longest, first
         graph = subject.graph(first)
-    return graph, (first, second), _main_dtype(graph)
+    flops: Counter[str] = Counter()
+    for node in graph.nodes:
+        flops[node.dtype] += _flops(node) * bool(node.dtype)
+    return graph, (first, second), max(flops, key=flops.__getitem__, default="bf16")
 
 
 def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
@@ -251,13 +254,6 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
     traced = products(_unmasked(subject.run(second).operators))
     workload = Workload(1, second, dtype, attention="eager" if graph.eager else "flash")
     return next(iter(differences(model, traced, workload, masks=False)), None)
-
-
-def _main_dtype(graph: Graph) -> str:
-    flops: Counter[str] = Counter()
-    for node in graph.nodes:
-        flops[node.dtype] += _flops(node) * bool(node.dtype)
-    return max(flops, key=flops.__getitem__, default="bf16")
 
 
 def _times(path: str, stands_for: Sizes) -> int:

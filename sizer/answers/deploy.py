@@ -114,9 +114,10 @@ def deploy(
     positive_int(ep, "ep", 2**20)
     refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
     reading = read_model(config, config_format=config_format)
+    model = reading.model
     expected = "expected a language model, of which engines' facts are known (`sizer memory` says whether another fits)"
-    refuse(not reading.model.vocab, expected, "deploy", reading.model.model_type, where=reading.source)
-    form, unknown = _released_in(reading.model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())
+    refuse(not model.vocab, expected, "deploy", model.model_type, where=reading.source)
+    form, unknown = _released_in(model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())
     one_of(form, FORMATS, "recipe")
     target, known = load_device(device), [*map(load_engine, list_engines())]
     uses = (*list_engines(), *USES)
@@ -126,19 +127,19 @@ def deploy(
     ]
 
     def over(ranks: int) -> tuple[Served | None, list[Deployed]]:
-        served = _served(reading.model, ranks, ep, target, None if recipe is None else form)
-        return served, [_deployed(one, reading.model, (ranks, ep), form, target, served, unknown) for one in among]
+        served = _served(model, ranks, ep, target, None if recipe is None else form)
+        return served, [_deployed(one, model, (ranks, ep), form, target, served, unknown) for one in among]
 
     served, found = over(tp)
     if any(one.verdict == "refused" for one in found):
         # Powers of two, and what the heads divide over: degrees that people run.
-        heads = dimensions(reading.model).get("heads", 1)
+        heads = dimensions(model).get("heads", 1)
         others = [
             other for other in range(1, 65) if not (64 % other and heads % other) and not (other % ep and ep % other)
         ]
         taken = {at: {one.engine for one in over(at)[1] if one.verdict not in ("refused", "unknown")} for at in others}
         found = [replace(one, taken_at=tuple(at for at in others if one.engine in taken[at])) for one in found]
-    return Deployment(reading.source, reading.model.model_type, tp, ep, form, target.name, served, tuple(found))
+    return Deployment(reading.source, model.model_type, tp, ep, form, target.name, served, tuple(found))
 
 
 #: Tokens of the request that has to fit.

@@ -310,10 +310,11 @@ def mfu(
         # Counts are of a whole step, whose microbatch only its explanation asks for.
         run |= {} if explain else {"b": 1}
         subject = read_subject(config, config_format=config_format, stack=stack, **run)
-        s, dtype, checkpointing = subject.workload.s, subject.workload.dtype, subject.workload.checkpointing
-        found = counts(subject.whole(), s, global_batch, checkpointing, subject.workload)
-        if subject.workload.low_precision:
-            found += (by_precision(found[0], subject.whole(), subject.workload, target),)
+        own = subject.workload
+        s, dtype, checkpointing = own.s, own.dtype, own.checkpointing
+        found = counts(subject.whole(), s, global_batch, checkpointing, own)
+        if own.low_precision:
+            found += (by_precision(found[0], subject.whole(), own, target),)
         explanation = explain_step(subject, target, step_s) if explain else None
     elif params is None or explain:
         raise InputError("expected a configuration" + ("" if explain else " or --params"), "CONFIG")

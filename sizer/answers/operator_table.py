@@ -63,8 +63,9 @@ class OperatorTable(Printable):
         seen: Counter[tuple[str, str]] = Counter()
         for row in self.rows:
             # Kinds of layers may share a name: the second forward of one is another operator's.
-            found.setdefault((row["name"], seen[row["name"], row["phase"]]), []).append(row)
-            seen[row["name"], row["phase"]] += 1
+            phase = row["name"], row["phase"]
+            found.setdefault((row["name"], seen[phase]), []).append(row)
+            seen[phase] += 1
         folded = [_folded(rows) for rows in found.values()]
         _tell_apart(folded)
         whole = sum(one["step_seconds"] or 0.0 for one in folded)

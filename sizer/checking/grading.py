@@ -455,7 +455,10 @@ def findings_by_cause(graded: Sequence[Graded], own: Proposals) -> list[Cause]:
     A cost alone that nothing saves is left out, unless it was measured, or no step has a price.
     """
     said = None if own.measured else _said(graded)
-    causes = [cause for alike in _by_cause(graded) if (cause := _merged(alike, own, said)) is not None]
+    found: dict[str, list[Graded]] = {}
+    for one in sorted(graded, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code)):
+        found.setdefault(one.finding.cause or one.finding.field, []).append(one)  # the outright ones first
+    causes = [cause for alike in found.values() if (cause := _merged(alike, own, said)) is not None]
     causes.sort(
         key=lambda one: (SEVERITIES.index(one.finding.severity), -(one.finding.step_seconds or 0.0), one.finding.code)
     )
@@ -533,14 +536,6 @@ def _left(change: Change, own: Proposals, said: _Said) -> Numbers:
         for code, (level, cost) in _said(grade(rule, one, then, then) for rule, one in then.findings()).items()
         if level < (was := said.get(code, (2, 0.0)))[0] and was[1] - cost * scale > TIE * own.step.seconds
     }
-
-
-def _by_cause(graded: Iterable[Graded]) -> Iterable[list[Graded]]:
-    """Findings of one cause together, the outright ones first."""
-    found: dict[str, list[Graded]] = {}
-    for one in sorted(graded, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code)):
-        found.setdefault(one.finding.cause or one.finding.field, []).append(one)
-    return found.values()
 
 
 def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Cause | None:

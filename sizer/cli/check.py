@@ -23,18 +23,7 @@ from sizer.readers.loading import expand, find_config, head_states_a_model
 from sizer.render import formats
 from sizer.subject import Subject
 
-from .options import (
-    MODELS,
-    Asked,
-    codes,
-    config_name,
-    exceeds,
-    left_open,
-    option_error,
-    pass_on,
-    say_line,
-    subcommand,
-)
+from .options import MODELS, Asked, codes, config_name, exceeds, left_open, option_error, pass_on, say_line, subcommand
 
 if TYPE_CHECKING:
     from shapes.measure import Executor

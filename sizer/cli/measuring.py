@@ -42,17 +42,7 @@ from sizer.answers.bench import Table as Measured
 from sizer.process import KEPT, working
 from sizer.subject import read_subject
 
-from .options import (
-    Asked,
-    Command,
-    config_name,
-    declared,
-    output_options,
-    say,
-    say_line,
-    subcommand,
-    write_answer,
-)
+from .options import Asked, Command, config_name, declared, output_options, say, say_line, subcommand, write_answer
 
 
 def chosen_executor(ray: str | None, on: str | None, device: str | None = None) -> Session:

@@ -219,15 +219,16 @@ _HELP_ALL = Option(
 
 def usage_text(error: click.UsageError) -> str:
     """What click says of a command's words; of an option or argument that the command has not, what says the same."""
-    path = error.ctx.command_path if error.ctx is not None else "sizer"
+    ctx = error.ctx
+    path = ctx.command_path if ctx is not None else "sizer"
     instead, said = spellings()["instead"].get(path.partition(" ")[2], {}), error.format_message().rstrip(".")
-    own = {word: vars(one).get("help") for one in (error.ctx.command.params if error.ctx else ()) for word in one.opts}
+    own = {word: vars(one).get("help") for one in (ctx.command.params if ctx else ()) for word in one.opts}
     if isinstance(error, click.NoSuchOption):
         return _no_such_option(error.option_name, path, own, instead)
     if isinstance(error, click.BadOptionUsage):
         said = f"{error.option_name} needs a value: {own.get(error.option_name, 'none was given')}"
-    elif error.ctx is not None and isinstance(error.ctx.command, click.Group) and error.ctx.command.commands:
-        said = f"{said}: expected one of {', '.join(error.ctx.command.commands)}"
+    elif ctx is not None and isinstance(ctx.command, click.Group) and ctx.command.commands:
+        said = f"{said}: expected one of {', '.join(ctx.command.commands)}"
     return (
         f"{said}: {instead['argument']}" if "argument" in said and "argument" in instead else f"{said} ({path} --help)"
     )
@@ -567,9 +568,10 @@ def _encoding() -> str:
 
 def _colours() -> bool:
     """NO_COLOR says no, FORCE_COLOR yes, wherever it goes to; else a terminal that is not dumb has colours."""
-    if os.environ.get("NO_COLOR") or os.environ.get("FORCE_COLOR"):
-        return not os.environ.get("NO_COLOR")
-    return sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
+    said = os.environ.get
+    if said("NO_COLOR") or said("FORCE_COLOR"):
+        return not said("NO_COLOR")
+    return sys.stdout.isatty() and said("TERM") != "dumb"
 
 
 def say_line(line: str) -> None:

@@ -12,17 +12,7 @@ from shapes.frozen import Named, Names, replace
 from shapes.model import ModelShape
 from shapes.program import added
 
-from .loading import (
-    Tree,
-    beside,
-    check_size,
-    find_config,
-    is_name,
-    is_weights,
-    load_text,
-    parse_mapping,
-    parse_toml,
-)
+from .loading import Tree, beside, check_size, find_config, is_name, is_weights, load_text, parse_mapping, parse_toml
 from .reading import (
     FORMATS,
     Config,

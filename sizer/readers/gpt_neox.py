@@ -19,7 +19,12 @@ _TABLE = FORMATS[NAME]
 def read(config: Config, where: str) -> Reading:
     """Without vocab_size the named tokenizer's is taken, else GPT-2's, and padded; a note says so."""
     fields = Fields(config, where)
-    left = _attention_kinds(fields)
+    # [[["global", "local"], 6]], "all" to the last.
+    listed = fields.raw("attention_config", default=None)
+    kinds = {*re.findall("[a-z_]+", str(listed or ""))}.difference(_TABLE["dense"])
+    strange = kinds.intersection(_TABLE["no_attention"])
+    fields.refuse(strange, f"has no formula here: {', '.join(strange)} layers", "attention_config")
+    seen = f"which keys a query sees ({', '.join(sorted(kinds))})"
     vocab, notes = vocabulary(fields, "model_parallel_size", lambda: _tokenizers(fields))
     experts = fields.count("moe_num_experts", default=1) > 1
     sizes = {
@@ -38,19 +43,9 @@ def read(config: Config, where: str) -> Reading:
         keys={name: key for name, key in _TABLE["dimensions"].items() if name in held},
         longest=fields.optional("seq_length"),
         notes=(*reading.notes, *notes),
-        unread=left,
+        unread=(Unread("attention_config", shorten(listed), seen),) if kinds else (),
         asked=reading.asked | fields.asked,
     )
-
-
-def _attention_kinds(fields: Fields) -> tuple[Unread, ...]:
-    """What is not read of ``attention_config``: [[["global", "local"], 6]], "all" to the last."""
-    listed = fields.raw("attention_config", default=None)
-    kinds = {*re.findall("[a-z_]+", str(listed or ""))}.difference(_TABLE["dense"])
-    strange = kinds.intersection(_TABLE["no_attention"])
-    fields.refuse(strange, f"has no formula here: {', '.join(strange)} layers", "attention_config")
-    seen = f"which keys a query sees ({', '.join(sorted(kinds))})"
-    return (Unread("attention_config", shorten(listed), seen),) if kinds else ()
 
 
 def _tokenizers(fields: Fields) -> Names:

@@ -153,11 +153,12 @@ def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fi
         found = None if linear.dtype else scheme.format_of(linear.name, sparse, layer)
         if found is None:
             continue
+        rows, columns = found.block
         refuse(
-            found.block[0] == 1 and found.block[1] and linear.in_features % found.block[1],
+            rows == 1 and columns and linear.in_features % columns,
             f"expected groups that divide the {linear.in_features} inputs of {linear.name}",
             f"{fields.prefix}group_size",
-            found.block[1],
+            columns,
             where=fields.where,
         )
         formats.append((linear.name, found))

@@ -30,19 +30,7 @@ from .hf_blocks import (
     with_head,
 )
 from .loading import BESIDE
-from .reading import (
-    FORMATS,
-    Config,
-    Fields,
-    Names,
-    Reading,
-    UnknownModelType,
-    Values,
-    at,
-    misspelt,
-    reading,
-    table,
-)
+from .reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, Values, at, misspelt, reading, table
 
 
 def _function(name: str) -> Function:

@@ -436,10 +436,6 @@ def _referenced(value: Any, own: Config, root: Config) -> Any:
     if value.startswith("${multiply:"):
         product = _PRODUCT.fullmatch(_REFERENCE.sub(lambda one: str(_referenced(one[0], own, root)), value))
         return int(product[1]) * int(product[2]) if product else value
-    return _resolved(value, own, root)
-
-
-def _resolved(value: Any, own: Config, root: Config) -> Any:
     for _ in range(MAX_REFERENCES):
         named = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         found = at(own if named[1].startswith(".") else root, named[1].lstrip(".")) if named else None

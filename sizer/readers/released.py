@@ -19,19 +19,7 @@ from shapes.program import install
 
 from .expressions import expressed, flat, with_settings_of
 from .loading import beside, is_name, load_text, parse_mapping
-from .reading import (
-    FORMATS,
-    LACKS,
-    Config,
-    Names,
-    NoModel,
-    Reading,
-    Values,
-    at,
-    fits,
-    stated,
-    unknown_in,
-)
+from .reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Values, at, fits, stated, unknown_in
 
 
 def released(name: str) -> tuple[Config, str]:

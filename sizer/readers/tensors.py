@@ -86,20 +86,21 @@ def proven(reading: Reading, tensors: Sizes) -> Reading:
 
 
 def _safetensors(path: Path) -> dict[str, Tensor]:
+    where = str(path)
     size = int.from_bytes(read_bounded(path, 7), "little")
     refuse(
         not 2 <= size <= MAX_BYTES,
         f"expected a safetensors header of at most {MAX_BYTES // 2**20} MiB",
-        where=str(path),
+        where=where,
     )
-    held = parse_mapping(decode(read_bounded(path, size + 7)[8 : size + 8], str(path)), str(path))
+    held = parse_mapping(decode(read_bounded(path, size + 7)[8 : size + 8], where), where)
     found = {}
     for name, one in held.items():
         shape = one.get("shape") if isinstance(one, Mapping) else None
         if isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**40 for size in shape[:9]):
             found[name] = str(one["dtype"]) if "dtype" in one else "", shape[:9]
         elif name != "__metadata__":
-            raise InputError("expected a tensor's shape", name, shape, str(path))
+            raise InputError("expected a tensor's shape", name, shape, where)
     return found
 
 

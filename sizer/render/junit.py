@@ -38,23 +38,24 @@ def _suite(
     suite: ElementTree.Element, cases: Mapping[str, str], skipped: set[str], found: Sequence[Annotation]
 ) -> None:
     """A test case each of ``cases``, and how many came out how."""
+    add = ElementTree.SubElement
     infos: list[Annotation] = []
-    ElementTree.SubElement(suite, "properties")
+    add(suite, "properties")
     for code, name in cases.items():
-        case = ElementTree.SubElement(suite, "testcase", {"name": name, "classname": suite.attrib["name"], "time": "0"})
+        case = add(suite, "testcase", {"name": name, "classname": suite.attrib["name"], "time": "0"})
         listed = [one for one in found if code in one.codes]
         kind = min((one.severity for one in listed), key=SEVERITIES.index, default="info")
         if kind != "info":
-            failure = ElementTree.SubElement(case, "failure", {"type": kind, "message": _xml(listed[0].message)})
+            failure = add(case, "failure", {"type": kind, "message": _xml(listed[0].message)})
             failure.text = _said(listed)
         elif code in skipped:
-            ElementTree.SubElement(case, "skipped")
+            add(case, "skipped")
         else:
             infos += listed
     counts = {"failures": "failure", "errors": "error", "skipped": "skipped"}
     suite.attrib |= {"tests": str(len(cases)), **{k: str(len(suite.findall(f"*/{v}"))) for k, v in counts.items()}}
-    ElementTree.SubElement(suite, "system-out").text = _said(infos)
-    ElementTree.SubElement(suite, "system-err")
+    add(suite, "system-out").text = _said(infos)
+    add(suite, "system-err")
 
 
 def _said(listed: Sequence[Annotation]) -> str:

@@ -99,7 +99,14 @@ def _table(table: Table, page: Page) -> list[str]:
         return []
     left_out = _narrowed(columns, rows, page) if page.terminal else []
     said, numbers = _said(columns, rows, page), numeric(rows)
-    lines = _drawn(_grid(said, numbers), page) if page.terminal else _tabulated(said, numbers)
+    if page.terminal:
+        lines = _drawn(_grid(said, numbers), page)
+    else:
+        import tabulate  # a check lists no table
+
+        tabulate.MIN_PADDING = 0  # heads would be two wider than they are
+        align = ["right" if number else "left" for number in numbers]
+        lines = tabulate.tabulate(said, "firstrow", disable_numparse=True, colalign=align).splitlines()
     caption = table.caption and f"{table.caption}:"
     missing = f"{'left out, the terminal is too narrow: ' * bool(left_out)}{', '.join(left_out)}"
     above, below = (_flowed(Text(text), page) for text in (caption, missing))
@@ -140,15 +147,6 @@ def _grid(said: list[list[str]], numbers: list[bool]) -> "RenderableType":
     for row in said[1:]:
         grid.add_row(*row)
     return grid
-
-
-def _tabulated(said: list[list[str]], numbers: list[bool]) -> list[str]:
-    """A table, its heads first: where no terminal is."""
-    import tabulate  # a check lists no table
-
-    tabulate.MIN_PADDING = 0  # heads would be two wider than they are
-    align = ["right" if number else "left" for number in numbers]
-    return tabulate.tabulate(said, "firstrow", disable_numparse=True, colalign=align).splitlines()
 
 
 def _finding(finding: PricedFinding, part: Findings, page: Page) -> Iterator[str]:

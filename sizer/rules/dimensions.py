@@ -1,5 +1,6 @@
 """Rules on widths, what else a product's leading dimension is, its element type and its low-precision recipe."""
 
+from collections import defaultdict
 from collections.abc import Iterator
 from functools import partial
 
@@ -231,7 +232,7 @@ def _lost_seconds(context: Context) -> dict[tuple[str, int], dict[str, float]]:
     Of recipes the head and adapters stay in 16 bits.
     """
     covered = _covered(context)
-    lost: dict[tuple[str, int], dict[str, float]] = {}
+    lost: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
     for op, cost, _ in context.timed():
         seconds = op.count * sum(penalty for _, penalty in cost.alignment_s)
         if isinstance(op, Product) and seconds:
@@ -239,8 +240,7 @@ def _lost_seconds(context: Context) -> dict[tuple[str, int], dict[str, float]]:
             # One output or input is a dot product (a shared expert's gate): tensor cores are not asked.
             for value in {op.m, op.n, op.k} - covered - {1}:
                 if value % context.device.alignment_elements(op.dtype):
-                    by_name = lost.setdefault((op.dtype, value), {})
-                    by_name[name] = by_name.get(name, 0.0) + seconds
+                    lost[op.dtype, value][name] += seconds
     return lost
 
 

@@ -261,12 +261,13 @@ def _recurrent_heads(context: Context) -> Iterator[Finding]:
 def _recurrent_pieces(context: Context) -> Iterator[Finding]:
     """Keys that the kernel pads or refuses, and a last chunk that is mostly padding."""
     workload, key, chunk = context.workload, context.dimensions.get("linear_key_dim"), context.dimensions.get("chunk")
+    s = workload.s
     if key is not None and (key > WIDEST_KEY or key % PIECE):
         runs = f"none above {WIDEST_KEY}" if key > WIDEST_KEY else f"it as {next_multiple(key, PIECE)}"
         message = f"key heads of {key}: the state's kernel works in pieces of {PIECE} and runs {runs}"
         yield Finding("linear_key_dim", key, message, violated=key > WIDEST_KEY)
-    if chunk is not None and workload.train and workload.s % chunk:
-        share = 1 - workload.s / next_multiple(workload.s, chunk)
+    if chunk is not None and workload.train and s % chunk:
+        share = 1 - s / next_multiple(s, chunk)
         if share >= NOTABLE_CHUNK:
-            message = f"the last chunk of {chunk} holds {workload.s % chunk} tokens: {share:.0%} of the scan is padding"
-            yield Finding("s", workload.s, message, suggest("s", neighbours(workload.s, chunk)))
+            message = f"the last chunk of {chunk} holds {s % chunk} tokens: {share:.0%} of the scan is padding"
+            yield Finding("s", s, message, suggest("s", neighbours(s, chunk)))

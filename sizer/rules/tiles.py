@@ -9,17 +9,7 @@ from shapes.frozen import replace
 from shapes.memory import divisors
 from shapes.operators.types import Attention, Gemm, Operator, Product
 
-from .base import (
-    Answer,
-    Context,
-    Finding,
-    Suggestions,
-    larger_microbatch,
-    nearest_first,
-    neighbours,
-    rule,
-    suggest,
-)
+from .base import Answer, Context, Finding, Suggestions, larger_microbatch, nearest_first, neighbours, rule, suggest
 
 LARGEST_WASTE = 0.05
 #: Operators below this share of the step are not worth a line, of tiles and of waves.

@@ -24,16 +24,7 @@ from shapes.workload import Workload
 
 from .pricing import Progress, TimedCandidate, Times, rebuilt, timed
 from .space import Objective, Space, whole_heads
-from .strategies import (
-    MOST_PREPARED,
-    MOST_SAMPLES,
-    STRATEGIES,
-    UNKNOWN,
-    BaselineError,
-    CannotRunError,
-    Outcome,
-    Race,
-)
+from .strategies import MOST_PREPARED, MOST_SAMPLES, STRATEGIES, UNKNOWN, BaselineError, CannotRunError, Outcome, Race
 
 #: (job, how many times it counts in the candidate's time)
 WeightedJobs = Sequence[tuple[Job, float]]
@@ -257,24 +248,25 @@ class Sampler:
                 self._close(job.key)
 
     def _take(self, job: Job, count: int) -> Array:
-        if job.key not in self._kept:
-            self._kept[job.key] = self._stored(job)
-            self.reused += bool(len(self._kept[job.key]))
-        kept = self._kept[job.key]
+        key = job.key
+        if key not in self._kept:
+            self._kept[key] = self._stored(job)
+            self.reused += bool(len(self._kept[key]))
+        kept = self._kept[key]
         if len(kept) >= count:
-            self._kept[job.key] = kept[count:]
+            self._kept[key] = kept[count:]
             return kept[:count]
         try:
-            prepared = self._ready.pop(job.key, None) or self._prepare(job)
-            self._ready[job.key] = prepared  # the most recently used is last
+            prepared = self._ready.pop(key, None) or self._prepare(job)
+            self._ready[key] = prepared  # the most recently used is last
             taken = self._executor.sample(prepared, count)
         except NotMeasured as failure:
             if str(failure).startswith(LOST):  # it would be lost with it again, in this search or another
-                self._ready.pop(job.key, None)
-                self._unsaved.pop(job.key, None)
+                self._ready.pop(key, None)
+                self._unsaved.pop(key, None)
                 self._store.add([record.outcome(job, self._executor.environment, failure.status, message=str(failure))])
             raise
-        self._unsaved[job.key] = prepared
+        self._unsaved[key] = prepared
         if time.perf_counter() - self._saved_at_s >= SAVE_S:
             unsaved = {key: (one.samples, one.controls) for key, one in self._unsaved.items()}
             self._store.save_unfinished(unsaved, self._executor.environment)

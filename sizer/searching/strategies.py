@@ -377,13 +377,14 @@ class PairedSamples:
         believed to be off by what its members were, the more of them were seen the more.
         """
         seen = self.seen
+        of = self._classes[seen]
         off = self.centres[seen] - self.prior[seen]
         shift = float(np.median(off))
         off -= shift
-        looks = np.bincount(self._classes[seen], minlength=int(self._classes.max()) + 1)
-        means = np.bincount(self._classes[seen], off, minlength=len(looks)) / np.maximum(looks, 1)
+        looks = np.bincount(of, minlength=int(self._classes.max()) + 1)
+        means = np.bincount(of, off, minlength=len(looks)) / np.maximum(looks, 1)
         known = int((looks > 0).sum()) if len(looks) > 1 else 0
-        alone = off - means[self._classes[seen]] if known else off
+        alone = off - means[of] if known else off
         own = max((4 * self._race.error**2 + float((alone**2).sum())) / (4 + len(off) - known), LEAST_ERROR**2)
         if not known:
             return self.prior + shift, np.full(len(self.prior), sqrt(own))

@@ -22,16 +22,7 @@ from shapes.model import AttentionShape, MlpShape, MoeShape
 from shapes.model.mixers import Linear, MlaShape, RecurrentShape
 from shapes.toml_table import DATA, content
 
-from .common import (
-    Plan,
-    UnsupportedError,
-    error_bound,
-    fp32_products,
-    in_precision,
-    largest_error,
-    normal,
-    torch_dtype,
-)
+from .common import Plan, UnsupportedError, error_bound, fp32_products, in_precision, largest_error, normal, torch_dtype
 from .functions import named_core, ran
 from .products import grouped_product
 

@@ -71,12 +71,13 @@ def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
     """
     preset = {key: str(value) for key, value in settings.items()}
     script = follow(text, where, preset, tree.sourced)
+    used = frozenset(script.variables.used & preset.keys())
     try:
         words, notes = _model_command(script, where)
     except InputError:
         if (named := _naming(script)) is None:
             raise
-        return {**named, "_variables": frozenset(script.variables.used & preset.keys())}
+        return {**named, "_variables": used}
     program = _program(words)
     options, further = _without_further(words[words.index(program) if program else 0 :])
     arguments = parse_options(options)
@@ -96,7 +97,7 @@ def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
         "_devices": _devices(script, text, words),
         "_tokenizer": script.variables.values.get("TOKENIZER_MODEL", ""),
         "_further": further,
-        "_variables": frozenset(script.variables.used & preset.keys()),
+        "_variables": used,
         "_tested": _tested(script, text) if script.undecided else (),
     }
 
