@@ -155,7 +155,8 @@ class Workload(AsJson):
     ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing). ``ep_overlap``: one microbatch's
     dispatch overlaps another's computing (Megatron-Core's overlap_moe_expert_parallel_comm).
     ``etp``: ranks that cut an expert (Megatron-Core's expert-tensor-parallel-size; None: see ``expert_t``).
-    ``decoder_s`` is the target length of an encoder-decoder (None: s).
+    ``decoder_s`` is the target length of an encoder-decoder (None: s). ``document``: tokens of each document that a
+    sequence is packed of, which fused attention stays within (None: it is one).
     ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
     with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
     ``dtype`` (None: that of the element type alone).
@@ -222,6 +223,7 @@ class Workload(AsJson):
     attention_dtype: Literal["fp8"] | None = None
     etp: int | None = None
     offload: float = 0.0
+    document: int | None = None
 
     def __post_init__(self) -> None:
         asked = {key: value for key, one in OPTIONS.items() if (value := getattr(self, key)) is not one.default}
@@ -480,6 +482,7 @@ class WorkloadKeywords(TypedDict, total=False):
     attention_dtype: Literal["fp8"] | None
     etp: int | None
     offload: float
+    document: int | None
 
 
 def _options() -> Mapping[str, Option]:
@@ -507,6 +510,7 @@ _DEMANDING = {
     "no_overlap",
     "images",
     "offload",
+    "document",
     "speculative",
     "context",
     "kv_dtype",

@@ -106,6 +106,22 @@ def test_attention_in_8_bits_is_cudnns_and_is_quantised() -> None:
     assert predict(forward, "b200").seconds < 0.9 * predict(replace(forward, dtype="bf16"), "b200").seconds
 
 
+def test_attention_over_packed_documents_is_that_of_so_many_short_sequences() -> None:
+    def cores(**asked: Any) -> list[Attention]:
+        return [op for op in operators(llama(), Workload(**asked)) if isinstance(op, Attention)]
+
+    assert cores(b=2, s=8192, document=512) == cores(b=32, s=512)
+    assert cores(b=2, s=8192, cp=2, document=512) == cores(b=32, s=512, cp=2)
+    # 3 of 3,000 tokens at most, of 2,731: as many pairs as the sequence has documents.
+    assert {(op.batch, op.q_len, op.kv_len) for op in cores(b=1, s=8192, document=3000)} == {(3, 2731, 2731)}
+    assert cores(b=2, s=8192, document=9000) == cores(b=2, s=8192)
+    # What is written out computes other documents' scores too.
+    written = [operators(llama(), Workload(b=1, s=1024, attention="eager", **more)) for more in ({}, {"document": 64})]
+    assert written[0] == written[1]
+    with pytest.raises(InputError, match=r"document = 512: expected the phase train"):
+        Workload(phase="prefill", document=512)
+
+
 @pytest.mark.parametrize(("zero", "gathers"), [(0, 0), (1, 1), (2, 1), (3, 2)])
 def test_zero_gathers_the_weights_once_and_zero_3_once_a_direction(zero: int, gathers: int) -> None:
     found = [op for op in operators(llama(), Workload(d=8, zero=zero)) if isinstance(op, Collective)]

@@ -186,6 +186,17 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ133", model(vocab=128_000), {"b": 8}, "logits", 23.7, []),
     # 20 rows of a tile of 64.
     ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 20, "device": "h20"}, "b", 20, []),
+    # 512 tokens in 16 parts of 32; at cp 4 of 64, a tile.
+    ("SZ137", model(), {"b": 1, "s": 32768, "cp": 8, "document": 512}, "cp", 8, [{"cp": 4}]),
+    # 4,096 tokens padded to 64 x 8 = 512, 255.5 on average: 6%; parts of 32 fill half a tile.
+    (
+        "SZ137",
+        model(),
+        {"s": 65536, "cp": 64, "t": 8, "sequence_parallel": True, "document": 4096},
+        "cp",
+        64,
+        [{"cp": 32}],
+    ),
 ]
 
 GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
@@ -224,6 +235,7 @@ GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ134", model(), {"optimizer": "muon", "b": 8, "d": 8, "zero": 1, "global_batch": 4096}),
     ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 64, "device": "h20"}),
     ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 20}),
+    ("SZ137", model(), {"b": 1, "s": 32768, "cp": 2, "document": 512}),
     ("SZ110", model(layers=80, hidden=8192, heads=64, d_ff=28672), {"p": 4}),
     ("SZ110", model(layers=126, hidden=16384, heads=128, kv=8, d_ff=53248, vocab=128_256), {"p": 16, "t": 8}),
     ("SZ110", model(layers=94, hidden=4096, heads=64, d_ff=12288, vocab=151_936), {"p": 8}),
@@ -257,6 +269,8 @@ NOT_APPLICABLE: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ134", model(), {}),
     ("SZ135", model(), {}),
     ("SZ136", model(), {}),
+    ("SZ137", model(), {"s": 32768, "document": 512}),
+    ("SZ137", model(), {"s": 32768, "cp": 8}),
 ]
 
 

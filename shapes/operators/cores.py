@@ -245,17 +245,20 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     heads, kv_heads = (-(-one // shared) for one in attention.on_shard(workload.t))
     narrow = workload.attention_dtype
     eager = not narrow and workload.attention == "eager"
+    causal = attention.causal and not attention.cross
+    # Written out, scores of other documents are masked and computed all the same.
+    pieces = -(-q_len // workload.document) if workload.document and causal and not eager else 1
     core = Attention(
         name=run.prefix if eager else f"{run.prefix}.core",
         phase="forward",
-        batch=workload.b,
+        batch=workload.b * pieces,
         heads=heads,
         kv_heads=kv_heads,
-        q_len=q_len,
-        kv_len=kv_len,
+        q_len=-(-q_len // pieces),
+        kv_len=-(-kv_len // pieces),
         head_dim=attention.head_dim,
         v_head_dim=attention.v_dim,
-        causal=attention.causal and not attention.cross,
+        causal=causal,
         window=attention.window,
         dtype=narrow or run.core_dtype(),
         # Transformer Engine's 8-bit attention is cuDNN's.

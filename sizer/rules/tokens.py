@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from math import gcd, inf, lcm
 from typing import Any
 
@@ -134,6 +135,8 @@ def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
 
 #: Rows in a row of the smallest common attention tile.
 ATTENTION_TILE = 64
+#: A smaller share of tokens that pad documents' ends is not worth a line.
+NOTABLE_ENDS = 0.05
 
 
 @rule(
@@ -207,6 +210,47 @@ def sequence_shards(context: Context) -> Answer:
         return ()
     message = f"all-to-all context parallelism cannot hand {heads} heads to {cp} ranks in whole numbers"
     return Finding("cp", cp, message, suggest("cp_comm", ["p2p"]), violated=True)
+
+
+@rule(
+    "SZ137",
+    "Megatron-Bridge, docs/training/packed-sequences.md (pad_seq_to_mult); Transformer Engine, "
+    "dot_product_attention/context_parallel.py:5144 (pad_thd_sequences_for_cp)",
+    "costs model split train rows length",
+)
+def packed_documents(context: Context) -> Answer:
+    """Documents that sequences are packed of are long enough for context parallelism to cut.
+
+    Attention stays within a document (variable-length kernels; its FLOPs are the documents', not the sequence's), and
+    each document is cut into 2 cp parts of its own, half of them a rank's in two. Its end is padded to a multiple of 2
+    cp and, under sequence parallelism, of cp t: half a multiple a document on average. Parts below a tile of 64 rows
+    are computed as whole ones. A sequence that memory alone would hold needs no ring then. Asked where the length of
+    documents is said (--workload document=512, the mean; longer ones among them weigh more).
+
+    Bad: documents of 512 tokens in sequences of 32,768 at cp 8: 16 parts of 32 tokens.
+    Good: the same at cp 2: parts of 128.
+
+    Suggestion: the largest smaller cp whose parts fill tiles and that memory allows.
+    """
+    workload = context.workload
+    document, cp = workload.document, workload.cp
+    if document is None or cp == 1:
+        return "no context parallelism, or the length of packed documents is not said"
+    multiple = lcm(2 * cp, cp * workload.t if workload.sequence_parallel else 1)
+    share = (multiple - 1) / (2 * document + multiple - 1)
+    if document >= 2 * cp * ATTENTION_TILE and share < NOTABLE_ENDS:
+        return ()
+    rings = (
+        ring
+        for ring in divisors(cp, cp - 1)[::-1]
+        if ring == 1 or document >= 2 * ring * ATTENTION_TILE
+        if _total(context, within(workload, {"cp": ring})) <= context.room_bytes
+    )
+    message = (
+        f"documents of {document} tokens are cut into {2 * cp} parts of {document / (2 * cp):.0f} (tiles have "
+        f"{ATTENTION_TILE} rows) and padded to multiples of {multiple}, {share:.0%} of all tokens"
+    )
+    return Finding("cp", cp, message, suggest("cp", islice(rings, 1)))
 
 
 @rule(
