@@ -9,36 +9,13 @@ from typing import TYPE_CHECKING
 from .errors import InputError
 
 if TYPE_CHECKING:
-    from .cost import Timing, predict, predict_many
     from .cost.gemm import predict_gemm
-    from .device import Device, list_devices, load_device
     from .model import ModelShape
     from .workload import Workload
 
-_HOMES = {
-    "Device": "shapes.device",
-    "ModelShape": "shapes.model",
-    "Timing": "shapes.cost",
-    "Workload": "shapes.workload",
-    "list_devices": "shapes.device",
-    "load_device": "shapes.device",
-    "predict": "shapes.cost",
-    "predict_gemm": "shapes.cost.gemm",
-    "predict_many": "shapes.cost",
-}
+_HOMES = {"ModelShape": "shapes.model", "Workload": "shapes.workload", "predict_gemm": "shapes.cost.gemm"}
 
-__all__ = [
-    "Device",
-    "InputError",
-    "ModelShape",
-    "Timing",
-    "Workload",
-    "list_devices",
-    "load_device",
-    "predict",
-    "predict_gemm",
-    "predict_many",
-]
+__all__ = ["InputError", "ModelShape", "Workload", "predict_gemm"]
 
 
 def __getattr__(name: str) -> object:

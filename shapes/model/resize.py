@@ -117,7 +117,7 @@ def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
         if old:
             # Full attention in one layer of ``every``, placed as it was among ``old``. Each layer keeps its MLP, and
             # the last one is full where it was.
-            kept, kinds = each_layer(blocks), {_full(block): block for block in like}
+            kept, kinds, every = each_layer(blocks), {_full(block): block for block in like}, int(every)
             first = [_full(block) for block in each_layer(like)].index(True)
             place = -(-(first + 1) * every // old) - 1
             full = [at % every == place for at in range(len(kept))]

@@ -312,14 +312,6 @@ class Rows(ExitStack):
         self.count = self._files = 0
         self._file: gzip.GzipFile | None = None
 
-    def _opened(self, folder: Path) -> gzip.GzipFile:
-        if self._file is None or os.stat(self._file.name).st_size > ROLL_BYTES:
-            self.close()
-            self._files += 1
-            number = f".{self._files}" if self._files > 1 else ""
-            self._file = self.enter_context(gzip.GzipFile(folder / f"{self._name}{number}.jsonl.gz", "wb"))
-        return self._file
-
     def add(self, one: Measurement) -> None:
         self.count += 1
         if self._folder is None:
@@ -327,9 +319,13 @@ class Rows(ExitStack):
         row = one.row()
         row["samples"] = [float(f"{value:.7g}") for value in row["samples"]]
         row["environment"].pop("host", None)
-        file = self._opened(self._folder)
-        file.write((json.dumps(row, sort_keys=True) + "\n").encode())
-        file.flush()
+        if self._file is None or os.stat(self._file.name).st_size > ROLL_BYTES:
+            self.close()
+            self._files += 1
+            number = f".{self._files}" if self._files > 1 else ""
+            self._file = self.enter_context(gzip.GzipFile(self._folder / f"{self._name}{number}.jsonl.gz", "wb"))
+        self._file.write((json.dumps(row, sort_keys=True) + "\n").encode())
+        self._file.flush()
 
 
 @frozen

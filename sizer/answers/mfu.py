@@ -305,7 +305,6 @@ def mfu(
     dtype, checkpointing, target = run.get("dtype", "bf16"), run.get("checkpointing", "none"), load_device(device)
     log, step_s = (step_time, step_time.median_s) if isinstance(step_time, StepTimes) else (None, step_time)
     positive_amounts(step_time=step_s, params=params)
-    explanation = None
     if config is not None:
         # Counts are of a whole step, whose microbatch only its explanation asks for.
         run |= {} if explain else {"b": 1}
@@ -315,12 +314,12 @@ def mfu(
         found = counts(subject.whole(), s, global_batch, checkpointing, own)
         if own.low_precision:
             found += (by_precision(found[0], subject.whole(), own, target),)
-        explanation = explain_step(subject, target, step_s) if explain else None
     elif params is None or explain:
         raise InputError("expected a configuration" + ("" if explain else " or --params"), "CONFIG")
     else:
         s = positive_int(run.get("s", 4096), "s", 2**31)
         found = (parameters_count(params, s, global_batch, checkpointing),)
+    explanation = explain_step(subject, target, step_s) if explain else None
     rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
     check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)  # causal: with nothing in that a kernel may skip
     rows = tuple(row for row in rows if row.mfu <= 1)

@@ -172,10 +172,8 @@ class Measured:
             finally:
                 sampler.close()
         name = self.executor.environment.source
-        seen = tuple(
-            replace(row[index], timing=_timing(outcome, index, self.confidence, name))
-            for index in sorted(outcome.ratios)
-        )
+        looked = sorted(outcome.ratios)
+        seen = tuple(replace(row[at], timing=_timing(outcome, at, self.confidence, name)) for at in looked)
         failures = (f"{_words(row[index])} was not measured ({why})" for index, why in outcome.failed.items())
         notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *failures)
         known = f"undecided ({outcome.sure:.0%} sure, {self.confidence:.0%} asked): "

@@ -106,7 +106,7 @@ class Baseline:
         """A plain gated decoder of hidden size ``h``, 32 layers where nothing is said, split over ``shards``.
 
         Without ``h`` it is the `usual_model` of about ``parameters``. Where nothing is said d_ff is the multiple of 256
-        and ``step`` nearest to 8h/3, heads are `usual_heads`.
+        and ``step`` nearest to 8h/3, heads are of 128 or 64.
         """
         given, usual = _given({"hidden": h, **(dimensions or {})}), {"dtype": "fp16"} if scope == "product" else {}
         run = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **usual, **workload})
@@ -115,7 +115,9 @@ class Baseline:
             return cls(resize(usual_model(parameters, step, shards, run.p, vocab), **given), run, parameters, scope)
         if h is None:
             raise InputError("expected --h, --params or a configuration to start from", "--h")
-        count = given.get("heads") or usual_heads(h, shards)
+        # Of 128, else of 64, that ``shards`` divide; where they divide neither, of 128 all the same.
+        usual_heads = next((h // dim for dim in (128, 64) if h % (dim * shards) == 0), max(1, h // 128))
+        count = given.get("heads") or usual_heads
         refuse(h % count and "heads" in given, f"expected a divisor of h = {h}", "--heads", count)
         dim = max(1, h // count)
         kv_heads = given.get("kv_heads") or (count if "heads" in given else usual_kv_heads(count, shards))
@@ -155,11 +157,6 @@ def _given(dimensions: Dimensions | None) -> dict[str, int]:
         elif value is not None:
             found[key] = positive_int(int(value), OPTIONS[key])
     return found
-
-
-def usual_heads(hidden: int, shards: int) -> int:
-    """Heads of 128, else of 64, that ``shards`` divide; where they divide neither, of 128 all the same."""
-    return next((hidden // dim for dim in (128, 64) if hidden % (dim * shards) == 0), max(1, hidden // 128))
 
 
 def usual_kv_heads(heads: int, shards: int) -> int:

@@ -238,7 +238,11 @@ def _attention_of(subject: Part, kernel: str) -> Any:
         raise UnsupportedError("refused: layers of eager attention are not built, and no other is timed in their place")
     window = shape.window if shape.window is not None and shape.window < subject.workload.s else None
     core, _ = named_core(kernel, causal=shape.causal, window=window)
-    angles = nn.Buffer(_angles(subject.workload.s, shape.rotary_dim // 2), persistent=False)
+    # Cosines and sines, [2, s, 1, half], in fp32: a model's layers share them, so they are in no time.
+    half = shape.rotary_dim // 2
+    turned = torch.arange(subject.workload.s, dtype=torch.float32)[:, None, None]
+    turned = turned * 10000.0 ** (-torch.arange(half) / max(1, half))
+    angles = nn.Buffer(torch.stack((turned.cos(), turned.sin())), persistent=False)
     return (_latent if isinstance(shape, MlaShape) else _attention)(hidden, shape, core, angles)
 
 
@@ -304,12 +308,6 @@ def _recurrence(hidden: int, shape: RecurrentShape) -> Any:
         return out[0] if isinstance(out, tuple) else out
 
     return _Built(forward, mixer=made)
-
-
-def _angles(s: int, half: int) -> Any:
-    """Cosines and sines, [2, s, 1, half], in fp32: a model's layers share them, so they are in no time."""
-    angles = torch.arange(s, dtype=torch.float32)[:, None, None] * 10000.0 ** (-torch.arange(half) / max(1, half))
-    return torch.stack((angles.cos(), angles.sin()))
 
 
 def _rotated(x: Any, angles: Any) -> Any:
