@@ -205,7 +205,11 @@ def moments(step: Step) -> tuple[Moment, ...]:
     """
     model, workload, (kinds, runs) = step.model, step.workload, _kinds(step)
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step) + _embedding(step)
-    saved += step.in_flight * _of_images(step)
+    saved += step.in_flight * sum(  # and what the towers of the first stage save of a microbatch's images
+        _layer(replace(_alone(step, "none"), workload=own), block, tower.stack.hidden, patches).saved * block.count
+        for tower, own, patches, _ in (image_workloads(model, workload) if step.first else ())
+        for block in tower.stack.kinds
+    )
     if step.first and has_adapters(workload) and workload.checkpointing == "none":
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         saved -= step.in_flight * kinds[runs[0][0]].unneeded
@@ -312,15 +316,6 @@ def _seen(step: Step) -> list[_Layer]:
         )
         for stack, block in layer_kinds(step.model)
     ]
-
-
-def _of_images(step: Step) -> int:
-    """Bytes that the towers of the first stage save of a microbatch's images."""
-    return sum(
-        _layer(replace(_alone(step, "none"), workload=own), block, tower.stack.hidden, patches).saved * block.count
-        for tower, own, patches, _ in (image_workloads(step.model, step.workload) if step.first else ())
-        for block in tower.stack.kinds
-    )
 
 
 def _alone(step: Step, checkpointing: str) -> Step:

@@ -12,7 +12,7 @@ from shapes.frozen import Named, Names, replace
 from shapes.model import ModelShape
 from shapes.program import added
 
-from .loading import Tree, beside, check_size, find_config, is_name, is_weights, load_text, parse_mapping, parse_toml
+from .loading import MAX_TEXT, Tree, beside, find_config, is_name, is_weights, load_text, parse_mapping, parse_toml
 from .reading import (
     FORMATS,
     Config,
@@ -112,7 +112,11 @@ def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]
 
 def _parse(text: str, where: str, config_format: str | None, asked: Source) -> Config:
     """JSON or YAML with what it builds on; a nanoGPT Python file; a Megatron launch script."""
-    check_size(text, where)
+    refuse(  # what would take seconds to read: all but JSON is read character by character
+        len(text) > MAX_TEXT and text.lstrip()[:1] not in ("{", "["),
+        f"expected a configuration of at most {MAX_TEXT // 2**10} KiB where it is no JSON",
+        where=where,
+    )
     tree = Tree(where, asked.root)
     if where.endswith(".toml"):
         return parse_toml(text, where)
@@ -168,7 +172,7 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
 
         found = proven(found, keys["_tensors"])
     check_settings(settings, used, where, normalised)
-    bases = (f"with what it builds on: {', '.join(keys['_bases'][:8])}",) if "_bases" in keys else ()
+    bases = (f"with what it builds on: {', '.join(keys['_bases'][:-9:-1])}",) if "_bases" in keys else ()
     unknown = unread(keys, used, reader.NAME, where)
     return replace(found, config=keys, notes=(*found.notes, *bases), unread=(*found.unread, *unknown))
 

@@ -136,7 +136,7 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     if name == "deepspeed" and "no_overlap" in reading.workload:
         # Of communication it is data parallelism's alone that it decides.
         kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
-        given["no_overlap"] = ",".join([*kept, *(["data"] if "no_overlap" in given else [])]) or "none"
+        given["no_overlap"] = ",".join(kept + ["data"] * ("no_overlap" in given)) or "none"
     settled = {**reading.workload, **given}
     notes = (f"workload from {Path(where).name} ({name})", *said, *_accumulated(settled))
     return replace(

@@ -56,9 +56,9 @@ def rotary_share(default: float, *names: str) -> Callable[[Fields], float]:
 
     def share(fields: Fields) -> float:
         nested = fields.raw("rope_parameters", default=None)
-        if isinstance(nested, dict) and "partial_rotary_factor" in nested:
-            return min(fields.nested("rope_parameters").number("partial_rotary_factor", default=default), 1.0)
-        return min(fields.number(*names, "partial_rotary_factor", default=default), 1.0)
+        there = isinstance(nested, dict) and "partial_rotary_factor" in nested
+        said = fields.nested("rope_parameters") if there else fields
+        return min(said.number(*names, "partial_rotary_factor", default=default), 1.0)
 
     return share
 
@@ -152,10 +152,10 @@ def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
     """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG)."""
 
     def windows(fields: Fields) -> Window:
-        given = fields.raw(*names, default=None) if names else None
+        given = fields.raw(*names, default=None)
         if isinstance(given, str) and set(given) == {"L", "G"}:
             return sliding_where(fields, lambda layer: given[layer % len(given)] == "L")
-        every = (fields.count(*names) if names else 0) or period
+        every = fields.count(*names) or period
         return sliding_where(fields, lambda layer: (layer + (not first)) % every != 0)
 
     return windows

@@ -50,10 +50,9 @@ from .reading import FORMATS, Fields, Values
 def mimo_windows(fields: Fields) -> Window:
     """``sliding_window_size`` leaves the query itself out."""
     layers, kinds = layer_count(fields), listed(fields, "layer_types")
-    pattern = fields.integers("hybrid_layer_pattern") or [
-        int(layer > 0 and (layer + 1) % 6 != 0) for layer in range(layers)
-    ]
-    slides = [kind == "sliding_attention" for kind in kinds] if kinds else [bool(one) for one in pattern]
+    usual = [layer > 0 and (layer + 1) % 6 != 0 for layer in range(layers)]
+    pattern = fields.integers("hybrid_layer_pattern") or usual
+    slides = [kind == "sliding_attention" for kind in kinds] if kinds else pattern
     before = fields.optional("sliding_window_size")
     window = before + 1 if before else fields.count("sliding_window") or None
     return lambda layer: window if slides[layer] else None
@@ -253,11 +252,11 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     start = fields.count("first_k_dense_replace", default=first)
     freely = fields.raw("moe_layer_freq", default=None)
     freely = fields.integers("moe_layer_freq") if isinstance(freely, list) else []
-    freely = freely or [int(layer >= start) for layer in range(layer_count(fields))]
-    sparse = [word == "sparse" for word in words] if words else [bool(one) for one in freely]
+    otherwise = freely or [layer >= start for layer in range(layer_count(fields))]
+    sparse = [word == "sparse" for word in words] if words else otherwise
     if isinstance(given, str):  # "3,4,5"
         return lambda layer: str(layer) in given.replace(" ", "").split(",")
-    return lambda layer: sparse[layer]
+    return lambda layer: bool(sparse[layer])
 
 
 def language_tables(fields: Fields) -> tuple[tuple[str, int], ...]:
@@ -349,7 +348,7 @@ def blocks_of_keys(fields: Fields) -> Core:
     indexer = Indexer(heads, dim, kept, block, grouped=True)
     inside.ignore("sparse_local_block", "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
     words, numbers = fields.strings("layer_types", length=layers), inside.integers("sparse_attention_freq")
-    sparse = [word == "minimax_m3_sparse" for word in words] if words else [bool(one) for one in numbers]
+    sparse = [word == "minimax_m3_sparse" for word in words] if words else numbers
     if not inside.flag("use_sparse_attention", default=True):
         sparse = []
     fields.ignore("use_qk_norm", "partial_rotary_factor", "index_local_blocks")
@@ -368,7 +367,7 @@ def _rates(fields: Fields) -> list[int]:
     """How many tokens each layer's compressed entries stand for."""
     layers = layer_count(fields)
     words, ratios = fields.strings("layer_types", length=layers), fields.integers("compress_ratios")[:layers]
-    default = [128] * min(layers, 2) + [4 if layer % 2 else 128 for layer in range(max(layers - 2, 0))]
+    default = [4 if layer > 1 and layer % 2 else 128 for layer in range(layers)]
     found = [_RATES.get(word, -1) for word in words] if words else ratios or default
     fields.refuse(
         len(found) != layers or not set(_RATES.values()).issuperset(found),

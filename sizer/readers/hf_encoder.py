@@ -220,8 +220,8 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
     value = _reader(outer, spec, around, text)
     vision = outer.nested("vision_config")
 
-    def vectors(name: str, times: int = 1) -> tuple[tuple[str, int], ...]:
-        return tuple((key, times * value(size)) for one in (spec, around) for key, size in one.get(name, {}).items())
+    def vectors(name: str) -> tuple[tuple[str, int], ...]:
+        return tuple((key, value(size)) for one in (spec, around) for key, size in one.get(name, {}).items())
 
     vision.ignore(*spec.get("ignored", ()))
     hidden, heads = value("h"), value("heads")

@@ -7,6 +7,7 @@ compressed-tensors' defaults. The towers before a text tower keep 16 bits.
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache
 
 from shapes.errors import InputError, refuse
@@ -70,11 +71,9 @@ def _rule(name: str) -> tuple[str, str]:
 
 def _expression(text: str, fields: Fields) -> re.Pattern[str]:
     slow = len(text) > 200 or len(re.findall(r"[*+?{]", text)) > _MOST_REPEATS or _OF_A_GROUP.search(text)
-    try:
+    with suppress(re.error):
         if not slow:
             return re.compile(text)
-    except re.error:
-        pass
     raise InputError("expected a plain expression", fields.prefix.rstrip("."), text, fields.where)
 
 
@@ -198,10 +197,8 @@ def _experts_alone(fields: Fields, name: str) -> Named:
 
 
 def _fp8(fields: Fields) -> Found:
-    sizes, static = fields.integers("weight_block_size"), fields.text("activation_scheme") == "static"
-    fields.refuse(
-        sizes and (len(sizes) != 2 or not all(sizes)), "expected rows and columns of a block", "weight_block_size"
-    )
+    sizes, static = fields.integers("weight_block_size", length=2), fields.text("activation_scheme") == "static"
+    fields.refuse(not all(sizes), "expected rows and columns of a block", "weight_block_size")
     usual = (
         replace(_format("FP8_PB_WO"), block=(sizes[0], sizes[1]))
         if sizes

@@ -10,17 +10,18 @@ import re
 import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import partial, reduce
 from glob import has_magic, iglob
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from posixpath import join
+from typing import Any, NamedTuple
 
 from shapes.errors import InputError, decoded, read_bounded, refuse
 
-from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at
+from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at, with_settings
 
 
 class DuplicateKey(InputError):  # noqa: N818
@@ -42,6 +43,7 @@ _EXTRA = re.compile(
 #: Suffixes of data and of every file that states a model; what a directory's configuration is called, most telling
 #: first; without one, weights whose headers are read; keys that name one base or several, the later over the earlier.
 _DATA, SUFFIXES, CONFIG_NAMES, WEIGHTS, BASE_KEYS = map(tuple, FORMATS["files"].values())
+_NONE_IN_IT = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it"
 #: What models are called: at most an organisation and a name.
 _NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
 
@@ -55,7 +57,7 @@ def is_name(source: object) -> bool:
     """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
     text = str(source)
     named = isinstance(source, (str, Path)) and _NAME.fullmatch(text) and not text.endswith(SUFFIXES)
-    return bool(named) and not is_weights(Path(text)) and not os.path.exists(text)
+    return bool(named and not is_weights(Path(text)) and not os.path.exists(text))
 
 
 def _config_in(folder: Path) -> Path | None:
@@ -71,7 +73,7 @@ def find_config(path: Path) -> Path:
     except (OSError, ValueError):
         return path
     if found is None:
-        raise InputError(f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it", where=str(path))
+        raise InputError(_NONE_IN_IT, where=str(path))
     return found
 
 
@@ -91,7 +93,7 @@ def expand(argument: str) -> list[str]:
     try:
         if path.is_dir() and not _config_in(path):
             found = _inside(path)
-            missing = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it, or files that state a model"
+            missing = f"{_NONE_IN_IT}, or files that state a model"
         elif path.exists() or not has_magic(argument):
             return [argument]
         else:
@@ -166,15 +168,6 @@ def decode(data: bytes, where: str) -> str:
     return decoded(data, where)
 
 
-def check_size(text: str, where: str) -> None:
-    """InputError for a text that would take seconds to read: all but JSON is read character by character."""
-    refuse(
-        len(text) > MAX_TEXT and text.lstrip()[:1] not in ("{", "["),
-        f"expected a configuration of at most {MAX_TEXT // 2**10} KiB where it is no JSON",
-        where=where,
-    )
-
-
 def parse_mapping(text: str, where: str) -> Config:
     """JSON or YAML whose top level is an object."""
     refuse(not text.strip(), "expected a configuration, found an empty file", where=where)
@@ -228,13 +221,13 @@ def without_comments(text: str) -> str:
 def _parse_json(text: str, where: str) -> object:
     try:
         parsed = json.loads(text, object_pairs_hook=partial(_object, where=where))
+    except InputError:
+        raise
     except json.JSONDecodeError as error:
         raise InputError(f"expected JSON: {error.msg}, line {error.lineno} column {error.colno}", where=where) from None
     except RecursionError:
         raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where) from None
-    except ValueError as error:
-        if isinstance(error, InputError):
-            raise
+    except ValueError:
         raise InputError("expected JSON", where=where) from None
     check_depth(parsed, where)
     return parsed
@@ -268,16 +261,30 @@ MAX_BASE_CHARACTERS = 2**20
 #: The environment's variables with a default: ``${TP:4}``, ``${TP:-4}``, ``${oc.env:TP,4}``.
 _VARIABLE = re.compile(r"\$\{(?:oc\.env:[A-Z]\w*,|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}")
 
+#: An entry of Hydra's defaults: what is done with it, the group, the section.
+_ENTRY = re.compile(r"(?s)(?:(override|optional) +)?([^@]*)@?(.*)")
 #: A choice within Hydra's defaults: ``${model_engine}_actor``.
 _CHOICE = re.compile(r"\$\{(\w+)\}")
 _REFERENCE = re.compile(r"\$\{(\.?\w+(?:\.\w+)*)\}")
 #: Hydra's header of a file: the section, told from the root, where what it holds belongs.
 _PACKAGE = re.compile(r"\s*#[ \t]*@package[ \t]+(?!_group_)(?:_global_\.?)?(\S*)")
-#: Sections that launchers wrap a trainer's settings in, the outer one first.
-_WRAPPERS = ("recipes", "training_config")
 #: NeMo's resolver, its factors written out.
 _PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}")
 MAX_REFERENCES = 10
+
+
+class _Base(NamedTuple):
+    """An entry of a list of bases: its key, what it is (Hydra's words; a file), the files; of
+
+    Hydra's the group, the section from the root, and whether the list gives that (else the file's header may).
+    """
+
+    named_by: str
+    how: str = ""
+    files: Sequence[str] = ()
+    group: str = ""
+    section: str = ""
+    placed: bool = True
 
 
 class Tree:
@@ -286,10 +293,11 @@ class Tree:
     def __init__(self, where: str, root: str | Path | None) -> None:
         self.first = Path(where).resolve()
         above = (one for one in self.first.parents if (one / ".git").exists())
-        self.root = Path(root).resolve() if root is not None else next(above, self.first.parent)
+        self.root = Path(root or next(above, self.first.parent)).resolve()
         self.names: list[str] = []
         self._open = [self.first]
-        self._placed: Values = {}  # what Hydra's headers put into sections
+        self._overrides: dict[Any, _Base] = {}  # Hydra's, by what they override
+        self._used: set[Any] = set()
         self._searched = [""]
         self._characters = 0
 
@@ -298,21 +306,25 @@ class Tree:
 
         outside of the tree or its own base.
         """
-        listed = at(config, "hydra.searchpath")
-        self._searched += [str(one).partition("://")[2] for one in listed] if isinstance(listed, list) else []
+        self._searched += [str(one).partition("://")[2] for one in _listed(at(config, "hydra.searchpath"))]
         try:
-            found = self._with_bases(config)
-            found = merged(self._placed, found)
+            layers = self._layers(config)
+            left = [one for key, one in self._overrides.items() if key not in self._used]
+            for base in left:
+                layers = self._opened(base) + layers
+            self.names += ["a file that it does not name and whose own keys are not read"][: len(left)]
+            found: Values = reduce(merged, layers)
         except RecursionError:
             raise InputError("expected fewer levels of nesting", where=str(self.first)) from None
         check_depth(found, str(self.first))
-        for key in _WRAPPERS if self.names else ():
+        # Sections that launchers wrap a trainer's settings in, the outer one first.
+        for key in ("recipes", "training_config") if self.names else ():
             if isinstance(inner := found.pop(key, None), Mapping):
                 found = merged(inner, found)
         found = {key: _referenced(value, found, found) for key, value in found.items()}
         named, modules = found.get("model_name"), found.get("modules")
         if "base_emb_dim" in found and isinstance(named, str) and named not in ("", "default"):  # MaxText's
-            found = merged(found, self._base(f"models/{named}.yml", "model_name"))
+            found = merged(found, self._whole(f"models/{named}.yml", "model_name"))
         for module in modules.values() if isinstance(modules, Mapping) else ():
             if isinstance(module, Mapping) and {"framework", "model"} <= module.keys():
                 found = self._primus(module)
@@ -332,15 +344,18 @@ class Tree:
             there = path.is_file()
         except (OSError, ValueError, RuntimeError):
             path, there = here, False
-        outside = not path.is_relative_to(self.root)
-        self._refuse(outside, f"is outside of {self.root}, and not opened: --root DIR", key, name)
-        self._refuse(not there, "builds on this file, which is not there", key, name)
         circle = " -> ".join(one.name for one in [*self._open, path])
-        self._refuse(path in self._open, f"is a circle: {circle}", key, name)
+        outside = not path.is_relative_to(self.root)
+        for wrong, said in (
+            (outside, f"is outside of {self.root}, and not opened: --root DIR"),
+            (not there, "builds on this file, which is not there"),
+            (path in self._open, f"is a circle: {circle}"),
+            (len(self.names) >= MAX_BASES, f"builds on more than {MAX_BASES} files"),
+        ):
+            refuse(wrong, said, key, name, str(here))
         text = load_text(path)
         self._characters += len(text)
-        many = len(self.names) >= MAX_BASES or self._characters > MAX_BASE_CHARACTERS
-        self._refuse(many, f"builds on more than {MAX_BASES} files, or a MiB", key, name)
+        refuse(self._characters > MAX_BASE_CHARACTERS, "builds on files of more than a MiB", key, name, str(here))
         self.names.append(str(path.relative_to(self.root)))
         return path, text
 
@@ -351,72 +366,94 @@ class Tree:
         """
         parts = [one for one in re.sub("\0[^\0]*\0", "", name).split("/") if one.strip(".~")]
         for first in range(len(parts)):
-            try:
+            with suppress(InputError):
                 return self.text("/".join(parts[first:]), "source")[1]
-            except InputError:
-                continue
         return None
 
-    def _refuse(self, wrong: bool, said: str, key: str, name: str) -> None:
-        refuse(wrong, said, key, name, str(self._open[-1]))
+    def _opened(self, base: _Base) -> list[Any]:
+        """The layers of a base, or of what overrides it, where Hydra's header says unless the list does."""
+        self._used.add(base[3:5])
+        chosen = self._overrides.get(base.how != "file" and base[3:5], base)
+        layers: list[Any] = []
+        for name in reversed(chosen.files):
+            try:
+                path, text = self.text(name, base.named_by)
+            except InputError:
+                if base.how == "optional":
+                    continue
+                raise
+            self._open.append(path)
+            text = text if re.sub("#.*", "", text).strip() else "{}"
+            held = (parse_yaml if base.named_by == "!include" else parse_mapping)(text, str(path))
+            header = None if base.placed else _PACKAGE.match(text)
+            section = header[1] if header else base.section
+            own = self._layers(held, base.group, section) if isinstance(held, dict) else [self._included(held)]
+            layers = own + layers
+            self._open.pop()
+        return layers
 
-    def _base(self, name: str, key: str, section: str = "", given: str = "") -> Any:
-        """What a file holds with its bases, in ``section``; where its header says unless that was ``given``."""
-        path, text = self.text(name, key)
-        self._open.append(path)
-        text = text if re.sub("#.*", "", text).strip() else "{}"
-        found = (parse_yaml if key == "!include" else parse_mapping)(text, str(path))
-        found = self._with_bases(found) if isinstance(found, dict) else self._included(found)
-        self._open.pop()
-        if header := _PACKAGE.match(text) if key == "defaults" and not given else None:
-            self._placed = merged(self._placed, _within(header[1], found))
-            return {}
-        return _within(section, found)
+    def _whole(self, name: str, named_by: str) -> Any:
+        """What a file holds, over all that it builds on."""
+        return reduce(merged, self._opened(_Base(named_by, "file", [name])))
 
     def _included(self, value: Any) -> Any:
         if isinstance(value, Include):
-            return self._base(str(value), "!include")
+            return self._whole(str(value), "!include")
         if isinstance(value, list):
             return [self._included(one) for one in value]
         return {k: self._included(one) for k, one in value.items()} if isinstance(value, Mapping) else _settled(value)
 
-    def _with_bases(self, config: Config) -> Values:
+    def _layers(self, config: Config, group: str = "", section: str = "") -> list[Any]:
+        """What ``config``, of Hydra's ``group``, builds on and its own keys in its ``section``, the lowest first."""
         named = {key: config[key] for key in BASE_KEYS if isinstance(config.get(key), str | list)}
-        own = self._included({key: value for key, value in config.items() if key not in named})
-        found: Values = {}
-        itself = False
-        for key in named:
-            for section, name, given in self._named(config, key):
-                itself |= not name
-                found = merged(found, self._base(name, key, section, given) if name else own)
-        return found if itself else merged(found, own)
+        held = self._included({key: value for key, value in config.items() if key not in named})
+        own = [with_settings({}, {section: held}) if section else held]
+        bases = [base for key in named for base in self._bases(config, key, group, section)]
+        found = own * all(base.how != "_self_" for base in bases)
+        for base in reversed(bases):  # as Hydra does: a later one may override the choice of an earlier one
+            found = (own if base.how == "_self_" else self._opened(base)) + found
+        return found
 
-    def _named(self, config: Config, key: str) -> Iterator[tuple[str, str, str]]:
-        """(the section, the file, the section if it is given) of each base, in order; no file where ``_self_`` is."""
-        listed = config[key] if isinstance(config[key], list) else [config[key]]
+    def _bases(self, config: Config, key: str, above: str, section: str) -> Iterator[_Base]:
+        """The entries of a list of bases; Hydra's ``defaults``, in a file of the group ``above``, but for overrides."""
+        listed = _listed(config[key])
         choices = {name: value for one in (config, *listed) if isinstance(one, Mapping) for name, value in one.items()}
         for one in listed:
-            place, name = next(iter(one.items())) if isinstance(one, Mapping) and one else (one, "")
-            group, _, package = str(place).removeprefix("optional ").partition("@")
-            if group == "_self_":
-                yield "", "", ""
-            elif group.startswith("override ") and not group.startswith("override hydra/"):
-                self._refuse(True, "changes a base's choice, which is not followed here", key, group)
-            elif name is not None and not group.startswith("override "):
-                section = group.strip("./").replace("/", ".") if name else ""
-                section = {"_global_": "", "_here_": "", "": section}.get(package, package)
-                for each in name if isinstance(name, list) else [name]:
-                    chosen = _CHOICE.sub(lambda found: str(choices.get(found[1])), str(each))
-                    file = f"{group}/{chosen}".strip("/")
-                    yield section, file if file.endswith(_DATA) else f"{file}.yaml", package
+            grouped = isinstance(one, Mapping)
+            said, choice = next(iter(one.items()), ("", [])) if grouped else (one, "")
+            how, place, given = _ENTRY.findall(str(said))[0]
+            if not grouped:
+                place, _, choice = place.rpartition("/")
+            group = join(above, place).strip("./")
+            if group.startswith("hydra/"):
+                continue
+            given = given if key == "defaults" else "_here_"
+            within = f"{section}.{given or place.strip('./').replace('/', '.')}".replace("_here_", "")
+            folder = group if key == "defaults" else place
+            names = [
+                _CHOICE.sub(lambda found: str(choices.get(found[1])), join(folder, str(each)))
+                for each in _listed(choice)
+                if each is not None
+            ]
+            files = [name if name.endswith(_DATA) else f"{name}.yaml" for name in names]
+            how = choice if choice == "_self_" else how or ("" if grouped else "file")
+            base = _Base(key, how, files, group, within.rpartition("_global_")[2].strip("."), bool(given))
+            if how == "override":
+                self._overrides.setdefault(base[3:5], base)  # that of the file that builds on this one comes first
+            else:
+                yield base
 
     def _primus(self, module: Config) -> Values:
         """Primus' module: its presets of the trainer and of the model beneath its overrides."""
         found: Values = {}
         for kind, key in (("modules", "config"), ("models", "model")):
             if isinstance(name := module.get(key), str):
-                found = merged(found, self._base(f"primus/configs/{kind}/{module['framework']}/{name}", key))
+                found = merged(found, self._whole(f"primus/configs/{kind}/{module['framework']}/{name}", key))
         return merged(found, module.get("overrides") or {})
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def _settled(value: Any) -> Any:
@@ -440,12 +477,6 @@ def _referenced(value: Any, own: Config, root: Config) -> Any:
         named = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
         found = at(own if named[1].startswith(".") else root, named[1].lstrip(".")) if named else None
         value = value if found is None or isinstance(found, Mapping | list) else found
-    return value
-
-
-def _within(package: str, value: Any) -> Any:
-    for name in reversed(package.split(".") if package else []):
-        value = {name: value}
     return value
 
 

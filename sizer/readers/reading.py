@@ -9,7 +9,7 @@ further keys are known to matter or to be harmless (globs allowed).
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
@@ -67,6 +67,7 @@ def stated(**values: Any) -> Values:
     return {key: value for key, value in values.items() if value}
 
 
+@dataclass(eq=False)
 class Fields:
     """A mapping read by key with its type demanded; absent keys take the model class's default.
 
@@ -75,23 +76,13 @@ class Fields:
     ``asked`` collects every name asked for, present or not, dotted where nested: what is left was not read.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        where: str,
-        *,
-        defaults: Config | None = None,
-        prefix: str = "",
-        asked: set[str] | None = None,
-        present: frozenset[str] = frozenset(),
-    ) -> None:
-        self.config = config
-        self.where = where
-        self.prefix = prefix
-        self.asked: set[str] = set() if asked is None else asked
-        self.present = present
-        self.flags: set[str] = set()
-        self.defaults = defaults or {}
+    config: Config
+    where: str
+    defaults: Config = field(default_factory=dict)
+    prefix: str = ""
+    asked: set[str] = field(default_factory=set)
+    present: frozenset[str] = frozenset()
+    flags: set[str] = field(default_factory=set)
 
     def key_of(self, *names: str) -> str:
         """The name under which the first of ``names`` is in the file, dotted if nested; else the first name."""
@@ -188,20 +179,21 @@ class Fields:
 
     def strings(self, *names: str, length: int | None = None, of: str = "strings") -> list[str]:
         """A list of strings, of ``length`` where that is given: that of the first name with one; absent: empty."""
+        return self._listed(names, length, of, lambda item: isinstance(item, str))
+
+    def integers(self, *names: str, length: int | None = None) -> list[int]:
+        """A list of integers of zero or more, as ``strings``."""
+        return self._listed(names, length, "integers", lambda item: type(item) is int and item >= 0)
+
+    def _listed(self, names: Names, length: int | None, of: str, right: Callable[[Any], bool]) -> list[Any]:
         self.ignore(*names)
         value: Any = next((found for name in names if (found := self.raw(name, default=None))), [])
-        each = isinstance(value, list) and all(isinstance(item, str) for item in value)
-        wrong = not each or (value and length not in (None, len(value)))
-        self.refuse(wrong, f"expected a list of {'' if length is None else f'{length} '}{of}", *names)
-        return list(value)
-
-    def integers(self, name: str, length: int | None = None) -> list[int]:
-        """A list of integers of zero or more (at most a million, or ``length``); absent: empty."""
-        value = self.raw(name, default=None) or []
-        few = isinstance(value, list) and len(value) <= 1_000_000
-        right = few and all(type(item) is int and item >= 0 for item in value)
-        self.refuse(not right, "expected a list of integers", name)
-        self.refuse(value and length not in (None, len(value)), f"expected {length} integers", name)
+        few = isinstance(value, list) and len(value) <= 1_000_000 and (length in (None, len(value)) or not value)
+        self.refuse(
+            not few or not all(map(right, value)),
+            f"expected a list of {'' if length is None else f'{length} '}{of}",
+            *names,
+        )
         return list(value)
 
     def nested(self, *names: str) -> "Fields":
@@ -227,9 +219,7 @@ def tokenizer_size(name: str) -> int | None:
     )
 
 
-def vocabulary(
-    fields: "Fields", ranks: str, tokenizers: Callable[[], Sequence[str]], extra: str | None = None
-) -> tuple[int, Names]:
+def vocabulary(fields: Fields, ranks: str, tokenizers: Callable[[], Sequence[str]], *extra: str) -> tuple[int, Names]:
     """(size padded for the tensor-parallel ``ranks``, notes).
 
     Without ``vocab_size`` it is that of the first of ``tokenizers`` whose size is known, and ``extra`` tokens.
@@ -247,7 +237,7 @@ def vocabulary(
         named = f" ({', '.join(names)})".replace("\0", "") if names else ""
         expected = f"expected this key: the tokenizer{named} decides it and its size is not known"
         raise fields.error(f"{expected}; --set {fields.key_of('vocab_size')}=N", "vocab_size")
-    size = (tokenizer_size(name) or 0) + (fields.count(extra) if extra else 0)
+    size = (tokenizer_size(name) or 0) + fields.count(*extra)
     padded = next_multiple(size, step)
     return padded, (f"no vocab_size: {size:,} tokens of {name} are taken, padded to {padded:,}",)
 

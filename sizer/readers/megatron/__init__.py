@@ -252,8 +252,6 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False}.get(text.lower(), text)
 
 
-_UNUSED = "is read and not used by the step"
-
 #: Dimension -> the arguments it may have.
 KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 
@@ -309,7 +307,7 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     if held["_fp8"]:
         recipe = fields.text("fp8_recipe")
         found |= stated(recipe=recipe in RECIPES and recipe)
-        notes += [] if recipe in RECIPES else [f"fp8 recipe {recipe} {_UNUSED}"]
+        notes += [] if recipe in RECIPES else [f"fp8 recipe {recipe} is read and not used by the step"]
     found |= expressions.optimizer(fields, "optimizer", momentum=True) | stated(checkpointing=_recomputation(fields))
     return found, (*notes, *_data_parallel(fields, found))
 

@@ -31,7 +31,6 @@ _OWN_FOLDER = re.compile(r"([^/]*(?:[^/$][-_]tokenizer|tokenizer[-_][^/])[^/]*)/
 _PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
 #: Tokens of a chunk in which Mamba's scan runs: MambaMixer's default.
 MAMBA_CHUNK = 128
-_STRANGE = {"D": "sparse attention"}
 
 
 def build(fields: Fields) -> Noted:
@@ -185,7 +184,7 @@ def hybrid_blocks(fields: Fields, pattern: str, common: Values) -> list[Block]:
     """A block of one part for each letter."""
     strange = dict.fromkeys(kind for kind in pattern if kind not in _PARTS)
     if strange or not pattern:
-        kinds = ", ".join(_STRANGE.get(kind, repr(kind)) for kind in strange)
+        kinds = ", ".join({"D": "sparse attention"}.get(kind, repr(kind)) for kind in strange)
         raise fields.error(f"has no formula here: {kinds or 'no'} layers", *_PATTERNS)
     without = "E" in pattern and mixture(fields) is None
     fields.refuse(without, "expected num_experts: the pattern has layers of experts", "num_experts")
