@@ -218,7 +218,7 @@ Fit = Callable[[Products, Device, str, int], GemmConstants]
 
 @frozen
 class Calibration:
-    """What a calibration found: the owned tables of a device file, and a line for each error."""
+    """A calibration's result: the owned tables of a device file, and a line for each error."""
 
     device: str
     cost: Values

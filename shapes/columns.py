@@ -140,7 +140,7 @@ class Column(NDArrayOperatorsMixin, ManyIntegers):
         return one.values if one.names == names else one.values[self.table.lifted(one.names, names)]
 
     def __bool__(self) -> bool:
-        """What all rows agree on."""
+        """The truth that all rows agree on."""
         if self.values.all():
             return True
         if not self.values.any():

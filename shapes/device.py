@@ -56,7 +56,7 @@ class Memory:
 
     @property
     def last_level_cache_bytes(self) -> int:
-        """What a benchmark has to flush: the largest cache between the units and the memory."""
+        """The cache that a benchmark has to flush: the largest between the units and the memory."""
         return max(self.l2_bytes, self.l3_bytes or 0)
 
 

@@ -1,4 +1,4 @@
-"""What serving, training and fine-tuning engines do with a model's shapes: load, pad, copy, fall back or refuse.
+"""How serving, training and fine-tuning engines take a model's shapes: load, pad, copy, fall back or refuse.
 
 One file an engine, every fact with the file and the line of the engine's public repository that it was read in.
 ``sizer deploy`` evaluates them, ``reports/bench/engine_facts.py`` looks them up again in a clone; nothing here knows an

@@ -132,7 +132,7 @@ Floats = tuple[float, ...]
 
 
 def given(values: Named) -> Values:
-    """What was said: that which is not None."""
+    """The values that are not None."""
     return {key: value for key, value in values.items() if value is not None}
 
 
@@ -145,7 +145,7 @@ class AsJson:
     __slots__ = ()
 
     def to_dict(self) -> Values:
-        """What ``--format json`` writes of it."""
+        """The object that ``--format json`` writes."""
         found: Values = plain(self)
         return found
 

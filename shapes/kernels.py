@@ -22,7 +22,7 @@ CHOICES = ("auto", "flash", *KERNELS)
 
 @frozen
 class Takes:
-    """What a kernel accepts on some generations, in some element types. Empty or None: no condition is known.
+    """Shapes that a kernel accepts on some generations, in some element types. Empty or None: no condition is known.
 
     ``training``: holds where a backward follows (True), where none does (False), or either way (None).
     ``built``: head dimensions that it is compiled for; another one is padded up to the next, or refused if ``exact``.
@@ -144,7 +144,7 @@ def resolve(kernel: str, generation: str, training: bool) -> str:
 
 @lru_cache(4096)
 def run_of(kernel: str, generation: str, dtype: str, d_qk: int, d_v: int, training: bool = False) -> Run:
-    """What runs where ``kernel`` is asked for head dimensions ``d_qk`` (queries, keys) and ``d_v`` (values).
+    """The run where ``kernel`` is asked for head dimensions ``d_qk`` (queries, keys) and ``d_v`` (values).
 
     >>> run_of("fa3", "hopper", "bf16", 160, 160).d_qk
     192

@@ -29,13 +29,13 @@ DISTRIBUTION = "model-sizer"
 
 @lru_cache(64)
 def named_function(path: str) -> Any:
-    """What "module:name" names, a function as a rule."""
+    """The object that "module:name" names, usually a function."""
     module, _, name = path.partition(":")
     return getattr(import_module(module), name)
 
 
 def installed() -> Distribution | None:
-    """What is installed of it; None of a checkout that only lies on the path."""
+    """The installed distribution; None of a checkout that only lies on the path."""
     from importlib.metadata import PackageNotFoundError, distribution
 
     try:

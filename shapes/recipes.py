@@ -19,7 +19,7 @@ DEFAULT = {"fp8": "delayed", "mxfp8": "mxfp8", "mxfp4": "mxfp4", "nvfp4": "nvfp4
 
 @frozen
 class Alignment:
-    """What dimensions must be multiples of, in elements.
+    """Multiples that dimensions must be, in elements.
 
     ``features`` (k and n), ``rows`` (tokens), ``per_shard``: a tensor-parallel shard's features, ``expert_rows``: each
     expert's rows, ``overlap``: of products that overlap with communication.

@@ -69,7 +69,7 @@ def named(kind: str, name: object, key: str, known: Collection[str]) -> Path:
 
 
 def others_words() -> Named:
-    """What other programs call our options ("same") and their values: read where something is not known."""
+    """Other programs' names of our options ("same") and their values: read where something is not known."""
     return content(DATA / "spellings.toml")
 
 
@@ -96,7 +96,7 @@ def spelled(value: Any, name: str, known: Collection[Any]) -> Any:
 
 
 def nearest(name: str, known: Collection[str], most: int = 1) -> list[str]:
-    """What a misspelt ``name`` may have meant, the likeliest first."""
+    """Names that a misspelt ``name`` may mean, the likeliest first."""
     import difflib  # only a mistake pays for it
 
     return difflib.get_close_matches(name[:_LONGEST_NAME], known, n=most, cutoff=0.5 if most > 1 else 0.6)

@@ -1,4 +1,4 @@
-"""What is run on a model: batch, sequence, precision, phase and how the work is split over devices.
+"""The work that is run on a model: batch, sequence, precision, phase and how the work is split over devices.
 
 And what the layers of a training step save for their backward, and what of their forward runs again instead: one policy
 (``Saving``) decides both. shapes.memory keeps on its tape what it saves, shapes.operators lists twice what runs again.

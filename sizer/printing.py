@@ -18,7 +18,7 @@ class Printable(AsJson):
     COMMAND: ClassVar[str]
 
     def _answer(self) -> object:
-        """What the command's document is of; the answer itself unless it is a part of one."""
+        """The object that the command's document shows; the answer itself unless it is a part of one."""
         return self
 
     def _shown(self, format_: str) -> str:

@@ -187,7 +187,7 @@ def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:
 
 
 def alike(operator: Product, device: Device) -> ProductKernels:
-    """What the operator is priced by, in one go with others; InputError: a dtype the device lacks."""
+    """The kernels that price the operator, in one go with others; InputError: a dtype the device lacks."""
     device.peak(operator.dtype)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
@@ -305,7 +305,7 @@ def attention_titles(operators: Iterable[Operator], device: Device) -> Names:
 
 
 class AlikeAttention(NamedTuple):
-    """What fused attentions share that are priced in one go."""
+    """The key that fused attentions priced in one go share."""
 
     kernel: str
     dtype: str
@@ -317,7 +317,7 @@ class AlikeAttention(NamedTuple):
 
 
 def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
-    """What the operator has to share with others; InputError: a dtype the device lacks."""
+    """The key that the operator shares with others priced in one go; InputError: a dtype the device lacks."""
     device.peak(operator.dtype)
     phase = phase_of(operator.phase != "forward", operator.trains or not operator.causal)
     if phase == 2 and not operator.trains and operator.head_dim <= LARGEST_ENCODER_HEAD:

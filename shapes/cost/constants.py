@@ -259,7 +259,7 @@ def _of_recipe(device: Device, dtype: str, table: str) -> tuple[GemmConstants, O
 
 
 def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
-    """What ``device`` takes for ``dtype`` when it borrows ``kin``'s constants of ``base``."""
+    """The origin of ``device``'s constants for ``dtype`` when it borrows ``kin``'s constants of ``base``."""
     return Origin(
         kin.name,
         base,
@@ -395,7 +395,7 @@ def achievable(device: Device) -> float:
 
 @lru_cache(256)
 def alignment_constants(device: Device, dtype: str) -> AlignmentConstants:
-    """What misaligned products of ``dtype`` run on: without matrix units nothing asks for alignment."""
+    """Constants of misaligned products of ``dtype``: without matrix units nothing asks for alignment."""
     return AlignmentConstants.from_table(
         family_table(device) if device.has_matrix_units(dtype) else NO_FAMILY, device, dtype
     )
@@ -496,7 +496,7 @@ class Expected:
 
     @classmethod
     def said(cls, errors: Named, key: str, tier: str) -> Expected:
-        """What a table of errors says under ``key``."""
+        """The error in a table under ``key``."""
         usual = cls.of(float(errors[key]), tier)
         return replace(usual, p95=float(errors.get(f"{key}_p95", usual.p95)))
 
@@ -507,7 +507,7 @@ class Expected:
 
 
 def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expected:
-    """What a prediction in ``regime`` may be off by; the device's own held-out figures where it has them."""
+    """The error of a prediction in ``regime``; the device's own held-out figures where it has them."""
     if regime.startswith(f"{GROUPED}, "):
         rest = expected(device, origin, regime.removeprefix(f"{GROUPED}, "), dtype)
         return expected(device, origin, GROUPED, dtype).beside(rest)
@@ -527,7 +527,7 @@ WEIGHTS_ALONE = Expected.of(OTHER_DTYPE, "borrowed")
 
 
 def _borrowed(origin: Origin) -> tuple[float, float]:
-    """What another element type's and another device's constants add."""
+    """Errors that another element type's and another device's constants add."""
     dtype = 0.0 if origin.own_dtype else OTHER_DTYPE
     if origin.own_device:
         return dtype, 0.0
@@ -537,7 +537,7 @@ def _borrowed(origin: Origin) -> tuple[float, float]:
 
 
 def _misaligned(device: Device, regime: str, dtype: str) -> Expected:
-    """What the kernels of misaligned products add."""
+    """The error that the kernels of misaligned products add."""
     kernels, at = alignment_constants(device, dtype), CLASSES.index(regime.removeprefix(MISALIGNED_AS))
     # Sweeps are of 16-bit elements.
     known = kernels.tier if BYTES[dtype] == 2 else "extrapolated"
@@ -622,7 +622,7 @@ def read_seconds(moved: Any, c: Numbers, l2_bytes: float) -> Any:
 
 
 def published_error(origin: Origin) -> Expected:
-    """What a price by ``origin`` may be off by."""
+    """The error of a price by ``origin``."""
     form = origin.table.removesuffix(_GUESSED)
     own, guessed = _tables()[form][origin.device], form != origin.table
     borrowed = 0.0 if origin.own_device else ALIKE if origin.same_architecture else OTHER

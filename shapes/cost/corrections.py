@@ -1,4 +1,4 @@
-"""What measurements say beyond the closed form: a factor by waves, by their tails and by the length of the reduction.
+"""Measured corrections of the closed form: a factor by waves, by their tails and by the length of the reduction.
 
 Libraries choose kernels by heuristics that no closed form knows: which tile, how many stages, whether to split k. What
 that choice costs depends, to most of its extent, on how many waves the product is, on how much of the last wave of

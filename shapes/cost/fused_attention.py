@@ -280,7 +280,7 @@ class AttentionBatch:
 
     @property
     def bucket(self) -> Array:
-        """What constants are looked up by: the mean of the two computed head dimensions."""
+        """The key that constants are looked up by: the mean of the two computed head dimensions."""
         return (self.c_qk + self.c_v) / 2
 
 

@@ -181,7 +181,7 @@ def aligned_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> 
 
 
 class ProductKernels(NamedTuple):
-    """What runs products that are alike, priced in one go: on ``device``, of ``dtype``, by the kernels of ``recipe``.
+    """Kernels of products that are alike, priced in one go: on ``device``, of ``dtype``, by the kernels of ``recipe``.
 
     ``out``: bytes an element of C. ``grouped``: one launch for many; ``pads``: torch.compile may pad them. ``weights``:
     bytes an element of B where it is quantised further than A.

@@ -1,4 +1,4 @@
-"""What moves bytes above all: memory-bound operators, a decode step's attention (decode.py), and collectives.
+"""Operators that mostly move bytes: memory-bound operators, a decode step's attention (decode.py), and collectives.
 
 Memory-bound operators take their bytes over the achieved bandwidth, and a launch; collectives, by kind, message size,
 group and link, bytes as NCCL's tests count them:

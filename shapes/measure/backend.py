@@ -66,7 +66,7 @@ def open_backend(device: str | None = None) -> "Backend":
 
 
 class Backend:
-    """What timing needs of a device: the processor this runs on, timed by ``time.perf_counter``, or an accelerator.
+    """A device as timing needs it: the processor this runs on, timed by ``time.perf_counter``, or an accelerator.
 
     ``device``: torch's name of it, "cuda:0", "cpu"; ``threads``: of the processor (None: torch's).
     Times are seconds, one a call.

@@ -103,7 +103,7 @@ def _card(environment: Environment) -> str | None:
 
 
 def _sidecar(environment: Environment, rows: Sequence[Measurement]) -> Values:
-    """What the rows share; what differs between them (clocks, the control's time, outcomes) is in them."""
+    """Facts that the rows share; those that differ between them (clocks, the control's time, outcomes) are in them."""
     measured = [one.created for one in rows]
     return {
         "format": FORMAT,

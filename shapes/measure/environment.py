@@ -34,7 +34,7 @@ TIMING = content(DATA / "timing.toml")
 
 @frozen
 class Environment:
-    """What must match for a stored result to stand for a new one (``identity``), and what is only recorded.
+    """The facts that must match before a stored result is reused (``identity``), and those only recorded.
 
     ``threads``: of the CPU when it is the device measured. ``versions``: torch, cuda, cublas, cudnn, triton …
     ``load``: "burst" (short batches, other work between) or "sustained" (seconds of the same, at the power limit).
@@ -174,7 +174,7 @@ def kernel_module_driver(path: str = "/proc/driver/nvidia/version") -> str | Non
 
 
 def _readings(nvml: Any, uuid: str) -> Values:
-    """What NVML tells of a card: a virtual or partitioned one, or an older driver's, not everything."""
+    """NVML's readings of a card: a virtual or partitioned one, or an older driver's, not everything."""
     card = ctypes.c_void_p()
     # torch writes the uuid without NVML's "GPU-" in front.
     name = uuid if uuid.startswith("MIG-") else f"GPU-{uuid}"

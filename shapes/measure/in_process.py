@@ -240,7 +240,7 @@ class InProcess:
         return outcome(job, self.environment, why.status, message=str(why))
 
     def _outcome(self, error: Exception) -> NotMeasured:
-        """What an exception of a kernel means; DeviceLostError if the device does not answer after it."""
+        """The outcome that a kernel's exception means; DeviceLostError if the device does not answer after it."""
         try:
             self.backend.synchronize()
         except RuntimeError as lost:

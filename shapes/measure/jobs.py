@@ -1,4 +1,4 @@
-"""What can be measured: operators as a model runs them, memory-bound kernels with their shapes, parts of a model.
+"""Measurable work: operators as a model runs them, memory-bound kernels with their shapes, parts of a model.
 
 A ``Job`` is one of these and the kernel to run it with; its ``key`` names it in the store for good, so nothing that
 does not change the work (an operator's name, how often a model runs it) is in it.
@@ -170,7 +170,7 @@ def by_key(jobs: Iterable[Job]) -> dict[str, Job]:
 
 
 def _part_title(part: Part) -> str:
-    """What tells one part of a table from the next: "layer h=2560 a=20 d_ff=10240 tokens=8192 bf16"."""
+    """The title that tells one part of a table from the next: "layer h=2560 a=20 d_ff=10240 tokens=8192 bf16"."""
     block, head = part.block, part.part == "head"
     sizes = {
         "h": part.model.hidden,

@@ -34,7 +34,7 @@ KNOWN = content(DATA / "others.toml")
 
 
 def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
-    """What another program timed, by device; nothing where ``text`` is no known program's.
+    """Products that another program timed, by device; nothing where ``text`` is no known program's.
 
     ``asked``: "device" and "dtype" of what the file names none of. InputError where one is not known.
     """

@@ -191,7 +191,7 @@ def summary_fields(samples: Array, confidence: float = CONFIDENCE) -> Values:
 
 
 def unpacked(data: bytes, most: int, where: str) -> bytes:
-    """What gzip packed, which may end in the middle; InputError for what it did not, or more than ``most`` bytes."""
+    """Bytes that gzip packed, maybe cut in the middle; InputError for what it did not, or more than ``most`` bytes."""
     stream = zlib.decompressobj(wbits=31)
     try:
         found = stream.decompress(data, most)

@@ -43,7 +43,7 @@ class Progress:
 
 @frozen
 class Sweep:
-    """What a sweep gave. ``results`` by job key, in the order the jobs were given; ``left``: jobs not reached in time.
+    """A sweep's result. ``results`` by job key, in the order the jobs were given; ``left``: jobs not reached in time.
 
     ``drift``: the control shape through the sweep; ``measured`` counts new measurements, ``reused`` stored ones.
     """
@@ -112,7 +112,7 @@ def measure(
 
 
 class _Book:
-    """What is known so far: ``found`` by job key, of which ``reused`` others measured; the ``control`` by rounds."""
+    """Results so far: ``found`` by job key, of which ``reused`` others measured; the ``control`` by rounds."""
 
     def __init__(self, store: Store, environment: Environment, found: dict[str, Measurement]) -> None:
         self._store, self._environment = store, environment
@@ -165,7 +165,7 @@ def shard_of(jobs: Iterable[Job], text: str) -> list[Job]:
 def _stored(
     store: Store, environment: Environment, settings: Settings, wanted: Iterable[str]
 ) -> dict[str, Measurement]:
-    """What the store knows well enough: a looser measurement than the precision now asked for is made again."""
+    """Those that the store knows well enough: a looser measurement than the precision now asked for is made again."""
     found = {}
     for key in wanted:
         one = store.find(key, environment)

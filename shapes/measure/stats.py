@@ -1,4 +1,4 @@
-"""What samples say: a median with an interval, when to stop, whether the clock drifted.
+"""Statistics of samples: a median with an interval, when to stop, whether the clock drifted.
 
 Pure functions over arrays of seconds, without torch, clock or device. Timing samples have heavy right tails, drift with
 temperature and switch between clock states, so every answer rests on ranks, not on means and variances:

@@ -45,7 +45,7 @@ MOST_VALUES = 1_000_000
 
 @frozen
 class Suite:
-    """What a suite file asks for."""
+    """A suite file's content."""
 
     name: str
     title: str

@@ -112,7 +112,7 @@ class Stopwatch:
 
     @property
     def timed_by(self) -> str:
-        """What tells a call's time."""
+        """The clock that tells a call's time."""
         return self._backend.timed_by if self._calls is self.kernel.calls else f"graphs of {self.per_sample} calls"
 
     def take(self, samples: int) -> Array:

@@ -79,7 +79,7 @@ class Worker(Protocol):
 
 
 class Device:
-    """What runs in a device's process."""
+    """The server in a device's process."""
 
     def __init__(self, make: Make, device: str | None) -> None:
         self._make, self._device = make, device
@@ -389,7 +389,7 @@ class Workers:
             raise DeviceLostError(GONE)
 
     def _work(self, worker: Worker, sweep: _Sweep) -> None:
-        """What drives one worker: leases, until there are none or its device is given up."""
+        """The loop that drives one worker: leases, until there are none or its device is given up."""
         starts, leases = 0, sweep.leases
         try:
             while starts < MOST_STARTS and (lease := leases.take()):

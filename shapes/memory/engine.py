@@ -1,4 +1,4 @@
-"""What a serving engine holds in its share of a device: the longest context of so many requests, and the most requests.
+"""A serving engine's capacity in its share of a device: the longest context of so many requests, and the most requests.
 
 An engine also keeps what its largest pass needs, a graph of each batch that it captures, and what
 libraries allocate past torch. vLLM prints each as it starts.

@@ -146,7 +146,7 @@ def stack_front(stack: Stack, t: int = 1) -> EachTensor:
 
 
 def stack_end(stack: Stack) -> EachTensor:
-    """What collapses the streams after a stack's last layer, and the norm there."""
+    """Parameters that collapse the streams after a stack's last layer, and of the norm there."""
     if stack.streams:
         yield from linear_tensors((stack.streams.head(stack.hidden),))
         yield ParameterTensor("streams.head.scale", (stack.streams.number + 1,), 1, "other")

@@ -78,7 +78,7 @@ def _listed(table: str, part: str) -> list[list[str]]:
     return [[*map(str.strip, line.split("|")), *5 * [""]][:6] for line in lines]
 
 
-#: What a line's name, or its sum of products, is of a part.
+#: The value of a line's name, or of its sum of products, in a part.
 Sized = Callable[[str], Any]
 
 
@@ -278,7 +278,7 @@ class AttentionShape:
 
 
 class _Latent:
-    """What attention through a latent never has."""
+    """Traits that attention through a latent never has."""
 
     __slots__ = ()
     cross: ClassVar[bool] = False

@@ -304,7 +304,7 @@ def _around_layers(model: ModelShape, workload: Workload) -> Listed:
 
 
 def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, layers: int) -> Listed:
-    """What a frozen base and its adapters send: ZeRO 3's gathers, and sums over tensor-parallel ranks of the gradients
+    """Collectives of a frozen base: ZeRO 3's gathers, and sums over tensor-parallel ranks of the gradients
 
     of the adapters that each rank holds whole.
     """
@@ -387,7 +387,7 @@ def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> 
 
 
 def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Listed:
-    """What an attention runs between its projections."""
+    """Operators of an attention between its projections."""
     workload = run.workload
     seen = workload.cached(workload.s, None) if workload.decode else kv_len
     yield from index_operators(attention, run, q_len, seen)

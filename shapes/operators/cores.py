@@ -1,4 +1,4 @@
-"""What runs between a layer's projections: memory-bound kernels, attention's core, a recurrence's convolution and scan.
+"""Operators between a layer's projections: memory-bound kernels, attention's core, a recurrence's convolution and scan.
 
 Memory-bound operators and the bytes they move: each input read once, each output written once.
 
@@ -65,7 +65,7 @@ Passes = Sequence[int]
 
 @frozen
 class Lowering:
-    """What the operators of a part of a model share; ``prefix``: the start of their names."""
+    """Settings that the operators of a part of a model share; ``prefix``: the start of their names."""
 
     workload: Workload
     prefix: str = ""
@@ -377,7 +377,7 @@ def _products(core: Attention) -> Listed:
 
 
 def written_out(core: Attention) -> Operators:
-    """What runs where no fused kernel takes ``core``: its products, and the softmax over the whole square."""
+    """Operators where no fused kernel takes ``core``: its products, and the softmax over the whole square."""
     square = core.batch * core.heads * core.q_len * core.kv_len * BYTES[core.dtype]
     read = 1 if core.phase == "forward" else 2
     softmax = Elementwise(f"{core.name}.softmax", core.phase, "softmax", read * square, square, core.dtype, core.count)
@@ -385,7 +385,7 @@ def written_out(core: Attention) -> Operators:
 
 
 def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Listed:
-    """What layers run between their projections, of sequences of ``s`` tokens.
+    """Operators of recurrent layers between their projections, of sequences of ``s`` tokens.
 
     Context parallelism gives each rank whole sequences of its share of the heads (Megatron-Core's exchange before the
     convolution and behind the scan). A decode step reads and writes the state.
@@ -471,7 +471,7 @@ def attended(attention: Attentions, q_len: int, kv_len: int) -> Triple:
 
 
 def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Listed:
-    """What makes compressed entries, and what an indexer runs behind its projections, forward alone.
+    """Operators that make compressed entries, and those of an indexer behind its projections, forward alone.
 
     Engines score in fp8 (DeepGEMM's fp8_mqa_logits), training in its own type.
     """

@@ -23,7 +23,7 @@ Problem = tuple[str, str, int]
 
 
 def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
-    """What does not divide: layers by p, heads and widths by t, experts by e, d by e and replicas: InputErrors."""
+    """Splits that do not divide: layers by p, heads and widths by t, experts by e, d by e and replicas: InputErrors."""
     degrees = (workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas, workload.etp)
     if {1, None}.issuperset(degrees):
         return ()
@@ -118,7 +118,7 @@ def _attentions(model: ModelShape) -> tuple[Attention, ...]:
 
 
 def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
-    """What tensor parallelism cuts: heads, their name, what they share and is never cut, and its name."""
+    """Dimensions that tensor parallelism cuts: heads, their name, what they share and is never cut, and its name."""
     for attention in _attentions(model):
         yield attention.heads, "attention heads", attention.kv_heads, "key/value heads, which are not cut"
         if isinstance(attention, SharedKeyShape):

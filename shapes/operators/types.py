@@ -1,4 +1,4 @@
-"""What a step runs: one operator type for the formula path and the trace path alike.
+"""Operators of a step: one type for the formula path and the trace path alike.
 
 BLAS order everywhere: C[m,n] = A[m,k] B[k,n], ``batch`` times. For a linear layer
 

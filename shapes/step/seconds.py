@@ -91,7 +91,7 @@ WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 
 
 def group_of(operator: Collective) -> str:
-    """What a collective serves: one of ``GROUPS``."""
+    """The group that a collective serves: one of ``GROUPS``."""
     groups: Words = FACTS["groups"]
     return next((groups[word] for word in operator.name.split(".") if word in groups), "tensor")
 

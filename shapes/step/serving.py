@@ -1,4 +1,4 @@
-"""What a serving engine makes of a model: first token, time per output token and tokens a second.
+"""A serving engine's speed with a model: first token, time per output token and tokens a second.
 
 An engine runs steps of ``running`` requests a rank, of all their next tokens. A step takes what products and attention
 read and compute, and what an engine adds: a launch a kernel and a layer of experts, an all-reduce, host time a request.
@@ -99,7 +99,7 @@ def load_serving_stack(name: str, architecture: str = "") -> ServingStack:
 
 @frozen
 class Load:
-    """What a pass costs at the least, by product and as a whole, of one device.
+    """The least cost of a pass, by product and as a whole, of one device.
 
     ``products``: [..., product, 7]: its kind (DENSE and so on) and count; seconds to move its weights, those that a
     token adds and those of a token's FLOPs at peak; the share of the experts that a token is routed to; the share of a

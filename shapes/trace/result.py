@@ -1,4 +1,4 @@
-"""What a trace gives (torch-free)."""
+"""A trace's result (torch-free)."""
 
 from collections.abc import Iterable
 from dataclasses import field

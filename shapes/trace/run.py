@@ -199,7 +199,7 @@ def _tensors(output: Any) -> list[Tensor]:
 
 
 def _refusal(error: Exception, path: str, where: str) -> InputError:
-    """What went wrong in the module at ``path``, in one line."""
+    """The error in the module at ``path``, in one line."""
     place = f"{where}: {path}" if path else where
     text = f"{type(error).__name__}: {said(error)}"[:300]
     if any(word in text for word in ("meta tensor", "item()", "nonzero", "numpy", "data-dependent", "Meta")):

@@ -1,4 +1,4 @@
-"""What `sizer bench` measures: jobs of options, a configuration or a suite, their rows, and whether measuring works."""
+"""The jobs of `sizer bench`: those of options, a configuration or a suite, their rows, and whether measuring works."""
 
 import gzip
 import itertools
@@ -119,7 +119,7 @@ class Table:
 
 @frozen
 class Bench(Printable):
-    """What one call of `sizer bench` answers."""
+    """The answer of one call of `sizer bench`."""
 
     COMMAND = "bench"
 

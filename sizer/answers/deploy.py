@@ -221,7 +221,7 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: Pair, device: Device) -> Ite
 
 
 def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
-    """What is asked of a whole dimension over ``ranks``."""
+    """The outcome of a whole dimension over ``ranks``."""
     step = {"whole": fact.multiple, "shards": fact.multiple * ranks}.get(fact.check, ranks)
     whole, over = size % ranks == 0, f"does not divide over {ranks} ranks"
     holds, otherwise = {

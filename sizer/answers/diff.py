@@ -158,7 +158,7 @@ class FileDiff:
 
 @frozen
 class Diff(Printable):
-    """What `sizer diff` answers. ``notes``: what was passed over."""
+    """The answer of `sizer diff`. ``notes``: files passed over."""
 
     COMMAND = "diff"
 

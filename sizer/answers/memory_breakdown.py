@@ -1,4 +1,4 @@
-"""What `sizer memory` answers: the components, what fits, and what each saving buys."""
+"""The answer of `sizer memory`: the components, what fits, and what each saving buys."""
 
 from typing import NamedTuple, Unpack
 

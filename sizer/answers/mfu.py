@@ -124,7 +124,7 @@ def by_precision(count: FlopCount, model: ModelShape, workload: Workload, device
 
 @frozen
 class MfuAnswer(Printable):
-    """What `sizer mfu` answers: the step as it was run, and its utilization by every convention."""
+    """The answer of `sizer mfu`: the step as it was run, and its utilization by every convention."""
 
     COMMAND = "mfu"
 
@@ -332,7 +332,7 @@ NOTABLE = 0.01
 
 @frozen
 class Run:
-    """What a step's price depends on."""
+    """The inputs of a step's price."""
 
     workload: Workload
     stack: SoftwareStack
@@ -341,7 +341,7 @@ class Run:
 
 @frozen
 class Cause:
-    """What might be otherwise than was assumed, and by how many seconds it would change the step."""
+    """An assumption that may not hold, and by how many seconds it would change the step."""
 
     what: str
     seconds: float

@@ -182,7 +182,7 @@ class Plan(Printable):
 
     @property
     def training(self) -> TrainingRun | None:
-        """What ``tokens`` take by the recommended split; None where nobody asked."""
+        """The cost of ``tokens`` by the recommended split; None where nobody asked."""
         if self.tokens is None:
             return None
         one = self.recommended
@@ -444,7 +444,7 @@ def _fitting(
     sized: Sized,
     dropped: Counter[str],
 ) -> list[tuple[Workload, int]]:
-    """What fits of a split, with its bytes."""
+    """Workloads of a split that fit, with their bytes."""
     if split.global_batch is None or split.global_batch % split.d:
         dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
         return []

@@ -79,7 +79,7 @@ def _at_its_fullest(blocks: Iterable[Any], events: list[Any]) -> Snapshot:
 
 
 def beside(snapshot: Snapshot, memory: Memory) -> Iterator[Held]:
-    """What a run held, and was predicted, by kind and in all."""
+    """Bytes that a run held and was predicted, by kind and in all."""
     sizes, known = memory.components, _FACTS["components"]
     predicted = {kind: sum(sizes.get(name, 0) for name in names) for kind, names in known.items()}
     predicted["in all"] = memory.allocated_bytes

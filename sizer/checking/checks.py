@@ -20,7 +20,7 @@ from .project import Suppression, load_defaults, load_suppression
 
 @frozen
 class Settled:
-    """What to check: the resolved input, the device it is priced on and the rules that are kept."""
+    """The input of a check: the resolved input, the device it is priced on and the rules that are kept."""
 
     subject: Subject
     device: Device
@@ -30,7 +30,7 @@ class Settled:
         return report_of(self.propose())
 
     def propose(self) -> Proposals:
-        """What the rules propose, which an editor shows with neighbouring values."""
+        """The rules' proposals, which an editor shows with neighbouring values."""
         return propose(self.subject, self.device, self.suppression)
 
 

@@ -1,4 +1,4 @@
-"""What `check` answers: frozen results that every report format only renders."""
+"""The answer of `check`: frozen results that every report format only renders."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import field
@@ -89,7 +89,7 @@ class PricedSuggestion:
 
 @frozen
 class PricedFinding:
-    """What one cause costs, with its price: the finding of one rule, or of several that come from the same cause.
+    """One cause with its price: the finding of one rule, or of several that come from the same cause.
 
     ``codes``: those rules, ``code`` and ``slug`` the first's. ``step_seconds``: what its best suggestion would save a
     step, beyond what doing less work saves (None: not known). ``violated``: it
@@ -178,7 +178,7 @@ class Report(Printable):
 
 @frozen
 class Checked(Printable):
-    """What one call of `sizer check` answers: a report for every configuration, in the order they were named.
+    """The answer of one call of `sizer check`: a report for every configuration, in the order they were named.
 
     ``accepted``: findings left out since a baseline has them. ``passed_over``: files that are no configuration.
     """

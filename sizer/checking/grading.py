@@ -39,7 +39,7 @@ def of_dimensions(change: Change) -> bool:
 
 
 def dimensions_and_fields(change: Change) -> tuple[dict[str, int | str], Values]:
-    """What of a change is of the model's dimensions, and what of the workload's fields."""
+    """The changes of the model's dimensions, and those of the workload's fields."""
     dims = {key: value for key, value in change.items() if key in DIMENSIONS}
     return dims, {key: value for key, value in change.items() if key not in dims}
 
@@ -209,7 +209,7 @@ def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Judgement
     say nothing: what would run is not what was asked for.
     """
     answer = rule.check(context)
-    # What is said of e is of experts' ranks, which may fold where no price is known of it.
+    # A finding on e concerns experts' ranks, which may fold where no price is known of it.
     if unsplit is None or any(one.error or one.field == "e" for one in answer):
         return answer
     if rule.of_costs:

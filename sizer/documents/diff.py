@@ -79,7 +79,7 @@ def _section(file: FileDiff) -> Section:
         if one.added:
             parts.append(Findings(f"findings added on {one.device}", one.added, new_s, file.path, "added"))
         if one.fixed:
-            # What would have fixed it is of the version that is gone.
+            # Its suggestions belong to the version that is gone.
             fixed = [replace(finding, suggestions=()) for finding in one.fixed]
             parts.append(Findings(f"findings fixed on {one.device}", fixed, old_s, None, "fixed"))
     return Section(file.path, parts, file.path)

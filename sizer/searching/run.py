@@ -378,7 +378,7 @@ def rank(row: Sequence[TimedCandidate], objective: Objective) -> list[Ranked]:
 def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, float]:
     """Bounds of base over candidate: of predicted steps by what their ratio has been off by, of predicted kernels by
 
-    the error of the worse one (what they share cancels), of measurements by the candidate's own interval, which is of
+    the error of the worse one (what they share cancels), of measurements by the candidate's own interval, that of
     its ratio to the baseline it was paired with.
     """
     timing, ratio = one.timing, base.timing.seconds / one.timing.seconds

@@ -201,7 +201,7 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
 
-#: What ``vary`` lets change too -> the dimensions it is of; and of which more is worth what no time pays for.
+#: What ``vary`` lets change too -> its dimensions; and those of which more is worth what no time pays for.
 VARIABLE: dict[str, Names] = _TABLES["vary"]
 REACH: dict[str, float] = _TABLES["reach"]
 
@@ -298,7 +298,7 @@ class Space:
 
 
 def layers_named(words: Names, model: ModelShape, workload: Workload) -> Iterator[Operator]:
-    """The layers' operators whose names hold one of ``words``: what ``Space.timed`` is of parts of a layer."""
+    """The layers' operators whose names hold one of ``words``: ``Space.timed`` of parts of a layer."""
     return (one for one in layer_operators(model, workload) if any(word in one.name for word in words))
 
 

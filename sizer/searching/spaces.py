@@ -444,7 +444,7 @@ def _head(model: ModelShape, workload: Workload) -> Iterator[Operator]:
 
 #: ``--what`` -> who makes the space.
 SPACES: Mapping[str, Callable[[Request], Space]] = {one.__name__: one for one in (swiglu, experts, heads, vocab, model)}
-#: What a model has that each is of, and whether one does.
+#: The part of a model that each space varies, and whether a model has it.
 NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], object]]] = {
     "swiglu": ("a dense MLP", lambda model: model.dense_mlp),
     "experts": ("a mixture of experts", lambda model: model.moe),

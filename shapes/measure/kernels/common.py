@@ -1,4 +1,4 @@
-"""What every kernel needs: dtypes, random inputs, error bounds and relative errors."""
+"""Parts that every kernel needs: dtypes, random inputs, error bounds and relative errors."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager

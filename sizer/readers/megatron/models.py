@@ -321,7 +321,7 @@ def mixture(fields: Fields) -> MoeShape | None:
     )
 
 
-#: A pattern's letters -> what a layer is of, and who reads it.
+#: A pattern's letters -> the one part of a layer, and who reads it.
 _PARTS: Values = {
     "M": ("mixer", mamba_layer),
     "G": ("mixer", gated_delta),

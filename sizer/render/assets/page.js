@@ -11,7 +11,7 @@ for (const button of document.querySelectorAll("th button")) {
     body.append(...[...body.rows].sort((a, b) => compare(key(a), key(b))));
   });
 }
-// A text has room to be read, however many columns of numbers are beside it: a short one on one line.
+// A text has room to be read, however many columns of numbers are next to it: a short one on one line.
 const narrow = innerWidth < 640, room = narrow ? 16 : 26;
 for (const { style, textContent } of document.querySelectorAll("td:not(.number)")) {
   if (textContent.length > room) style.minWidth = `${room}ch`;
