@@ -381,3 +381,25 @@ def test_what_is_not_understood_of_layers_with_embeddings_of_their_own_is_named_
     assert "token embeddings of another size than 320 x 96" in named["model.embed_tokens_per_layer"]
     assert any(name.startswith("model.layers.*") for name in named)
     assert "" not in named
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "lists"),
+    [
+        # Layers numbered for a random generator alone are alike.
+        ("big_bird", {"num_hidden_layers": 12}, 1),
+        # Two stacks of 16 layers in a configuration of 128.
+        ("hrm_text", {}, 2),
+    ],
+)
+def test_layers_that_are_alike_run_twice_however_they_are_numbered(
+    model_type: str, settings: dict[str, Any], lists: int
+) -> None:
+    from shapes.trace.config import build, load_config
+    from shapes.trace.repeats import layers_cut
+
+    config, where = load_config({"model_type": model_type, **settings})
+    module, _ = build(config, where, attention="auto", dtype="bf16")
+    with layers_cut(module, config, config.num_hidden_layers) as cut:
+        assert cut is not None
+        assert (cut.kept, len(cut.containers)) == ((0, 1), lists)

@@ -98,7 +98,7 @@ class Names:
 
 #: Attributes that number a layer and those that only matter to a random generator do not make it another kind, nor do
 #: floats: they scale values (DiffLlama's lambda grows with depth); a size that one sets shows in a parameter's shape.
-_NUMBERING = ("idx", "index", "layer_id", "layer_number", "layer_num", "block_id", "drop")
+_NUMBERING = ("idx", "index", "layer_id", "layer_number", "layer_num", "block_id", "drop", "seed")
 _PLAIN = (bool, int, str, type(None), torch.dtype)
 
 
@@ -135,13 +135,15 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
 
     Two layers are of a kind when their classes, their parameters' shapes and dtypes and their plain attributes agree,
     all the way down, and so do the entries that per-layer lists of the model's configuration hold for them. Stacks of
-    as many layers are cut together, where those are alike; ``layers`` None: of any number.
+    as many layers are cut together, where those are alike.
     """
-    listed = [
-        path
-        for path, held in module.named_modules()
-        if isinstance(held, nn.ModuleList) and layers in (None, len(held)) and not re.search(r"\d\.", path)
-    ]
+    held = {
+        path: len(one)
+        for path, one in module.named_modules()
+        if isinstance(one, nn.ModuleList) and not re.search(r"\d\.", path)
+    }
+    # Of any number where the configuration counts its layers in another way.
+    listed = [path for path, number in held.items() if number == layers] or [*held]
     alike = {_kept(module.get_submodule(path), config) for path in listed}
     found = alike.pop() if len(alike) == 1 else None
     if found is None:
@@ -151,9 +153,9 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
     with ExitStack() as patches:
         for path in listed:
             above, _, name = path.rpartition(".")
-            held: Any = module.get_submodule(path)
+            whole: Any = module.get_submodule(path)
             own = module.get_submodule(above)._modules
-            patches.enter_context(patch.dict(own, {name: type(held)(held[place] for place in kept)}))
+            patches.enter_context(patch.dict(own, {name: type(whole)(whole[place] for place in kept)}))
         yield Cut(tuple(listed), kinds, kept)
 
 
