@@ -88,6 +88,7 @@ SAID: list[tuple[str, str]] = [
     (f"check {G} --predict --time-limit 10s", "expected --measure with it"),
     (f"plan {L} --gpus 8 --global-batch 64 --price 2", "expected --tokens with it"),
     (f"plan {L} --gpus 8 --phase decode --acceptance 0.7", "expected --drafted with it"),
+    (f"plan {L} --gpus 8 --phase decode --drafted 3", "expected --acceptance with it"),
     ("bench --dry-run", "expected --suite with it"),
     (f"check {G} --root nope", "Directory 'nope' does not exist"),
     ("bench -m 8 -n 8 -k 8 --out rows", "expected --suite with it"),

@@ -73,7 +73,7 @@ def plan(asked: Asked) -> None:
 
     served = asked.workload.get("phase") == "decode"
     _demand(asked, "--gpus 64", *([] if served else ["--global-batch 1024"]))
-    asked.demand(price="tokens", acceptance="drafted")
+    asked.demand(price="tokens", acceptance="drafted", drafted="acceptance")
     said = asked.named("device", "stack", "tokens", "price", "engine", "ttft", "tpot", "memory_utilization")
     said |= asked.named("drafted", "acceptance", "top", "config_format")
     with working("pricing splits", "the answer is of those, the same command prices all") as tell:

@@ -114,6 +114,7 @@ def serving(answer: ServingPlan) -> Document:
     best, asked, workload = answer.ways[0], answer.serving, answer.workload
     weights = f", weights in {', '.join(answer.weights)}" * bool(answer.weights)
     apart = f" ({best.prefill} for prompts alone)" * (best.prefill > 0)
+    drafts = f", {asked.drafted} tokens drafted, each accepted with {asked.acceptance:.0%}" * bool(asked.drafted)
     left = " that weights leave" * load_serving_stack(asked.engine).of_free
     bounds = ", ".join(f"{METRICS[name]} x {low:g} to {high:g}" for name, (low, high) in answer.intervals.items())
     parts = (
@@ -124,7 +125,7 @@ def serving(answer: ServingPlan) -> Document:
         ),
         Text(
             f"{answer.gpus} x {answer.device}, {asked.engine} ({answer.tier}), prompts of {asked.prompt_tokens:,} "
-            f"and outputs of {asked.output_tokens:,} tokens, {workload.dtype}{weights}, KV cache "
+            f"and outputs of {asked.output_tokens:,} tokens{drafts}, {workload.dtype}{weights}, KV cache "
             f"{workload.cache_dtype}, {asked.memory_utilization:.0%} of the memory{left}"
         ),
         Table(columns("plan --phase decode"), answer.ways),
