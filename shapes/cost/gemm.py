@@ -19,7 +19,7 @@ Misalignment is added by `shapes.cost.corrections`. Waves, overlap and the power
 device's peak, and its memory for all that no cache holds.
 """
 
-from functools import partial
+from functools import partial, reduce
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -109,11 +109,10 @@ def count_tiles(m: Array, n: Array, batch: Array, tile: Pair) -> Array:
 def compute_seconds(dims: Array, c: GemmConstants) -> Array:
     """Seconds of the arithmetic in the best tile."""
     m, n, k, batch = dims
-    best: Array = np.full(m.shape, np.inf)
-    for tile in c.tiles:
-        waves = waves_paid(count_tiles(m, n, batch, tile), k, c)
-        np.minimum(best, tiled_seconds(waves, k, tile, c), out=best)
-    return best
+    return reduce(
+        np.minimum,
+        (tiled_seconds(waves_paid(count_tiles(m, n, batch, tile), k, c), k, tile, c) for tile in c.tiles),
+    )
 
 
 def tiled_seconds(waves: Array, k: Array, tile: Pair, c: GemmConstants) -> Array:
