@@ -42,11 +42,13 @@ KERNELS = (
     ("training", "gated_delta", "chunk_gated_delta_rule", "sglang"),
     ("training", "kda", "chunk_kda", "sglang"),
 )
-#: Where fits start: launch, step and start in us, share, TB/s, and logits of ``whole`` and of q - 1.
+#: Where fits start: launch, step and start in us, share, TB/s, by how much more the cache gives, over that, the share
+#: of the cache, and logits of ``whole`` and of q - 1.
 STARTS = (
-    (4.0, 3.0, 5.0, 1.0, 2.5, 0.0, 0.6),
-    (20.0, 3.0, 2.0, 1.2, 0.8, -3.0, -0.5),
+    (4.0, 3.0, 5.0, 1.0, 2.5, 1.0, 0.5, 0.0, 0.6),
+    (20.0, 3.0, 2.0, 1.2, 0.8, 3.0, 0.5, -3.0, -0.5),
 )
+LOGARITHMS = 7
 FEWEST = 100
 
 
@@ -64,21 +66,24 @@ def read_scans(folder: Path, kernel: str, framework: str) -> Array:
     return np.array(sorted(rows), dtype=float).reshape(-1, 7)
 
 
-NAMES = ("launch_s", "step_s", "start_s", "share", "bandwidth_bytes_per_s", "whole", "q")
+NAMES = ("launch_s", "step_s", "start_s", "share", "bandwidth_bytes_per_s", "cache_bytes_per_s", "cache_share")
+NAMES += ("whole", "q")
+UNITS = (1e-6, 1e-6, 1e-6, 1.0, 1e12, 1.0, 1.0)
 
 
 def constants(x: Array) -> dict[str, float]:
-    launch, step, start, share, bandwidth = np.exp(x[:5]) * (1e-6, 1e-6, 1e-6, 1.0, 1e12)
-    whole, q = 1 / (1 + np.exp(-x[5])), 1 + np.exp(x[6])
-    return dict(zip(NAMES, (launch, step, start, share, bandwidth, whole, q), strict=True))
+    launch, step, start, share, bandwidth, more, cached = np.exp(x[:LOGARITHMS]) * UNITS
+    whole, q = 1 / (1 + np.exp(-x[LOGARITHMS])), 1 + np.exp(x[LOGARITHMS + 1])
+    values = (launch, step, start, share, bandwidth, bandwidth * (1 + more), cached, whole, q)
+    return dict(zip(NAMES, values, strict=True))
 
 
-def ratio(x: Array, rows: Array, form: str, training: bool, units: int) -> Array:
+def ratio(x: Array, rows: Array, form: str, training: bool, device: Device) -> Array:
     """Predicted over measured."""
     batch, tokens, heads, groups, state, head_dim, seconds = rows.T
     sizes = (batch, tokens, heads, groups, head_dim, state, 64)
     scan = Scan("", "forward", form, *sizes, training=training)  # type: ignore[arg-type] # columns
-    found: Array = sum(parts_of(scan, constants(x), units)) / seconds
+    found: Array = sum(parts_of(scan, constants(x), device.compute.units, device.memory.l2_bytes)) / seconds
     return found
 
 
@@ -86,10 +91,12 @@ def fit(rows: Array, form: str, training: bool, device: Device) -> Array:
     """Logarithms of the constants; no more bytes a second than the data sheet's."""
 
     def residuals(x: Array) -> Array:
-        return np.log(ratio(x, rows, form, training, device.compute.units))
+        return np.log(ratio(x, rows, form, training, device))
 
-    starts = [np.array([*np.log(one[:5]), *one[5:]]) for one in STARTS]
+    starts = [np.array([*np.log(one[:LOGARITHMS]), *one[LOGARITHMS:]]) for one in STARTS]
     most = np.full(len(NAMES), 12.0)
+    # A cache holds no more than its size, and is twenty times as fast at the most.
+    most[NAMES.index("cache_bytes_per_s")], most[NAMES.index("cache_share")] = np.log(19), 0.0
 
     def found() -> Array:
         tried = [np.minimum(one, most - 0.1) for one in starts]
@@ -117,9 +124,8 @@ def main() -> None:
             if len(rows) < FEWEST:
                 continue
             own, training = load_device(device), use == "training"
-            units = own.compute.units
             seen, unseen = halves(rows)
-            off = np.abs(ratio(fit(seen, form, training, own), unseen, form, training, units) - 1)
+            off = np.abs(ratio(fit(seen, form, training, own), unseen, form, training, own) - 1)
             error, p95 = float(off.mean()), float(np.percentile(off, 95))
             c = constants(fit(rows, form, training, own))
             print(  # noqa: T201 # a script says how it went

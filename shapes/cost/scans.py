@@ -4,7 +4,7 @@
 
 A thread block (or ``share`` of one SM) carries one head of one sequence through its chunks, so that a wave lasts as
 long as its sequence; ``whole`` is the share of waves that run to their end. Kernels that write the states of every
-chunk (fla's, which training runs) move those bytes too. Constants were fitted on published tables by device and
+chunk (fla's, which training runs) move those bytes too. What one kernel leaves in the cache the next one finds. Constants were fitted on published tables by device and
 kernel (reports/fit/scans.py); a chunk's seconds are in proportion to its products' FLOPs.
 """
 
@@ -30,7 +30,7 @@ def form_of(scan: Scan) -> tuple[str, bool]:
     return name, known and scan.phase == "forward"
 
 
-def parts_of(scan: Scan, c: Numbers, units: int, *_: float) -> tuple[Any, Any, Any]:
+def parts_of(scan: Scan, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
     """Seconds of the launch, of what moving takes beyond the chunks, and of these, of one run; sizes may be arrays."""
     passes = 1 if scan.phase == "forward" else 2
     times = BACKWARD if passes > 1 else 1.0
@@ -40,7 +40,7 @@ def parts_of(scan: Scan, c: Numbers, units: int, *_: float) -> tuple[Any, Any, A
     walked = (scan.flops / heads / passes * c["step_s"] / FITTED_CHUNK + c["start_s"]) * waves
     # The state is read and written once in fp32, or, by what trains, for every chunk in 16 bits.
     states = 4 * heads * scan.head_dim * scan.state * (scan.chunks if scan.training else 2)
-    moved = (scan.bytes / passes + states) / c["bandwidth_bytes_per_s"]
+    moved = read_seconds(scan.bytes / passes + states, c, l2_bytes)
     return c["launch_s"], times * _beyond(walked, moved, c["q"]), times * walked
 
 
