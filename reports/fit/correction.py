@@ -86,8 +86,8 @@ DECIMALS = 5
 ROOM, MARGIN = 1e-4, 5e-5
 #: Log units from binding at which a pair is let go.
 NEAR_BINDING = 0.05
-#: Sizes of which growth is asked: up to this, three quarters of them multiples of 64.
-LARGEST = 65536
+#: Sizes of which growth is asked: up to this, multiples of 64, of its parts down to 8 (whole vectors), and any others.
+SMALLEST, LARGEST = 8, 65536
 #: Tiles by which m and n, or k, grow.
 TILES_MN, TILES_K = (256,), (64,)
 
@@ -318,17 +318,17 @@ class _Search:
         )
 
     def _drawn(self, count: int) -> Array:
-        return np.exp(self.random.uniform(np.log(16), np.log(LARGEST), (count, 3)))
+        return np.exp(self.random.uniform(np.log(SMALLEST), np.log(LARGEST), (count, 3)))
 
     def _near(self, dims: Array) -> Array:
         rows = self.random.integers(0, len(dims), NEAR_PAIRS)
         spread = self.random.choice([0.0, 0.02, 0.2], (NEAR_PAIRS, 3))
-        return np.clip(dims[rows] * np.exp(spread * self.random.standard_normal((NEAR_PAIRS, 3))), 16, LARGEST)
+        return np.clip(dims[rows] * np.exp(spread * self.random.standard_normal((NEAR_PAIRS, 3))), SMALLEST, LARGEST)
 
     def _pairs(self, dims: Array) -> _Pairs:
         count = len(dims)
-        whole = self.random.random((count, 1)) < 0.75
-        before = np.where(whole, np.maximum(np.floor(dims / 64) * 64, 64), np.floor(dims))
+        step = self.random.choice([64, 64, 64, 32, 16, SMALLEST, 1], (count, 1))
+        before = np.maximum(np.floor(dims / step) * step, step)
         axis = self.random.integers(0, 3, count)
         tiles = np.where(axis < 2, self.random.choice(TILES_MN, count), self.random.choice(TILES_K, count))
         own = before[np.arange(count), axis]

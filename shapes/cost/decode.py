@@ -34,10 +34,11 @@ def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) 
     group = one.heads / one.kv_heads
     apart = np.maximum(one.windowed, np.equal(group, 1)) * (1 - c["shares_always"])
     together = np.ceil(group * one.q_len / c["rows"])
-    blocks = one.batch * one.kv_heads * (together + apart * (group * np.ceil(one.q_len / c["rows"]) - together))
+    heads = one.batch * one.kv_heads
+    blocks = heads * (together + apart * (group * np.ceil(one.q_len / c["rows"]) - together))
     parts = np.maximum(1.0, (1 - apart) * one.kv_len / c["split_keys"])
     # Blocks of the same keys wait for the same bytes.
-    busy, reached = (np.minimum(1.0, c["alone"] * each * parts / units) for each in (blocks, one.batch * one.kv_heads))
+    busy, reached = (np.minimum(1.0, c["alone"] * each * parts / units) for each in (blocks, heads))
     hit = 1 / (1 + (one.bytes / (c["cache_share"] * l2_bytes)) ** c["cache_power"])
     slow, fast = c["bandwidth_bytes_per_s"], c["cache_bytes_per_s"]
     moving = (one.cache_bytes / reached + rest) * (hit / fast + (1 - hit) / slow)
