@@ -86,7 +86,7 @@ DECIMALS = 5
 ROOM, MARGIN = 1e-4, 5e-5
 #: Log units from binding at which a pair is let go.
 NEAR_BINDING = 0.05
-#: Sizes of which growth is asked: up to this, multiples of 64, of its parts down to 8 (whole vectors), and any others.
+#: Sizes of which growth is asked: most of them multiples of 64, and of 8 down to that (whole vectors of 16 bytes).
 SMALLEST, LARGEST = 8, 65536
 #: Tiles by which m and n, or k, grow.
 TILES_MN, TILES_K = (256,), (64,)
@@ -285,9 +285,12 @@ class _Search:
 
     def falling(self, coefficients: Array) -> tuple[csr_matrix, Array, int]:
         """Of the worst pairs: how the tables' part of log time grows, how it has to; and how many fall, room aside."""
-        sets = [self._pairs(self._drawn(self.pairs))]
+        sets = [
+            self._pairs(self._drawn(self.pairs, 16), (64, 64, 64, 1)),
+            self._pairs(self._drawn(self.pairs // 4, SMALLEST), (SMALLEST,)),
+        ]
         if self.worst is not None:
-            sets += [self._pairs(self._near(self.worst.before)), self.worst]
+            sets += [self._pairs(self._near(self.worst.before), (64, 64, SMALLEST, 1)), self.worst]
         pairs = _Pairs(*(np.concatenate([getattr(one, name) for one in sets]) for name in ("before", "axis", "add")))
         corrected = _corrected(self.case, self.grids, coefficients)
         before, after = (self._log_seconds(dims, corrected) for dims in (pairs.before, pairs.after))
@@ -317,17 +320,18 @@ class _Search:
             )
         )
 
-    def _drawn(self, count: int) -> Array:
-        return np.exp(self.random.uniform(np.log(SMALLEST), np.log(LARGEST), (count, 3)))
+    def _drawn(self, count: int, least: int) -> Array:
+        return np.exp(self.random.uniform(np.log(least), np.log(LARGEST), (count, 3)))
 
     def _near(self, dims: Array) -> Array:
         rows = self.random.integers(0, len(dims), NEAR_PAIRS)
         spread = self.random.choice([0.0, 0.02, 0.2], (NEAR_PAIRS, 3))
         return np.clip(dims[rows] * np.exp(spread * self.random.standard_normal((NEAR_PAIRS, 3))), SMALLEST, LARGEST)
 
-    def _pairs(self, dims: Array) -> _Pairs:
+    def _pairs(self, dims: Array, steps: tuple[int, ...]) -> _Pairs:
+        """``dims`` cut to multiples of one of ``steps``, each of which grows."""
         count = len(dims)
-        step = self.random.choice([64, 64, 64, 32, 16, SMALLEST, 1], (count, 1))
+        step = self.random.choice(steps, (count, 1))
         before = np.maximum(np.floor(dims / step) * step, step)
         axis = self.random.integers(0, 3, count)
         tiles = np.where(axis < 2, self.random.choice(TILES_MN, count), self.random.choice(TILES_K, count))
