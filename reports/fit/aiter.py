@@ -64,21 +64,27 @@ HELD_OUT = 0.3
 CARRIED = ("mi455x",)
 #: A row this much faster than the peak allows is a mistake of the file.
 ABOVE_PEAK = 1.0
+#: A row this much slower than a larger product of its file is its tuner's miss: the larger one's kernel would do.
+MISSED = 1.2
 
 
 def rows_of(rows: list[Row], device: Device, table: str) -> Products:
-    """The device's rows of a table, seconds of the kernel; those above the peak are left out."""
+    """The device's rows of a table, seconds of the kernel; those above the peak and tuners' misses are left out."""
     theirs, ours, shuffled = TABLES[table]
     peak = device.peak(ours)
+    known: dict[tuple[str, float, float], list[tuple[float, float]]] = {}
+    for row in rows:
+        wanted = row["device"] == device.name and row["dtype"] == theirs
+        if wanted and shuffled in (None, "bpreshuffle" in row["file"]):
+            m, n, k, us = (float(row[name]) for name in ("m", "n", "k", "us"))
+            known.setdefault((row["file"], n, k), []).append((m, us * 1e-6))
 
     def kept() -> Iterator[tuple[float, ...]]:
-        for row in rows:
-            wanted = row["device"] == device.name and row["dtype"] == theirs
-            if not wanted or shuffled not in (None, "bpreshuffle" in row["file"]):
-                continue
-            m, n, k, seconds = (float(row[name]) for name in ("m", "n", "k", "us"))
-            if 2e6 * m * n * k / seconds <= ABOVE_PEAK * peak:
-                yield m, n, k, seconds * 1e-6
+        for (_, n, k), times in known.items():
+            for m, seconds in times:
+                missed = any(more > m and MISSED * less < seconds for more, less in times)
+                if 2 * m * n * k / seconds <= ABOVE_PEAK * peak and not missed:
+                    yield m, n, k, seconds
 
     return Products(*np.array(list(kept())).T)
 

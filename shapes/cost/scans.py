@@ -4,8 +4,9 @@
 
 A thread block (or ``share`` of one SM) carries one head of one sequence through its chunks, so that a wave lasts as
 long as its sequence; ``whole`` is the share of waves that run to their end. Kernels that write the states of every
-chunk (fla's, which training runs) move those bytes too. What one kernel leaves in the cache the next one finds. Constants were fitted on published tables by device and
-kernel (reports/fit/scans.py); a chunk's seconds are in proportion to its products' FLOPs.
+chunk (fla's, which training runs) move those bytes too; what one leaves in the cache the next one finds. Constants
+were fitted on published tables by device and kernel (reports/fit/scans.py); a chunk's seconds are in proportion to its
+products' FLOPs.
 """
 
 from typing import Any
