@@ -966,3 +966,23 @@ def test_a_power_limit_without_a_figure_widens_a_rows_interval(monkeypatch: pyte
     assert plain.unknown == ()
     assert limited.high > 1.1 * plain.high
     assert limited.unknown == ("power limit not stated",)
+
+
+def test_a_measured_run_becomes_a_row_that_the_scoreboard_prices_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rows, judging = importlib.import_module("step_rows"), importlib.import_module("steps")
+    asked = ["mfu", str(CONFIGS / "llama-3.1-8b.json"), "--step-time", "6.1", "--gpus", "64", "--global-batch", "256"]
+    asked += ["-b", "1", "-s", "4096", "--tp", "4", "--pp", "2", "--checkpointing", "core_attn,layernorm"]
+    asked += ["--nics", "8", "--nic-gbps", "400", "--stack", "megatron-core-te", "--zero", "1", "--optimizer", "adamw"]
+    said = CliRunner().invoke(main, [*asked, "--row"])
+    (tmp_path / "row.csv").write_text(said.output, encoding="utf-8")
+    (row,) = rows.read_rows(tmp_path / "row.csv")
+    assert (row.step_s, row.gpus, row.device.name, row.stack_name) == (6.1, 64, "h100-sxm:8x400Gb", "megatron-core-te")
+    explained = json.loads(CliRunner().invoke(main, [*asked, "--explain", "--format", "json"]).output)["explanation"]
+    # But for Megatron's padding of the vocabulary to 128 t, which a row's configuration has where its run had it.
+    assert judging.predicted(row).seconds == pytest.approx(explained["predicted_seconds"], rel=2e-4)
+    assert explained["row"]["micro_batch"] == 1
+    refused = CliRunner().invoke(main, ["mfu", "--params", "8B", *asked[2:8], "--row"])
+    assert (refused.exit_code, refused.output) == (2, "sizer: CONFIG: expected a configuration\n")

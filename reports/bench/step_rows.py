@@ -257,7 +257,7 @@ def _policy(line: Mapping[str, str]) -> str:
         return f"full:{layers[1]}"
     if said == "selective" and ("per-op SAC" in notes or line["stack"].startswith("torchtitan-")):
         return ALTERNATE
-    return said if said in ("selective", "full") else "none"
+    return said if said and said != "unknown" else "none"
 
 
 def _flags(line: Mapping[str, str]) -> set[str]:

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Floats, Numbers, Words, frozen, replace
+from shapes.frozen import Floats, Named, Numbers, Words, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import needed_flops
@@ -351,7 +351,8 @@ class Cause:
 class Explanation:
     """A measured step compared with the predicted one, whose ``parts`` add up; ``causes`` by what they are worth.
 
-    Only causes that lead from the prediction towards the measurement are listed.
+    Only causes that lead from the prediction towards the measurement are listed. ``row``: the run as a table of runs
+    has it (reports/bench/scoreboard.py), by column.
     """
 
     measured_s: float
@@ -359,6 +360,7 @@ class Explanation:
     stack: str
     accumulation: int
     causes: tuple[Cause, ...]
+    row: Named
 
     @property
     def unexplained_s(self) -> float:
@@ -390,7 +392,11 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
         if worth * towards > NOTABLE * cost.seconds:
             causes.append(Cause(what, worth))
     causes.sort(key=lambda cause: -abs(cause.seconds))
-    return Explanation(measured_s, cost, subject.stack.name, subject.workload.accumulation, tuple(causes))
+    columns = table_of(__file__, "causes.toml")["row"]
+    row = {column: getattr(subject.workload, key) for column, key in columns.items()}
+    config = json.dumps(subject.reading.config if subject.reading else {}, default=str)
+    row |= {"id": subject.where, "stack": run.stack.name, "gpu": device.name, "config": config, "step_s": measured_s}
+    return Explanation(measured_s, cost, subject.stack.name, subject.workload.accumulation, tuple(causes), row)
 
 
 def _priced(subject: Subject, run: Run) -> StepCost:

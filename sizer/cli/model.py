@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +14,7 @@ from shapes.frozen import given, replace
 from shapes.workload import option_of
 from sizer.process import working
 
-from .options import Asked, codes, read_standard_input, seconds, several, subcommand, workload_option
+from .options import Asked, codes, pass_on, read_standard_input, seconds, several, subcommand, workload_option
 
 if TYPE_CHECKING:
     from sizer.answers.mfu import StepTimes
@@ -93,8 +95,16 @@ def mfu(asked: Asked) -> None:
     _demand(asked, *model, "--gpus 64", "--global-batch 1024", "--step-time 12.7")
     config = None if asked.config is None else asked.source()
     said = asked.named("params", "device", "explain", "stack", "config_format")
+    said["explain"] |= asked.row
     found = sizer.mfu(config, step_time=_times(asked.step_time), **said, **asked.workload)
-    asked.answer(found)
+    if asked.row and found.explanation:
+        file = io.StringIO()
+        table = csv.DictWriter(file, found.explanation.row, lineterminator="\n")
+        table.writeheader()
+        table.writerow(found.explanation.row)
+        pass_on(file.getvalue(), asked.output)
+    else:
+        asked.answer(found)
 
 
 def _demand(asked: Asked, *words: str) -> None:

@@ -50,19 +50,20 @@ def _explained(found: Explanation, times: StepTimes | None) -> Iterator[Part]:
     difference = measured_s - predicted.seconds
     parts = [*sorted(predicted.parts.items(), key=lambda part: -part[1]), ("measured beyond these", difference)]
     share = columns("mfu parts", share=lambda part: part[1] / measured_s)
+    known = "; ".join((predicted.tier, *predicted.unknown))
     yield Text("")
     yield Text(
-        f"predicted as {found.stack} runs it ({predicted.tier}): {seconds_text(predicted.seconds)} "
+        f"predicted as {found.stack} runs it ({known}): {seconds_text(predicted.seconds)} "
         f"({range_text(predicted.low, predicted.high)} in {predicted.coverage:.0%} of cases), "
         f"{plural(found.accumulation, 'microbatch')} a device"
     )
     yield Table(share, parts)
     if times and times.kernels:
-        known = dict.fromkeys(times.kernels, 0.0)  # what is of no kernel is waiting
+        own = dict.fromkeys(times.kernels, 0.0)  # what is of no kernel is waiting
         for part, time in predicted.parts.items():
             sent = part.endswith(("parallelism", "sends"))
-            known[part if part in known else "communication" if sent else "idle"] += time
-        compared = [(part, time, known[part]) for part, time in times.kernels.items()]
+            own[part if part in own else "communication" if sent else "idle"] += time
+        compared = [(part, time, own[part]) for part, time in times.kernels.items()]
         yield Table(columns("mfu profile"), compared, "The trace's kernels (communication: while nothing else runs)")
     yield Text(
         "the measurement lies in the interval: nothing needs explaining; what could still differ:"
