@@ -29,6 +29,11 @@ training: {{per_device_train_batch_size: 2, enable_gradient_checkpointing: true,
 peft: {{lora_r: 16, q_lora: true}}""",
         {"b": 2, "s": 2048, "checkpointing": "full", "lora_rank": 16, "finetune": "qlora"},
     ),
+    "sections of one's own": (
+        f"model: {{name: {QWEN}}}\nlora: {{r: 8, target_modules: all-linear}}\n"
+        "sft: {per_device_train_batch_size: 4, max_seq_length: 512}",
+        {"b": 4, "s": 512, "lora_rank": 8, "finetune": "lora", "lora_targets": "all-linear"},
+    ),
     "oumi's inference": (f"model: {{model_name: {QWEN}}}\nengine: VLLM", {"phase": "decode"}),
     "areal": (
         f"experiment_name: x\nactor: {{path: {QWEN}, gradient_checkpointing: true}}\nrollout: {{}}",
@@ -553,6 +558,28 @@ def test_ulysses_sends_heads_for_tokens(degree: int, way: str | None, tmp_path: 
     keys = f"model: {{partial_pretrain: {QWEN}}}\nulysses_sequence_parallel_size: {degree}"
     found = read(tmp_path, keys).workload
     assert (found["cp"], found.get("cp_comm")) == (degree, way)
+
+
+@pytest.mark.parametrize(
+    ("text", "phase", "said"),
+    [
+        (f"model: {QWEN}\nevaluation: {{evaluations: [{{name: arc, script: olmes.py}}]}}\n", None, True),
+        (f"model: {QWEN}\ntraining: {{learning_rate: 0.1}}\nevaluation: {{evaluations: []}}\n", None, False),
+        (f"model: {QWEN}\nbase_url: http://localhost:8000\n", "decode", False),  # a client's of a server
+        (f"model: {QWEN}\nusage: {{completion_tokens: 5}}\n", "decode", False),  # a server's answer
+    ],
+)
+def test_a_file_that_names_a_model_and_trains_nothing_is_not_taken_for_training_unsaid(
+    tmp_path: Path, text: str, phase: str | None, said: bool
+) -> None:
+    reading = read(tmp_path, text)
+    assert reading.workload.get("phase") == phase
+    assert any("nothing in it says that it trains" in note for note in reading.notes) is said
+
+
+def test_a_script_whose_program_trains_nothing_says_so(tmp_path: Path) -> None:
+    reading = read(tmp_path, f"python -m heads.identify --model {QWEN} --pairs 8\n", "identify.sh")
+    assert any("nothing in it says that it trains" in note for note in reading.notes)
 
 
 def test_an_evaluation_s_file_is_priced_as_decoding(tmp_path: Path) -> None:

@@ -58,6 +58,10 @@ torchrun --nproc_per_node 8 pretrain_gpt.py ${A[@]} --num-attention-heads 4 --se
 text
 EOF
 """
+    found["hydra.yaml"] = (
+        b"defaults: [{model: small}, {override /model/part@a._here_: [big, null]}, optional trial/one, "
+        b"{optional trial: '${model}'}, _self_]\nhidden_size: 64\n"
+    )
     found["serve.sh"] = b"MODEL=Qwen/Qwen3-8B\nvllm serve $MODEL --tensor-parallel-size 2 --max-model-len 4096\n"
     found["rl.toml"] = (
         b'seq_len = 2048\n[model]\nname = "Qwen/Qwen3-0.6B"\n[trainer.model.lora]\nrank = 32\n[orchestrator]\n'

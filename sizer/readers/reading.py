@@ -390,10 +390,12 @@ def named_plainly(config: Config) -> Config | None:
     words = FORMATS["names"]
     held = names_of(config)
     named = sorted(held[0], key=lambda key: ("model" not in key, key == "model", key))
-    phase: Values = {} if lacking(words["serves"], held) else {"phase": "decode"}
+    lacks = lacking(words["serves"], held)
+    trains = any(one.startswith("no ") for one in lacks)
     return next(
         (
-            {"model": key, "names": {}, **phase}
+            {"model": key, "names": {}}
+            | stated(phase="" if lacks else "decode", also=lacks and not trains and {key: words["alone"]})
             for key in named
             if key.rpartition(".")[2] in words["keys"] and isinstance(at(config, key), str)
             if not any(other in key for other in words["others"])
