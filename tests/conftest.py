@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from contextlib import ExitStack
 from pathlib import Path
@@ -39,6 +40,13 @@ def pytest_configure(config: pytest.Config) -> None:
         held = ExitStack()
         held.enter_context(cuda_shim.installed())
         config.add_cleanup(held.close)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Looking for garbage among all modules and tests, over and over, is a twentieth of a run: as the program does."""
+    gc.freeze()
+    gc.set_threshold(100_000)
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:

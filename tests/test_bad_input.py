@@ -165,7 +165,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=1500)
+@settings(max_examples=500)
 @given(name=st.sampled_from(sorted(CONFIGS)), data=st.data())
 def test_a_mutated_configuration_is_read_or_refused_cleanly(name: str, data: st.DataObject) -> None:
     config = dict(CONFIGS[name])

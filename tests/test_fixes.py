@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from lsprotocol import types
 from pygls.workspace import TextDocument
@@ -237,6 +237,7 @@ SIZES = st.fixed_dictionaries(
 )
 
 
+@settings(max_examples=30)
 @given(SIZES, st.booleans(), st.sampled_from([1, 2, 3]))
 def test_fixes_of_any_configuration_agree_and_end(sizes: dict[str, Any], unsafe: bool, tp: int) -> None:
     config = ConfigText("config.json", json.dumps({"model_type": "gpt2", **sizes}), Request(workload={"tp": tp}))

@@ -406,30 +406,33 @@ def test_a_layer_runs_the_attention_that_it_names_or_none(backend: Backend, atte
 
 @pytest.mark.slow  # torch's compiler is imported
 @pytest.mark.parametrize(
-    "made",
+    ("many", "made"),
     [
-        lambda place: swiglu(1024, 64, 128 + 16 * place, compiled=True),
-        lambda place: replace(fp8(layer(rotary_dim=2 * place), "tensorwise"), compiled=True),
-        lambda place: replace(block_of("mlp", mlp=replace(EXPERTS, width=48 + 8 * place)), compiled=True),
-        lambda place: replace(
-            layer(rotary_dim=2 * place), workload=Workload(b=2, s=32, attention="fa2"), compiled=True
+        (6, lambda place: swiglu(1024, 64, 128 + 16 * place, compiled=True)),
+        (2, lambda place: replace(fp8(layer(rotary_dim=2 * place), "tensorwise"), compiled=True)),
+        (2, lambda place: replace(block_of("mlp", mlp=replace(EXPERTS, width=48 + 8 * place)), compiled=True)),
+        (
+            2,
+            lambda place: replace(
+                layer(rotary_dim=2 * place), workload=Workload(b=2, s=32, attention="fa2"), compiled=True
+            ),
         ),
     ],
     ids=["mlp", "fp8", "experts", "attention"],
 )
-def test_every_shape_of_many_is_compiled_whole(backend: Backend, monkeypatch, made) -> None:
+def test_every_shape_of_many_is_compiled_whole(backend: Backend, monkeypatch, many: int, made) -> None:
     from torch._dynamo.utils import counters
 
     real = torch.compile
     monkeypatch.setattr(torch, "compile", lambda module, **how: real(module, backend="eager", **how))
     torch._dynamo.reset()
     counters.clear()
-    for place in range(6):
+    for place in range(many):
         kernel = build(Job(made(place)), backend)
         assert verify(kernel) <= kernel.bound
         kernel.calls[0]()
     # The check's rows and the call's, each a graph of its own; after eight torch would go on uncompiled.
-    assert dict(counters["frames"]) == {"total": 12, "ok": 12}
+    assert dict(counters["frames"]) == {"total": 2 * many, "ok": 2 * many}
     assert not counters["graph_break"]
 
 

@@ -216,7 +216,7 @@ def test_measuring_that_is_terminated_keeps_its_rounds_and_goes_on(tmp_path: Pat
     command = ("bench", "-m", "64", "-n", "64", "-k", "8:40:8", "--store", str(store), "--max-time", "0.2")
     with subprocess.Popen([sys.executable, "-m", "sizer", *command], cwd=ROOT, stderr=subprocess.PIPE) as process:
         while not (store.exists() and _rows(store)):
-            time.sleep(0.05)
+            time.sleep(0.2)
             assert process.poll() is None or _rows(store)
         process.send_signal(signal.SIGTERM)
         _, stderr = process.communicate(timeout=60)

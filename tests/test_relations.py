@@ -1,7 +1,7 @@
 """Relations that hold of any model: what the metamorphic campaigns looked for, drawn anew each night.
 
 The nightly workflow's seed is its date (SIZER_SEED=YYYYMMDD draws a day's again); a failure prints it. Elsewhere the
-seed stays, so that a change is not refused for what another day's draw finds.
+seed stays, so that a change is not refused for what another day's draw finds, and fewer are drawn.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ def said() -> None:
 
 
 def relation(*, draws: int = 6, **drawn: Any) -> Callable[[Callable[..., None]], Any]:
-    """A property drawn by the day's seed."""
-    chosen = settings(max_examples=draws, database=None)
+    """A property drawn by the day's seed; half as often where none was given."""
+    chosen = settings(max_examples=draws if "SIZER_SEED" in os.environ else -(-draws // 2), database=None)
     return lambda function: seed(SEED)(chosen(given(**drawn)(function)))
 
 
@@ -81,6 +81,11 @@ def step(config: dict[str, Any], **asked: Any) -> float:
     found = sizer.check(config, **asked).step
     assert found is not None
     return float(found.seconds)
+
+
+def seconds(config: dict[str, Any], **asked: Any) -> float:
+    """Those of ``step``, without the advice: `check` and `ops` price the same, below."""
+    return float(sizer.ops(config, **asked).step.seconds)
 
 
 @relation(config=models(), **SIZES)
@@ -160,20 +165,20 @@ def test_check_finds_too_large_what_memory_does(
 
 @relation(config=models(), **SIZES)
 def test_more_tokens_layers_or_words_are_never_faster(config: dict[str, Any], b: int, s: int, device: str) -> None:
-    own = step(config, b=b, s=s, device=device)
+    own = seconds(config, b=b, s=s, device=device)
     more = {
-        "tokens": step(config, b=2 * b, s=s, device=device),
-        "sequence": step(config, b=b, s=2 * s, device=device),
-        "layers": step({**config, "num_hidden_layers": 2 * config["num_hidden_layers"]}, b=b, s=s, device=device),
-        "words": step({**config, "vocab_size": 2 * config["vocab_size"]}, b=b, s=s, device=device),
+        "tokens": seconds(config, b=2 * b, s=s, device=device),
+        "sequence": seconds(config, b=b, s=2 * s, device=device),
+        "layers": seconds({**config, "num_hidden_layers": 2 * config["num_hidden_layers"]}, b=b, s=s, device=device),
+        "words": seconds({**config, "vocab_size": 2 * config["vocab_size"]}, b=b, s=s, device=device),
     }
-    assert {name for name, seconds in more.items() if seconds < own} == set()
+    assert {name for name, other in more.items() if other < own} == set()
 
 
 @relation(config=models(), **SIZES)
 def test_each_layer_adds_the_same(config: dict[str, Any], b: int, s: int, device: str) -> None:
     n = config["num_hidden_layers"]
-    one, two, three = (step({**config, "num_hidden_layers": n * k}, b=b, s=s, device=device) for k in (1, 2, 3))
+    one, two, three = (seconds({**config, "num_hidden_layers": n * k}, b=b, s=s, device=device) for k in (1, 2, 3))
     assert three - two == pytest.approx(two - one, rel=1e-6)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -118,6 +119,7 @@ ELSEWHERE = {
 }
 
 
+@cache
 def answer(words: tuple[str, ...]) -> Any:
     result = CliRunner().invoke(main, ["search", *words, "--predict", "--format", "json"])
     if result.exit_code:
