@@ -55,16 +55,24 @@ def frozen(cls: type[T]) -> type[T]:
 
 
 def replace(one: T, **changes: Any) -> T:
-    """``dataclasses.replace`` of a frozen one, five times as fast."""
-    names, values = _all(type(one))  # type: ignore[arg-type] # a class is hashable
-    # What is left of the changes then is no field, and a TypeError.
-    return type(one)(*[*map(changes.pop, names, values(one))], **changes)
+    """``dataclasses.replace`` of a frozen one, six times as fast."""
+    places, values = _all(type(one))  # type: ignore[arg-type] # a class is hashable
+    made = [*values(one)]
+    for name, value in changes.items():
+        made[places[name]] = value
+    return type(one)(*made)
+
+
+class _Places(dict[str, int]):
+    def __missing__(self, name: str) -> NoReturn:
+        raise TypeError(f"no field {name!r}")
 
 
 @cache
-def _all(cls: Any) -> tuple[Names, Callable[[object], Any]]:
-    """The fields' names, and what gives their values."""
-    return cls.__match_args__, _values(cls.__match_args__)
+def _all(cls: Any) -> tuple[Sizes, Callable[[object], Any]]:
+    """The fields' places by their names, and what gives their values."""
+    names = cls.__match_args__
+    return _Places(zip(names, range(len(names)), strict=True)), _values(names)
 
 
 def _values(names: Sequence[str]) -> Callable[[object], Any]:

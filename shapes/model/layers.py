@@ -7,6 +7,8 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 from collections import Counter
 from collections.abc import Iterable
 from functools import lru_cache
+from itertools import groupby
+from operator import attrgetter
 
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Pair, Triple, frozen, replace
@@ -197,6 +199,8 @@ class Block:
 
 
 Blocks = tuple[Block, ...]
+#: All of a block but its count.
+_ALIKE = attrgetter(*(name for name in Block.__match_args__ if name != "count"))
 
 
 @frozen
@@ -289,18 +293,13 @@ def kinds_of(blocks: Blocks) -> Blocks:
 
 def each_layer(blocks: Iterable[Block]) -> list[Block]:
     """A block for every layer."""
-    return [one for block in blocks for one in [replace(block, count=1)] * block.count]
+    return [one for block in blocks for one in [replace(block, count=1) if block.count > 1 else block] * block.count]
 
 
 def run_lengths(blocks: Iterable[Block]) -> Blocks:
     """Neighbours that are alike joined into one block with their count."""
-    runs: list[Block] = []
-    for block in blocks:
-        if runs and replace(runs[-1], count=block.count) == block:
-            runs[-1] = replace(runs[-1], count=runs[-1].count + block.count)
-        else:
-            runs.append(block)
-    return tuple(runs)
+    runs = ([*run] for _, run in groupby(blocks, _ALIKE))
+    return tuple(replace(run[0], count=sum(one.count for one in run)) if run[1:] else run[0] for run in runs)
 
 
 @lru_cache(256)

@@ -45,7 +45,7 @@ def full_every(blocks: tuple[Block, ...]) -> int | None:
 
     hybrid). The last layer may be one more (Kimi Linear).
     """
-    if len({replace(block, mlp=None, count=1) for block in blocks}) != 2:
+    if len({replace(block, mlp=None, count=1) for block in {*blocks}}) != 2:
         return None
     full = [_full(block) for block in each_layer(blocks)]
     if len({*full}) < 2:
