@@ -30,6 +30,9 @@ SLOW_FILE = "\npytestmark = pytest.mark.slow\n"
 
 def pytest_configure(config: pytest.Config) -> None:
     settings.load_profile("fast" if config.option.markexpr == FAST else "sizer")
+    # Neighbours go to one worker, so that what they share is made once, and none waits for another's last.
+    if getattr(config.option, "dist", "no") == "load":
+        config.option.dist = "worksteal"
     # Each worker's own: the user's store is no place for what tests measure, and one process at a time has it.
     folder = TemporaryDirectory()
     config.add_cleanup(folder.cleanup)

@@ -164,31 +164,6 @@ def after(model: ModelShape, change: dict[str, int | str], report: Report, devic
     return sizer.check(resize(model, **sizes) if sizes else model, device=device, **{**asked, **other})
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", MODELS)
-def test_nothing_is_found_twice_no_suggestion_is_slower_and_none_is_then_reported(name: str) -> None:
-    entry = MODELS[name]
-    model, asked = shape(entry), {"s": entry.get("s", 4096), "tp": entry.get("tp", 1)}
-    for device in DEVICES:
-        report = sizer.check(model, device=device, **asked)
-        causes = [finding.field for finding in report.findings]
-        found = [code for finding in report.findings for code in finding.codes]
-        changes = [frozenset(one.change.items()) for finding in report.findings for one in finding.suggestions]
-        assert len(set(causes)) == len(causes)
-        assert len(set(found)) == len(found), device
-        assert len(set(changes)) == len(changes)
-        assert sum(finding.step_seconds or 0.0 for finding in report.findings) < report.step.seconds
-        for finding in report.findings:
-            assert len(finding.suggestions) <= 3
-            for one in finding.suggestions:
-                slower = one.step_seconds_change > 0
-                said = any(why in one.note for why in ("nothing faster", "not the one priced"))
-                assert not slower or finding.severity == "error" or said, (device, one)
-                left = codes(after(model, dict(one.change), report, device, **asked), "warning", "error")
-                assert not left & set(finding.codes), (device, one)
-                assert left <= codes(report, "warning", "error"), (device, one)
-
-
 #: A kind each: several heads and one for keys and values, experts, windows, learned positions, an encoder.
 ONE_OF_EACH = (
     "gpt2-xl",
@@ -200,6 +175,39 @@ ONE_OF_EACH = (
     "mixtral-8x7b",
     "qwen3-30b-a3b",
 )
+
+
+#: Each model on a device, in turn; those of a kind each on every device.
+PAIRS = [
+    (name, device)
+    for at, name in enumerate(MODELS)
+    for place, device in enumerate(DEVICES)
+    if name in ONE_OF_EACH or at % len(DEVICES) == place
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "device"), every_run([(name, one) for name in MODELS for one in DEVICES], *PAIRS))
+def test_nothing_is_found_twice_no_suggestion_is_slower_and_none_is_then_reported(name: str, device: str) -> None:
+    entry = MODELS[name]
+    model, asked = shape(entry), {"s": entry.get("s", 4096), "tp": entry.get("tp", 1)}
+    report = sizer.check(model, device=device, **asked)
+    causes = [finding.field for finding in report.findings]
+    found = [code for finding in report.findings for code in finding.codes]
+    changes = [frozenset(one.change.items()) for finding in report.findings for one in finding.suggestions]
+    assert len(set(causes)) == len(causes)
+    assert len(set(found)) == len(found)
+    assert len(set(changes)) == len(changes)
+    assert sum(finding.step_seconds or 0.0 for finding in report.findings) < report.step.seconds
+    for finding in report.findings:
+        assert len(finding.suggestions) <= 3
+        for one in finding.suggestions:
+            slower = one.step_seconds_change > 0
+            said = any(why in one.note for why in ("nothing faster", "not the one priced"))
+            assert not slower or finding.severity == "error" or said, one
+            left = codes(after(model, dict(one.change), report, device, **asked), "warning", "error")
+            assert not left & set(finding.codes), one
+            assert left <= codes(report, "warning", "error"), one
 
 
 @pytest.mark.slow

@@ -56,7 +56,7 @@ def test_a_library_that_dislikes_idle_tails_is_learned() -> None:
     device = load_device("h100-sxm")
     plain = first_guess(device, "bf16")
     random = np.random.default_rng(0)
-    m, n, k = (128.0 * random.integers(4, 100, 3000) for _ in range(3))
+    m, n, k = (128.0 * random.integers(4, 100, 1200) for _ in range(3))
     blank = Products(m, n, k, np.ones_like(m))
     waves = waves_of((128, 256), m, n, np.ones_like(m), device.compute.units)
     # From the second wave on: in the first, time would fall as work is added.

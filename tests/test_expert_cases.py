@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from test_public_models import shape
+from tiers import every_run
 
 import sizer
 from sizer.checking.findings import PricedFinding
@@ -49,9 +50,15 @@ def test_a_known_defect_is_warned_of_and_nothing_else(code: str) -> None:
     assert [code in finding.codes for finding in findings] == [True], named(FIRST[code])
 
 
+#: The first table, that of layouts, and of those that were held out until they were written the latest seven; the
+#: earlier are further draws of the same.
+LATEST = {"expert", *NAMES[-7:]}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("cases", [CASES, *(one["cases"] for one in HELD)], ids=NAMES)
-def test_precision_and_recall_of_warnings_are_at_least_95_percent(cases: list[dict[str, Any]]) -> None:
+@pytest.mark.parametrize("name", every_run(NAMES, *(name for name in NAMES if name in LATEST)))
+def test_precision_and_recall_of_warnings_are_at_least_95_percent(name: str) -> None:
+    cases: list[dict[str, Any]] = dict(zip(NAMES, (TABLE, *HELD), strict=True))[name]["cases"]
     right, false, found, missed = 0, [], 0, []
     for case in cases:
         wanted, findings = {*case["warns"]}, warned(case)

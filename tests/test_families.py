@@ -20,6 +20,7 @@ from sizer.cli import main
 from sizer.readers import read_config
 from sizer.readers.huggingface import DECODERS
 from tests.test_parity import CONFIGS, OLD
+from tests.tiers import every_run
 
 SMALL = {
     "hidden_size": 96,
@@ -230,8 +231,11 @@ def test_every_decoder_family_has_a_small_configuration() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(OLD, reason="transformers 5's masks and experts")
-@pytest.mark.parametrize("label", FAMILIES)
-def test_a_reader_s_model_has_its_class_s_parameters_and_products(label: str) -> None:
+@pytest.mark.parametrize(
+    ("label", "s"),
+    every_run([(label, s) for label in FAMILIES for s in (64, 96)], *((label, 96) for label in FAMILIES)),
+)
+def test_a_reader_s_model_has_its_class_s_parameters_and_products(label: str, s: int) -> None:
     pytest.importorskip("transformers")
     from shapes.trace.config import Built, build, load_config
     from shapes.trace.prove import differences, run_products
@@ -241,11 +245,10 @@ def test_a_reader_s_model_has_its_class_s_parameters_and_products(label: str) ->
     settings, where = load_config(config(label))
     module, _ = build(settings, where, attention="auto", dtype="bf16")
     assert model.parameters == sum(parameter.numel() for parameter in module.parameters())
-    for s in (64, 96):
-        run = run_products(Built(module, settings).graph(s))
-        apart = differences(model, run, Workload(b=1, s=s, phase="infer"))
-        kinds = [line.split(" forward ")[1].split()[0] for line in apart]
-        assert set(kinds) <= ({"1"} if label in EAGER else {"gemm", "grouped"} if label in LOOPS else set()), apart
+    run = run_products(Built(module, settings).graph(s))
+    apart = differences(model, run, Workload(b=1, s=s, phase="infer"))
+    kinds = [line.split(" forward ")[1].split()[0] for line in apart]
+    assert set(kinds) <= ({"1"} if label in EAGER else {"gemm", "grouped"} if label in LOOPS else set()), apart
 
 
 def test_no_shared_expert_is_refused_where_the_class_makes_one_as_wide_as_a_dense_mlp() -> None:

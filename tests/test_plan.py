@@ -314,7 +314,7 @@ LEAST_GAS: dict[str, Any] = {"name": "openai/gpt-oss-20b", "device": "mi355x", "
 
 
 @pytest.mark.slow
-@settings(max_examples=6)
+@settings(max_examples=4)
 @example(**LEAST_GAS)
 @given(
     name=st.sampled_from(FAMILIES),
