@@ -126,7 +126,8 @@ def copy(tmp_path: Path) -> Path:
 
 
 def run(copy: Path, *words: str) -> list[str]:
-    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(copy)}
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)  # what one process compiles, the next four need
     done = subprocess.run(
         [sys.executable, *words], cwd=copy, env=environment, capture_output=True, text=True, check=False
     )
