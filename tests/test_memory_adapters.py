@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import Any
 
 import pytest
 
 pytest.importorskip("torch")
 pytest.importorskip("transformers")
-pytest.importorskip("peft")
 
 import memory_oracle as oracle
 from adapter_oracle import MATRICES, Tuning, track_adapted
@@ -20,6 +20,8 @@ from shapes.workload import BASES, Workload
 
 pytestmark = [
     pytest.mark.slow,
+    # Not imported with this file: that takes seconds of every worker.
+    pytest.mark.skipif(find_spec("peft") is None, reason="peft is not installed"),
     pytest.mark.skipif(
         oracle.transformers.__version__.startswith("4."), reason="the classes of transformers 5 are counted"
     ),
