@@ -146,19 +146,15 @@ def write_whole(path: AnyPath, data: bytes) -> None:
         if present is not None and stat.S_ISDIR(present.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         irregular = present is not None and not stat.S_ISREG(present.st_mode)
-        if irregular or _names_another(where, resolved):
+        # Paths that name something else: /dev/stdout may be a file that is being appended to.
+        there = resolved.parts[:2] in (("/", "dev"), ("/", "proc")) and not str(resolved).startswith("/dev/shm/")
+        if irregular or there or where.startswith(("/dev/fd/", "/dev/std", "/proc/")):
             with open(where, "ab") as file:  # standard output may be a file that is appended to
                 file.write(data)
         else:
             _replace(resolved, data, present)
     except (OSError, ValueError) as error:
         raise InputError(f"cannot be written: {_reason(error)}", where=where) from None
-
-
-def _names_another(where: str, resolved: Path) -> bool:
-    """Whether it lies where paths name something else: /dev/stdout may be a file that is being appended to."""
-    there = resolved.parts[:2] in (("/", "dev"), ("/", "proc")) and not str(resolved).startswith("/dev/shm/")
-    return there or where.startswith(("/dev/fd/", "/dev/std", "/proc/"))
 
 
 def make_folder(path: AnyPath) -> None:

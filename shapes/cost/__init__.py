@@ -328,7 +328,17 @@ def alike_attention(operator: Attention, device: Device) -> AlikeAttention:
 def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: Device) -> Iterator[Cost]:
     regime = "attention" + "_backward" * (shared.phase == 1)
     if shared.kernel == "eager":
-        yield from (_written_out(operator, device, regime) for operator in operators)
+        # No fused kernel takes it: its products, and the passes over the square between them.
+        for operator in operators:
+            parts = predict_many(written_out(operator), device)
+            off = Expected(
+                max(part.error for part in parts),
+                max(part.p95 or part.error for part in parts),
+                least_certain(part.tier for part in parts),
+            )
+            bound = max(parts, key=lambda part: part.seconds).bound
+            seconds = sum(part.seconds for part in parts)
+            yield cost_of(seconds, parts[0].source, off, regime, bound, kernel="eager")
         return
     constants = constants_of(shared.kernel, device, shared.dtype)
     c, source = constants.phases[shared.phase], constants.source(device)
@@ -353,18 +363,6 @@ def _attention(operators: Sequence[Attention], shared: AlikeAttention, device: D
 
 #: Costs of fused attentions, or of what runs in their place.
 attention_costs = partial(_by_group, key=alike_attention, price=_attention)
-
-
-def _written_out(operator: Attention, device: Device, regime: str) -> Cost:
-    """An attention that no fused kernel takes: its products and the passes over the square between them."""
-    parts = predict_many(written_out(operator), device)
-    off = Expected(
-        max(part.error for part in parts),
-        max(part.p95 or part.error for part in parts),
-        least_certain(part.tier for part in parts),
-    )
-    bound = max(parts, key=lambda part: part.seconds).bound
-    return cost_of(sum(part.seconds for part in parts), parts[0].source, off, regime, bound, kernel="eager")
 
 
 def _attention_seconds(operator: Attention, device: Device) -> Any:

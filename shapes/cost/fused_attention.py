@@ -93,9 +93,6 @@ class AttentionConstants:
         smallest = self.flops_per_s[0][0]
         return _at(bucket, self.flops_per_s) * np.minimum(bucket / smallest, 1.0)
 
-    def reproducible(self, bucket: Array) -> Array | float:
-        return _at(bucket, self.deterministic) if self.deterministic else 0.0
-
 
 #: Keys of one set in a constants file: single numbers, and tables by head dimension.
 NUMBERS = tuple(field.name for field in fields(AttentionConstants) if field.type == "float")
@@ -350,10 +347,11 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
     blocks = work.batch * work.heads * rows
     waves = paid_waves(blocks, c)
     compute = started * waves * c.units / blocks
+    slower = _at(work.bucket, c.deterministic) if c.deterministic else 0.0
     # As Attention.bytes counts them.
     moved = (queries + work.keys) * (d_qk + d_v) * (1 + backward) + queries * d_v * backward
     memory = moved * size / c.bandwidth_bytes_per_s
-    body = overlapped(compute, memory, c) * (1 + c.reproducible(work.bucket) * work.deterministic)
+    body = overlapped(compute, memory, c) * (1 + slower * work.deterministic)
     # Padding Q, K and V fills the wide tensor, then reads the narrow one and writes it there.
     padding = queries * (d_qk + 2 * work.copied) + work.keys * (d_qk + d_v + 4 * work.copied)
     copies = padding * (work.copied > 0) * size / c.copy_bytes_per_s

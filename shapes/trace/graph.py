@@ -251,6 +251,15 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self._other(name, args, kwargs or {}, out)
         return out
 
+    def _added(self, node: Node, addend: Tensor) -> int:
+        """What a product's result gets in addition reads: nothing of the step where it is a learned bias."""
+        value = self._value(addend)
+        if value.activation or not value.made_of:
+            return value.mask
+        node.bias = self._use(addend)
+        node.again |= value.made_of
+        return 0
+
     def _depthwise(self, product: Product, inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
         reads = self._value(inputs).mask
         node = self._node("depthwise", weight=self._use(weight))
@@ -298,12 +307,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             node.reads |= second.mask
             mask |= node.reads
         if addend is not None:
-            value = self._value(addend)
-            if value.made_of and not value.activation:
-                node.bias = self._use(addend)
-                node.again |= value.made_of
-            else:
-                mask |= value.mask
+            mask |= self._added(node, addend)
         self._set(out, mask)
         if node.kind == "bmm":
             self._value(out).scores = _Scores(node)

@@ -171,8 +171,7 @@ class Measured:
                 raise InputError(f"the baseline cannot be measured here ({failure})", "--measure") from None
             finally:
                 sampler.close()
-        name = self.executor.environment.source
-        looked = sorted(outcome.ratios)
+        name, looked = self.executor.environment.source, sorted(outcome.ratios)
         seen = tuple(replace(row[at], timing=_timing(outcome, at, self.confidence, name)) for at in looked)
         failures = (f"{_words(row[index])} was not measured ({why})" for index, why in outcome.failed.items())
         notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *failures)

@@ -154,7 +154,13 @@ def completions(priced: Priced, document: TextDocument, at: types.Position) -> l
 def hover(priced: Priced, document: TextDocument, at: types.Position) -> types.Hover | None:
     """The findings at a key, its neighbours priced, the step."""
     key = _key_at(document, at) or ""
-    lines = [*_findings_at(key, priced), *_neighbours_at(key, priced)]
+    found = [  # that point at the key, or would change it
+        one
+        for one in priced.report.findings
+        if any(_names(key, name) for name in (one.field, *(name for each in one.suggestions for name in each.change)))
+    ]
+    lines = [*findings_markdown(Findings("", found, priced.report.step_s)), ""] if found else []
+    lines += _neighbours_at(key, priced)
     place = locate(document.source, key, document.path)
     if not lines or place is None:
         return None
@@ -170,16 +176,6 @@ def _shown(document: TextDocument) -> Callable[[types.Range], types.Range]:
 def _key_at(document: TextDocument, shown: types.Position) -> str | None:
     at = document.position_codec.position_from_client_units(document.lines, shown)
     return key_at(document.source, at.line + 1, at.character + 1, document.path)
-
-
-def _findings_at(key: str, priced: Priced) -> list[str]:
-    """Findings that point at a key, or would change it, with what is proposed."""
-    found = [
-        one
-        for one in priced.report.findings
-        if any(_names(key, name) for name in (one.field, *(name for each in one.suggestions for name in each.change)))
-    ]
-    return [*findings_markdown(Findings("", found, priced.report.step_s)), ""] if found else []
 
 
 def _neighbours_at(key: str, priced: Priced) -> list[str]:
