@@ -241,8 +241,11 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
     except UnknownModelType as error:
         unknown = error
     from shapes.trace import MissingExtra, recognise_config
+    from shapes.trace.dimensions import is_known, unknown_type
 
     plain, where = _plain(source), _where(source)
+    if unknown.key == "model_type" and not is_known(str(unknown.value)):
+        raise unknown_type(plain if isinstance(plain, Mapping) else load_mapping(plain), where)
     try:
         proof = recognise_config(plain)
     except MissingExtra as error:

@@ -35,6 +35,18 @@ def test_advice_without_measuring_loads_nothing_heavy(code: str) -> None:
     assert loaded_by(code) == set()
 
 
+def test_a_type_that_transformers_does_not_know_is_refused_before_it_loads() -> None:
+    pytest.importorskip("transformers")
+    code = """
+import sizer
+try:
+    sizer.check({"model_type": "no_such_type", "hidden_size": 64})
+except sizer.InputError as error:
+    assert "expected a model_type that transformers" in str(error), error
+"""
+    assert loaded_by(code) == set()
+
+
 def test_the_probe_sees_what_is_loaded() -> None:
     assert loaded_by("import scipy") == {"scipy"}
 

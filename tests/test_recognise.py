@@ -403,3 +403,20 @@ def test_layers_that_are_alike_run_twice_however_they_are_numbered(
     with layers_cut(module, config, config.num_hidden_layers) as cut:
         assert cut is not None
         assert (cut.kept, len(cut.containers)) == ((0, 1), lists)
+
+
+@pytest.mark.parametrize("model_type", ["xlnet", "xlstm"])
+def test_a_class_that_mixes_element_types_is_run_in_fp32(model_type: str) -> None:
+    from shapes.trace import recognise_config
+
+    found = recognise_config(SIZES_OF[model_type])
+    assert (found.model, found.dtype) == (None, "fp32")
+    assert found.unproven
+    assert found.built is not None
+    assert found.built.notes[-1] == "its class mixes element types: it is run in fp32"
+
+
+SIZES_OF: dict[str, dict[str, Any]] = {
+    "xlnet": {"model_type": "xlnet", "n_layer": 2, "d_model": 64, "n_head": 4, "d_inner": 128, "vocab_size": 320},
+    "xlstm": {"model_type": "xlstm", "num_hidden_layers": 2, "hidden_size": 256, "num_heads": 4, "vocab_size": 320},
+}

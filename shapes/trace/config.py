@@ -15,10 +15,10 @@ import transformers
 from torch import Tensor, nn
 
 from shapes.errors import InputError, read_text
-from shapes.frozen import Named, Pair, replace
+from shapes.frozen import Named, Pair, Values, replace
 from shapes.workload import routing_note
 
-from .dimensions import NAMES, named_dimensions, positions, size_in
+from .dimensions import NAMES, named_dimensions, positions, size_in, unknown_type
 from .graph import Graph, record
 from .guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
 from .inputs import DataAnswers, example_inputs
@@ -179,19 +179,30 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
     """``once`` of the class that ``config`` names, as ``build`` makes it with ``options``."""
     settings, where = load_config(config)
 
-    def built(settings: Any, experts: str | None = None) -> Built:
-        module, notes = build(settings, where, experts=experts, **options)
+    def built(settings: Any, **more: Any) -> Built:
+        module, notes = build(settings, where, **{**options, **more})
         return Built(module, settings, where, notes)
 
     try:
         return once(built(settings))
     except InputError as error:
-        # torch's grouped product refuses experts of such a width, on a GPU too.
-        if "to be multiple of 16 byte" not in str(error.__cause__):
+        again = next((one for one in _AGAIN if one in str(error.__cause__)), None)
+        if again is None:
             raise error.at(where) from error.__cause__
-    looped = built(load_config(config)[0], "eager")
-    looped.notes.append("torch's grouped product wants expert rows in multiples of 16 bytes: the experts are a loop")
-    return once(looped)
+    other = built(load_config(config)[0], **_AGAIN[again][0])
+    other.notes.append(_AGAIN[again][1])
+    return once(other)
+
+
+#: What torch says of a class that runs in another way -> how, and why.
+_AGAIN: dict[str, tuple[Values, str]] = {
+    # A GPU refuses them, too.
+    "to be multiple of 16 byte": (
+        {"experts": "eager"},
+        "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are a loop",
+    ),
+    "expected scalar type": ({"dtype": "fp32"}, "its class mixes element types: it is run in fp32"),
+}
 
 
 def _expert_notes(settings: Any) -> Iterator[str]:
@@ -251,15 +262,7 @@ def _config_class(config: Named, where: str) -> Any:
     known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
     if isinstance(model_type, str) and model_type in known:
         return known[model_type]
-    key, reason = (
-        "model_type",
-        f"expected a model_type that transformers {transformers.__version__} knows, or the nn.Module itself passed "
-        "to sizer.check(module, example_inputs=...)",
-    )
-    if "auto_map" in config:
-        key = "auto_map"
-        reason = "expected a model_type with a class in transformers: code that a configuration names is never run"
-    raise InputError(reason, key, config.get(key), where)
+    raise unknown_type(config, where)
 
 
 def model_class(settings: Any, where: str) -> type[Any]:

@@ -4,9 +4,15 @@ The names are ``DIMENSIONS``; what each is called in a configuration is transfor
 ``attribute_map`` leads to the key of the file (GPT-2's hidden_size is n_embd).
 """
 
+import sys
 from collections.abc import Iterable, Mapping
+from importlib.metadata import version
+from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
+from shapes.errors import InputError
+from shapes.frozen import Named
 from shapes.toml_table import DATA, content
 
 #: Names in configurations and model classes.
@@ -67,3 +73,24 @@ def _derive(name: str, size: int, sizes: dict[str, int], part: Any) -> None:
     """Add a size that ``part`` does not name, unless its layers differ in it."""
     if all(_held(part, attribute) is not _VARIES for attribute in NAMES["dimensions"][name]):
         sizes.setdefault(name, size)
+
+
+def is_known(model_type: str) -> bool:
+    """Whether a type may be in transformers' own tables, without it and torch, which take seconds to load."""
+    spec = find_spec("transformers")
+    if "transformers" in sys.modules or spec is None or spec.origin is None:
+        return True  # where it is loaded, types may have been added
+    tables = [one.read_text("utf-8") for one in Path(spec.origin).parent.glob("models/auto/*.py")]
+    return not tables or any(f'"{model_type}"' in one for one in tables)
+
+
+def unknown_type(config: Named, where: str) -> InputError:
+    """What to do about a type that transformers does not know."""
+    if "auto_map" in config:
+        expected = "expected a model_type with a class in transformers: code that a configuration names is never run"
+        return InputError(expected, "auto_map", config["auto_map"], where)
+    expected = (
+        f"expected a model_type that transformers {version('transformers')} knows, or the nn.Module itself passed to "
+        "sizer.check(module, example_inputs=...)"
+    )
+    return InputError(expected, "model_type", config.get("model_type"), where)
