@@ -86,8 +86,10 @@ DECIMALS = 5
 ROOM, MARGIN = 1e-4, 5e-5
 #: Log units from binding at which a pair is let go.
 NEAR_BINDING = 0.05
-#: Sizes of which growth is asked: most of them multiples of 64, and of 8 down to that (whole vectors of 16 bytes).
-SMALLEST, LARGEST = 8, 65536
+#: Sizes of which growth is asked: up to this, three quarters of them multiples of 64.
+LARGEST = 65536
+#: The least of them, and what the others are multiples of: of a fit, and of a polish, which looks at narrow ones too.
+FIT, POLISH = (16, 1), (8, 8)
 #: Tiles by which m and n, or k, grow.
 TILES_MN, TILES_K = (256,), (64,)
 
@@ -202,7 +204,10 @@ def _bind(
 ) -> None:
     """Rounds of looking for what falls and of solving with that bound, until QUIET of them find nothing."""
     random = np.random.default_rng(seed)
-    searches = [_Search(one, grids, random, RELATIVE_PAIRS if index else PAIRS) for index, one in enumerate(bound)]
+    sizes = FIT if program.start is None else POLISH
+    searches = [
+        _Search(one, grids, random, RELATIVE_PAIRS if index else PAIRS, *sizes) for index, one in enumerate(bound)
+    ]
     quiet = 0
     for step in range(ROUNDS if bound else 0):
         fallen = 0
@@ -279,18 +284,18 @@ class _Pairs:
 class _Search:
     """Looks for pairs of growing sizes whose predicted time falls: at random, and around the worst ones so far."""
 
-    def __init__(self, case: Case, grids: tuple[Grid, Grid], random: np.random.Generator, pairs: int) -> None:
+    def __init__(
+        self, case: Case, grids: tuple[Grid, Grid], random: np.random.Generator, pairs: int, least: int, step: int
+    ) -> None:
         self.case, self.grids, self.random, self.pairs = case, grids, random, pairs
+        self.least, self.step = least, step
         self.worst: _Pairs | None = None
 
     def falling(self, coefficients: Array) -> tuple[csr_matrix, Array, int]:
         """Of the worst pairs: how the tables' part of log time grows, how it has to; and how many fall, room aside."""
-        sets = [
-            self._pairs(self._drawn(self.pairs, 16), (64, 64, 64, 1)),
-            self._pairs(self._drawn(self.pairs // 4, SMALLEST), (SMALLEST,)),
-        ]
+        sets = [self._pairs(self._drawn(self.pairs))]
         if self.worst is not None:
-            sets += [self._pairs(self._near(self.worst.before), (64, 64, SMALLEST, 1)), self.worst]
+            sets += [self._pairs(self._near(self.worst.before)), self.worst]
         pairs = _Pairs(*(np.concatenate([getattr(one, name) for one in sets]) for name in ("before", "axis", "add")))
         corrected = _corrected(self.case, self.grids, coefficients)
         before, after = (self._log_seconds(dims, corrected) for dims in (pairs.before, pairs.after))
@@ -320,18 +325,18 @@ class _Search:
             )
         )
 
-    def _drawn(self, count: int, least: int) -> Array:
-        return np.exp(self.random.uniform(np.log(least), np.log(LARGEST), (count, 3)))
+    def _drawn(self, count: int) -> Array:
+        return np.exp(self.random.uniform(np.log(self.least), np.log(LARGEST), (count, 3)))
 
     def _near(self, dims: Array) -> Array:
         rows = self.random.integers(0, len(dims), NEAR_PAIRS)
         spread = self.random.choice([0.0, 0.02, 0.2], (NEAR_PAIRS, 3))
-        return np.clip(dims[rows] * np.exp(spread * self.random.standard_normal((NEAR_PAIRS, 3))), SMALLEST, LARGEST)
+        return np.clip(dims[rows] * np.exp(spread * self.random.standard_normal((NEAR_PAIRS, 3))), self.least, LARGEST)
 
-    def _pairs(self, dims: Array, steps: tuple[int, ...]) -> _Pairs:
-        """``dims`` cut to multiples of one of ``steps``, each of which grows."""
+    def _pairs(self, dims: Array) -> _Pairs:
         count = len(dims)
-        step = self.random.choice(steps, (count, 1))
+        whole = self.random.random((count, 1)) < 0.75
+        step = np.where(whole, 64, self.step)
         before = np.maximum(np.floor(dims / step) * step, step)
         axis = self.random.integers(0, 3, count)
         tiles = np.where(axis < 2, self.random.choice(TILES_MN, count), self.random.choice(TILES_K, count))
