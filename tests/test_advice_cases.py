@@ -284,6 +284,26 @@ def test_what_does_not_divide_is_a_finding_with_its_neighbours_and_exit_1(
     assert change in [one["change"] for one in finding["suggestions"]]
 
 
+def test_an_uneven_pipeline_is_warned_of_where_fewer_stages_are_faster() -> None:
+    # 80 layers over 32: three where 2.5 are the mean.
+    for recomputed, change in (("full", {"pp": 16, "dp": 16}), ("none", {"pp": 8, "tp": 4, "dp": 8})):
+        asked = {"p": 32, "d": 8, "gpus": 256, "b": 1, "global_batch": 1024, "zero": 1, "checkpointing": recomputed}
+        (finding,) = named(sizer.check("meta-llama/Llama-2-70b-hf", s=4096, **asked), "SZ110")
+        # Without running layers again fewer stages do not fit, but with more tensor parallelism.
+        assert (finding.severity, change in [one.change for one in finding.suggestions]) == ("warning", True)
+    # 24 layers and a head of 1.7 over 8 wait as long, but gradients of fewer stages take longer over the network.
+    asked = {"gpus": 24, "p": 8, "vpp": 2, "d": 3, "b": 1, "s": 2048, "global_batch": 48, "zero": 1}
+    assert sizer.check("HuggingFaceTB/SmolLM2-1.7B", device="l40s", **asked).ok
+
+
+def test_devices_that_are_said_stay_as_many_where_experts_do_not_divide() -> None:
+    report = sizer.check("openai/gpt-oss-120b", gpus=48, e=48, d=48, b=1, s=4096, zero=1, checkpointing="full")
+    (finding,) = named(report, "SZ117")
+    offered = [one.change for one in finding.suggestions]
+    assert {"ep": 16} in offered  # divides 128 experts and 48 ranks
+    assert not [change for change in offered if "dp" in change]
+
+
 def test_the_split_that_the_times_are_of_saves_nothing_over_them() -> None:
     (finding,) = named(sizer.check(str(CONFIGS / "falcon-7b.json"), tp=2), "SZ105")
     first = finding.suggestions[0]

@@ -110,7 +110,7 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ104", model(), {"b": 1, "s": 2080}, "s", 2080, [{"s": 2048}, {"s": 2112}]),
     ("SZ105", model(hidden=2560, heads=20), {"t": 8}, "t", 8, [{"t": 4}, {"heads": 16}]),  # 2560 % 24 != 0
     ("SZ106", model(), {"t": 8, "b": 1}, "t", 8, [{"t": 1, "d": 8}]),
-    ("SZ110", model(layers=30, vocab=1024), {"p": 4}, "p", 4, []),
+    ("SZ110", model(layers=30, vocab=1024), {"p": 4}, "p", 4, [{"p": 2}, {"p": 1}]),
     # 8h/3 = 10922.67; 170 x 64 = 10880, 171 x 64 = 10944, 86 x 128 = 11008.
     (
         "SZ108",
@@ -181,7 +181,7 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ127", model(), {"cp": 2, "s": 4098}, "s", 4098, [{"s": 4096}, {"s": 4160}, {"cp": 1}]),
     ("SZ127", model(), {"t": 8, "sequence_parallel": True, "s": 4100}, "s", 4100, [{"s": 4096}, {"s": 4160}]),
     ("SZ127", model(), {"cp": 3, "s": 4096}, "s", 4096, [{"s": 4032}, {"s": 4224}, {"cp": 2}]),  # 21, 22 x 192
-    ("SZ110", model(layers=12, vocab=128_000), {"p": 4}, "p", 4, []),
+    ("SZ110", model(layers=12, vocab=128_000), {"p": 4}, "p", 4, [{"p": 2}, {"p": 1}]),
     # b s v = 8 x 2048 x 128000 numbers of 12.1 bytes, as `sizer memory` counts them.
     ("SZ133", model(vocab=128_000), {"b": 8}, "logits", 23.7, []),
     # 20 rows of a tile of 64.

@@ -336,7 +336,9 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     same = subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model
     equal = "at equal tokens and devices" * (scale != 1.0)
     notes = (suggestion.note, *_reservations(subject, changed, pricer.device), equal, "the times here are of it" * same)
-    less_work = step.seconds * (1 - after.flops * scale / step.flops) if step.flops else 0.0
+    # A workload's change leaves the work of the tokens as it is, however it lies on the slowest stage.
+    smaller = changed.model != subject.model and step.flops
+    less_work = step.seconds * (1 - after.flops * scale / step.flops) if smaller else 0.0
     saving = min(gain - max(0.0, less_work), at_most_s)
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),

@@ -16,6 +16,7 @@ from typing import Any
 from shapes.cost import Cost
 from shapes.device import Device
 from shapes.dtypes import BYTES
+from shapes.errors import InputError
 from shapes.frozen import Ints, Named, Names, Sizes, Values, frozen, replace
 from shapes.memory import ROOM, Memory, largest_microbatch, memory
 from shapes.model import AttentionShape, ModelShape, Unproven, Unread
@@ -153,6 +154,13 @@ class Context:
     def memory(self, **change: Any) -> Memory:
         """Memory of the workload with ``change``. InputError: a split that is not allowed."""
         return memory(self.whole, replace(self.workload, **change), device=self.device, **self.kept)
+
+    def total_bytes(self, change: Named) -> float:
+        """Of the workload with ``change``; infinite where the model does not divide so."""
+        try:
+            return self.memory(**change).total_bytes
+        except InputError:
+            return math.inf
 
     def largest_microbatch(self) -> int:
         """Of the workload, within the room that is asked; half of it where experts are spread.

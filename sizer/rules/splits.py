@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
+from itertools import islice
 from math import gcd
 
 from shapes.dtypes import next_multiple
@@ -25,6 +26,7 @@ from .base import (
     square,
     suggest,
     unaligned_shards,
+    within,
 )
 
 
@@ -120,14 +122,15 @@ def pipeline_balance(context: Context) -> Answer:
     A pipeline is as fast as its slowest stage. The output projection (and with it the loss) runs on the last stage
     after its layers, and so do multi-token-prediction modules, each as long as a layer and a head: they count as
     layers of their worth. Layers that p does not divide are no fault where the ends make up the difference, unless the
-    slowest stage takes 15% over the mean.
+    slowest stage takes 15% over the mean; where the devices are said, unless fewer stages are faster.
 
     Bad: 30 layers and a small vocabulary at p 4: stages of 8, 8, 7, 7. A vocabulary of 256,000 over 8 layers of h 2048
     at p 4, two a stage: the last stage's head is ten layers' time.
     Good: Llama-3 405B's 126 layers over p 16: eight a stage, seven on the first and the last.
 
-    Suggestion: none that a configuration sets: fewer layers on the last stage (frameworks count the head as a layer or
-    take a layout of stages), or fewer stages.
+    Suggestion: fewer stages, where the devices are said and memory allows them (with more tensor parallelism in their
+    place where it does not); fewer layers on the last stage, which no configuration sets (frameworks count the head as
+    a layer or take a layout of stages).
     """
     model, p = context.whole, context.workload.p
     if p == 1:
@@ -173,7 +176,23 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
             "layers (Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
         )
         lost_s = (best - mean if violated else usual - best) * layer_s * context.workload.accumulation
-        yield Finding("p", p, message, violated=violated, at_most_s=lost_s)
+        # Where the devices are said, what fewer stages save is known.
+        said = context.sets_any("gpus", "d")
+        changes = tuple(islice(_fewer_stages(context), MOST_TRIED)) if said else ()
+        yield Finding("p", p, message, changes, violated=violated and not said, at_most_s=lost_s)
+
+
+#: Ways out that are priced.
+MOST_TRIED = 2
+
+
+def _fewer_stages(context: Context) -> Iterator[Suggestion]:
+    """Powers of two below p that memory allows, else with so many more tensor-parallel ranks."""
+    t, p = context.workload.t, context.workload.p
+    for power in reversed(range((p - 1).bit_length())):
+        ways = ({"p": 1 << power}, {"p": 1 << power, "t": t * (p >> power)})
+        fits = (one for one in ways if context.total_bytes(within(context.workload, one)) <= context.room_bytes)
+        yield from map(Suggestion, islice(fits, 1))
 
 
 #: Rows of the common grouped-GEMM tile.
@@ -223,15 +242,16 @@ def expert_shapes(context: Context) -> Answer:
 def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Finding]:
     """Experts that do not divide over e, or e over the data-parallel ranks that hold them."""
     e, d, ranks = workload.e, workload.d, workload.t * workload.cp * workload.d
+    open_ = workload.gpus is None
 
     def whole(ranks: int) -> bool:
         return not any(count % ranks for count in expert_counts(model))
 
     if not whole(e):
-        # The data-parallel ranks that hold the experts follow.
+        # The data-parallel ranks that hold the experts follow, where the devices leave them open.
         splits = [
             Suggestion({"e": one} if d % one == 0 else {"e": one, "d": next_multiple(d, one)})
-            for one in powers_near(e, whole)
+            for one in powers_near(e, lambda one: whole(one) and (open_ or d % one == 0))
         ]
         changes = suggest("experts", (value for value in neighbours(moe.experts, e) if value >= moe.top_k))
         yield Finding("e", e, f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
@@ -244,7 +264,7 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
     elif ranks % (e * workload.expert_t):
         fewer = powers_near(e, lambda ranks: d % ranks == 0 and whole(ranks))[:1]
         message = f"e {e} x etp {workload.expert_t} does not divide the {ranks} ranks (t cp d) that experts lie on"
-        changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)])
+        changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)] * open_)
         yield Finding("e", e, message, changes, error=True)
 
 

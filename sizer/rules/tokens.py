@@ -1,14 +1,12 @@
 """Rules on a run: sequence and microbatch, the arithmetic of batches and devices, and the memory that they need."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from itertools import islice
-from math import gcd, inf, lcm
-from typing import Any
+from math import gcd, lcm
 
 from shapes.device import Device
 from shapes.dtypes import next_multiple
-from shapes.errors import InputError
 from shapes.memory import divisors, memory_of_parameters
 from shapes.model import ModelShape, default_precision
 from shapes.operators.types import Product
@@ -244,7 +242,7 @@ def packed_documents(context: Context) -> Answer:
         ring
         for ring in divisors(cp, cp - 1)[::-1]
         if ring == 1 or document >= 2 * ring * ATTENTION_TILE
-        if _total(context, within(workload, {"cp": ring})) <= context.room_bytes
+        if context.total_bytes(within(workload, {"cp": ring})) <= context.room_bytes
     )
     message = (
         f"documents of {document} tokens are cut into {2 * cp} parts of {document / (2 * cp):.0f} (tiles have "
@@ -280,7 +278,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     same_tokens = [{"t": one, "b": b * one // t} for one in degrees if b * one % t == 0]
     for way in (*({"t": one} for one in degrees), *same_tokens):
         change = within(workload, way)
-        needed = _total(context, {**change, "sequence_parallel": False})
+        needed = context.total_bytes({**change, "sequence_parallel": False})
         if needed <= context.room_bytes:
             note = (
                 f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
@@ -377,7 +375,7 @@ def fits_in_memory(context: Context) -> Answer:
     # Of changes to the same fields the first that fits: the smallest degree or stage.
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
-        total = _total(context, change)
+        total = context.total_bytes(change)
         if total <= context.room_bytes:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
     helps = ["a fused cross-entropy (SZ133)"] * (largest.name == "logits_and_loss")
@@ -536,10 +534,3 @@ def _wider(model: ModelShape, workload: Workload, domain: int) -> Iterator[Chang
         wider = within(workload, split)
         if "d" in wider or workload.gpus is None:
             yield wider
-
-
-def _total(context: Context, change: Mapping[str, Any]) -> float:
-    try:
-        return context.memory(**change).total_bytes
-    except InputError:  # a degree that the model does not divide by
-        return inf
