@@ -255,7 +255,7 @@ def _search_published(page: Page) -> str:
 
 
 def _search_gac(page: Page) -> str:
-    rows = page.table("device", "sweep", "search", "staying")
+    rows, parts = page.table("device", "sweep", "search", "staying"), page.table("baselines", "swept", "regret")
 
     def mean(own: list[Row], name: str) -> str:
         points = [number(row["points"]) for row in own]
@@ -269,8 +269,10 @@ def _search_gac(page: Page) -> str:
     )
     return (
         f"What a predicted search chooses takes this much longer than the best that was measured near it: {gains}. "
-        f"Where launches take longer than products it stays, at {mean(launched, 'search')} "
-        f"({mean(launched, 'over the aligned')} among sizes as well aligned); the nearest multiple of 64 costs "
+        f"Where launches take longer than products it stays, at {mean(launched, 'search')}: "
+        f"{mean([one for one in parts if one['baselines'].startswith('not')], 'regret')} of sizes that are no multiple "
+        f"of 8, {mean([one for one in parts if not one['baselines'].startswith('not')], 'regret')} of multiples of 8, "
+        "near which only misaligned sizes are faster. The nearest multiple of 64 costs "
         f"{mean(launched, 'nearest multiple of 64')} there."
     )
 
