@@ -311,11 +311,14 @@ FAMILIES = (
 DEVICES = ("a100-sxm", "a100-sxm-40", "h100-sxm", "h200", "b200", "gb200", "mi300x", "mi355x", "l40s", "h20", "gaudi3")
 #: Gas 1 of 48 devices: an interleaved pipeline of three has three microbatches, and no larger one is to be offered.
 LEAST_GAS: dict[str, Any] = {"name": "openai/gpt-oss-20b", "device": "mi355x", "gpus": 48, "s": 1024, "gas": 1}
+#: One device runs its own stack, whose attention kernel is not the device's usual one.
+ONE_DEVICE: dict[str, Any] = {"device": "h100-sxm", "gpus": 1, "s": 1024, "gas": 2}
 
 
 @pytest.mark.slow
 @settings(max_examples=4)
 @example(**LEAST_GAS)
+@example(name="HuggingFaceTB/SmolLM2-1.7B", **ONE_DEVICE)
 @given(
     name=st.sampled_from(FAMILIES),
     device=st.sampled_from(DEVICES),

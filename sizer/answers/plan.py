@@ -28,7 +28,7 @@ from shapes.operators.types import Operators, possible_mfu
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
-from shapes.step.stack import SPREAD_STACK, SoftwareStack, default_stack, load_stack
+from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
 from shapes.workload import Implementation, Workload, WorkloadKeywords, saving, workload_fields
 from sizer.printing import Printable
 from sizer.subject import beyond_positions, read_subject, run_on
@@ -262,7 +262,7 @@ T = TypeVar("T")
 Sized = Callable[[Workload], int]
 
 #: What a file says of its own split does not bind a plan.
-_FOUND: Values = dict.fromkeys(("t", "p", "d", "e", "b", "cp", "vpp"), 1) | {"zero": 0}
+_FOUND: Values = dict.fromkeys(("t", "p", "e", "b", "cp", "vpp"), 1) | {"zero": 0}
 
 
 def plan_config(
@@ -307,8 +307,8 @@ def plan_config(
         phase,
     )
     gpus = positive_int(asked.pop("gpus", None), "gpus", 2**20)
-    # The stack that is named has a kernel of its own.
-    target, found = load_device(device), _FOUND | ({"attention": "auto"} if stack is None else {}) | asked
+    # A step is read as `memory` and `check` read it over as many devices: what runs it follows.
+    target, found = load_device(device), _FOUND | {"d": gpus if phase == "train" else 1} | asked
     if phase == "decode":
         served_as = _asked(found, *serving)
         context = served_as.prompt_tokens + served_as.output_tokens
@@ -317,16 +317,14 @@ def plan_config(
         found_ways = plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top)
         return replace(found_ways, notes=beyond_positions(subject.reading, context))
     global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
-    # Without a stack named memory is counted as `memory` and `check` count it for the same file.
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
-    form = subject.reading.format if subject.reading is not None else None
     answer = plan(
         subject.whole(),
         target,
         gpus=gpus,
         global_batch=global_batch,
-        base=subject.workload,
-        stack=default_stack(form, gpus > 1, subject.workload.compiled) if stack is None else stack,
+        base=replace(subject.workload, d=1),
+        stack=subject.stack,
         tokens=tokens,
         price=price,
         progress=progress,
