@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from shapes.errors import InputError
+from shapes.model.resize import dimensions
 from shapes.model.stages import trained_parameters
 from shapes.workload import Workload
 from sizer.readers import READERS, NoModel, Source, read_config
@@ -66,6 +67,11 @@ SMALLEST: dict[str, tuple[str, str]] = {
         "n.yaml",
         "{model: {model_config: {is_llama_config: true, hidden_size: 128, intermediate_size: 256, "
         "num_attention_heads: 4, num_hidden_layers: 2, vocab_size: 1000}}}",
+    ),
+    "nanotron_model": (
+        "model_config.json",
+        '{"is_llama_config": true, "hidden_size": 128, "intermediate_size": 256, "num_attention_heads": 4, '
+        '"num_hidden_layers": 2, "vocab_size": 1000}',
     ),
     "internevo": (
         "i.py",
@@ -968,3 +974,26 @@ def test_a_draft_of_another_kind_than_eagles_is_no_model_of_its_layers_type() ->
     draft = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 5, "hidden_size": 64}
     with pytest.raises(InputError, match="dflash_config"):
         read_config({**draft, "auto_map": {"AutoModel": "x.Y"}, "dflash_config": {"mask_token_id": 1}})
+
+
+@pytest.mark.parametrize(("said", "kv_heads"), [({"grouped_query": True, "num_kv_heads": 4}, 4), ({}, 1)])
+def test_nanotrons_starcoder_has_the_key_value_heads_that_its_class_has(said: dict[str, Any], kv_heads: int) -> None:
+    """Starcoder2Config: one head for all unless they are grouped, 4h where no width is given, tied (BigCode's 7B)."""
+    sizes = {"hidden_size": 4608, "num_attention_heads": 36, "num_hidden_layers": 32, "vocab_size": 49152}
+    model = read_config({"model": {"model_config": {"is_starcoder2_config": True, **sizes, **said}}}).model
+    assert dimensions(model)["kv_heads"] == kv_heads
+    assert (dimensions(model)["d_ff"], model.tied) == (18432, True)
+    assert kv_heads == 1 or model.parameters == 7_173_923_840  # bigcode/starcoder2-7b's
+
+
+@pytest.mark.parametrize("key", ["is_mamba_config", "sinusoidal_position_embedding"])
+def test_nanotrons_other_models_are_refused_as_its_own(key: str) -> None:
+    with pytest.raises(InputError, match="has no formula here: expected one of is_llama_config"):
+        read_config({"model": {"model_config": {key: True, "num_hidden_layers": 2, "hidden_size": 64}}})
+
+
+def test_a_vocabulary_taken_from_a_tokenizers_name_is_told() -> None:
+    model = {"type": "mistral", "hidden_dim": 128, "num_heads": 4, "num_layers": 2, "sliding_window": 64}
+    reading = read_config({"model": model, "data": {"tokenizer": "acme/mistral-7b-own"}})
+    assert "no vocab_size: 32,000 tokens of acme/mistral-7b-own are taken" in reading.notes
+    assert [one.key for one in reading.unread] == ["model.sliding_window"]

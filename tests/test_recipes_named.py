@@ -687,3 +687,84 @@ def test_axolotls_adapters_are_where_its_file_says(tmp_path: Path, said: str, ta
     reading = read(tmp_path, f"base_model: {QWEN}\nadapter: lora\nlora_r: 32\nmicro_batch_size: 1\n{said}\n")
     assert reading.workload["lora_rank"] == 32
     assert reading.workload.get("lora_targets") == targets
+
+
+TRL = f"model_name_or_path: {QWEN}\ntemplate: qwen\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "phase", "said"),
+    [
+        (f"{TRL}stage: sft\ndo_predict: true\nfinetuning_type: lora\ncutoff_len: 2048\n", "decode", False),
+        (f"{TRL}cutoff_len: 2048\n", None, True),
+        (f"{TRL}do_train: true\ncutoff_len: 2048\n", None, False),
+        (f"models: []\nmodel: {{pretrained_model_name_or_path: {QWEN}}}\nicl_tasks: a.yaml\n", "decode", False),
+    ],
+)
+def test_a_trainer_s_file_that_trains_nothing_decodes_or_says_so(
+    tmp_path: Path, text: str, phase: str | None, said: bool
+) -> None:
+    """LLaMA-Factory's predictions hold the stage and the adapter of what was trained before."""
+    reading = read(tmp_path, text)
+    assert reading.workload.get("phase") == phase
+    assert any("nothing in it says that it trains" in note for note in reading.notes) is said
+    assert "s" not in reading.workload or phase is None
+
+
+@pytest.mark.parametrize(
+    ("program", "phase", "noted"),
+    [
+        ("scripts/vllm_infer.py --max_new_tokens 64", "decode", False),
+        ("scripts/pissa_init.py", None, True),
+        ("src/train.py", None, False),
+    ],
+)
+def test_a_command_s_program_says_whether_it_trains(
+    tmp_path: Path, program: str, phase: str | None, noted: bool
+) -> None:
+    reading = read(tmp_path, f"python {program} --model_name_or_path {QWEN} --output_dir out\n", "run.sh")
+    assert reading.workload.get("phase") == phase
+    assert any("nothing in it says that it trains" in note for note in reading.notes) is noted
+    assert ("program" in [one.key for one in reading.unread]) is ("train" not in program)
+
+
+def test_a_program_that_merges_adapters_trains_nothing(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"program = 'src/merge_lora.py': trains nothing \(it exports a model\)"):
+        read(tmp_path, f"python src/merge_lora.py --base-model {QWEN} --output out\n", "merge.sh")
+
+
+def test_a_file_of_settings_that_a_command_takes_is_said_not_to_be_read(tmp_path: Path) -> None:
+    text = f"accelerate launch src/train.py configs/grpo.yaml model_name_or_path={QWEN} output_dir=out 1>>$out 2>>$err"
+    (one,) = read(tmp_path, text, "train.sh").unread
+    assert (one.key, one.value, one.changes) == (
+        "settings_file",
+        "'configs/grpo.yaml'",
+        "what is run as other files say (--training FILE)",
+    )
+
+
+def test_where_an_output_goes_is_no_option_s_value(tmp_path: Path) -> None:
+    args = f"--model_name_or_path {QWEN} --output_dir o --gradient_checkpointing \\\n"
+    assert (
+        read(tmp_path, f"ARGS='{args}'\n$CMD train.py $ARGS 1>>$o 2>$e", "train.sh").workload["checkpointing"] == "full"
+    )
+
+
+def test_an_adapter_that_is_no_lora_is_no_full_fine_tuning(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="finetuning_type = 'oft': has no formula here: of adapters LoRA alone"):
+        read(tmp_path, f"{TRL}do_train: true\nfinetuning_type: oft\n")
+
+
+def test_a_classifier_s_stage_is_named(tmp_path: Path) -> None:
+    (one,) = read(tmp_path, f"{TRL}do_train: true\nstage: cls\n").unread
+    assert (one.key, one.changes) == ("stage", "the model")
+
+
+def test_llm_foundrys_lengths_and_adapters_are_read(tmp_path: Path) -> None:
+    text = f"""max_seq_len: 512
+model: {{name: hf_causal_lm, pretrained_model_name_or_path: {QWEN}, peft_config: {{r: 64, target_modules: all-linear}}}}
+train_loader: {{name: finetuning}}
+device_train_microbatch_size: 2
+fsdp_config: {{activation_checkpointing: true}}"""
+    found = {"b": 2, "s": 512, "checkpointing": "full", "finetune": "lora", "lora_rank": 64}
+    assert read(tmp_path, text).workload == {**found, "lora_targets": "all-linear"}

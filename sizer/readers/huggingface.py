@@ -48,8 +48,8 @@ def _read(kind: str, **given: Any) -> Callable[[Fields], Any]:
     return lambda fields: getattr(fields.nested(inside) if inside else fields, kind)(*names, **given)
 
 
-def _either(then: Any = True, otherwise: Any = False, **given: Any) -> Any:
-    yes, no, flag = _trait(then), _trait(otherwise), _read("flag", **given)
+def _either(flag: Function, then: Any = True, otherwise: Any = False) -> Any:
+    yes, no = _trait(then), _trait(otherwise)
     return lambda fields: said(fields, yes if flag(fields) else no)
 
 
@@ -62,15 +62,10 @@ def _rows(made: Function, **given: Any) -> Callable[[Fields], Any]:
     return lambda fields: made(fields, *given.values())
 
 
-def _among(key: str, among: list[Any], then: Any = True, otherwise: Any = False) -> Any:
-    yes, no = _trait(then), _trait(otherwise)
-    return lambda fields: said(fields, yes if fields.raw(key, default=None) in among else no)
-
-
 #: How a trait is read -> the function of a file's fields that its table's entries make.
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
-    "flag": _either,
-    "key": _among,
+    "flag": lambda then=True, otherwise=False, **given: _either(_read("flag", **given), then, otherwise),
+    "key": lambda key, among, **given: _either(lambda fields: fields.raw(key, default=None) in among, **given),
     "total": partial(_rows, total),
     "matrices": partial(_rows, matrices),
     "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),

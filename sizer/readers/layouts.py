@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from shapes.errors import InputError
-from shapes.frozen import Words, given, replace
+from shapes.frozen import Names, Words, given, replace
 from shapes.model.resize import dimensions
 
 from . import huggingface
@@ -82,8 +82,7 @@ def read(name: str, config: Config, where: str) -> Reading:
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
     fields.ignore(*(one.replace("__", ".") for one in asked if one))
     builder = import_module(f"sizer.readers.{row['builder']}") if "builder" in row else huggingface
-    if builder is huggingface:
-        _add_vocabulary(found, row, config, fields)
+    taken = _add_vocabulary(found, row, config, fields) if builder is huggingface else ()
     for key, said in row.get("needed", {}).items():
         fields.refuse(key not in found, said, key)
     plain = {**{key: key for key in found if through}, **_plain(names, held)}
@@ -102,7 +101,7 @@ def read(name: str, config: Config, where: str) -> Reading:
         format=name,
         source=where,
         keys={one: spelled[key] for one, key in sizes if key in spelled},
-        notes=(*reading.notes, *notes_of(row, found), *notes),
+        notes=(*reading.notes, *taken, *notes_of(row, found), *notes),
         workload={**reading.workload, **settled},
         asked=frozenset({*outer.asked, *further, *row.get("tokenizer", ())}),
         unread=(),
@@ -133,16 +132,19 @@ def _plain(names: Words, held: Config) -> Words:
     return {ours: next((one for one in keys if one in held), keys[0]) for ours, keys in said if keys}
 
 
-def _add_vocabulary(found: Values, row: Config, config: Config, fields: Fields) -> None:
-    """The vocabulary's size from a tokenizer that the file names; InputError where neither is known."""
-    tokenizer = next((name for name in row.get("tokenizer", ()) if isinstance(at(config, name), str)), None)
-    if tokenizer and found.get("vocab_size") is None and (size := tokenizer_size(at(config, tokenizer))):
+def _add_vocabulary(found: Values, row: Config, config: Config, fields: Fields) -> Names:
+    """The vocabulary's size from a tokenizer that the file names, and a note; InputError where neither is known."""
+    said = (at(config, name) for name in row.get("tokenizer", ()))
+    tokenizer = next((name for name in said if isinstance(name, str)), "")
+    if found.get("vocab_size") is None and (size := tokenizer_size(tokenizer)):
         found["vocab_size"] = size
+        return (f"no vocab_size: {size:,} tokens of {tokenizer} are taken",)
     fields.refuse(
         found.get("vocab_size", -1) == -1,
         f"expected this key: its tokenizer's size is not known; --set {fields.prefix}vocab_size=N",
         "vocab_size",
     )
+    return ()
 
 
 def _kind(row: Config, held: Config, fields: Fields) -> Config:

@@ -381,27 +381,32 @@ def with_settings(config: Config, settings: Config, normalised: Callable[[Config
 def recipe_of(config: Config) -> Config | None:
     """The row of the recipes that ``config`` is one of: a trainer's or a server's settings that name a model."""
     names = names_of(config)
-    rows: Iterable[Config] = FORMATS["recipes"].values()
-    return next((row for row in rows if not lacking(row["claim"], names)), None)
+    return next((_run(row, names) for row in FORMATS["recipes"].values() if not lacking(row["claim"], names)), None)
 
 
 def named_plainly(config: Config) -> Config | None:
     """A recipe of the model alone that a file names in a usual key: none of a tokenizer, a teacher or the like."""
     words = FORMATS["names"]
     held = names_of(config)
-    named = sorted(held[0], key=lambda key: ("model" not in key, key == "model", key))
-    lacks = lacking(words["serves"], held)
-    trains = any(one.startswith("no ") for one in lacks)
     return next(
         (
-            {"model": key, "names": {}}
-            | stated(phase="" if lacks else "decode", also=lacks and not trains and {key: words["alone"]})
-            for key in named
+            _run({"model": key, "names": {}}, held)
+            for key in sorted(held[0], key=lambda key: ("model" not in key, key == "model", key))
             if key.rpartition(".")[2] in words["keys"] and isinstance(at(config, key), str)
             if not any(other in key for other in words["others"])
         ),
         None,
     )
+
+
+def _run(row: Config, held: tuple[set[str], set[str]]) -> Config:
+    """``row``; where no key says that it trains, one that decodes if a key serves, else with a note."""
+    words = FORMATS["names"]
+    lacks = lacking(words["serves"], held)
+    if "phase" in row or any(one.startswith("no ") for one in lacks):
+        return row
+    alone = {**row.get("also", {}), **dict.fromkeys(row["model"].split("|"), words["alone"])}
+    return {**row, **({"also": alone} if lacks else {"names": {}, "phase": "decode"})}
 
 
 def _known(format_name: str) -> Config:
@@ -428,18 +433,15 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
     """
     known = _known(format_name)
     foreign = "model_by" not in known or known["model_by"] in config  # whether code that we do not know reads them
-    model: Config | None = known.get("model") if foreign else None
-    matters: Words = {**known.get("matters", {}), **known.get("model", {})}
-    read = set(asked)
-    harmless: Collection[str] = known.get("harmless", ())
+    model = known.get("model") if foreign else None
+    matters = {**known.get("matters", {}), **known.get("model", {})}
+    read, harmless, words, found = set(asked), known.get("harmless", ()), table("known_keys")["words"], list[Unread]()
     names = [name for name in (*read, *matters, *harmless) if "*" not in name]
-    words = table("known_keys")["words"]
-    found = []
     for key, value in flattened(config, read, {*read, *matters}):
         spelled = (key, key.rpartition(".")[2])
         if any(one in harmless for one in spelled):
             continue  # by its own name, whatever a glob says
-        entry = next((entry for one in spelled if (entry := _entry(one, matters))), "")
+        entry = next((entry for one in spelled if (entry := _entry(one, matters))), None)
         if not entry and any(_entry(one, harmless) for one in spelled):
             continue
         parts = leaves({spelled[1]: value} if model is not None and not entry else {})
@@ -447,13 +449,14 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
         why = (
             f"changes {matters[entry]} and is not read here" if entry else "is not known here and may change the model"
         )
-        off, said = value in OFF, f"{why}; --set {key}=null for the model without it"
-        refuse(sizes and not off, said, key, value, where=where)
+        off = value in OFF
+        refuse(sizes and not off, f"{why}; --set {key}=null for the model without it", key, value, where=where)
         if not entry or not off:
-            meant = None if entry else misspelt(key, names, config)
-            found.append(Unread(key, shorten(value), matters.get(entry), meant))
-        many = len(found) > MOST_UNREAD
-        refuse(many, f"expected at most {MOST_UNREAD} keys that {format_name} does not have", where=where)
+            found.append(
+                Unread(key, shorten(value), matters.get(entry), None if entry else misspelt(key, names, config))
+            )
+        said = f"expected at most {MOST_UNREAD} keys that {format_name} does not have"
+        refuse(len(found) > MOST_UNREAD, said, where=where)
     return tuple(found)
 
 

@@ -168,7 +168,10 @@ def _naming(script: Script) -> Values | None:
         served = next((word for word in after if word not in ("serve", "api_server")), "-")
         if not served.startswith("-"):  # vllm serve NAME
             found.setdefault("model", served)
-        found["program"] = _program(words)
+        program = _program(words)
+        trains = bool(re.search("train|tun|sft|[dkpr]po|distil", program)) or None
+        files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
+        found |= {"program": program, "_trains": trains, "settings_file": files}
         row = recipe_of(found)
         if row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
             named.append(("phase" in row if row else 2 + 1 / len(found), found))

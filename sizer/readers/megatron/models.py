@@ -43,8 +43,12 @@ def build(fields: Fields) -> Noted:
         usual = any(name in str(value) for name in known["usual"].get(key, ()))
         fields.refuse(value not in (None, False, 0, "") and not usual, f"has no formula here: {what}", key)
     stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
-    t5 = stacks or "t5" in str(fields.config.get("_program"))
-    made = _t5 if t5 else _bert if _is_bert(fields) else _gpt
+    program = str(fields.config.get("_program"))
+    t5 = stacks or "t5" in program
+    # BERT's launch says so by its program, its tokenizer or its one vocabulary file.
+    kind, file = fields.text("tokenizer_type"), str(_said(fields, "vocab_file"))
+    bert = "bert" in program or kind.startswith("BertWordPiece") or (not kind and file.endswith("vocab.txt"))
+    made = _t5 if t5 else _bert if bert else _gpt
     model, more = made(fields)
     return model, (*notes, *more)
 
@@ -114,11 +118,10 @@ def _gpt(fields: Fields) -> Noted:
         blocks = _layers(fields, hidden, common)
         fields.refuse(not blocks, "expected other layers than these", "noop_layers")
         predicted = [predicting(blocks[-1:], hidden)] * fields.count("mtp_num_layers")
-    notes: list[str] = []
     passes = 1 + len(predicted)
-    if predicted and fields.flag("mtp_use_repeated_layer"):
-        predicted = predicted[:1]
-        notes.append(f"multi-token prediction repeats its layers {passes - 1} times: they are counted and listed once")
+    again = f"multi-token prediction repeats its layers {passes - 1} times: they are counted and listed once"
+    notes = (again,) if predicted and fields.flag("mtp_use_repeated_layer") else ()
+    predicted = predicted[:1] if notes else predicted
     positions = _learned(fields, "max_position_embeddings", "seq_length")
     layers = run_lengths([*blocks, *(block for depth in predicted for block in depth)])
     norm = common["norm_weights"]  # also of the embedding, in Megatron-DeepSpeed's BLOOM
@@ -165,7 +168,7 @@ def pattern_of(fields: Fields) -> tuple[str, Names]:
     """(the layers' letters, those of each depth of multi-token prediction), without the bars between stages."""
     text = fields.text(*_PATTERNS)
     fields.refuse(
-        not text and fields.number("hybrid_attention_ratio", "hybrid_mlp_ratio", default=0.0),
+        not text and fields.number("hybrid_attention_ratio", "hybrid_mlp_ratio"),
         "expected hybrid_layer_pattern, which newer Megatron wants for it",
         "hybrid_attention_ratio",
     )
@@ -296,16 +299,16 @@ def mixture(fields: Fields) -> MoeShape | None:
         "has no formula here: experts in addition to a dense MLP (PR-MoE)",
         "mlp_type",
     )
-    experts = fields.count("num_experts") or None
-    if experts is None:
+    experts = fields.count("num_experts")
+    if not experts:
         return None
     gated, bias, dense = _gated(fields), bias_linear(fields), _width(fields)
     if _deepspeeds(fields):
         top_k = fields.integer("topk")
         return None if experts == 1 else MoeShape(experts, min(top_k, experts), dense, gated, bias)
     width = fields.optional("moe_ffn_hidden_size") or dense
-    shared = fields.optional("moe_shared_expert_intermediate_size", "shared_moe_ffn_hidden_size")
-    shared = shared or fields.count("n_shared_experts") * width
+    together = ("moe_shared_expert_intermediate_size", "shared_moe_ffn_hidden_size")
+    shared = fields.optional(*together) or fields.count("n_shared_experts") * width
     top_k = fields.top_k(experts, "moe_router_topk")
     return MoeShape(
         experts,
@@ -391,13 +394,6 @@ def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool
     if not isinstance(listed, list) or len(listed) != layers:
         raise fields.error(f"expected a pattern of {layers} layers", key)
     return [bool(one) for one in listed]
-
-
-def _is_bert(fields: Fields) -> bool:
-    """BERT's launch says so by its program, its tokenizer or its one vocabulary file."""
-    tokenizer = fields.text("tokenizer_type")
-    named = "bert" in str(fields.config.get("_program", "")) or tokenizer.startswith("BertWordPiece")
-    return named or (not tokenizer and str(_said(fields, "vocab_file")).endswith("vocab.txt"))
 
 
 def _bert(fields: Fields) -> Noted:

@@ -281,8 +281,6 @@ class _Follower:
             if token.kind == "operator" and not inside:
                 if token.value not in _REDIRECTIONS:
                     break
-                if token.value == ">&" and words[-1:] in (["1"], ["2"]):
-                    words.pop()  # 2>&1: a file descriptor, no argument
                 self.at += 2  # a redirection with its target
                 continue
             self.at += 1

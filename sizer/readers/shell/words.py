@@ -21,7 +21,7 @@ from sizer.readers.reading import unknown, unknown_in
 #: Nesting of ``$( )``, ``${ }`` and arrays; the scanner recurses.
 MAX_NESTING = 20
 
-_OPERATOR = re.compile(r"<<<|<<-|&&|\|\||;;|<<|>>|&>|>&|<&|[;&|()<>\n]")
+_OPERATOR = re.compile(r"(?:\d(?=[<>]))?(<<<|<<-|&&|\|\||;;|<<|>>|&>|>&|<&|[;&|()<>\n])")
 _NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
 _ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\+?)=\(")
 #: Blanks, continued lines and comments between words.
@@ -98,9 +98,9 @@ class Scanner:
             elif self.text.startswith(("<(", ">("), self.at):  # a command in place of a file
                 found.append(Token("word", Word((Part("command", self._balanced(2, ")")),)), line))
             elif operator := self._take(_OPERATOR):
-                if operator[0] == until:
+                if operator[1] == until:
                     return found
-                self._operator(operator[0], line, found)
+                self._operator(operator[1], line, found)
             elif until is None and (array := self._take(_ARRAY)):
                 inner = [token.value for token in self._nested(")") if isinstance(token.value, Word)]
                 found.append(Token("array", tuple(inner), self.line, array[1]))
