@@ -12,7 +12,7 @@ from functools import partial
 from math import isfinite
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -24,12 +24,9 @@ from .dtypes import BYTES
 from .errors import InputError, refuse, write_whole
 from .frozen import Items, Named, Numbers, Values, frozen, plain, replace
 from .measure.dataset import control_median
+from .measure.environment import Environment
+from .measure.store import Store
 from .toml_table import DATA, content
-
-if TYPE_CHECKING:
-    from .device import Device
-    from .measure.environment import Environment
-    from .measure.store import Store
 
 
 @frozen
@@ -52,10 +49,10 @@ class Record:
         return all(dimensions[which] * BYTES[self.dtype] % LEVELS[-2] == 0 for which in LEADING[self.layout])
 
 
-def stored_products(store: "Store", device: Device) -> tuple[Record, ...]:
+def stored_products(store: Store, device: Device) -> tuple[Record, ...]:
     """Every product of ``device`` that ``store`` has a time of, as where the control shape takes its median."""
 
-    def ours(environment: "Environment") -> bool:
+    def ours(environment: Environment) -> bool:
         known = environment.accelerator
         return environment.device in device.torch_names or (known is not None and known.name == device.name)
 

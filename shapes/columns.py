@@ -13,15 +13,15 @@ by itself would give.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from .errors import ManyIntegers
+from .frozen import T
 
-T = TypeVar("T")
 Array = NDArray[Any]
 #: A product of integers that might pass it is worked out for each row alone: Python's integers have no bound.
 LARGEST = 2**60

@@ -15,13 +15,11 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, MappingProxyType
-from typing import Any, Self, TypeAlias, TypeVar
+from typing import Any, Self, TypeAlias
 
 from .dtypes import DTYPES
 from .errors import InputError, one_of, read_text, refuse
-from .frozen import Named, Names
-
-T = TypeVar("T")
+from .frozen import Named, Names, T
 
 #: Annotations of a record's fields: a number of 0 or more, and one of 0 to 1; plain ``float`` and ``int`` are positive.
 Amount: TypeAlias = float

@@ -13,7 +13,7 @@ from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, replace
 from shapes.kernels import load_kernel
-from shapes.model import ModelShape
+from shapes.model import ModelShape, Unproven, Unread, named
 from shapes.model.resize import DIMENSIONS, dimensions
 from shapes.model.stages import USUAL_OF
 from shapes.operators import image_workloads, operators
@@ -35,7 +35,6 @@ from .readers import Reading, Source, UnknownModelType, is_name, load_mapping, r
 from .readers.reading import sentences, stated
 
 if TYPE_CHECKING:
-    from shapes.model import Unproven, Unread
     from shapes.trace.prove import Proof
     from shapes.trace.result import Traced
 
@@ -121,8 +120,8 @@ class Subject:
         if self.workload.implementation is not None:
             return self.workload.implementation
         megatron = self.reading is not None and self.reading.format in MEGATRON_FORMATS
-        named = "stack" in self.given and self.stack.framework == "megatron"
-        return "megatron" if megatron or named else None
+        chosen = "stack" in self.given and self.stack.framework == "megatron"
+        return "megatron" if megatron or chosen else None
 
     @property
     def kept(self) -> Values:
@@ -261,8 +260,6 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
 
 def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:
     """What was not understood and what to do, in one line."""
-    from shapes.model import named
-
     what = named(unproven) if unproven else "a trace lists products alone: leave --trace out"
     todo = " (`sizer check` has what parameters alone tell; `sizer ops` lists the products)" if unproven else ""
     return NotUnderstood(what + todo, unknown.key, unknown.value, unknown.where)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import sys
 from pathlib import Path
+from runpy import run_path
 
 from shapes.errors import InputError
 from shapes.measure.dataset import export_dataset
@@ -15,8 +16,9 @@ from shapes.measure.executor import Executor, Settings
 from shapes.measure.store import Store
 from shapes.measure.workers import here
 from shapes.program import install
-from sizer.answers.bench import Bench, Bencher, every_suite, self_test, suites_of
+from sizer.answers.bench import Bench, Bencher, self_test, suites_of
 
+TREE = run_path(str(Path(__file__).with_name("everything.py")))
 WORDS = {True: "pass", False: "FAIL", None: "n/a"}
 
 
@@ -54,7 +56,7 @@ def _exported(given: argparse.Namespace) -> None:
 
 
 def _planned() -> bool:
-    for suite in suites_of(every_suite(), 1.0, None):
+    for suite in suites_of(TREE["every_suite"](), 1.0, None):
         each_s = {"time_s": Settings().time_s, **suite.settings}["time_s"]
         sys.stdout.write(
             f"{suite.name}: {len(suite.jobs)} jobs, {len(suite.jobs) * each_s:.0f} s of device time at most\n"
@@ -72,7 +74,7 @@ def _measured(given: argparse.Namespace) -> bool:
 def _all(given: argparse.Namespace, store: Store, executor: Executor) -> bool:
     out = Path(given.out) if given.out else None
     bencher = Bencher(executor, store, {}, lambda _: None, 60 * given.minutes, out=out)
-    groups, passed = bencher.everything(every_suite(), say, None)
+    groups, passed = TREE["everything"](bencher, TREE["every_suite"](), say, None)
     answer = Bench(tuple(groups))
     say(answer.failed or f"{len(answer.measurements)} measured")
     return bool(answer.failed) or not passed

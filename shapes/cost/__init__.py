@@ -6,7 +6,7 @@ without an object for each row.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from shapes.columns import spread
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import Items, Names, Pair, frozen
+from shapes.frozen import Items, Names, Pair, T, frozen
 from shapes.kernels import Run, load_kernel, run_of
 from shapes.operators.cores import written_out
 from shapes.operators.types import Attention, Gemm, Operator, Product, kind_of
@@ -47,8 +47,6 @@ from .fused_attention import (
 )
 from .gemm import ProductKernels, gemm_seconds, gemm_times, output_bytes
 from .moving import moved_parts, origin_of
-
-T = TypeVar("T")
 
 
 class Term(NamedTuple):

@@ -12,13 +12,13 @@ import uuid
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import MISSING, field, fields
+from dataclasses import field
 from typing import Any, Literal, get_args
 
 import numpy as np
 
 from shapes.errors import InputError, decoded, refuse
-from shapes.frozen import Named, Values, frozen, replace
+from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.toml_table import LARGEST
 
 from .environment import Environment
@@ -48,11 +48,6 @@ def _is_number(value: Any) -> bool:
 
 def _is_time(value: Any) -> bool:
     return _is_number(value) and value > 1 / LARGEST
-
-
-def _column(check: Check, default: Any = MISSING, **further: Any) -> Any:
-    """A field that is a column of every row."""
-    return field(default=default, metadata={"check": check}, **further)
 
 
 TEXT: Check = _is_text, f"text of at most {MAX_TEXT} characters"
@@ -85,29 +80,29 @@ class Measurement:
     """
 
     key: str
-    description: Named = _column(OBJECT)
-    environment: Environment = _column(OBJECT)
-    status: Status = _column(STATUS)
-    samples: Array = _column(SAMPLES, default_factory=lambda: np.empty(0), compare=False)
-    seconds: float | None = _column(TIME, None)
-    low: float | None = _column(TIME, None)
-    high: float | None = _column(TIME, None)
-    stop: str | None = _column(TEXT, None)
-    flops: int = _column(COUNT, 0)
-    bytes: int = _column(COUNT, 0)
-    per_sample: int = _column(COUNT, 1)
-    check_error: float | None = _column(NUMBER, None)
-    control_s: float | None = _column(TIME, None)
-    method: str = _column(TEXT, "")
-    kernel_s: float | None = _column(TIME, None)
-    drift: float = _column(NUMBER, 0.0)
-    correlation: float = _column(NUMBER, 1.0)
-    peak_bytes: int | None = _column(COUNT, None)
-    clocks: Named = _column(OBJECT, default_factory=dict)
-    label: str = _column(TEXT, "")
-    message: str = _column(TEXT, "")
-    created: float = _column(MOMENT, 0.0)
-    uid: str = _column(NAME, default_factory=lambda: uuid.uuid4().hex)
+    description: Named
+    environment: Environment
+    status: Status
+    samples: Array = field(default_factory=lambda: np.empty(0), compare=False)
+    seconds: float | None = None
+    low: float | None = None
+    high: float | None = None
+    stop: str | None = None
+    flops: int = 0
+    bytes: int = 0
+    per_sample: int = 1
+    check_error: float | None = None
+    control_s: float | None = None
+    method: str = ""
+    kernel_s: float | None = None
+    drift: float = 0.0
+    correlation: float = 1.0
+    peak_bytes: int | None = None
+    clocks: Named = field(default_factory=dict)
+    label: str = ""
+    message: str = ""
+    created: float = 0.0
+    uid: str = field(default_factory=lambda: uuid.uuid4().hex)
 
     @property
     def ok(self) -> bool:
@@ -162,13 +157,10 @@ class Measurement:
 
 
 #: What a row holds, and those of it that are no plain values.
-COLUMNS = {one.name: one for one in fields(Measurement) if one.metadata}
+COLUMNS: Names = Measurement.__match_args__[1:]
 _NESTED = ("description", "environment", "samples", "clocks")
 #: What a row's values must be, nested ones by their path, and which of them must be there.
-_CHECKS: dict[str, Check] = {
-    **{name: column.metadata["check"] for name, column in COLUMNS.items()},
-    **{path: globals()[check] for check, paths in ROWS["nested"].items() for path in paths},
-}
+_CHECKS: dict[str, Check] = {path: globals()[check] for path, check in ROWS["checks"].items()}
 
 
 def outcome(job: Job, environment: Environment, status: Status, **said: Any) -> Measurement:

@@ -6,10 +6,10 @@ This package's modules import torch; this file does not, so that ``import shapes
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, one_of, positive_int
-from shapes.frozen import Items, Named
+from shapes.frozen import Items, Named, T
 from shapes.program import install
 from shapes.workload import RunPhase
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from .config import Built
     from .prove import Proof
-
-T = TypeVar("T")
 
 
 class MissingExtra(InputError):  # noqa: N818 # named for what it is, as the error it extends

@@ -8,14 +8,14 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 import transformers
 from torch import Tensor, nn
 
 from shapes.errors import InputError, read_text
-from shapes.frozen import Named, Pair, Values, replace
+from shapes.frozen import Named, Pair, T, Values, replace
 from shapes.workload import routing_note
 
 from .dimensions import NAMES, named_dimensions, positions, size_in, unknown_type
@@ -25,8 +25,6 @@ from .inputs import DataAnswers, example_inputs
 from .repeats import Cut, layers_cut
 from .result import Traced
 from .run import masks_where_read, parameters_of, run, said
-
-T = TypeVar("T")
 
 #: Of a configuration that is read here.
 MOST_BYTES = 2**26

@@ -4,7 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -12,9 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shapes.frozen import Ints, Sizes, frozen
-
-T = TypeVar("T")
+from shapes.frozen import Ints, Sizes, T, frozen
 
 
 class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there

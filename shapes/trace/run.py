@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
-from typing import Any, TypeVar
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -11,15 +11,13 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Items, Named, Values
+from shapes.frozen import Items, Named, T, Values
 
 from .attention import FusedAttention
 from .inputs import DataAnswers, LoopAnswers
 from .recorder import Recorder
 from .repeats import Cut
 from .result import Traced
-
-T = TypeVar("T")
 
 
 def masks_where_read(once: Callable[[bool], T]) -> T:

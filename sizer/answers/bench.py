@@ -6,11 +6,10 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from shapes.cost import predict
 from shapes.device import Device
@@ -31,24 +30,11 @@ from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 
-#: What `bench all` measures; what ``--op`` knows; settings of ``--sustained``; what ``--phase`` asks for: directions of
-#: parts, products' layouts.
-ALL, OPS, SUSTAINED, DIRECTIONS, LAYOUTS = table_of(__file__, "bench.toml").values()
-
-#: Of `bench all`: the shares of its time that are kept for writing, and for a search for the width that the ML
-#: Engineering book starts from, by brute force and by racing; and how much smaller everything is on a processor, where
-#: it only shows that the command works.
-RESERVE, RACED, BOOK, ON_A_CPU = 0.05, 0.08, 4096, 0.02
+#: What ``--op`` knows; settings of ``--sustained``; what ``--phase`` asks for: directions of parts, products' layouts.
+OPS, SUSTAINED, DIRECTIONS, LAYOUTS = table_of(__file__, "bench.toml").values()
 
 #: A file of rows is followed by another beyond this many bytes.
 ROLL_BYTES = 8 * 2**20
-
-
-def every_suite() -> list[Path]:
-    """Those of the working tree."""
-    folder = Path(__file__).parents[2] / "reports/suites"
-    refuse(not folder.is_dir(), "expected a working tree of sizer's, where the suites are", "bench all", str(folder))
-    return [folder / f"{name}.toml" for name in ALL]
 
 
 def suites_of(paths: Iterable[Path], scale: float, shard: str | None) -> list[Suite]:
@@ -191,22 +177,6 @@ class Bencher:
         sweep = self._measure(jobs.values(), self.time_limit_s)
         return self._table([(job, operator) for operator, job in jobs.items()], sweep, tuple(notes))
 
-    def everything(
-        self, paths: Sequence[Path], say: Callable[[str], None], shard: str | None
-    ) -> tuple[list[Table], bool]:
-        """What `bench all` measures, and whether the self-test passed: a line for each check that did not."""
-        start, limit_s = time.monotonic(), (self.time_limit_s or 0.0) * (1 - RESERVE)
-        tested = self_test(self.executor)
-        for one in tested.checks:
-            if one.passed is False:
-                say(f"self-test: {one.name}: {one.said}")
-        scale, race_s = ON_A_CPU if self.executor.environment.cpu else 1.0, RACED * limit_s
-        rest = replace(self, time_limit_s=max(0.0, limit_s - race_s - (time.monotonic() - start)))
-        tables = rest.suites(suites_of(paths, scale, shard), "" if shard else "all")
-        for line in race(round(BOOK * scale), race_s / 2, self.executor) if not shard else ():
-            say(line)
-        return tables, tested.passed
-
     def suites(self, suites: Sequence[Suite], name: str = "") -> list[Table]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's.
 
@@ -274,28 +244,6 @@ class Bencher:
             "drift": None if sweep is None else asdict(sweep.drift),
             "elapsed_s": None if sweep is None else sweep.elapsed_s,
         }
-
-
-def race(hidden: int, each_s: float, executor: Session) -> Iterator[str]:
-    """The book's width by brute force and by racing, neither with the other's samples: a line each."""
-    try:
-        from sizer.searching import search
-        from sizer.searching.space import Limits
-
-        for how in ("exhaustive", "racing"):
-            with TemporaryDirectory() as folder:
-                found = search(
-                    h=hidden,
-                    gemm_only=True,
-                    limits=Limits(step=1),
-                    measure=executor,
-                    strategy=how,
-                    store=f"{folder}/s",
-                    time_limit_s=each_s,
-                )
-            yield f"{how}: {found.verdict}, in {found.elapsed_s:.0f} s; {found.notes[1]}"
-    except InputError as error:
-        yield f"exhaustive against racing: {error}"
 
 
 class Rows(ExitStack):

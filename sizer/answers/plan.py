@@ -12,13 +12,13 @@ from functools import lru_cache, partial
 from itertools import takewhile
 from math import gcd, inf
 from operator import attrgetter
-from typing import Any, TypeVar, Unpack
+from typing import Any, Unpack
 
 import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Items, Named, Names, Pair, Values, frozen, replace
+from shapes.frozen import Items, Named, Names, Pair, T, Values, frozen, replace
 from shapes.memory import ROOM, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
@@ -257,7 +257,6 @@ class ServingPlan(Printable):
     notes: Names = ()
 
 
-T = TypeVar("T")
 #: A split's bytes of a device.
 Sized = Callable[[Workload], int]
 

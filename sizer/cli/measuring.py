@@ -9,10 +9,12 @@ from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
+from runpy import run_path
 from typing import Any, get_args
 
 import click
 
+import sizer
 from shapes.device import load_device
 from shapes.errors import InputError, read_bounded, read_text, refuse
 from shapes.frozen import Ints, Named, Names, Values, given
@@ -32,7 +34,6 @@ from sizer.answers.bench import (
     Bencher,
     Planned,
     Stored,
-    every_suite,
     jobs_of_op,
     self_test,
     sizes_of_op,
@@ -73,9 +74,9 @@ def bench(asked: Asked) -> None:
     `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products. Results go to the store at once: the same command
     again goes on where this one was stopped.
     """
-    everything = asked.config == "all"
+    everything = _of_the_tree() if asked.config == "all" else None
     if everything:
-        asked.suite, asked.config = every_suite(), None
+        asked.suite, asked.config = everything["every_suite"](), None
         asked.time_limit = asked.time_limit or 60 * asked.minutes
     refuse(asked.suite and asked.config is not None, "expected one of CONFIG and --suite", "bench")
     asked.demand(on="ray", shard="suite", dry_run="suite", out="suite")
@@ -92,7 +93,16 @@ def _planned(asked: Asked, settings: Named) -> Planned:
     return Planned({one.name: (ordered(list(one.jobs), its.seed), its.time_s) for one, its in usual})
 
 
-def _measure(asked: Asked, settings: Values, everything: bool) -> None:
+def _of_the_tree() -> Values:
+    """What runs `bench all`, of a working tree alone: it and the suites are not installed."""
+    path = Path(sizer.__file__).parents[1] / "reports/suites/everything.py"
+    refuse(
+        not path.is_file(), "expected a working tree of sizer's, where the suites are", "bench all", str(path.parent)
+    )
+    return run_path(str(path))
+
+
+def _measure(asked: Asked, settings: Values, everything: Values | None) -> None:
     """Exit code 1 where not all could be measured."""
     elsewhere = asked.config is not None or asked.suite or asked.self_test
     sizes = {} if elsewhere else sizes_of_op(asked.op, partial(_sizes, asked))
@@ -106,7 +116,7 @@ def _measure(asked: Asked, settings: Values, everything: bool) -> None:
             tell, out = partial(_tell, told), asked.out and Path(asked.out)
             bencher = Bencher(executor, store, settings, tell, asked.time_limit, asked.fresh, out)
             if everything:
-                tables, passed = bencher.everything(asked.suite, say_line, asked.shard)
+                tables, passed = everything["everything"](bencher, asked.suite, say_line, asked.shard)
             else:
                 tables, passed = _tables(bencher, asked, sizes), True
     answer = Bench(tuple(tables))

@@ -6,7 +6,6 @@ from math import exp, inf
 from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
 from shapes.cost import Timing
 from shapes.errors import InputError, one_of, refuse
@@ -24,7 +23,17 @@ from shapes.workload import Workload
 
 from .pricing import Progress, TimedCandidate, Times, rebuilt, timed
 from .space import Objective, Space, whole_heads
-from .strategies import MOST_PREPARED, MOST_SAMPLES, STRATEGIES, UNKNOWN, BaselineError, CannotRunError, Outcome, Race
+from .strategies import (
+    MOST_PREPARED,
+    MOST_SAMPLES,
+    STRATEGIES,
+    UNKNOWN,
+    Array,
+    BaselineError,
+    CannotRunError,
+    Outcome,
+    Race,
+)
 
 #: (job, how many times it counts in the candidate's time)
 WeightedJobs = Sequence[tuple[Job, float]]
@@ -102,7 +111,6 @@ def _job(name: PartName, model: ModelShape, block: Block, workload: Workload) ->
     return Job(Part(name, one, alone, "forward+backward" if workload.train else "forward"))
 
 
-Array = NDArray[np.float64]
 #: Kernels are kept ready in so much of the memory that is free at the start: each costs a check and a warm-up.
 ROOM = 0.5
 #: A shared processor may never tell two candidates apart: it is measured so long, where nobody says how long.

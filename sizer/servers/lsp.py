@@ -7,14 +7,14 @@ editor. A file that is no model configuration gets none, nor does one that nobod
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 from lsprotocol import types
 from pygls.lsp.server import LanguageServer
 from pygls.workspace import TextDocument
 
 from shapes.errors import InputError
-from shapes.frozen import frozen
+from shapes.frozen import T, frozen
 from sizer.checking.checks import Request, Settled, report_of
 from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
 from sizer.checking.fixes import ConfigText, fix_of
@@ -26,8 +26,6 @@ from sizer.readers.loading import SUFFIXES, states_a_model
 from sizer.readers.locate import Place, key_at, locate
 from sizer.render.findings import rule_url
 from sizer.render.markdown import code, findings_markdown, inline
-
-T = TypeVar("T")
 
 #: Seconds without a keystroke before a text is checked again.
 QUIET_S = 0.3
