@@ -997,3 +997,10 @@ def test_a_vocabulary_taken_from_a_tokenizers_name_is_told() -> None:
     reading = read_config({"model": model, "data": {"tokenizer": "acme/mistral-7b-own"}})
     assert "no vocab_size: 32,000 tokens of acme/mistral-7b-own are taken" in reading.notes
     assert [one.key for one in reading.unread] == ["model.sliding_window"]
+
+
+def test_maxtexts_base_file_of_2024_has_a_shared_expert_that_no_dense_layer_reads() -> None:
+    held = {"base_emb_dim": 2048, "num_experts": 1, "shared_experts": 1, "tile_activation_dim": 1024}
+    reading = read_config(held)
+    assert reading.unread == ()
+    assert reading.model == read_config({"base_emb_dim": 2048}).model

@@ -768,3 +768,39 @@ device_train_microbatch_size: 2
 fsdp_config: {{activation_checkpointing: true}}"""
     found = {"b": 2, "s": 512, "checkpointing": "full", "finetune": "lora", "lora_rank": 64}
     assert read(tmp_path, text).workload == {**found, "lora_targets": "all-linear"}
+
+
+@pytest.mark.parametrize(("program", "finetune"), [("qlora.py", "qlora"), ("src/finetune_lora.py", "lora")])
+def test_a_program_called_lora_is_no_full_fine_tuning(tmp_path: Path, program: str, finetune: str) -> None:
+    """qlora.py quantises and adapts unless it is told not to."""
+    text = f"python {program} --model_name_or_path {QWEN} --output_dir o --per_device_train_batch_size 4\n"
+    assert read(tmp_path, text, "run.sh").workload["finetune"] == finetune
+
+
+def test_a_value_that_says_qlora_quantises_the_base(tmp_path: Path) -> None:
+    text = f"model_name_or_path: {QWEN}\nlearning_rate: 1\noutput_dir: o\npeft_method: qlora\n"
+    assert read(tmp_path, text).workload["finetune"] == "qlora"
+
+
+@pytest.mark.parametrize("program", ["scripts/check_data_sft.py", "-m tools.ckpt_conversion.to_hf"])
+def test_a_check_or_a_conversion_is_no_training(tmp_path: Path, program: str) -> None:
+    text = f"python {program} --model-path {QWEN} --max-length 64\n"
+    if "conversion" in program:
+        with pytest.raises(InputError, match="trains nothing"):
+            read(tmp_path, text, "run.sh")
+    else:
+        assert any("nothing in it says that it trains" in one for one in read(tmp_path, text, "run.sh").notes)
+
+
+def test_verls_trainer_of_one_model_has_its_engines_split(tmp_path: Path) -> None:
+    text = f"""torchrun -m verl.trainer.sft_trainer model=hf_model model.path={QWEN} data.max_length=512 \\
+  data.micro_batch_size_per_gpu=1 optim=megatron engine=megatron engine.tensor_model_parallel_size=4 \\
+  engine.pipeline_model_parallel_size=2 model.lora_rank=8\n"""
+    found = {"b": 1, "s": 512, "t": 4, "p": 2, "lora_rank": 8, "finetune": "lora"}
+    assert read(tmp_path, text, "run.sh").workload == found
+
+
+def test_axolotls_pairs_are_named(tmp_path: Path) -> None:
+    text = f"base_model: {QWEN}\nrl: dpo\nmicro_batch_size: 1\n"
+    assert [one.key for one in read(tmp_path, text).unread] == ["rl"]
+    assert read(tmp_path, f"model: {{hf_model_ckpt: {QWEN}}}\ntraining: {{}}\n").format == "huggingface"

@@ -147,7 +147,8 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
             degree, _, way = ours.partition(" ")
             degrees |= {degree: size, **stated(cp_comm=way if size > 1 else "")}
     if lora:
-        settings |= {"use_lora": True, "lora_rank": next((one for one in lora.values() if type(one) is int), 0)}
+        rank = next((one for one in lora.values() if type(one) is int), 0)
+        settings |= {"use_qlora" if "qlora" in str(lora).lower() else "use_lora": True, "lora_rank": rank}
     held = [one for one in (key, *taken) if at(config, one) is not None]
     notes = (
         f"of the recipe's keys {', '.join(held)} are read, and no others",
@@ -176,7 +177,8 @@ def _lora(config: Config, taken: Collection[str]) -> Values:
     said = {
         place: one
         for place, one in flat(config).items()
-        if re.fullmatch(FORMATS["names"]["lora"], place.lower()) or str(one).lower() in ("lora", "qlora")
+        if re.fullmatch(FORMATS["names"]["lora"], place.lower())
+        or re.fullmatch(r"q?lora|(?:.*/)?(?:\w*(?:train|tun)\w*)?q?lora\w*\.py", str(one).lower())
     }
     off = any(one in (False, 0, "", "null", "None") for one in said.values())
     return {} if off or any("lora" in one and at(config, one) is not None for one in taken) else said

@@ -50,6 +50,10 @@ _OPTION = re.compile(r"--[A-Za-z]")
 _VARIABLE = re.compile("\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0")
 _OPTIONS = re.compile(r"(?i)(?:option|arg|opt)s?$")
 _NEGATIVE = re.compile(r"-\d")
+#: Programs that train, by what they are called.
+_TRAINS = re.compile(
+    r"(?:.*[/.])?(?!(?:check|eval|verify|test|prepare|infer|merge|convert|plot)_)[^/]*?(?:train|tun|sft|lora|[dkpr]po|distil)"
+)
 #: Arguments that tell one model from another; options of torchrun, srun and sbatch that say how many devices there are;
 #: scripts' suffixes.
 _SIZES, _NODES, _PER_NODE, _SCRIPTS = map(tuple, _TABLE["words"].values())
@@ -169,7 +173,7 @@ def _naming(script: Script) -> Values | None:
         if not served.startswith("-"):  # vllm serve NAME
             found.setdefault("model", served)
         program = _program(words)
-        trains = bool(re.search("train|tun|sft|[dkpr]po|distil", program)) or None
+        trains = _TRAINS.match(program) is not None or None
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
         found |= {"program": program, "_trains": trains, "settings_file": files}
         row = recipe_of(found)
