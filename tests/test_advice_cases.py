@@ -348,3 +348,11 @@ def test_a_way_out_of_what_cannot_run_is_offered_though_other_findings_come_of_i
         after = sizer.check({**config, **sizes}, **{**asked, **degrees})
         assert not codes(after, "error")
         assert "SZ117" in codes(after, "warning")
+
+
+def test_what_a_recipe_s_kernels_refuse_is_an_error_without_a_price() -> None:
+    result = CliRunner().invoke(main, ["check", LLAMA, "--dtype", "fp8", "-b", "1", "-s", "4095"])
+    (line,) = [line for line in result.output.splitlines() if line.startswith("error")]
+    assert (result.exit_code, line) == (1, "error   SZ124, SZ104 sequence = 4095")
+    padded = sizer.check(LLAMA, recipe="blockwise", b=1, s=4095)  # which some pad
+    assert [one.severity for one in padded.findings if "SZ124" in one.codes] == ["warning"]

@@ -339,7 +339,7 @@ def suggestion_text(suggestion: PricedSuggestion, step_s: float | None) -> str:
 
 
 def cost_text(finding: PricedFinding, step_s: float | None) -> str:
-    """``costs 4.21 ms a step (16%)``; "" for a finding without a price."""
-    if not finding.step_seconds or not step_s:
+    """``costs 4.21 ms a step (16%)``; "" for a finding without a price, as what cannot run is."""
+    if not finding.step_seconds or not step_s or finding.severity == "error":
         return ""
     return f"costs {seconds_text(finding.step_seconds)} a step ({percent_text(finding.step_seconds / step_s)})"

@@ -348,7 +348,7 @@ def low_precision_shards(context: Context) -> Answer:
     shared experts too, and in training the tokens. A quantised release is judged in the formats that it is kept in
     (groups of 128 of AWQ and GPTQ too), unless a recipe is given. Where a block is cut some engines refuse the model,
     some pad the shard with zeros and compute on them, some take finer scales or leave the matrix in 16 bits: `sizer
-    deploy` says which. The latent projection of MLA ends in a partial block of its own (DeepSeek-V3's 512 + 64), which
+    deploy` says which. What every kernel of the recipe refuses is an error. The latent projection of MLA ends in a partial block of its own (DeepSeek-V3's 512 + 64), which
     every engine takes.
 
     Bad: experts of 1536 at t 8 in blocks of 128: 192 a shard. Padded to 256 they are a third more work.
@@ -380,6 +380,11 @@ def _cut_blocks(model: ModelShape, t: int, recipe: Recipe | None) -> dict[str, S
     return found
 
 
+def _refuses(recipe: Recipe | None) -> bool:
+    """Whether nothing runs what a block of ``recipe`` is cut of."""
+    return recipe is not None and recipe.alignment.otherwise == "refused"
+
+
 #: What becomes of a release's cut block.
 RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
 
@@ -399,7 +404,8 @@ def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
         near = neighbours(side.whole, step * side.shards) if dimension in _WIDTHS else ()
         fewer = [one for one in smaller if dimension not in _cut_blocks(model, one, recipe)][:1]
         changes = suggest(dimension, near) + suggest("t", fewer)
-        yield Finding(dimension, context.dimensions.get(dimension, side.whole), message, changes, violated=True)
+        value, refused = context.dimensions.get(dimension, side.whole), _refuses(recipe)
+        yield Finding(dimension, value, message, changes, violated=True, error=refused)
 
 
 def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:
@@ -413,6 +419,7 @@ def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:
             f"{tokens} tokens are no multiple of {rows} ({recipe.title}): {recipe.alignment.otherwise}",
             suggest("s", neighbours(workload.s, rows * workload.cp)),
             violated=True,
+            error=_refuses(recipe),
         )
 
 
