@@ -343,13 +343,13 @@ _LATENT_BLOCK = 32
 def low_precision_shards(context: Context) -> Answer:
     """Every shard of every quantised matrix is made of whole blocks of the low-precision recipe.
 
-    A scale belongs to a block of elements: 128 x 128 in block-wise fp8, 32 in MXFP8, 16 in NVFP4 (whose kernels load
-    32); fp8 per tensor wants multiples of 16. What counts is what one tensor-parallel shard holds, of experts and
-    shared experts too, and in training the tokens. A quantised release is judged in the formats that it is kept in
-    (groups of 128 of AWQ and GPTQ too), unless a recipe is given. Where a block is cut some engines refuse the model,
-    some pad the shard with zeros and compute on them, some take finer scales or leave the matrix in 16 bits: `sizer
-    deploy` says which. What every kernel of the recipe refuses is an error. The latent projection of MLA ends in a partial block of its own (DeepSeek-V3's 512 + 64), which
-    every engine takes.
+    A scale belongs to a block of elements: 128 x 128 in block-wise fp8, 32 in MXFP8, 16 in NVFP4 (whose kernels
+    load 32); fp8 per tensor wants multiples of 16. What counts is what one tensor-parallel shard holds, of experts
+    and shared experts too, and in training the tokens. A quantised release is judged in the formats that it is kept
+    in (groups of 128 of AWQ and GPTQ too), unless a recipe is given. Where a block is cut some engines refuse the
+    model, some pad the shard with zeros and compute on them, some take finer scales or leave the matrix in 16 bits:
+    `sizer deploy` says which. What every kernel of the recipe refuses is an error. The latent projection of MLA
+    ends in a partial block of its own (DeepSeek-V3's 512 + 64), which every engine takes.
 
     Bad: experts of 1536 at t 8 in blocks of 128: 192 a shard. Padded to 256 they are a third more work.
     Good: the same at t 4: 384 = 3 x 128; or DeepSeek-V3's 2048 at t 16: 128.
