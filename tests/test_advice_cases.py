@@ -52,6 +52,27 @@ def test_a_hidden_size_of_odd_heads_is_told_the_whole_model_beside_it(
     assert len([one for one in report.findings if one.step_seconds]) == 1
 
 
+@pytest.mark.parametrize("t", [1, 2])
+@pytest.mark.parametrize(
+    ("hidden", "heads", "kv"), [(4000, 40, 8), (3000, 30, 6), (2880, 36, 4), (3600, 36, 6), (1000, 10, 10)]
+)
+def test_odd_heads_of_any_groups_are_told_a_whole_model_that_is_clean(hidden: int, heads: int, kv: int, t: int) -> None:
+    # No number of heads near has as many query heads a group; the last file says the groups of its plain heads.
+    config = json.loads(Path(LLAMA).read_text(encoding="utf-8")) | {
+        "hidden_size": hidden,
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv,
+        "head_dim": hidden // heads,
+    }
+    asked: dict[str, Any] = {"s": 4096, "b": 1, "device": "h200", "t": t}
+    (finding,) = named(sizer.check(config, **asked), "SZ102")
+    first = finding.suggestions[0]
+    assert (kv == heads) == ("does not keep" not in first.note)
+    after = sizer.check(config | dict(first.change), **asked)
+    assert not codes(after, "warning", "error") & {"SZ102", "SZ103", "SZ105"}
+    assert first.step_seconds_change == pytest.approx(after.step.seconds - sizer.check(config, **asked).step.seconds)
+
+
 def test_a_sequence_off_the_alignment_is_not_charged_with_the_batch() -> None:
     report = sizer.check(shape(BERT), s=500)
     for finding in named(report, "SZ104"):

@@ -54,13 +54,14 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     if "expert_d_ff" in dims and "shared_d_ff" in held and "shared_d_ff" not in keys:
         # Shared experts are so many experts wide, which the file says by the experts' key.
         dims["shared_d_ff"] = held["shared_d_ff"] * int(dims["expert_d_ff"]) // held["expert_d_ff"]
-    reading = subject.reading
-    if "hidden" in dims and reading and reading.config and not reading.recognised:
-        # A width that the file leaves out follows.
-        said = {keys[name]: value for name, value in dims.items() if name in keys}
-        read = dimensions(read_model(Source(reading.config, said), config_format=reading.format).model)
-        dims = {"d_ff": read["d_ff"], **dims} if "d_ff" in read else dims
     model = resize(model, **dims) if dims else model  # type: ignore[arg-type]
+    reading = subject.reading
+    if "hidden" in dims and "d_ff" not in dims and reading and reading.config and not reading.recognised:
+        # A width that the file leaves out follows; what the file says of what follows is as it follows.
+        now = {name: value for name, value in dimensions(model).items() if name in keys and value != held.get(name)}
+        said = {keys[name]: value for name, value in now.items()}
+        read = dimensions(read_model(Source(reading.config, said), config_format=reading.format).model)
+        model = resize(model, d_ff=read["d_ff"]) if "d_ff" in read else model
     workload = replace(subject.asked or subject.workload, **asked)
     changed = resized_subject(subject, model, workload)
     if subject.asked is None:

@@ -389,7 +389,10 @@ def heads_that_keep_hidden(
 
 
 def whole_heads_near(context: Context) -> Suggestions:
-    """The nearest hidden sizes that are whole heads of 128 or 64, as many as divide over t and a node's degrees."""
+    """The nearest hidden sizes that are whole heads of 128 or 64, as many as divide over t and a node's degrees.
+
+    As many query heads share a key/value head as before, unless no size near has such a number of heads.
+    """
     if not _resizable(context):
         return ()
     hidden, now = context.dimensions["hidden"], context.dimensions["heads"]
@@ -401,11 +404,12 @@ def whole_heads_near(context: Context) -> Suggestions:
         found += [
             (abs(size - hidden), size, heads, dim)
             for size, heads in near.items()
-            if 0 < abs(size - hidden) <= NEIGHBOURHOOD * hidden and _divides(context, heads)
+            if 0 < abs(size - hidden) <= NEIGHBOURHOOD * hidden
         ]
+    alike = [one for one in found if _divides(context, one[2])]
     return tuple(
         Suggestion({"hidden": size, **(_with_groups(context, heads) if heads != now else {})}, f"head_dim {dim}")
-        for _, size, heads, dim in sorted(found)
+        for _, size, heads, dim in sorted(alike or found)
     )
 
 
@@ -421,9 +425,12 @@ def _divides(context: Context, heads: int) -> bool:
 
 
 def _with_groups(context: Context, heads: int) -> Sizes:
-    """So many heads, with the key/value heads that keep as many query heads to each."""
+    """So many heads, and key/value heads that keep as many query heads to each; else as many as now, or a node's."""
     now, kv = context.dimensions["heads"], context.dimensions["kv_heads"]
-    return {"heads": heads} if kv == now else {"heads": heads, "kv_heads": heads * kv // now}
+    groups, rest = divmod(heads * kv, now)
+    if rest:
+        groups = NODE if heads % kv else kv
+    return {"heads": heads} if groups == kv or kv == now else {"heads": heads, "kv_heads": groups}
 
 
 def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggestions:
