@@ -15,7 +15,7 @@ from pathlib import Path
 from .dtypes import BYTES, dtype_bytes
 from .errors import AnyPath, InputError, refuse
 from .frozen import Named, Names, Numbers, Sizes, Values, frozen, plain, replace
-from .toml_table import Table, load, names, nearest, shipped
+from .toml_table import Amount, Table, load, names, nearest, shipped
 
 #: What is spoken of where no device is named.
 DEFAULT_DEVICE = "h100-sxm"
@@ -65,12 +65,16 @@ class Link:
     """How devices talk: bandwidth per device and direction, inside a domain of ``domain_devices`` and between them.
 
     ``stated``: somebody said what lies between them; else it is what such devices usually have.
+    ``host_bytes_per_s``: to the host, each way; ``host_memory_bytes_per_s``: a device's share of what the host's memory
+    moves (0: not known).
     """
 
     intra_node: str
     domain_devices: int
     intra_node_bytes_per_s: float
     inter_node_bytes_per_s: float
+    host_bytes_per_s: Amount = 0.0
+    host_memory_bytes_per_s: Amount = 0.0
     stated: bool = False
 
 

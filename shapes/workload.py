@@ -130,7 +130,8 @@ class Option(NamedTuple):
     """How people say a field of ``Workload``: on the command line, as a keyword, in a file.
 
     ``word``: its other name, for people, as reports and options use it (t: tp). ``most``: the largest value, from 1 on.
-    ``choices``: the values known. ``further``: said by ``--workload``, and no option of its own. ``kind``: its type.
+    ``within``: the least and the largest value, and what is ``expected`` beyond. ``choices``: the values known.
+    ``further``: said by ``--workload``, and no option of its own. ``kind``: its type.
     """
 
     default: Any
@@ -139,6 +140,8 @@ class Option(NamedTuple):
     word: str | None = None
     short: str | None = None
     most: int | None = None
+    within: Items = ()
+    expected: str = ""
     choices: Items = ()
     metavar: str | None = None
     further: bool = False
@@ -169,7 +172,9 @@ class Workload(AsJson):
     ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it is tuned;
     ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
     ``checkpointing`` (of shapes.workload): what layers run again instead of saving it. ``offload``: the share of the
-    optimizer's states that the host has, of memory alone (ZeRO-Offload; Megatron-Core's optimizer_offload_fraction).
+    optimizer that the host has and runs (ZeRO-Offload; Megatron-Core's optimizer_offload_fraction),
+    ``offload_params``: of ZeRO 3's shards (DeepSpeed's offload_param, FSDP's cpu_offload), which come back for each
+    pass, ``offload_saved``: of what layers save, which the host has from their forward to their backward.
     ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None:
     ``saved_by``) decide memory, and the first two the bytes that the update moves.
 
@@ -223,6 +228,8 @@ class Workload(AsJson):
     attention_dtype: Literal["fp8"] | None = None
     etp: int | None = None
     offload: float = 0.0
+    offload_params: float = 0.0
+    offload_saved: float = 0.0
     document: int | None = None
 
     def __post_init__(self) -> None:
@@ -231,6 +238,10 @@ class Workload(AsJson):
             one = OPTIONS[key]
             if one.most:
                 positive_int(value, key, one.most)
+            elif one.within:
+                low, high = one.within
+                within = isinstance(value, (int, one.kind)) and low <= value <= high
+                refuse(not within, one.expected, key, value)
             elif one.choices:
                 one_of(value, one.choices, key)
         saving(self.checkpointing)
@@ -248,14 +259,9 @@ class Workload(AsJson):
 
     def _demands(self) -> Iterator[tuple[str, bool, str]]:
         """Fields, whether what they have to be holds, and what that is."""
-        loads = isinstance(self.expert_load, (int, float)) and 1.0 <= self.expert_load <= MOST_RANKS
-        yield "expert_load", loads, f"expected a number from 1 to {MOST_RANKS} (max/mean)"
         overlaps = set(NOT_OVERLAPPED).issuperset(_words(self.no_overlap))
         yield "no_overlap", overlaps, f"expected none, or some of {', '.join(NOT_OVERLAPPED)}"
         yield "images", self.images is None or self.image_sizes is not None, "expected count x height x width"
-        drafts = type(self.speculative) is int and self.speculative >= 0
-        yield "speculative", drafts, "expected 0 or more drafted tokens"
-        yield "offload", 0 <= self.offload <= 1, "expected the optimizer's share on the host, from 0 to 1"
 
     def holds(self, conditions: str) -> bool:
         """Whether a table's ``conditions`` on fields do (shapes.toml_table)."""
@@ -482,6 +488,8 @@ class WorkloadKeywords(TypedDict, total=False):
     attention_dtype: Literal["fp8"] | None
     etp: int | None
     offload: float
+    offload_params: float
+    offload_saved: float
     document: int | None
 
 
@@ -504,20 +512,7 @@ def _options() -> Mapping[str, Option]:
 
 OPTIONS = _options()
 #: Fields of which more is asked than a kind and a range.
-_DEMANDING = {
-    "phase",
-    "expert_load",
-    "no_overlap",
-    "images",
-    "offload",
-    "document",
-    "speculative",
-    "context",
-    "kv_dtype",
-    "finetune",
-    "base",
-    "lora_targets",
-}
+_DEMANDING = {*content(DATA / "demands.toml")["asking"]}
 WORKLOAD_FIELDS = Workload.__match_args__
 #: A field -> what people call it, as reports and options do; the others go by their own names.
 WORDS = {key: one.word for key, one in OPTIONS.items() if one.word is not None}

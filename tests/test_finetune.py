@@ -85,7 +85,7 @@ def test_qlora_of_qwen_7b_fits_an_rtx_4090_and_adam_in_full_does_not() -> None:
 
 def test_a_frozen_base_saves_no_inputs_of_its_products_and_makes_no_gradients() -> None:
     model = model_of("llama-3.1-8b")
-    full = memory(model, Workload(b=1, finetune="full"), precision="bf16", microbatches=2).components
+    full = memory(model, Workload(b=1, finetune="full", precision="bf16"), microbatches=2).components
     lora = memory(model, Workload(b=1, finetune="lora"), microbatches=2).components
     assert lora["gradients"] < full["gradients"] / 100
     assert lora["activations"] < full["activations"]

@@ -27,6 +27,7 @@ from shapes.memory import (
 from shapes.memory.moments import Moment, Step, moments
 from shapes.memory.tape import Tape
 from shapes.model import (
+    PRECISIONS,
     AttentionShape,
     Block,
     MlaShape,
@@ -35,7 +36,6 @@ from shapes.model import (
     MoeShape,
     Stack,
     optimizer_state_bytes,
-    precision_named,
 )
 from shapes.model.stages import Stage, parameter_tensors
 from shapes.operators import operators
@@ -74,7 +74,7 @@ def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = Fals
     whole = rows // workload.t if workload.sequence_parallel else rows
     run = Step(model, workload, implementation="megatron").forward(workload.s)
     tape = run.layer_tape(model.main.blocks[0], model.hidden)
-    return tape.saved_bytes(selective=selective) - 2 * (2 * 2 * whole)
+    return sum(tape.saved(selective=selective).values()) - 2 * (2 * 2 * whole)
 
 
 # Korthikanti et al. 2205.05198, table 2: bytes of activations a layer, and equations 1, 2 and 4.
@@ -127,7 +127,7 @@ def test_the_smallest_pipeline_degree_divides_the_layers_and_fits() -> None:
 def test_mixed_precision_adamw_takes_18_bytes_a_parameter_or_16_with_16_bit_gradients() -> None:
     model = llama_8b()
     for precision, each in (("mixed", 18), ("mixed-16", 16), ("amp", 18), ("fp32", 16), ("bf16", 8)):
-        parts = memory(model, Workload(b=1, s=128), precision=precision, microbatches=2).components
+        parts = memory(model, Workload(b=1, s=128, precision=precision), microbatches=2).components
         names = ("weights", "master_weights", "gradients", "optimizer_states")
         assert sum(parts.get(name, 0) for name in names) == each * model.parameters
 
@@ -166,9 +166,9 @@ def test_a_fused_loss_takes_4_bytes_a_logit_where_transformers_takes_12() -> Non
 def test_ddp_keeps_its_buckets_beside_the_gradients() -> None:
     model, w = llama_8b(), Workload(b=2, d=8)
     one, two = memory(model, w), memory(model, w, microbatches=2)
-    assert one.components["gradients"] == two.components["gradients"] == 4 * model.parameters  # the buckets
-    assert one.components["communication"] == 0  # at the loss no gradient is outside them
-    assert two.components["communication"] == 4 * model.parameters
+    assert one.components["communication"] == two.components["communication"] == 4 * model.parameters  # the buckets
+    assert one.components["gradients"] == 0  # at the loss no gradient is outside them
+    assert two.components["gradients"] == 4 * model.parameters
 
 
 @pytest.mark.parametrize(
@@ -178,14 +178,14 @@ def test_ddp_keeps_its_buckets_beside_the_gradients() -> None:
 def test_optimizer_states_in_bytes_a_parameter(optimizer: str, each: int) -> None:
     model = llama_8b()
     tensors = parameter_tensors(model, Workload())
-    assert optimizer_state_bytes(tensors, optimizer, precision_named("mixed")) == each * model.parameters
+    assert optimizer_state_bytes(tensors, optimizer, PRECISIONS["mixed"]) == each * model.parameters
 
 
 def test_a_3b_model_takes_24_12_and_6_gb_of_states() -> None:
     # 3 x 8, 3 x 4 (Adafactor "a little more") and 3 x 2 GB; the guide rounds the constants of the last two away.
     block = Block(AttentionShape(32, 32, 96), MlpShape(12288, gated=False), norm_weights=2, count=25)
     model = ModelShape("gpt2", (Stack("decoder", 3072, (block,)),), vocab=50304, tied=True)
-    tensors, mixed = parameter_tensors(model, Workload()), precision_named("mixed")
+    tensors, mixed = parameter_tensors(model, Workload()), PRECISIONS["mixed"]
     billions = model.parameters / 1e9
     assert billions == pytest.approx(3, rel=0.03)
     for optimizer, gigabytes in (("adamw", 8), ("adafactor-momentum", 4), ("adamw-8bit", 2)):
@@ -195,7 +195,7 @@ def test_a_3b_model_takes_24_12_and_6_gb_of_states() -> None:
 
 
 def states_of(model: ModelShape, optimizer: str) -> int:
-    return optimizer_state_bytes(parameter_tensors(model, Workload()), optimizer, precision_named("mixed"))
+    return optimizer_state_bytes(parameter_tensors(model, Workload()), optimizer, PRECISIONS["mixed"])
 
 
 def test_adafactor_keeps_a_row_and_a_column_of_each_matrix_and_whole_vectors() -> None:
@@ -466,7 +466,7 @@ def test_a_model_without_a_head_has_no_logits_and_a_split_head_a_shard_of_them()
 def test_unknown_names_list_the_known_ones() -> None:
     for options, known in (({"optimizer": "adam"}, "adamw, adamw-bf16"), ({"precision": "fp4"}, "fp32, mixed")):
         with pytest.raises(InputError, match=known):
-            memory(llama_8b(), Workload(), **options)  # type: ignore[arg-type]
+            memory(llama_8b(), Workload(**options))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -495,7 +495,7 @@ def test_a_saved_view_keeps_its_whole_storage_and_a_shared_gradient_is_counted_o
     half = tape.view(y, 50)
     z = tape.op("square", (half,), 50, (half,))
     tape.op("sum", (z, z), 50, shares_gradient=True)
-    assert tape.saved_bytes() == 100
+    assert sum(tape.saved().values()) == 100
     # Backward: seed 50 beside 100 saved; sum hands the seed on; square makes 50 more (200 together).
     assert tape.backward_peak_bytes(50) == 200
 

@@ -15,6 +15,7 @@ from adapter_oracle import MATRICES, Tuning, track_adapted
 from test_memory_tracker import FURTHER, SMALL, TOLERANCE, model_of
 from tiers import every_run
 
+from shapes.frozen import replace
 from shapes.memory import memory
 from shapes.workload import BASES, Workload
 
@@ -69,10 +70,9 @@ def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: in
     for microbatches, truth in ((1, tracked.alone), (2, tracked.accumulated)):
         found = memory(
             model_of(config),
-            workload,
+            replace(workload, precision=tuning.adapters),
             context_bytes=0,
             microbatches=microbatches,
-            precision=tuning.adapters,
             dropout_mask_bytes=2,
         )
         assert found.total_bytes == pytest.approx(truth, rel=TOLERANCE)

@@ -19,6 +19,7 @@ import pytest
 
 from shapes.device import load_device
 from shapes.errors import InputError
+from shapes.frozen import replace
 from shapes.memory import memory
 from shapes.workload import Workload
 from sizer.readers import read_config
@@ -172,9 +173,8 @@ def test_no_layout_of_a_mixture_is_said_to_fit_that_does_not(name: str) -> None:
             attention="flash",
         )
         try:
-            ours = memory(
-                model, w, device=device, implementation="megatron", precision="mixed", microbatches=MICROBATCHES
-            )
+            mixed = replace(w, precision="mixed")
+            ours = memory(model, mixed, device=device, implementation="megatron", microbatches=MICROBATCHES)
         except InputError:
             continue
         stages = even(layers, p)

@@ -69,11 +69,9 @@ def predicted(model: ModelShape, workload: Workload, microbatches: int = 2, opti
     precision = "fp32" if workload.dtype == "fp32" else "bf16"
     return memory(
         model,
-        workload,
-        precision=precision,
+        replace(workload, precision=precision, optimizer=optimizer),
         context_bytes=0,
         microbatches=microbatches,
-        optimizer=optimizer,
         dropout_mask_bytes=4 if precision == "fp32" else 2,
     )
 
@@ -321,6 +319,6 @@ def test_the_largest_microbatch_found_fits_by_the_tracker_and_one_more_does_not(
     one, two = (predicted(model, replace(workload, b=b)).total_bytes for b in (1, 2))
     limit = int(one + (room - 1) * (two - one))
     # Two microbatches a step: gradients are there while the second one's activations are.
-    b = largest_microbatch(model, workload, limit, precision="bf16", context_bytes=0, microbatches=2)
+    b = largest_microbatch(model, replace(workload, precision="bf16"), limit, context_bytes=0, microbatches=2)
     assert oracle.track(config, b, 256).accumulated <= limit
     assert oracle.track(config, b + 1, 256).accumulated > limit

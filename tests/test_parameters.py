@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from test_parity import CONFIGS, named
 
 from shapes.errors import InputError
+from shapes.frozen import replace
 from shapes.memory import memory
 from shapes.model import AttentionShape, Block, Linear, MlpShape, ModelShape, MoeShape, Stack, parameter_count
 from shapes.model.stages import blocks_between, counted, layers_of_stages, parameter_tensors
@@ -52,7 +53,7 @@ def test_a_shards_parameters_are_one_number_everywhere(label: str) -> None:
         update = next(op for op in operators(model, workload) if op.name == "optimizer")
         assert isinstance(update, Elementwise)
         assert update.bytes == 30 * held.total
-        kept = memory(model, workload, precision="bf16", optimizer="sgd-momentum")
+        kept = memory(model, replace(workload, precision="bf16", optimizer="sgd-momentum"))
         on_stage = counted(parameter_tensors(model, workload, kept.stage)).total
         assert kept.parameters == on_stage
         assert [kept.components[name] for name in ("weights", "optimizer_states")] == [2 * on_stage] * 2

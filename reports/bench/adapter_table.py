@@ -23,6 +23,7 @@ from adapter_oracle import MATRICES, Tuning, track_adapted  # noqa: E402
 from test_memory_adapters import TOYS, of_tuning  # noqa: E402
 from test_memory_tracker import FURTHER, SMALL  # noqa: E402
 
+from shapes.frozen import replace  # noqa: E402
 from shapes.memory import memory  # noqa: E402
 from sizer.readers import read_config  # noqa: E402
 
@@ -76,8 +77,7 @@ def measure(family: str, changes: dict[str, Any], tuning: Tuning, at: tuple[int,
     alone, accumulated = (
         memory(
             model,
-            of_tuning(tuning, b, s, attention, checkpointing),
-            precision=tuning.adapters,
+            replace(of_tuning(tuning, b, s, attention, checkpointing), precision=tuning.adapters),
             context_bytes=0,
             dropout_mask_bytes=2,
             microbatches=n,

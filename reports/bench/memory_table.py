@@ -25,6 +25,7 @@ import transformers  # noqa: E402
 from opening import with_answer  # noqa: E402
 from test_memory_tracker import FURTHER, OPTIMIZERS, SMALL  # noqa: E402
 
+from shapes.frozen import replace  # noqa: E402
 from shapes.memory import memory  # noqa: E402
 from shapes.memory.modules import CHECKED  # noqa: E402
 from shapes.workload import Workload  # noqa: E402
@@ -99,9 +100,7 @@ def measure(family: str, changes: dict[str, Any], workload: Workload, optimizer:
     alone, accumulated = (
         memory(
             model,
-            workload,
-            precision=workload.dtype,
-            optimizer=optimizer,
+            replace(workload, precision=workload.dtype, optimizer=optimizer),
             context_bytes=0,
             microbatches=number,
             dropout_mask_bytes=workload.activation_bytes,

@@ -3,13 +3,14 @@
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from math import ceil, gcd, isqrt
-from typing import Any, NamedTuple
+from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, dtype_bytes
 from shapes.errors import InputError, one_of
-from shapes.frozen import Named, Names, Numbers, Sizes, frozen, replace
+from shapes.frozen import Named, Numbers, Sizes, frozen, replace
 from shapes.model import (
+    PRECISIONS,
     Block,
     ModelShape,
     ParameterTensor,
@@ -18,7 +19,6 @@ from shapes.model import (
     default_precision,
     optimizer_state_bytes,
     parameter_count,
-    precision_named,
 )
 from shapes.model.stages import STAGES, Stage, as_held, check_finetune
 from shapes.operators import image_workloads, sequence_length
@@ -28,7 +28,7 @@ from shapes.toml_table import DATA, content
 from shapes.workload import LOSSES, Implementation, Loss, Workload
 
 from .modules import buffer_bytes
-from .moments import Component, Gradients, Step, communication, microbatches_of, training
+from .moments import AtMoment, Component, Gradients, Step, communication, microbatches_of, training
 
 GIB = 2**30
 #: How full of a device's memory a step is said to fit: what the caching allocator's fragmentation takes is unknown, and
@@ -46,14 +46,6 @@ DISTRIBUTED_BYTES = GIB
 OPEN_SEGMENTS = 11 * 2**20
 #: Bytes of an element with its share of a block's scale.
 STORED: Numbers = content(DATA / "models.toml")["stored"]
-WEIGHT_DTYPES: Names = ("fp32", "bf16", "fp16", "fp8", "mxfp8", "int8", "int4", "mxfp4", "nvfp4", "mixed")
-
-
-class AtMoment(NamedTuple):
-    """The bytes in use at one moment of a step."""
-
-    name: str
-    total_bytes: int
 
 
 @frozen
@@ -109,8 +101,6 @@ def memory(
     workload: Workload,
     *,
     device: str | Device | None = None,
-    optimizer: str | None = None,
-    precision: str | None = None,
     implementation: Implementation | None = None,
     microbatches: int | None = None,
     weight_dtype: str | None = None,
@@ -120,26 +110,25 @@ def memory(
 ) -> Memory:
     """Bytes of one device by component, for training or inference as ``workload.phase`` says.
 
-    ``optimizer``, ``precision`` and ``implementation``: names of ``OPTIMIZERS``, of ``PRECISIONS``, and what saves
-    activations, transformers' eager modules or Megatron's fused kernels; None: the workload's, else adamw, by its
-    dtype, by its split (``Workload.saved_by``). ``microbatches`` a step (None: by the global batch, else one, or enough
-    to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``: of inference's.
+    ``implementation``: what saves activations, transformers' eager modules or Megatron's fused kernels; None: the
+    workload's, else by its split (``Workload.saved_by``). ``microbatches`` a step (None: by the global batch, else one,
+    or enough to fill the pipeline): with more than one, gradients stay allocated between them. ``weight_dtype``: of
+    inference's.
     ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are counted, as
     torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the
     CPU. ``loss``: of ``LOSSES`` (None: the implementation's). InputError: an unknown name, a split not allowed.
     """
     check_split(model, workload)
     check_finetune(model, workload)
-    kept_in = precision or workload.precision or default_precision(workload)
+    kept_in = workload.precision or default_precision(workload)
     on, low = None if device is None else load_device(device), workload.low_precision
-    if loss is not None:
-        one_of(loss, LOSSES, "loss")
-    saved_by, bits = implementation or workload.saved_by, precision_named(kept_in)
+    one_of(loss or LOSSES[0], LOSSES, "loss")
+    saved_by, bits = implementation or workload.saved_by, PRECISIONS[kept_in]
     if workload.reduces and saved_by == "megatron":  # its gradients are reduced where they are added up
         bits = replace(bits, gradients=dtype_bytes(workload.reduces))
-    named = optimizer or workload.optimizer or "adamw"
     copies = 1 if low and on and on.architecture in low.either_layout else 2
-    how = (1, bits, named, saved_by, microbatches_of(workload, microbatches), dropout_mask_bytes, loss, copies)
+    microbatches = microbatches_of(workload, microbatches)
+    how = (1, bits, workload.optimizer or "adamw", saved_by, microbatches, dropout_mask_bytes, loss, copies)
     whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
     steps = [Step(as_held(model, workload), whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
     found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
@@ -151,10 +140,8 @@ def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, we
     named = (step.stage, n, kept_in, step.optimizer, step.implementation, limit)
     if not step.workload.train:
         return Memory((*_inference(step, weight_dtype), *overhead), *named)
-    parts, moment, found, gradients = training(step)
-    always = sum(part.bytes for part in overhead)
-    totals = tuple(AtMoment(name, size + always) for name, size in found)
-    return Memory(parts + overhead, *named, moment, totals, gradients)
+    parts, found = training(step, overhead)
+    return Memory(parts, *named, *found)
 
 
 def memory_of_parameters(parameters: int, workload: Workload) -> int:
@@ -164,7 +151,7 @@ def memory_of_parameters(parameters: int, workload: Workload) -> int:
     """
     side = isqrt(parameters // (workload.t * workload.p * workload.e))
     tensors = (ParameterTensor("parameters", (side, side), 1, "block"),)
-    precision = precision_named(workload.precision or default_precision(workload))
+    precision = PRECISIONS[workload.precision or default_precision(workload)]
     if not workload.train:
         return weight_bytes(tensors, "fp32" if workload.dtype == "tf32" else workload.dtype) + CONTEXT_BYTES
     states = optimizer_state_bytes(tensors, workload.optimizer or "adamw", precision) + side * side * precision.master
@@ -195,7 +182,7 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     model, workload = step.model, step.workload
     dtype = weight_dtype or ("fp32" if workload.dtype == "tf32" else workload.dtype)
     if weight_dtype:
-        one_of(dtype, WEIGHT_DTYPES, "weight_dtype")
+        one_of(dtype, STORED, "weight_dtype")
     n, size = parameter_count(step.tensors), weight_bytes(step.tensors, dtype)
     formats = () if weight_dtype else dict.fromkeys(one.weights.title for one in step.tensors if one.weights)
     if formats:
@@ -220,7 +207,7 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     rows = positions * -(-model.vocab // workload.t) if model.head else 0
     which = "the step's" if workload.decode else "the last position's"
     yield Component("logits", rows * (workload.activation_bytes + 4), f"{which}, b x v, and their fp32 copy")
-    yield Component("communication", *communication(replace(step, workload=replace(workload, d=1)), n))
+    yield Component("communication", *communication(replace(step, workload=replace(workload, d=1))))
 
 
 def weight_bytes(tensors: Tensors, dtype: str) -> int:
@@ -304,25 +291,21 @@ def possible_savings(workload: Workload) -> Iterator[tuple[str, Named]]:
             yield one["name"], one["change"]
 
 
-def savings(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> tuple[Saved, ...]:
+def savings(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> Iterator[Saved]:
     """Each possible saving by itself: what it leaves and the largest microbatch with it."""
-    found = []
     for name, change in possible_savings(workload):
         changed = replace(workload, **change)
         total = memory(model, changed, **options).total_bytes
         largest = largest_microbatch(model, changed, limit_bytes, **options)
-        found.append(Saved(name, change, total, total <= limit_bytes, largest))
-    return tuple(found)
+        yield Saved(name, change, total, total <= limit_bytes, largest)
 
 
-def _smallest(
-    key: str, model: ModelShape, workload: Workload, limit_bytes: float, *, largest: int | None = None, **options: Any
-) -> int | None:
-    """The smallest degree, up to ``largest``, that fits; None where none does. ``options`` are those of ``memory``."""
+def _smallest(key: str, model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> int | None:
+    """The smallest degree that fits; None where none does. ``options`` are those of ``memory``."""
     # Whole heads on every rank, as many layers on every stage.
     heads = (part.heads for _, block in model.all_blocks() if (part := block.attention))
     whole, most = (model.layers, model.layers) if key == "p" else (gcd(*heads), 64)
-    for degree in divisors(whole, largest or most):
+    for degree in divisors(whole, most):
         try:
             found = memory(model, replace(workload, **{key: degree}), **options)
         except InputError:

@@ -43,19 +43,17 @@ CHECKED = frozenset(declared()["checked"]["families"])
 @cache
 def style_of(model_type: str, implementation: Implementation) -> Style:
     """The style of the model's family; llama's where the family is not listed (most later ones copy it)."""
-    own = implementation == "megatron"
-    table, name = ("implementations", implementation) if own else ("families", model_type)
-    words = frozenset(declared()[table].get(name, "").split())
+    family = "megatron-kernels" if implementation == "megatron" else model_type
+    words = frozenset(declared()["families"].get(family, "").split())
     return words | {usual for usual, others in declared()["usual"].items() if words.isdisjoint(others)}
 
 
 def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:
     """Bytes of the class's buffers, of a device's ``layers``."""
     positions, attention = model.max_positions or 0, model.attention
-    if attention is None:
-        return 0
-    table = 4 * layers * positions * attention.rotary_dim if "buffer-table" in style else 0
-    return positions**2 if "buffer-mask" in style else table
+    if "buffer-mask" in style:
+        return positions**2
+    return 4 * layers * positions * attention.rotary_dim if attention and "buffer-table" in style else 0
 
 
 def masked(style: Style, attention: Attention, length: int) -> bool:

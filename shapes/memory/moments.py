@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from math import ceil, prod
+from typing import NamedTuple
 
 from shapes.frozen import Pair, frozen, replace
 from shapes.model import (
@@ -82,10 +83,12 @@ class _Layer:
     """One layer of a kind: bytes it saves, its forward's and its backward's peak (saved and its input included).
 
     ``returned``: what it hands on with its output that autograd does not save. ``window``: whose mask it reads.
-    ``unneeded``: of what it saves, what it does not where nothing before it trains.
+    ``unneeded``: of what it saves, what it does not where nothing before it trains. ``moved``: what it saved and the
+    host has in the meantime, which is on the device with its neighbour's operators still, or already.
     """
 
     saved: int
+    moved: int
     forward: int
     backward: int
     returned: int
@@ -213,7 +216,7 @@ def moments(step: Step) -> tuple[Moment, ...]:
     if step.first and has_adapters(workload) and workload.checkpointing == "none":
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         saved -= step.in_flight * kinds[runs[0][0]].unneeded
-    everything = _held(step.at_rest)[2]
+    everything = _held(step.at_rest)[0]
     made = everything if step.gradients_stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
@@ -246,23 +249,18 @@ def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment
 
 
 def _of_layers(step: Step, kinds: Layers, runs: Runs, saved: int, made: ShardParameters) -> Iterator[Moment]:
-    """The fullest forward and backward of a layer of each kind: what is saved shrinks from layer to layer, gradients
+    """The forward and backward of the ends of each run of layers: what is saved shrinks from layer to layer, gradients
 
     grow, unless they are added to those that are there all the time, ``made``.
     """
     again = ", its forward run again" if step.workload.checkpointing not in ("none", "fp8_act_input") else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
-    fullest: dict[tuple[str, int], tuple[int, int, ShardParameters]] = {}
-    for backward, place, alive, there in _alive(step, kinds, runs, saved):
-        key, size = (name if backward else "forward of a layer", place), alive + step.gradient_bytes(there)
-        if key not in fullest or size > fullest[key][0]:
-            fullest[key] = size, alive, there
-    for (name, _), (_, alive, there) in fullest.items():
-        yield _moment(name, alive, saved, made + there)
+    for backward, alive, there in _alive(step, kinds, runs, saved):
+        yield _moment(name if backward else "forward of a layer", alive, saved, made + there)
 
 
-def _alive(step: Step, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[bool, int, int, ShardParameters]]:
-    """Of each run's layers, from the last: (whether backward, which kind, bytes alive, the layers' new gradients)."""
+def _alive(step: Step, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[bool, int, ShardParameters]]:
+    """Of each run's layers, from the last: (whether backward, bytes alive, the layers' new gradients)."""
     none, tied_head, outlive = ShardParameters(), _tied_head(step), _outlive(step, kinds, runs)
     grown = none if step.gradients_stay else counted(trained_ends(step.model, step.workload, step.stage))
     held = 0 if _keeps_masks(step) else sum(_masks(step).values())
@@ -272,9 +270,9 @@ def _alive(step: Step, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[
         # Within a run of equal layers both change evenly: its ends are the extremes.
         for done in sorted({0, count - 1}):
             alive = below - outlive[index] - (done + 1) * layer.saved + layer.backward + tied_head
-            yield True, place, alive, grown + new.times(done)
+            yield True, alive, grown + new.times(done)
         before = kinds[runs[index - 1][0] if count == 1 else place].returned if index or count > 1 else 0
-        yield False, place, below - layer.saved + layer.forward + before + held, none
+        yield False, below - layer.saved + layer.forward + before + held, none
         below -= layer.saved * count
         grown += new.times(count)
 
@@ -335,7 +333,7 @@ def _alone(step: Step, checkpointing: str) -> Step:
 def _tail(step: Step) -> int:
     """The fullest moment of the final norm, head and loss."""
     run = step.forward(sequence_length(step.model, step.model.main, step.workload))
-    return _backward(run.tail_tape(step.model), 4, step)
+    return _backward(run.tail_tape(step.model), 4, step.workload.activation_bytes, step)
 
 
 #: A plan goes through degrees of pipelines, and for each through the same experts, microbatches and policies.
@@ -344,13 +342,16 @@ def _layer(step: Step, block: Block, hidden: int, s: int) -> _Layer:
     workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
     x = tape.storages[INPUT]
     policy, kept = workload.saving, tape.saved(selective=True)
-    backward = _backward(tape, x, step, made=0 if step.fused_wgrad else None)
+    saved = sum(kept.values())
+    moved = round(workload.offload_saved * saved)
+    backward = _backward(tape, x, 0 if step.fused_wgrad else workload.activation_bytes, step)
     if policy.everything:
         backward = max(backward + tape.outlasting_bytes(), tape.recomputed_peak_bytes(x))
     return _Layer(
-        saved=sum(kept.values()),
-        forward=tape.forward_peak_bytes(kept),
-        backward=backward,
+        saved=saved - moved,
+        moved=moved,
+        forward=tape.forward_peak_bytes(kept) + moved,
+        backward=backward + moved,
         returned=tape.returned if policy.everything else 0,
         window=block.attention.window if block.attention else None,
         gradients=counted(trained_block(block, hidden, workload)),
@@ -358,13 +359,12 @@ def _layer(step: Step, block: Block, hidden: int, s: int) -> _Layer:
     )
 
 
-def _backward(tape: Tape, seed: int, step: Step, *, made: int | None = None) -> int:
+def _backward(tape: Tape, seed: int, made: int, step: Step) -> int:
     """The peak of one tape's backward; new gradients of weights stay, or are added to the old ones and go.
 
-    ``made``: bytes of a new gradient's element (None: as an activation's).
+    ``made``: bytes of a new gradient's element.
     """
     kept = 0 if step.gradients_stay else step.precision.gradients
-    made = step.workload.activation_bytes if made is None else made
     return tape.backward_peak_bytes(seed, made_bytes=made, kept_bytes=kept)
 
 
@@ -436,11 +436,15 @@ ZERO_BUCKET_ELEMENTS = 5 * 10**8
 
 @frozen
 class Component:
-    """Bytes of one component of a device's memory, and the formula with its numbers."""
+    """Bytes of one component of a device's memory, the formula with its numbers, and bytes that the host has of it
+
+    (of activations: of one microbatch's).
+    """
 
     name: str
     bytes: int
     formula: str
+    hosted: int = 0
 
 
 def gradients_of(step: Step) -> Gradients:
@@ -463,45 +467,49 @@ def microbatches_of(workload: Workload, microbatches: int | None) -> int | None:
     return None if workload.p > 1 else 1
 
 
-def training(step: Step) -> tuple[tuple[Component, ...], str, list[tuple[str, int]], Gradients]:
-    """Components of one stage's step at its fullest moment, that one's name, every moment's total, and gradients.
+class AtMoment(NamedTuple):
+    """The bytes in use at one moment of a step."""
 
-    Raises InputError for an unknown optimizer.
+    name: str
+    total_bytes: int
+
+
+def training(
+    step: Step, overhead: tuple[Component, ...]
+) -> tuple[tuple[Component, ...], tuple[str, tuple[AtMoment, ...], Gradients]]:
+    """Components of one stage's step at its fullest moment, ``overhead`` the last of them; that one's name, every
+
+    moment's total, and gradients. Raises InputError for an unknown optimizer.
     """
     workload = step.workload
     gradients, each = gradients_of(step), step.precision.gradients
     step = replace(step, in_flight=_in_flight(step), gradients_stay=gradients.stay)
-    tensors, trained, _, states = _held(step.at_rest)
-    if workload.offload:
-        states = _offloaded(step, states)
+    states = _held(step.at_rest)[1]
+    kinds, runs = _kinds(step)
+    moved = sum(kinds[place].moved * count for place, count in runs)
+    states = [_offloaded(part, step) for part in states]
     looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step)}
     fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])
-    exchanged, text = communication(step, parameter_count(tensors))
-    # DistributedDataParallel's buckets are as large as all gradients together. gradient_as_bucket_view False, torch's
-    # default, keeps gradients in addition.
-    buckets = 0
-    if workload.d > 1 and not workload.zero and not step.megatron:
-        buckets = parameter_count(trained) * each
+    exchanged, text = communication(step)
     dummies = tuple(_dummy_wgrads(step))
-    always = sum(part.bytes for part in (*states, *dummies)) + exchanged + buckets
+    always = sum(part.bytes for part in (*states, *dummies, *overhead)) + exchanged
     there, how = fullest.gradients.total, gradients.why
     if there:
         how = f"{there:,} x {each} bytes{_over_ranks((0, 0), workload, zero=2)[1]} ({how})"
-    if buckets:
-        text, exchanged = f"gradients outside DDP's buckets (gradient_as_bucket_view=False), {how}", exchanged + kept
-        how = f"{parameter_count(trained):,} x {each} bytes: DistributedDataParallel's buckets, always there"
     parts = (
-        *states[:-1],
-        Component("gradients", buckets or kept, how),
+        *states,
+        Component("gradients", kept, how),
         *dummies,
-        states[-1],
-        Component("activations", fullest.saved, _activations_formula(step)),
+        Component("activations", fullest.saved, _activations_formula(step), moved),
         Component("logits_and_loss", fullest.logits, _logits_formula(step, fullest)),
         Component("temporary", fullest.temporary, fullest.name),
         Component("communication", exchanged, text),
+        *overhead,
     )
-    totals = [(moment.name, always + moment.bytes + size) for moment, size in looked_at.items()]
-    return parts, fullest.name, totals, gradients
+    totals: dict[str, int] = {}
+    for moment, size in looked_at.items():
+        totals[moment.name] = max(totals.get(moment.name, 0), always + moment.bytes + size)
+    return parts, (fullest.name, tuple(map(AtMoment, totals, totals.values())), gradients)
 
 
 def _in_flight(step: Step) -> int:
@@ -514,27 +522,24 @@ def _in_flight(step: Step) -> int:
     return min(most, microbatches_of(workload, step.microbatches) or most)
 
 
-def _offloaded(step: Step, states: list[Component]) -> list[Component]:
-    """What of the states is on the device, behind a line on what its host holds.
+def _offloaded(part: Component, step: Step) -> Component:
+    """Weights or states without the host's share.
 
     Megatron-Core's HybridDeviceOptimizer updates a clone of the distributed optimizer's master weights.
     """
-    share, here, there = step.workload.offload, [], 0
-    for part in states:
-        own = part.bytes * (part.name in ("master_weights", "optimizer_states"))
-        there += own
-        cloned = step.megatron and part.name == "master_weights"
-        here.append(replace(part, bytes=part.bytes - round(share * own * (not cloned))))
-    return [Component("offloaded", 0, f"{share * there / 2**30:.2f} GiB of states on the host"), *here]
+    workload, masters = step.workload, part.name == "master_weights"
+    share = workload.offload if masters or part.name == "optimizer_states" else workload.offload_params
+    own = round(share * part.bytes)
+    return replace(part, bytes=part.bytes - own * (not (masters and step.megatron)), hosted=own)
 
 
 #: A plan goes through the same split's microbatches and policies.
 @lru_cache(2**10)
-def _held(step: Step) -> tuple[Tensors, Tensors, ShardParameters, list[Component]]:
-    """A stage's parameters, those that train, how many, and weights with what else is there of them all the time."""
+def _held(step: Step) -> tuple[ShardParameters, list[Component]]:
+    """How many of a stage's parameters train, and weights with what else is there of them all the time."""
     tensors, trained = step.tensors, trained_tensors(step.model, step.workload, step.stage)
     states = _states(step, tensors) if layers_train(step.workload) else _tuned_states(step, tensors, trained)
-    return tensors, trained, counted(trained), states
+    return counted(trained), states
 
 
 def _states(step: Step, tensors: Tensors) -> list[Component]:
@@ -547,8 +552,7 @@ def _states(step: Step, tensors: Tensors) -> list[Component]:
             continue
         total, text = _over_ranks(sizes, step.workload, zero=zero)
         what = f" ({step.optimizer}: {OPTIMIZERS[step.optimizer]['note']})" if name == "optimizer_states" else ""
-        each = "parameters x" if name == "weights" else "x"
-        found.append(Component(name, total, f"{n:,} {each} {sum(sizes) / max(n, 1):.4g} bytes{text}{what}"))
+        found.append(Component(name, total, f"{n:,} parameters x {sum(sizes) / max(n, 1):.4g} bytes{text}{what}"))
     return found
 
 
@@ -647,14 +651,14 @@ def _logits_formula(step: Step, peak: Moment) -> str:
     return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes (cross-entropy {kind}{head})"
 
 
-def communication(step: Step, n: int) -> tuple[int, str]:
-    """Bytes of the buffers that devices exchange through, ``n`` parameters on each, and which they are."""
-    parts = tuple(_exchanged(step, n))
+def communication(step: Step) -> tuple[int, str]:
+    """Bytes of the buffers that devices exchange through, and which they are."""
+    parts = tuple(_exchanged(step))
     return sum(size for size, _ in parts), "; ".join(text for _, text in parts) or "no buffers for exchanges"
 
 
-def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
-    workload, precision = step.workload, step.precision
+def _exchanged(step: Step) -> Iterator[tuple[int, str]]:
+    workload, precision, n = step.workload, step.precision, parameter_count(step.tensors)
     hidden_state = workload.tokens * step.model.hidden * workload.activation_bytes
     if workload.t > 1 and workload.sequence_parallel:
         yield hidden_state, "gathered activations b x s x h"
@@ -662,6 +666,10 @@ def _exchanged(step: Step, n: int) -> Iterator[tuple[int, str]]:
         yield 2 * hidden_state * step.model.main.residuals, "pipeline receive and send b x s x h"
     if workload.d == 1 and not workload.offload:
         return
+    if workload.d > 1 and not workload.zero and not step.megatron:
+        # gradient_as_bucket_view False, torch's default: gradients are there in addition.
+        size = _held(step.at_rest)[0].total * precision.gradients
+        yield size, "DistributedDataParallel's buckets, as large as all gradients together"
     # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.
     if workload.zero in (1, 2) and not step.megatron:
         bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)

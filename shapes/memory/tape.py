@@ -17,7 +17,7 @@ from types import CodeType
 from typing import Any
 
 from shapes.frozen import Ints, Named, Names, Pair, Values, frozen, replace
-from shapes.toml_table import DATA, content, formula
+from shapes.toml_table import DATA, content, formula, hold
 
 #: The storage of a tape's first tensor: its module's input.
 INPUT = 0
@@ -153,9 +153,6 @@ class Tape:
         kept = kept.difference(node.output.storage for node in again if node.dropped)
         return {storage: self.storages[storage] for storage in kept}
 
-    def saved_bytes(self, *, selective: bool = False) -> int:
-        return sum(self.saved(selective=selective).values())
-
     def unneeded_bytes(self) -> int:
         """Bytes not saved where the input needs no gradient: all that comes before the first trained weight."""
         needing: set[int] = set()
@@ -187,7 +184,7 @@ class Tape:
             return 0
         before = next(alive for node, alive, _ in self._backward(seed_bytes, 0, 0) if node.saved or node.views_gradient)
         kept = {INPUT, *self.saved()}
-        return before - self.saved_bytes() + self.forward_peak_bytes(kept, until=last + 1, whole=False)
+        return before - sum(self.saved().values()) + self.forward_peak_bytes(kept, until=last + 1, whole=False)
 
     def _last_asked(self) -> int:
         """Place of the last operator that saves something, at which a checkpointed forward stops; -1: there is none."""
@@ -287,14 +284,14 @@ Runs = dict[str, Callable[..., Tensor]]
 class Line:
     """One operator or, without an ``output``, a change of what names of the running code keep (``inputs``).
 
-    ``when`` and ``unless``: words that must hold and must not. ``run``: a module in the operator's place, which puts
-    its own operators on the tape. ``part``: a view. ``sums`` and ``ways``: further keywords of ``Tape.op`` or ``view``.
+    ``when``: words that must hold, and with a ``!`` those that must not. ``run``: a module in the operator's place,
+    which puts its own operators on the tape. ``part``: a view. ``sums`` and ``ways``: further keywords of ``Tape.op``
+    or ``view``.
     """
 
     output: str
     inputs: Names
-    when: frozenset[str]
-    unless: frozenset[str]
+    when: str
     run: str = ""
     part: bool = False
     saves: Names = ()
@@ -316,29 +313,21 @@ def listing(module: str) -> tuple[Line, ...]:
 def line_of(text: str) -> Line:
     """A line as modules.toml writes it. Raises ValueError for a clause that there is not."""
     head, *columns = map(str.strip, text.split("|"))
-    clauses = {name: words for name, *words in map(str.split, columns[-1].split(";"))} if columns else {}
-    when, unless = _conditions(clauses.pop("if", []))
     output, arrow, inputs = head.partition("<-")
+    parts = (one.strip().partition(" ") for column in columns[bool(arrow) :] for one in column.split(";"))
+    clauses = {name: words for name, _, words in parts}
+    when = clauses.pop("if", "")
     if not arrow:
-        return Line("", tuple(head.split()), when, unless)
-    first, *rest = columns[0].split()
-    run = rest[0] if first == "run" else ""
-    saves, part = tuple(clauses.pop("saves", ())), clauses.pop("part", None) is not None
-    size = " ".join(rest[1:]) if run else columns[0]
-    sums, ways = {"n" if run else "size": formula(size)} if size else {}, {}
-    for name, words in clauses.items() if len(columns) > 1 else ():
-        if name in _SUMS:
-            sums[_SUMS[name]] = formula(" ".join(words))
-        elif name in _WAYS:
-            ways[_WAYS[name]] = True
-        else:
-            raise ValueError(f"modules.toml: {text!r}: {name!r} is no clause")
-    return Line(output.strip(), tuple(inputs.split()), when, unless, run, part, saves, sums, ways)
-
-
-def _conditions(words: list[str]) -> tuple[frozenset[str], frozenset[str]]:
-    unless = frozenset(word[1:] for word in words if word[0] == "!")
-    return frozenset(word for word in words if word[0] != "!"), unless
+        return Line("", tuple(head.split()), when)
+    run = columns[0].split()[1] if columns[0].startswith("run ") else ""
+    size = columns[0].removeprefix(f"run {run}")
+    saves, part = tuple(clauses.pop("saves", "").split()), clauses.pop("part", None) is not None
+    sums = {"n" if run else "size": formula(size)} if size else {}
+    sums |= {key: formula(clauses.pop(name)) for name, key in _SUMS.items() if name in clauses}
+    ways = {key: not clauses.pop(name) for name, key in _WAYS.items() if name in clauses}
+    if clauses:
+        raise ValueError(f"modules.toml: {text!r}: {min(clauses)!r} is no clause")
+    return Line(output.strip(), tuple(inputs.split()), when, run, part, saves, sums, ways)
 
 
 #: Clauses that are sums and those that are words alone -> the keyword of ``Tape.op`` or ``view``.
@@ -349,7 +338,7 @@ _WAYS = {"adds": "shares_gradient", "views": "views_gradient", "joins": "copies_
 @lru_cache(1024)
 def _held(module: str, words: frozenset[str]) -> list[tuple[Line, bool]]:
     """A module's lines, and whether each holds."""
-    return [(line, line.when <= words and line.unless.isdisjoint(words)) for line in listing(module)]
+    return [(line, hold(line.when, words.__contains__)) for line in listing(module)]
 
 
 def play(

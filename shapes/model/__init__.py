@@ -359,11 +359,6 @@ def _state_bytes(tensor: ParameterTensor, kept: Values, moment: int) -> int:
     return total
 
 
-def precision_named(name: str) -> Precision:
-    one_of(name, PRECISIONS, "precision")
-    return PRECISIONS[name]
-
-
 def default_precision(workload: Workload) -> str:
     """fp32 trains in fp32, 16 bits with fp32 master weights, fp8 by Transformer Engine's recipe.
 

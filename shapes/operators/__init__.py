@@ -27,6 +27,7 @@ from shapes.errors import InputError, refuse
 from shapes.frozen import replace
 from shapes.model import (
     OPTIMIZERS,
+    PRECISIONS,
     Block,
     Linear,
     ModelShape,
@@ -35,7 +36,6 @@ from shapes.model import (
     Tower,
     optimizer_state_bytes,
     parameter_count,
-    precision_named,
 )
 from shapes.model.layers import Attention
 from shapes.model.stages import (
@@ -334,7 +334,7 @@ def _states_each(model: ModelShape, workload: Workload) -> float | None:
     if workload.optimizer in (None, "adamw"):
         return None
     tensors = trained_tensors(model, workload)
-    precision = precision_named(workload.precision or "mixed")
+    precision = PRECISIONS[workload.precision or "mixed"]
     passes: float = OPTIMIZERS[workload.optimizer].get("passes", 0)
     return passes + optimizer_state_bytes(tensors, workload.optimizer, precision) / max(1, parameter_count(tensors))
 

@@ -194,8 +194,9 @@ def optimizer_update(held: ShardParameters, workload: Workload, states: float | 
 
     AdamW in mixed precision: fp32 gradient, master weight and two moments in (16 bytes a parameter); the latter three
     and the 16-bit weight out (14). ``states``: bytes of moments a parameter, of another optimizer.
+    The host updates what was offloaded.
     """
-    share, kept = held.updated(workload), PRECISIONS[workload.precision or "mixed"]
+    share, kept = (1 - workload.offload) * held.updated(workload), PRECISIONS[workload.precision or "mixed"]
     always = kept.master + (2 * kept.moments if states is None else states)
     read = always + kept.gradients + (0 if kept.master else kept.weights)
     return Elementwise(

@@ -3,7 +3,7 @@
 from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import AnyPath, refuse
+from shapes.errors import AnyPath, InputError, refuse
 from shapes.frozen import Floats, Names, Words, frozen, replace
 from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
@@ -93,11 +93,12 @@ def _engine(
 
 def _timed(run: Subject, device: Device, saved: tuple[Saved, ...]) -> Floats:
     """Seconds of a training step of ``run`` as it is, then with each of ``saved``; none where it has no price."""
-    if not saved or run.workload.offload or run.workload.dtype not in device.peak_flops:
-        return ()
     model, pricer = run.whole(), Pricer(device, stack=run.stack)
     changed = [run.workload, *(replace(run.workload, **one.change) for one in saved)]
-    return tuple(pricer.step(operators(model, one), one, model).seconds for one in changed)
+    try:
+        return tuple(pricer.step(operators(model, one), one, model).seconds for one in changed if saved)
+    except InputError:  # its products or its host have no price
+        return ()
 
 
 def memory(
@@ -128,7 +129,7 @@ def memory(
     training = weight_dtype and settled.train
     refuse(training, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
     asked = (model, settled, ROOM * on.memory.bytes)
-    saved, engine = savings(*asked, **options), _engine(model, settled, on, memory_utilization, weight_dtype)
+    saved, engine = tuple(savings(*asked, **options)), _engine(model, settled, on, memory_utilization, weight_dtype)
     times = _timed(subject, on, saved)
     priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:]))  # noqa: B905 - the shorter ends it
     found = bytes_by_component(model, settled, device=on, **options)

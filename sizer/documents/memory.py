@@ -1,5 +1,7 @@
 """One device's memory: components at the fullest moment, the other moments, what fits, and what each saving buys."""
 
+from collections.abc import Iterator
+
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
 
@@ -18,12 +20,11 @@ def document(answer: MemoryBreakdown) -> Document:
         Table(SAVINGS, answer.savings, f"what each saving buys by itself{now}"),
         *notes(answer.notes),
     )
-    records = [{"component": part.name, "bytes": part.bytes, "formula": part.formula} for part in memory.parts]
     return Document(
         f"sizer memory: {answer.path}",
         (Section(f"{answer.path} on {answer.device}", parts),),
         answer,
-        records=lambda: records,
+        records=lambda: [dict(zip(("component", "bytes", "formula"), row, strict=True)) for row in _rows(memory)],
     )
 
 
@@ -75,9 +76,15 @@ SAVINGS = columns(
 )
 
 
+def _rows(memory: Memory) -> Iterator[tuple[str, int, str]]:
+    for part in memory.parts:
+        there = f"; {part.hosted / GIB:.2f} GiB on the host" if part.hosted else ""
+        yield part.name, part.bytes, part.formula + there
+
+
 def components(memory: Memory, stage: str = "") -> list[Table]:
     """Bytes by component at the fullest moment, and of each moment in all."""
     where = ", ".join(filter(None, (memory.moment, stage)))
-    rows = [*((part.name, part.bytes, part.formula) for part in memory.parts), ("total", memory.total_bytes, where)]
+    rows = [*_rows(memory), ("total", memory.total_bytes, where)]
     moments = Table(columns("memory moments"), memory.moments, "by moment")
     return [Table(columns("memory"), rows, "memory by component"), *([moments] if len(memory.moments) > 1 else [])]
