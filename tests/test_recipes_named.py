@@ -725,7 +725,7 @@ def test_a_command_s_program_says_whether_it_trains(
     reading = read(tmp_path, f"python {program} --model_name_or_path {QWEN} --output_dir out\n", "run.sh")
     assert reading.workload.get("phase") == phase
     assert any("nothing in it says that it trains" in note for note in reading.notes) is noted
-    assert ("program" in [one.key for one in reading.unread]) is ("train" not in program)
+    assert ("program" in [one.key for one in reading.unread]) is ("init" in program)
 
 
 def test_a_program_that_merges_adapters_trains_nothing(tmp_path: Path) -> None:
@@ -804,3 +804,22 @@ def test_axolotls_pairs_are_named(tmp_path: Path) -> None:
     text = f"base_model: {QWEN}\nrl: dpo\nmicro_batch_size: 1\n"
     assert [one.key for one in read(tmp_path, text).unread] == ["rl"]
     assert read(tmp_path, f"model: {{hf_model_ckpt: {QWEN}}}\ntraining: {{}}\n").format == "huggingface"
+
+
+@pytest.mark.parametrize(
+    "command", ["python judge_eval.py --model_name", "uv run vllm serve", "python -m a.generate -x --model"]
+)
+def test_a_program_that_evaluates_or_serves_decodes(tmp_path: Path, command: str) -> None:
+    assert read(tmp_path, f"{command} {QWEN}\n", "run.sh").workload["phase"] == "decode"
+
+
+@pytest.mark.parametrize(("enabled", "finetune"), [("true", "lora"), ("false", None)])
+def test_a_trainers_arguments_in_a_section_of_its_own_are_read(
+    tmp_path: Path, enabled: str, finetune: str | None
+) -> None:
+    text = f"""model: {{name_or_path: {QWEN}, max_seq_length: 512}}
+training: {{per_device_train_batch_size: 2, gradient_checkpointing: true}}
+lora: {{enabled: {enabled}, r: 32}}"""
+    found = read(tmp_path, text).workload
+    assert (found["b"], found["s"], found["checkpointing"]) == (2, 512, "full")
+    assert found.get("finetune") == finetune

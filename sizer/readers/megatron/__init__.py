@@ -50,10 +50,6 @@ _OPTION = re.compile(r"--[A-Za-z]")
 _VARIABLE = re.compile("\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0")
 _OPTIONS = re.compile(r"(?i)(?:option|arg|opt)s?$")
 _NEGATIVE = re.compile(r"-\d")
-#: Programs that train, by what they are called.
-_TRAINS = re.compile(
-    r"(?:.*[/.])?(?!(?:check|eval|verify|test|prepare|infer|merge|convert|plot)_)[^/]*?(?:train|tun|sft|lora|[dkpr]po|distil)"
-)
 #: Arguments that tell one model from another; options of torchrun, srun and sbatch that say how many devices there are;
 #: scripts' suffixes.
 _SIZES, _NODES, _PER_NODE, _SCRIPTS = map(tuple, _TABLE["words"].values())
@@ -170,12 +166,12 @@ def _naming(script: Script) -> Values | None:
         after = words[words.index("serve") + 1 :] if "serve" in words else []
         # lmdeploy serve api_server NAME, trtllm-serve serve NAME
         served = next((word for word in after if word not in ("serve", "api_server")), "-")
-        if not served.startswith("-"):  # vllm serve NAME
-            found.setdefault("model", served)
         program = _program(words)
-        trains = _TRAINS.match(program) is not None or None
+        kinds = (kind for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program))
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
-        found |= {"program": program, "_trains": trains, "settings_file": files}
+        found |= {"program": program, "settings_file": files, **dict.fromkeys(kinds, True)}
+        if not served.startswith("-"):  # vllm serve NAME
+            found = {"model": served, **found, "_serves": True}
         row = recipe_of(found)
         if row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
             named.append(("phase" in row if row else 2 + 1 / len(found), found))
