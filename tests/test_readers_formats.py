@@ -1004,3 +1004,9 @@ def test_maxtexts_base_file_of_2024_has_a_shared_expert_that_no_dense_layer_read
     reading = read_config(held)
     assert reading.unread == ()
     assert reading.model == read_config({"base_emb_dim": 2048}).model
+
+
+@pytest.mark.parametrize(("said", "phase"), [("eval_only = True", "prefill"), ("eval_only = False", None)])
+def test_nanogpts_evaluation_runs_forward_alone(said: str, phase: str | None) -> None:
+    text = f"batch_size = 8\n{said}\ninit_from = 'gpt2'\n"
+    assert read_text(text, where="eval_gpt2.py").workload.get("phase") == phase

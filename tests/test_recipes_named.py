@@ -807,7 +807,7 @@ def test_axolotls_pairs_are_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "command", ["python judge_eval.py --model_name", "uv run vllm serve", "python -m a.generate -x --model"]
+    "command", ["python judge_eval.py --model_name", "uv run vllm serve", "python -m a.eval.sft_generation --model"]
 )
 def test_a_program_that_evaluates_or_serves_decodes(tmp_path: Path, command: str) -> None:
     assert read(tmp_path, f"{command} {QWEN}\n", "run.sh").workload["phase"] == "decode"
@@ -823,3 +823,12 @@ lora: {{enabled: {enabled}, r: 32}}"""
     found = read(tmp_path, text).workload
     assert (found["b"], found["s"], found["checkpointing"]) == (2, 512, "full")
     assert found.get("finetune") == finetune
+
+
+def test_a_value_that_is_null_is_as_good_as_not_there(tmp_path: Path) -> None:
+    text = f"model_name_or_path: {QWEN}\noutput_dir: o\nlearning_rate: 1\nfp16: null\nbf16: true\nlora_r: null\n"
+    assert read(tmp_path, text).workload["dtype"] == "bf16"
+    text = (
+        "checkpoint_dir: checkpoints/meta-llama/Meta-Llama-3-8B\nquantize:\nlora_r: 32\ntrain: {micro_batch_size: 1}\n"
+    )
+    assert read(tmp_path, text).workload["finetune"] == "lora"

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Words, replace
+from shapes.frozen import Words, given, replace
 
 from .loading import load_text, parse_mapping
 from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
@@ -129,15 +129,15 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     row = table("trainers")[name]
     for key, kind in row["checked"].items():
         getattr(fields, kind)(key)
-    held = flat({**row["defaults"], **config})
+    held = flat({**row["defaults"], **given(config)})
     check_allowed(row.get("allowed", {}), row, held, Fields(held, where))
     fields.ignore(*(key for key, other in row.get("moot", {}).items() if not config.get(other)))
-    given, said = workload(row, held, fields)
+    found, said = workload(row, held, fields)
     if name == "deepspeed" and "no_overlap" in reading.workload:
         # Of communication it is data parallelism's alone that it decides.
         kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
-        given["no_overlap"] = ",".join(kept + ["data"] * ("no_overlap" in given)) or "none"
-    settled = {**reading.workload, **given}
+        found["no_overlap"] = ",".join(kept + ["data"] * ("no_overlap" in found)) or "none"
+    settled = {**reading.workload, **found}
     notes = (f"workload from {Path(where).name} ({name})", *said, *_accumulated(settled))
     return replace(
         reading,

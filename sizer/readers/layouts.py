@@ -25,12 +25,12 @@ def reader(name: str) -> Any:
 def read_named(name: str, config: Config, where: str) -> Reading:
     """A model that the file names in a table of sizes, or whose sizes are in a section of it, and its training."""
     row, fields = table("layouts")[name], Fields(config, where)
-    held = flat({**row["defaults"], **config})
+    held = flat({**row["defaults"], **given(config)})
     check_allowed(row.get("allowed", {}), row, held, fields)
-    given = row.get("given", "")
-    sizes = fields.nested(given).config if config.get(given) else _named(row["model"], fields)
+    inline = row.get("given", "")
+    sizes = fields.nested(inline).config if config.get(inline) else _named(row["model"], fields)
     more, used = expressed(row.get("names", {}), held, {}, ())
-    fields.ignore(given, *used)
+    fields.ignore(inline, *used)
     reading = (partial(read, row["like"]) if "like" in row else huggingface.read)({**sizes, **more}, where)
     settled, notes = workload(row, {**held, "layers": reading.model.layers}, fields)
     return replace(
@@ -41,7 +41,7 @@ def read_named(name: str, config: Config, where: str) -> Reading:
         keys={},
         unread=(),
         asked=frozenset(fields.asked),
-        longest=reading.longest if given else None,
+        longest=reading.longest if inline else None,
     )
 
 
@@ -94,7 +94,7 @@ def read(name: str, config: Config, where: str) -> Reading:
         expected = error.expected.replace("--set ", f"--set {fields.prefix}")
         raise InputError(expected, key, error.value, where) from None
     sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(builder.KEYS.get(one, ())))
-    settled, notes = workload(row, flat({**usual, **config}), outer)
+    settled, notes = workload(row, flat({**usual, **given(config)}), outer)
     further = {fields.prefix + key for key in reading.asked} if through else set()
     return replace(
         reading,
