@@ -347,8 +347,6 @@ def _where(source: object) -> str:
 def settle_workload(reading: Reading, asked: Named) -> Workload:
     """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
     values = _said(reading, asked)
-    if values.get("phase", "train") == "train" and "kv_dtype" not in asked:
-        values.pop("kv_dtype", None)  # a release's, which training has none of
     decodes = values.get("phase") == "decode"
     refuse(
         decodes and {"s", "context"} <= asked.keys(),
@@ -379,6 +377,8 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
 def _said(reading: Reading, asked: Named) -> Values:
     """``asked`` over what the file says; over as many devices as the file's where other degrees were asked for."""
     values = {**reading.workload, **asked}
+    if values.get("phase", "train") == "train" and "kv_dtype" not in asked:
+        values.pop("kv_dtype", None)  # a release's, which training has none of
     if _moves(reading, asked):
         values.setdefault("gpus", prod(reading.workload.get(key, 1) for key in ("t", "p", "cp", "d")))
         del values["d"]

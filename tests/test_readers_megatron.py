@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from shapes.errors import InputError
 from shapes.model import MlaShape, MlpShape, MoeShape
 from sizer.readers import Reading, read_config
+from sizer.readers.megatron import parse_options
 from sizer.readers.shell import follow
 from tests.texts import read_text
 
@@ -650,3 +651,8 @@ def test_an_embeddings_norm_has_parameters_and_a_section_that_is_off_says_nothin
     assert read_text(text % "{enabled: false, dim: 32}", where="a.yaml").model.layers == 2
     with pytest.raises(InputError, match="dim = 32: changes which parameters train"):
         read_text(text % "{enabled: true, dim: 32}", where="a.yaml")
+
+
+def test_an_option_before_one_of_a_launcher_keeps_its_value() -> None:
+    words = ["--nproc_per_node", "8", "-m", "pretrain", "--lr", "-1", "--swiglu", "--", "left"]
+    assert parse_options(words) == {"nproc_per_node": 8, "lr": -1, "swiglu": True}

@@ -105,12 +105,13 @@ def _lines(text: str, how: Named) -> Iterator[Values]:
 def _trace(text: str, how: Named) -> Iterator[Values]:
     """Products of a trace by their kernels' time; those without kernels or strides say nothing."""
     events, kernels = json.loads(text)["traceEvents"], Counter[object]()
-    for one in (one for one in events if one.get("cat") == "kernel"):
-        kernels[one["args"].get("External id")] += one["dur"]
-    for one in (one for one in events if one.get("name") in how["operators"]):
-        said, first = one.get("args") or {}, how["operators"][one["name"]]
+    for one in events:
+        if one.get("cat") == "kernel":
+            kernels[one["args"].get("External id")] += one["dur"]
+    for one in events:
+        said, first = one.get("args") or {}, how["operators"].get(one.get("name"))
         took, strides = kernels[said.get("External id")], said.get("Input Strides")
-        if took and strides:
+        if first is not None and took and strides:
             (*lead, m, k), (*_, n) = said["Input Dims"][first : first + 2]
             second, other = ("n" if strides[first + place][-1] == 1 else "t" for place in (1, 0))
             sizes = {"m": m, "n": n, "k": k, "batch": prod(lead)}

@@ -125,13 +125,13 @@ class RayWorker:
         """See ``Worker.ask``."""
         self._actor = self._actor or self._start()
         stream = getattr(self._actor, request).options(num_returns="streaming").remote(*arguments)
-        over = False
+        over, wait_s = False, START_S if self._fresh else patience_s
         try:
-            while ray.wait([stream], timeout=START_S if self._fresh else patience_s)[0]:
+            while ray.wait([stream], timeout=wait_s)[0]:
                 message = ray.get(next(stream), timeout=READY_S)
-                self._fresh = False
+                self._fresh, wait_s = False, patience_s
                 yield message
-            raise LostError(f"answered nothing for {START_S if self._fresh else patience_s:.0f} s")
+            raise LostError(f"answered nothing for {wait_s:.0f} s")
         except StopIteration:
             over = True
         except ray.exceptions.RayError as error:

@@ -412,7 +412,7 @@ class Workers:
     def _measure(self, worker: Worker, left: dict[str, Job], sweep: _Sweep) -> None:
         """Measure ``left`` on ``worker`` and take from it what is done; LostError where any is left in time."""
         left_s = max(0.0, sweep.deadline - time.monotonic())
-        begun = {key: sweep.kept[key] for key in left if key in sweep.kept}
+        begun = {key: sweep.kept[key] for key in left.keys() & sweep.kept.keys()}
         compiled = any(isinstance(job.work, Part) and job.work.compiled for job in left.values())
         patience_s = self._silent_s * (COMPILING if compiled else 1)
         at_work = False

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
+from typing import Any
 
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Pair, Triple, frozen, replace
@@ -173,17 +174,14 @@ class Block:
 
     def linears(self, hidden: int, *, fused_qkv: bool | None = None, fused_gate_up: bool | None = None) -> Linears:
         """Matrices of one layer that every token meets."""
-        out = self.before + (self.attention.linears(hidden, fused=fused_qkv) if self.attention else ())
-        if self.mixer:
-            out += self.mixer.linears(hidden)
-        if self.cross:
-            out += tuple(replace(linear, name=f"cross_{linear.name}") for linear in self.cross.linears(hidden))
-        out += self.mlp.linears(hidden, fused=fused_gate_up) if self.mlp else ()
+        out = self.before + _linears(self.attention, hidden, fused=fused_qkv) + _linears(self.mixer, hidden)
+        out += tuple(replace(linear, name=f"cross_{linear.name}") for linear in _linears(self.cross, hidden))
+        out += _linears(self.mlp, hidden, fused=fused_gate_up)
         if self.joined:
             out = tuple(one for one in out if one.name != "attention.o_proj")
             out = (*out[:-1], replace(out[-1], in_features=out[-1].in_features + hidden))
-        out += self.augment.linears(hidden) if self.augment else ()
-        return self._kept(out + (self.streams.linears(hidden, len(self.parts)) if self.streams else ()))
+        out += _linears(self.augment, hidden) + _linears(self.streams, hidden, len(self.parts))
+        return self._kept(out)
 
     def expert_linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         """One expert's matrices, where there are experts."""
@@ -196,6 +194,11 @@ class Block:
         # A fused matrix goes by its first part.
         first = (one.name.replace("qkv_proj", "q_proj").replace("gate_up_proj", "gate_proj") for one in linears)
         return tuple(replace(one, weights=formats.get(name)) for one, name in zip(linears, first, strict=True))
+
+
+def _linears(part: Any, *sizes: int, **fused: bool | None) -> Linears:
+    """Those of a part that a block may lack."""
+    return part.linears(*sizes, **fused) if part else ()
 
 
 Blocks = tuple[Block, ...]

@@ -214,7 +214,7 @@ def _layers(model: ModelShape, workload: Workload) -> Repeated:
     left, encoder_s = workload.saving.layers, sequence_length(model, model.stacks[0], workload)
     alike = workload.within_layers(checkpointing=workload.saving.name)
     for stack, blocks in stage_kinds(model, workload.p):
-        prefix = f"{stack.name}." if len(model.stacks) > 1 else ""
+        prefix = f"{stack.name}." * (len(model.stacks) > 1)
         if workload.decode and stack != model.main:
             continue  # an image's tower ran with the prompt
         s = sequence_length(model, stack, workload)

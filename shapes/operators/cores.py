@@ -244,9 +244,8 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     shared = workload.cp if workload.cp_comm == "a2a" else 1
     # The fullest rank's, where they do not divide.
     heads, kv_heads = (-(-one // shared) for one in attention.on_shard(workload.t))
-    narrow = workload.attention_dtype
+    narrow, causal = workload.attention_dtype, attention.causal and not attention.cross
     eager = not narrow and workload.attention == "eager"
-    causal = attention.causal and not attention.cross
     # Written out, scores of other documents are masked and computed all the same.
     pieces = -(-q_len // workload.document) if workload.document and causal and not eager else 1
     core = Attention(

@@ -52,20 +52,19 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     refused = False
     for pair in pairs:
         try:
-            found = _compared(asked, pair, notes)
-            parts += [found] if found is not None else []
+            parts.append(_compared(asked, pair, notes))
         except InputError as error:
             say_line(str(option_error(error)))
             refused = True
-    if not parts and revision is not None and not refused:
-        notes.append(f"no model configuration differs from {revision}")
     files, violations = (
         tuple(one for part in parts for one in getattr(part, name)) for name in ("files", "violations")
     )
+    if not files and revision is not None and not refused:
+        notes.append(f"no model configuration differs from {revision}")
     return Diff(files, violations, tuple(notes)), refused
 
 
-def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
+def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff:
     """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
     devices = asked.devices
     request = Request(devices[0] if devices else None, asked.stack, workload=asked.workload, **asked.suppression())
@@ -75,7 +74,7 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff | None:
         if pair.named:
             raise
         notes.append(f"{error.where}: no model configuration, passed over")
-        return None
+        return Diff(())
     project = nearest_table(pair.path)
     budgets = budgets_of(project.table("budgets").data, asked.limits, project.where)
     if None in sides and budgets != DiffBudgets():

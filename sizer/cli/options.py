@@ -222,13 +222,14 @@ def usage_text(error: click.UsageError) -> str:
     ctx = error.ctx
     path = ctx.command_path if ctx is not None else "sizer"
     instead, said = spellings()["instead"].get(path.partition(" ")[2], {}), error.format_message().rstrip(".")
-    own = {word: vars(one).get("help") for one in (ctx.command.params if ctx else ()) for word in one.opts}
+    command = getattr(ctx, "command", None)
+    own = {word: vars(one).get("help") for one in getattr(command, "params", ()) for word in one.opts}
     if isinstance(error, click.NoSuchOption):
         return _no_such_option(error.option_name, path, own, instead)
     if isinstance(error, click.BadOptionUsage):
         said = f"{error.option_name} needs a value: {own.get(error.option_name, 'none was given')}"
-    elif ctx is not None and isinstance(ctx.command, click.Group) and ctx.command.commands:
-        said = f"{said}: expected one of {', '.join(ctx.command.commands)}"
+    elif listed := getattr(command, "commands", None):
+        said = f"{said}: expected one of {', '.join(listed)}"
     return (
         f"{said}: {instead['argument']}" if "argument" in said and "argument" in instead else f"{said} ({path} --help)"
     )

@@ -1,7 +1,7 @@
 """Formats that state a model whose parts another reader knows, under their own names: each a table of layouts.json."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -81,18 +81,13 @@ def read(name: str, config: Config, where: str) -> Reading:
     found, used = expressed(names, held, dict(fields.config) if through else {}, row.get("words", ()))
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
     fields.ignore(*(one.replace("__", ".") for one in asked if one))
-    builder = import_module(f"sizer.readers.{row['builder']}") if "builder" in row else huggingface
+    builder: Any = import_module(f"sizer.readers.{row['builder']}") if "builder" in row else huggingface
     taken = _add_vocabulary(found, row, config, fields) if builder is huggingface else ()
     for key, said in row.get("needed", {}).items():
         fields.refuse(key not in found, said, key)
     plain = {**{key: key for key in found if through}, **_plain(names, held)}
     spelled = {ours: fields.prefix + key.replace("__", ".") for ours, key in plain.items()}
-    try:
-        reading: Reading = builder.read(found, where, **built)
-    except InputError as error:
-        key = error.key and spelled.get(error.key, fields.prefix + error.key.replace("__", "."))
-        expected = error.expected.replace("--set ", f"--set {fields.prefix}")
-        raise InputError(expected, key, error.value, where) from None
+    reading = _in_file_terms(partial(builder.read, found, where, **built), spelled, fields)
     sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(builder.KEYS.get(one, ())))
     settled, notes = workload(row, flat({**usual, **given(config)}), outer)
     further = {fields.prefix + key for key in reading.asked} if through else set()
@@ -107,6 +102,16 @@ def read(name: str, config: Config, where: str) -> Reading:
         unread=(),
         pixels=found.get("token_side", 0),
     )
+
+
+def _in_file_terms(read: Callable[[], Reading], spelled: Words, fields: Fields) -> Reading:
+    """What ``read`` makes; what it refuses is named as the file spells it."""
+    try:
+        return read()
+    except InputError as error:
+        key = error.key and spelled.get(error.key, fields.prefix + error.key.replace("__", "."))
+        expected = error.expected.replace("--set ", f"--set {fields.prefix}")
+        raise InputError(expected, key, error.value, fields.where) from None
 
 
 def opened(row: Config, fields: Fields) -> Values:

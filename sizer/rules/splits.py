@@ -40,7 +40,7 @@ def batch_heads_per_shard(context: Context) -> Answer:
     Suggestion: the nearest powers of two that divide the heads as t, or the nearest number of heads that t divides.
     """
     t, dims, model = context.workload.t, context.dimensions, context.model
-    known = head_counts(model) if model else tuple({dims["heads"]} if "heads" in dims else ())
+    known = head_counts(model) if model else tuple(filter(None, [dims.get("heads")]))
     if not known:
         return "no attention heads known"
     cut = [heads for heads in known if heads % t]

@@ -49,7 +49,7 @@ _OPTION = re.compile(r"--[A-Za-z]")
 #: A word that is one variable without a value (as ``shell.words.unknown`` marks it); names of ones that hold options.
 _VARIABLE = re.compile("\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0")
 _OPTIONS = re.compile(r"(?i)(?:option|arg|opt)s?$")
-_NEGATIVE = re.compile(r"-\d")
+_DASHED = re.compile(r"-(?!\d|$)")
 #: Arguments that tell one model from another; options of torchrun, srun and sbatch that say how many devices there are;
 #: scripts' suffixes.
 _SIZES, _NODES, _PER_NODE, _SCRIPTS = map(tuple, _TABLE["words"].values())
@@ -202,16 +202,15 @@ def parse_options(words: Iterable[str]) -> Values:
     name = None
     values: list[str] = []
     for word in (*words, "--"):
-        if not (_OPTION.match(word) or word == "--"):
-            # Options with one dash are a launcher's; what follows a redirection or a separator is no value.
-            name = None if word.startswith("-") and not _NEGATIVE.match(word) and len(word) > 1 else name
-            if name is not None:
-                values.append(word.strip("\"'"))
+        if not _DASHED.match(word):
+            values.append(word.strip("\"'"))
             continue
         if name is not None:
             arguments[name] = _value(" ".join(values)) if values else True
+        # Options with one dash are a launcher's; what follows a redirection or a separator is no value.
         spelled, equals, attached = word[2:].partition("=")
-        name, values = spelled.replace("-", "_"), [attached.strip("\"'")] if equals else []
+        name = spelled.replace("-", "_") if _OPTION.match(word) else None
+        values = [attached.strip("\"'")] if equals else []
     return arguments
 
 
@@ -276,9 +275,9 @@ def read(config: Config, where: str) -> Reading:
         refuse(size := next(sizes, None), "expected this key", size, where=where)
         settled, layout_notes = workload(fields, model)
     except InputError as error:
-        if error.key is not None and error.key in unknown:
+        if held := unknown.get(error.key or ""):
             tested = "".join(f"--set {name}=... or " for name in config.get("_tested", ())[:3])
-            said = f"its value is {unknown[error.key]}, which the file does not hold; {tested}--set {error.key}=N"
+            said = f"its value is {held}, which the file does not hold; {tested}--set {error.key}=N"
             raise InputError(said, error.key, where=where) from None
         raise
     left = [Unread(key, unknown[key], LACKS) for key in lacking()]
