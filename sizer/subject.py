@@ -147,9 +147,7 @@ def read_subject(
     example_inputs: object = None,
     dims: Sizes | None = None,
     nearest: bool = False,
-    settings: Named | None = None,
     stack: str | SoftwareStack | None = None,
-    training: Sequence[str] = (),
     **workload: Any,
 ) -> Subject:
     """Read ``source`` (a path, mapping, PretrainedConfig, ModelShape, Reading or nn.Module) and settle its workload.
@@ -160,16 +158,14 @@ def read_subject(
     fields of ``Workload``, in either spelling (t or tp); what is not given comes from the file, else from the defaults.
     Degrees that the model does not divide over are an InputError, or with ``nearest`` are left out (``Subject.asked``).
     ``stack``: the software stack (``shapes.step.stack``; None: the one that the file's format is run by).
-    ``settings`` replace or add keys of the configuration and ``training`` names files of a
-    trainer's settings (as a ``Source`` does). A transformers model without ``example_inputs`` is read by its config.
+    A ``Source`` brings keys to replace or add, and a trainer's settings. A transformers model without
+    ``example_inputs`` is read by its config.
     """
     workload = workload_fields(workload)
     if callable(getattr(source, "named_parameters", None)):
         if example_inputs is not None or getattr(source, "config", None) is None:
             return _of_module(source, example_inputs, dims, workload, stack, nearest=nearest)
         source = source.config  # type: ignore[attr-defined]
-    if settings or training:
-        source = Source(source, settings or {}, tuple(training))
     if trace:
         return _run_by(_traced_config(source, workload), stack)
     try:

@@ -15,7 +15,7 @@ from shapes.workload import WORKLOAD_FIELDS, workload_fields
 from sizer.checking.checks import check_subject
 from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
 from sizer.checking.grading import TIE, grade, propose
-from sizer.readers.reading import table
+from sizer.readers.reading import Source, table
 from sizer.rules import find_rule
 from sizer.subject import Subject, read_subject
 
@@ -106,7 +106,7 @@ def test_what_is_offered_of_a_released_file_is_applied_as_it_was_priced_and_leav
     asked, sizes, on = {"s": 2048, **split, **run}, dict[str, int](), load_device(device)
 
     def checked(change: dict[str, Any], fields: dict[str, Any]) -> tuple[Subject, Report]:
-        subject = read_subject(name, nearest=True, settings={**sizes, **change}, **{**asked, **fields})
+        subject = read_subject(Source(name, {**sizes, **change}), nearest=True, **{**asked, **fields})
         return subject, check_subject(subject, on)
 
     try:

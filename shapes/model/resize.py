@@ -161,7 +161,7 @@ def _resized_block(block: Block, sizes: _Sizes) -> Block:
     if isinstance(mlp, MoeShape) and mlp.shared:
         shared = _renewed(mlp.shared, sizes, width="shared_d_ff") if sizes.get("shared_d_ff", (1, 1))[1] else None
         mlp = replace(mlp, shared=shared, shared_gate=mlp.shared_gate and shared is not None)
-    if mixer is not None and mixer.kind == "short_conv":
+    if getattr(mixer, "kind", "") == "short_conv":
         mixer = _renewed(mixer, sizes, heads="hidden")
     return replace(block, attention=attention, cross=_resized_attention(block.cross, sizes), mlp=mlp, mixer=mixer)
 

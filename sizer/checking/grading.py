@@ -108,7 +108,7 @@ def context_of(subject: Subject, device: Device, step: Step) -> Context:
 
 
 def objections(context: Context, unsplit: Workload | None = None) -> Objections:
-    """What the rules on shapes and splits have against ``context`` (``unsplit``: as ``_answer`` takes it)."""
+    """Violations of the rules on shapes and splits in ``context`` (``unsplit``: as ``_answer`` takes it)."""
     return objections_in((rule, _answer(rule, context, unsplit)) for rule in RULES if not rule.of_costs)
 
 
@@ -136,7 +136,7 @@ class Proposals:
     """Each rule's answer about ``subject`` (None: the rule is suppressed), by the predicted costs of ``step``.
 
     ``subject`` is in an element type that the pricer's device has; ``asked`` is the workload as the person gave it;
-    ``broken`` is what the rules on shapes have against the subject, the suppressed ones too.
+    ``broken``: violations of the rules on shapes by the subject, the suppressed ones too.
     ``measured``: the step was timed on the device at hand.
     """
 

@@ -91,7 +91,7 @@ def _signed_bytes(number: float) -> str:
 
 
 def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
-    hidden = {"", "+-", "interval", *(["memory"] if answer.baseline.loss is None else [])}
+    hidden = {"", "+-", "interval", *["memory"] * (answer.baseline.loss is None)}
     shown = [one for one in listed if one.name not in hidden]
     (size,) = columns("search parameters")
     by_size = [size if one.name == "parameters" else one for one in shown]

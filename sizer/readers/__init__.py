@@ -28,6 +28,7 @@ from .reading import (
     named_plainly,
     names_of,
     recipe_of,
+    stated,
     table,
     underscored,
     unread,
@@ -130,7 +131,7 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
     found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
     if found.keys() & FORMATS["manifests"]["keys"] and (said := import_module("sizer.readers.manifests").script(found)):
         return dict(_reader("megatron").parse_script(said, where, asked.settings, tree))
-    return {**found, "_bases": tree.names} if tree.names else found
+    return {**found, **stated(_bases=tree.names)}
 
 
 def _added() -> Named:

@@ -187,7 +187,7 @@ class Measured:
         if outcome.within < UNKNOWN:
             best = f"{_words(row[outcome.best])} is within {outcome.within:.1%} of the best"
             known = f"{best}, {self.confidence:.0%} sure ({self.regret:.1%} asked): "
-        return Times(seen, outcome.samples, notes, known if outcome.sure < self.confidence else "")
+        return Times(seen, outcome.samples, notes, known * (outcome.sure < self.confidence))
 
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
         ended = ""

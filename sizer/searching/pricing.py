@@ -239,7 +239,7 @@ def shortlist(
         ).seconds * objective.weight(found)
         orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
-        taken += undominated(values, decode, *([worth] if space.loss else []), *reach)
+        taken += undominated(values, decode, *[worth] * bool(space.loss), *reach)
     return space, [space.candidates[index] for index in dict.fromkeys(taken)]
 
 

@@ -151,7 +151,7 @@ def _warned(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -> fr
 
 
 def _objections(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -> Objections:
-    """What the rules on shapes have against a candidate as its file's ``subject``."""
+    """Violations of the rules on shapes by a candidate as its file's ``subject``."""
     changed = resized_subject(subject, *rebuilt(space, change))
     return objections(context_of(changed, pricer.device, pricer.step(changed.operators)))
 
