@@ -461,10 +461,12 @@ def apply_recipe(operators: Iterable[Operator], workload: Workload) -> Listed:
         if recipe is None or operator.dtype != recipe.dtype:
             yield operator
             continue
-        kept = operator.recipe is None and operator.name.rsplit(".", 1)[-1] in recipe.keeps
-        if not kept:
+        products = recipe.products
+        if operator.recipe is None and operator.name.rsplit(".", 1)[-1] in recipe.keeps:
+            products = ()
+        else:
             yield from _quantised(operator, recipe, workload.train)
-        if not kept and operator.phase in recipe.products:
+        if operator.phase in products:
             yield replace(operator, recipe=recipe.name)
         elif isinstance(operator, Gemm):
             yield replace(operator, dtype="bf16", out_dtype=None)

@@ -162,7 +162,7 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
     """
     predicting = model.head_passes - 1
     layers = model.layers - predicting
-    if p == 1 or layers % p == 0:
+    if layers % p == 0:
         return last
     held = -(-model.layers // p)
     layer, ends = sum(last.layers.seconds.values()) / held, sum(last.ends.seconds.values())

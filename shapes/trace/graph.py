@@ -524,7 +524,7 @@ class _Watched(FusedAttention):
             form, window = recorder.form_of(mask) or self._values_form(mask), seen[1]
             if form is None:
                 problems[node.where] = "an attention mask of unknown form"
-            elif form[0] and window is not None and form[1] != window:  # a kernel's window has two sides
+            elif form[0] and window not in (None, form[1]):  # a kernel's window has two sides
                 problems[node.where] = f"a window of {window} keys and a mask of {form[1]}"
             else:
                 seen = form[0] and query.shape[-2] > 1, form[1]

@@ -590,7 +590,7 @@ def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bo
     ]
     if useful or not outright or not offers:
         return tuple(useful)
-    return (offers[0].noted("slower, but nothing faster fixes it" if offers[0].change_s > 0 else ""),)
+    return (offers[0].noted("slower, but nothing faster fixes it" * (offers[0].change_s > 0)),)
 
 
 def _same_size(offer: Offer, subject: Subject) -> bool:

@@ -401,7 +401,7 @@ def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
             f"{recipe.alignment.otherwise if recipe else RELEASED}; "
             f"padded to {padded} it is {padded / side.features - 1:.1%} more"
         )
-        near = neighbours(side.whole, step * side.shards) if dimension in _WIDTHS else ()
+        near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)
         fewer = [one for one in smaller if dimension not in _cut_blocks(model, one, recipe)][:1]
         changes = suggest(dimension, near) + suggest("t", fewer)
         value, refused = context.dimensions.get(dimension, side.whole), _refuses(recipe)
