@@ -307,7 +307,7 @@ def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> N
     from shapes.measure.runner import Sweep
     from shapes.measure.stats import Drift
     from shapes.operators.types import Gemm
-    from sizer.answers.bench import Table as Measured
+    from sizer.answers.bench import Measured
 
     left = tuple(Job(Gemm("bench", "forward", size, 8, 8, 1, "bf16", "tn")) for size in range(8, 20))
     environment = Environment("h200", None, None, None, ())

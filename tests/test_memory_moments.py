@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shapes.memory import Memory, memory, memory_of_parameters
-from shapes.memory.moments import Moment, Step, moments
+from shapes.memory.moments import Moment, Step, _keeps_masks, moments
 from shapes.memory.tape import Tape, declared, line_of, listing
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, parameter_count
 from shapes.model.stages import ShardParameters
@@ -514,3 +514,33 @@ def test_the_fullest_expert_s_rank_keeps_more_the_more_uneven_the_routing_is() -
         for load in (1.0, 2.0)
     )
     assert uneven > even
+
+
+@pytest.mark.parametrize(("recipe", "bytes_each"), [("tensorwise", 1), ("mxfp8", 33 / 32), ("nvfp4", 9 / 16)])
+def test_matrices_quantised_for_training_are_kept_in_two_layouts_with_their_scales(
+    recipe: str, bytes_each: float
+) -> None:
+    # A scale for 32 elements, or for 16 of 4 bits: of 4 layers' matrices, attention's 4 x 256 x 256 and the MLP's 3.
+    matrices = 4 * (4 * 256 * 256 + 3 * 256 * 1024)
+    plain, quantised = (
+        memory(llama(), Workload(b=1, s=64, **said)).components["weights"]  # type: ignore[arg-type]
+        for said in ({}, {"recipe": recipe})
+    )
+    assert quantised - plain == 2 * bytes_each * matrices
+
+
+def test_a_bias_of_each_head_is_kept_for_backward_where_a_fused_core_takes_it() -> None:
+    """Falcon without rotary positions: torch's fused core wants more than one key/value head on a device."""
+    kept = []
+    for kv_heads in (1, 2):
+        core = AttentionShape(8, kv_heads, 32)
+        model = ModelShape("falcon", (Stack("decoder", 256, (Block(core, MlpShape(1024, False)),)),), vocab=1000)
+        kept.append(_keeps_masks(Step(model, Workload(b=1, s=512), implementation="huggingface")))
+    assert kept == [False, True]
+
+
+def test_activations_over_a_base_in_four_bits_are_in_fp32() -> None:
+    """As PEFT prepares such a model; over a base of 16 bits they have the workload's type."""
+    said = {"finetune": "lora", "lora_targets": "all-linear", "b": 1, "s": 64}
+    steps = (Step(llama(), Workload(**said, base=base)) for base in ("nf4", "bf16"))  # type: ignore[arg-type]
+    assert [step.forward(64).element for step in steps] == [4, 2]

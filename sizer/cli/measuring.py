@@ -32,6 +32,7 @@ from sizer.answers.bench import (
     SUSTAINED,
     Bench,
     Bencher,
+    Measured,
     Planned,
     Stored,
     jobs_of_op,
@@ -39,7 +40,6 @@ from sizer.answers.bench import (
     sizes_of_op,
     suites_of,
 )
-from sizer.answers.bench import Table as Measured
 from sizer.process import KEPT, working
 from sizer.subject import read_subject
 

@@ -8,8 +8,7 @@ from typing import Any
 from shapes.calibrate import Calibration
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Sweep
-from sizer.answers.bench import Bench, Planned, Row, SelfTest, Stored
-from sizer.answers.bench import Table as Measured
+from sizer.answers.bench import Bench, Measured, Planned, Row, SelfTest, Stored
 
 from . import Cell, Column, Document, Part, Section, Table, Text, columns, lines, seconds_text
 
