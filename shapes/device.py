@@ -255,7 +255,7 @@ def _resolve(name: str) -> str:
         if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):
             return known
     spelt = {_normalise(one): known for known, head in heads.items() for one in _spellings(head)} | by_name
-    like = sorted(nearest(wanted, spelt, 8), key=lambda one: one[:4] != wanted[:4])
+    like = sorted(nearest(wanted, spelt, 8, 0.5), key=lambda one: one[:4] != wanted[:4])
     near = dict.fromkeys(map(spelt.__getitem__, like))
     listed = f"nearest: {', '.join(list(near)[:4])}" if near else f"known: {', '.join(heads)}"
     raise InputError(f"expected a known device or a path to a .toml file; {listed}", "device", name)

@@ -93,11 +93,11 @@ def spelled(value: Any, name: str, known: Collection[Any]) -> Any:
     return next((one for one in (said, *others_words()["values"].get(name, {}).get(said, ())) if one in known), value)
 
 
-def nearest(name: str, known: Collection[str], most: int = 1) -> list[str]:
+def nearest(name: str, known: Collection[str], most: int = 1, cutoff: float = 0.6) -> list[str]:
     """Names that a misspelt ``name`` may mean, the likeliest first."""
     import difflib  # only a mistake pays for it
 
-    return difflib.get_close_matches(name[:_LONGEST_NAME], known, n=most, cutoff=0.5 if most > 1 else 0.6)
+    return difflib.get_close_matches(name[:_LONGEST_NAME], known, most, cutoff)
 
 
 def load(path: Path, build: Callable[[Named, str], T]) -> T:

@@ -237,8 +237,6 @@ def usage_text(error: click.UsageError) -> str:
 
 def _no_such_option(name: str, path: str, own: Values, instead: Values) -> str:
     """What an option that a command has not is called here, by its sense; by letters only where few differ."""
-    from difflib import get_close_matches
-
     known = {squeezed(key): said for key, said in (spellings()["meant"] | instead).items()}
     same = others_words()["same"]
     for one in (name, *same.get(name.strip("-").replace("-", "_"), ())):
@@ -251,7 +249,7 @@ def _no_such_option(name: str, path: str, own: Values, instead: Values) -> str:
     ]
     begun = [one for one in own if one.startswith(f"{name}-")]
     every = [*own, *(f"--{one.replace('_', '-')}" for one in same)]
-    near = [ours(one, own) for one in begun[:1] or get_close_matches(name, every, 1, 0.75)]
+    near = [ours(one, own) for one in begun[:1] or nearest(name, every, cutoff=0.75)]
     meant = "".join(f"; did you mean {one}?" for one in near if one in own)
     said = f": it is of sizer {', '.join(having)}" if having else meant
     further = "-all" * (path.rpartition(" ")[2] in TABLES["brief"])

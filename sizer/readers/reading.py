@@ -22,7 +22,7 @@ from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
 from shapes.model import ModelShape, Unread
 from shapes.model.resize import dimensions
-from shapes.toml_table import table_of
+from shapes.toml_table import nearest, table_of
 
 #: A configuration's keys and what they hold.
 Config = Named
@@ -507,9 +507,7 @@ def flattened(config: Config, read: set[str], known: set[str], prefix: str = "")
 
 def did_you_mean(key: str, names: Iterable[str], cutoff: float = 0.8) -> str | None:
     """The known name nearest to ``key``, if one is near."""
-    from difflib import get_close_matches  # only a strange key pays for it
-
-    near = get_close_matches(key, sorted(names), n=1, cutoff=cutoff)
+    near = nearest(key, sorted(names), cutoff=cutoff)
     return near[0] if near else None
 
 

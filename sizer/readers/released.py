@@ -16,6 +16,7 @@ from shapes.frozen import Words, replace
 from shapes.model import Unread
 from shapes.model.resize import dimensions
 from shapes.program import install
+from shapes.toml_table import nearest
 
 from .expressions import expressed, flat, with_settings_of
 from .loading import beside, is_name, load_text, parse_mapping
@@ -46,9 +47,7 @@ def released(name: str) -> tuple[Config, str]:
             return row["config"], f"sizes and bits are {one}'s: {name} is a variant by its name ({row['source']})"
     for said, globs in FORMATS["names"]["closed"].items():
         refuse(any(fits(asked, one) for one in globs), said, where=name)
-    from difflib import get_close_matches  # only an unknown name pays for it
-
-    near = ", ".join(get_close_matches(asked, known, n=3, cutoff=0.6))
+    near = ", ".join(nearest(asked, known, 3))
     raise InputError(
         f"no such file, and no model of this name is known here{near and f': nearest are {near}'}; --download asks "
         "the hub for its config.json",

@@ -25,7 +25,7 @@ def find_rule(
     for rule in RULES:
         if name.upper() == rule.code or name.lower() == rule.slug:
             return rule
-    near = nearest(name, rule_names(), 3)
+    near = nearest(name, rule_names(), 3, 0.5)
     named = f" (nearest: {', '.join(near)})" if near else ""
     raise InputError(f"expected {expected}{named}; `sizer rules` lists them", key, name, where)
 
