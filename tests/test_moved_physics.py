@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from fit.served_physics import served_against_physics
 
 from shapes.cost.gemm import predict_gemm
 from shapes.cost.moving import moved_parts
@@ -70,6 +71,19 @@ def test_growth_saves_nothing_and_no_device_beats_its_data_sheet(case: str) -> N
             value = getattr(one, key)
             for grown in (2 * value, *([value + 1] if key != "heads" else [])):
                 assert (sum(moved_parts(replace(one, **{key: grown}), device)) >= least * seconds).all(), (name, key)
+
+
+@pytest.mark.slow
+def test_no_kernel_with_a_form_of_its_own_breaks_physics_of_any_size() -> None:
+    found = served_against_physics(1)  # 100 shapes of each kernel on each device
+    assert [one for one in found if one.broken] == []
+    assert sum(one.shapes for one in found) > 100_000
+
+
+def test_a_decode_step_reads_the_keys_that_no_cache_holds_from_memory() -> None:
+    one, h200 = IndexScores("", 64, 32, 1, 65536, 65536, 128, cached=True), load_device("h200")
+    beyond = 64 * 65536 * 128 - h200.memory.l2_bytes
+    assert sum(moved_parts(one, h200)) > beyond / h200.memory.bandwidth_bytes_per_s
 
 
 def test_a_longer_k_saves_nothing_on_a_device_of_slower_memory() -> None:

@@ -20,6 +20,7 @@ from fit.aiter import FITTED, TABLES, hidden, rows_of
 from fit.evidence import read_rows
 from fit.judging import TALL, Figure, judge
 from fit.physics import CellCounts, Counts, against_physics, around_cells, celled
+from fit.served_physics import ServedCounts, served_against_physics, served_table
 from opening import with_answer
 from tabulate import tabulate
 
@@ -130,7 +131,12 @@ def cells_table(counts: list[CellCounts]) -> str:
 
 
 def report(
-    figures: list[Figure], lines: list[str], counts: list[Counts], cells: list[CellCounts], left_out: str
+    figures: list[Figure],
+    lines: list[str],
+    counts: list[Counts],
+    served: list[ServedCounts],
+    cells: list[CellCounts],
+    left_out: str,
 ) -> str:
     from kernels_examples import examples
 
@@ -141,6 +147,7 @@ def report(
         "forms": forms_table(),
         "passed_over": "\n".join(f"- {line}" for line in lines) or "Nothing.",
         "physics": physics_table(counts),
+        "served": served_table(served),
         "cells": cells_table(cells),
         "examples": examples(),
     }
@@ -153,7 +160,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--format", choices=("text", "json"), default="text")
-    shapes = "shapes that physics is asked about, in all; 0: none, and no page is written"
+    shapes = (
+        "shapes that physics is asked about, of products and of other kernels each; 0: none, and no page is written"
+    )
     parser.add_argument("--shapes", type=int, default=1_000_000, help=shapes)
     parser.add_argument("--out", type=Path, default=REPORTS / "kernels.md")
     options = parser.parse_args()
@@ -163,6 +172,7 @@ def main() -> None:
         figures, lines = judge(options.data)
         left_out = left_out_table(options.data, figures)
         counts = against_physics(options.shapes) if options.shapes else []
+        served = served_against_physics(options.shapes) if options.shapes else []
         cells = [around_cells(name) for name in celled()] if options.shapes else []
     except InputError as error:
         print(f"kernels.py: {error}", file=sys.stderr)  # noqa: T201  # a script's one line
@@ -174,6 +184,7 @@ def main() -> None:
                     "figures": [asdict(one) for one in figures],
                     "passed_over": lines,
                     "physics": [asdict(one) for one in counts],
+                    "served": [asdict(one) for one in served],
                     "cells": [asdict(one) for one in cells],
                     "left_out": left_out,
                 },
@@ -181,10 +192,11 @@ def main() -> None:
             )
         )
         return
-    print("\n".join([sections(figures), "", left_out, "", *lines, "", physics_table(counts), "", cells_table(cells)]))  # noqa: T201  # the same
+    tables = [physics_table(counts), served_table(served), cells_table(cells)]
+    print("\n\n".join([sections(figures), left_out, "\n".join(lines), *tables]))  # noqa: T201  # the same
     if counts:  # a page without physics would not be this one
         options.out.write_text(
-            with_answer("kernels", report(figures, lines, counts, cells, left_out)), encoding="utf-8"
+            with_answer("kernels", report(figures, lines, counts, served, cells, left_out)), encoding="utf-8"
         )
 
 

@@ -34,10 +34,11 @@ DEVICES |= {"gb200": "gb200", "gb300": "gb300"}
 
 
 _RATES = {"launch_s": 3e-6, "flops_per_s": 8e14, "bandwidth_bytes_per_s": 3e12}
+_CACHE = {"cache_bytes_per_s": 1e13, "cache_share": 0.7}
 #: Where the fit of each form's constants starts.
 START = {
-    "index_scores": {**_RATES, "prologue_keys": 100.0},
-    "index_decode": {**_RATES, "sequence_s": 1e-8},
+    "index_scores": {**_RATES, **_CACHE, "prologue_keys": 100.0},
+    "index_decode": {**_RATES, **_CACHE, "sequence_s": 1e-8},
     "top_k": {"launch_s": 3e-6, "bandwidth_bytes_per_s": 3e12, "choice_s": 3e-6, "key_s": 2e-10},
     "sparse_attention": {**_RATES, "prologue_keys": 100.0, "bandwidth_bytes_per_s": 2e13},
 }
@@ -102,19 +103,23 @@ def fit(name: str, sizes: list[Sizes], seconds: Array, device: Any) -> tuple[dic
     """A form's constants by 70% of the shapes and its errors on the others."""
     first, table = START[name], Sizes(*map(np.array, zip(*sizes, strict=True)))
     out = held_out(sizes)
-    start = np.log(list(first.values()))
+    start, l2 = np.log(list(first.values())), device.memory.l2_bytes
 
     def constants(logs: Array) -> dict[str, float]:
         return dict(zip(first, np.exp(logs).tolist(), strict=True))
 
     def off(logs: Array) -> Array:
-        found: Array = np.log(sum(FORMS[name](table, constants(logs), device.compute.units)) / seconds)
+        found: Array = np.log(sum(FORMS[name](table, constants(logs), device.compute.units, l2)) / seconds)
         return found
 
-    # Nothing multiplies faster than the peak, and no wait is negligible to the digit.
-    peak = device.peak("bf16" if name == "sparse_attention" else "fp8")
-    most = [np.log(peak) if key == "flops_per_s" else np.inf for key in first]
+    # Nothing multiplies faster than the peak or moves faster than the memory, but from the cache, which keys that many
+    # queries gather come from; no decode step's table is larger than it. No wait is negligible to the digit.
+    sparse, bandwidth = name == "sparse_attention", device.memory.bandwidth_bytes_per_s
+    limits = {"flops_per_s": device.peak("bf16" if sparse else "fp8"), "cache_bytes_per_s": 20 * bandwidth}
+    limits |= {"cache_share": 1.0} | ({} if sparse else {"bandwidth_bytes_per_s": bandwidth})
+    most = [np.log(limits.get(key, np.inf)) for key in first]
     least = [np.log(1e-6) if key == "launch_s" else -np.inf for key in first]
+    start = np.minimum(start, most)
     best = least_squares(lambda logs: off(logs)[~out], start, bounds=(least, most), loss="soft_l1", f_scale=0.1)
     wrong = np.abs(np.expm1(off(best.x)[out]))
     errors = {"error": float(wrong.mean()), "error_p95": float(np.quantile(wrong, 0.95))}

@@ -16,6 +16,8 @@ import numpy as np
 from shapes.frozen import Items, Numbers
 from shapes.operators.types import IndexScores, SparseAttention, TopK
 
+from .constants import read_seconds
+
 SparseOperator = IndexScores | TopK | SparseAttention
 #: Rate of a backward over its forward's: FlashAttention 3's (shapes/data/attention).
 BACKWARD = 0.76
@@ -46,37 +48,46 @@ def paid(blocks: Any, units: int) -> Any:
     return (waves + np.ceil(waves)) / 2
 
 
-def _scores(one: Sizes, c: Numbers, units: int) -> Parts:
-    """Blocks of 4 queries walk the keys (DeepGEMM's fp8_mqa_logits); a score of 4 bytes a pair is written."""
+def _scores(one: Sizes, c: Numbers, units: int, l2_bytes: float) -> Parts:
+    """Blocks of 4 queries walk the keys (DeepGEMM's fp8_mqa_logits)."""
     block = 2 * 4 * one.heads * one.width * units / c["flops_per_s"]
     shared = np.clip(4 * one.sequences / one.queries, 1.0, 4.0)  # sequences of fewer queries share a block
     computing = paid(np.ceil(one.queries / 4), units) * (one.keys * shared + c["prologue_keys"]) * block
-    return c["launch_s"], 4 * one.queries * one.keys / c["bandwidth_bytes_per_s"], computing
+    return c["launch_s"], read_seconds(_scored(one, one.length), c, l2_bytes), computing
 
 
-def _paged(one: Sizes, c: Numbers, units: int) -> Parts:
+def _scored(one: Sizes, length: Any) -> Any:
+    """Bytes of queries and keys, in fp8 with a key's scale, and of the scores written, of 4 each."""
+    return one.queries * (one.heads * one.width + 4 * one.keys) + one.sequences * length * (one.width + 4)
+
+
+def _paged(one: Sizes, c: Numbers, _: int, l2_bytes: float) -> Parts:
     """A decode step's: each sequence's keys are read once, which many blocks share."""
-    read = one.sequences * one.keys * (one.width + 4) / c["bandwidth_bytes_per_s"]
     computing = 2 * one.queries * one.keys * one.heads * one.width / c["flops_per_s"]
-    return c["launch_s"] + one.sequences * c["sequence_s"], read, computing
+    launch = c["launch_s"] + one.sequences * c["sequence_s"]
+    return launch, read_seconds(_scored(one, one.keys), c, l2_bytes), computing
 
 
-def _top_k(one: Sizes, c: Numbers, units: int) -> Parts:
-    """A block a query passes over its scores; those with more keys than are chosen look for a threshold first."""
+def _top_k(one: Sizes, c: Numbers, units: int, _: float) -> Parts:
+    """A block a query passes over its scores; those with more keys than are chosen look for a threshold first.
+
+    Of fewer keys as many numbers are written.
+    """
     many = np.clip((one.length - one.width) * one.sequences / one.queries, 0.0, 1.0)
     each = many * c["choice_s"] + one.keys * c["key_s"]
     waves = np.maximum(one.queries / (2 * units), 1.0)
-    return c["launch_s"], 4 * one.queries * one.keys / c["bandwidth_bytes_per_s"], waves * each
+    moving = 4 * one.queries * (one.keys + one.width) / c["bandwidth_bytes_per_s"]
+    return c["launch_s"], moving, waves * each
 
 
-def _attention(one: Sizes, c: Numbers, units: int) -> Parts:
+def _attention(one: Sizes, c: Numbers, units: int, _: float) -> Parts:
     """A block for every query and 64 of its heads walks the keys it gathers (FlashMLA's sparse_fwd)."""
     block = 2 * 64 * one.width * units / c["flops_per_s"]
     computing = paid(one.queries * np.ceil(one.heads / 64), units) * (one.keys + c["prologue_keys"]) * block
     return c["launch_s"], one.queries * one.keys * one.width / c["bandwidth_bytes_per_s"], computing
 
 
-#: Seconds of the launch, of moving and of arithmetic of one run, by its sizes, constants and the device's units.
+#: Seconds of the launch, of moving and of arithmetic of one run, by its sizes, constants, the device's units and L2.
 FORMS = {"index_scores": _scores, "index_decode": _paged, "top_k": _top_k, "sparse_attention": _attention}
 
 
@@ -86,9 +97,9 @@ def form_of(operator: SparseOperator) -> tuple[str, bool]:
     return "index_decode" if cached else operator.kind, operator.phase == "forward"
 
 
-def sparse_parts(operator: SparseOperator, c: Numbers, units: int, *_: float) -> Items:
+def sparse_parts(operator: SparseOperator, c: Numbers, units: int, l2_bytes: float) -> Items:
     """Seconds of the launch, of moving and of arithmetic of one run."""
-    launch, moving, computing = FORMS[form_of(operator)[0]](_sizes(operator), c, units)
+    launch, moving, computing = FORMS[form_of(operator)[0]](_sizes(operator), c, units, l2_bytes)
     if isinstance(operator, SparseAttention) and operator.phase != "forward":
         forward = 2 * (operator.head_dim + operator.v_head_dim) * operator.batch * operator.heads * operator.pairs
         return launch, moving * 2, computing * operator.flops / forward / BACKWARD
