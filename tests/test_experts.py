@@ -79,6 +79,15 @@ def test_uneven_routing_reads_fewer_weights_at_few_rows_and_takes_more_tiles_at_
     assert predict(replace(many, load=10.0), "h200").seconds > predict(many, "h200").seconds
 
 
+@pytest.mark.parametrize(("device", "width"), [("b200", 512), ("h200", 384)])
+def test_gpt_oss_over_8_devices_is_priced_at_the_width_that_engines_pad_to(device: str, width: int) -> None:
+    gate_up = RoutedGemm("", "forward", 32, 64, 2 * 360, 3072, weight_bytes=0.53125)
+    down = replace(gate_up, n=3072, k=360)
+    for own, padded in ((gate_up, replace(gate_up, n=2 * width)), (down, replace(down, k=width))):
+        assert predict(own, device).seconds == pytest.approx(predict(padded, device).seconds, rel=1e-3)
+        assert predict(own, device).seconds > predict(replace(own, n=own.n // 2, k=own.k // 2), device).seconds
+
+
 def test_columns_of_rows_and_loads_give_what_each_gives() -> None:
     rows, loads = np.array([128, 1024, 65536]), np.array([1.0, 4.0, 12.5])
     together = sum(moved_parts(replace(LAYER, m=rows, load=loads), load_device("b200")))  # type: ignore[arg-type]

@@ -73,6 +73,10 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
 }
 #: Bytes an element of the weights, scales included, where it is not the arithmetic's.
 WEIGHTS = {"nvfp4": 0.5625, "int4_wo": 0.53125, "w4a16_mxfp4": 0.53125, "w4a8_mxfp4_mxfp8": 0.53125}
+#: What kernels' engines pad both widths to (`sizer deploy` quotes the lines): SGLang for TensorRT-LLM's of MXFP4, whose
+#: widths of 96 and 192 take the same time; those of NVFP4 take rows of weights by 128; Triton's of MXFP4, which run
+#: gpt-oss on Hopper, 64 (no int4 row is off that).
+PADS = {"sglang_flashinfer_trtllm_moe": 256, _BLACKWELL_GEN: 128, "sglang_marlin_moe": 64}
 #: (hidden, width) of models whose experts have no gate, which the tables do not say: Nemotron 3's.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688)}
 #: (experts, top_k, hidden) that choose among groups of experts first, so that even logits fill some of them alone.
@@ -85,6 +89,7 @@ START = {
     "prologue_rows": 20.0,
     "prologue_keys": 100.0,
     "cache_share": 0.6,
+    "q": 2.0,
 }
 ALPHA = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 DRAWS = 8
@@ -210,7 +215,9 @@ def held_out(shapes: tuple[str, ...]) -> NDArray[np.bool_]:
     return np.array([crc32(shape.encode()) % 10 < 3 for shape in shapes])
 
 
-def fit(found: Layers, device: Device, dtype: str, out: NDArray[np.bool_]) -> tuple[dict[str, float], Array]:
+def fit(
+    found: Layers, device: Device, dtype: str, out: NDArray[np.bool_], pads: float = 1.0
+) -> tuple[dict[str, float], Array]:
     """Constants by the rows that are not ``out``, and predicted over measured, less 1, of all rows."""
     bandwidth, peak = device.memory.bandwidth_bytes_per_s, device.peak(dtype)
     start = START | {
@@ -228,18 +235,21 @@ def fit(found: Layers, device: Device, dtype: str, out: NDArray[np.bool_]) -> tu
         "cache_bytes_per_s": (bandwidth, 20 * bandwidth),
         "cache_share": (0.05, 2.0),
         "flops_per_s": (0.01 * peak, peak),
+        "q": (1.0, 10.0),
     }
+
+    def constants(logs: Array) -> dict[str, float]:
+        return dict(zip(start, np.exp(logs).tolist(), strict=True)) | {"pads": pads}
+
     seen = np.random.default_rng(0).permutation(np.flatnonzero(~out))[:MOST]
     some = found.only(seen)
 
     def off(logs: Array) -> Array:
-        constants = dict(zip(start, np.exp(logs).tolist(), strict=True))
-        return cast(Array, np.log(some.seconds_by(constants, device) / some.seconds))
+        return cast(Array, np.log(some.seconds_by(constants(logs), device) / some.seconds))
 
     limits = np.log([bounds[key] for key in start]).T
     best = least_squares(off, np.log(list(start.values())), bounds=limits, loss="soft_l1", f_scale=0.1, max_nfev=60).x
-    constants = dict(zip(start, np.exp(best).tolist(), strict=True))
-    return constants, found.seconds_by(constants, device) / found.seconds - 1
+    return constants(best), found.seconds_by(constants(best), device) / found.seconds - 1
 
 
 def lines(tables: Path) -> Iterator[str]:
@@ -247,7 +257,7 @@ def lines(tables: Path) -> Iterator[str]:
         for name, (_, kernel, *_) in devices.items():
             found, device = layers(tables, form, name), load_device(name)
             out = held_out(found.shapes)
-            constants, wrong = fit(found, device, form.split("_")[1], out)
+            constants, wrong = fit(found, device, form.split("_")[1], out, PADS.get(kernel, 1.0))
             off = np.abs(wrong[out])
             sys.stderr.write(
                 f"{form} {name}: {len(wrong)} {off.mean():.1%} {np.quantile(off, 0.95):.1%} {wrong[out].mean():+.1%}\n"

@@ -42,10 +42,10 @@ def parts_of(scan: Scan, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, 
     # The state is read and written once in fp32, or, by what trains, for every chunk in 16 bits.
     states = 4 * heads * scan.head_dim * scan.state * (scan.chunks if scan.training else 2)
     moved = read_seconds(scan.bytes / passes + states, c, l2_bytes)
-    return c["launch_s"], times * _beyond(walked, moved, c["q"]), times * walked
+    return c["launch_s"], times * beyond(walked, moved, c["q"]), times * walked
 
 
-def _beyond(walked: Any, moved: Any, q: float) -> Any:
+def beyond(walked: Any, moved: Any, q: float) -> Any:
     """Seconds of moving beyond those that the walk through the chunks hides."""
     return (walked**q + moved**q) ** (1 / q) - walked
 
@@ -61,7 +61,7 @@ def convolution_parts(one: Convolution, c: Numbers, units: int, l2_bytes: float)
     128 threads take 8 tokens each (causal-conv1d's kernel, which TensorRT-LLM has too); reports/fit/convolutions.py.
     """
     walked = (np.ceil(one.tokens / 1024) * c["step_s"] + c["start_s"]) * one.rows / units
-    return c["launch_s"], _beyond(walked, read_seconds(one.bytes, c, l2_bytes), c["q"]), walked
+    return c["launch_s"], beyond(walked, read_seconds(one.bytes, c, l2_bytes), c["q"]), walked
 
 
 def state_form(one: StateUpdate) -> tuple[str, bool]:
