@@ -377,3 +377,11 @@ def test_what_a_recipe_s_kernels_refuse_is_an_error_without_a_price() -> None:
     assert (result.exit_code, line) == (1, "error   SZ124, SZ104 sequence = 4095")
     padded = sizer.check(LLAMA, recipe="blockwise", b=1, s=4095)  # which some pad
     assert [one.severity for one in padded.findings if "SZ124" in one.codes] == ["warning"]
+
+
+def test_lora_that_does_not_fit_is_told_qlora_and_of_no_8_bit_states() -> None:
+    # litgpt's config_hub/finetune/README.md: LoRA runs out of A10G's memory, QLoRA takes 20.9 GB.
+    asked: dict[str, Any] = {"gpus": 1, "b": 1, "s": 512, "finetune": "lora", "lora_targets": "all-linear"}
+    (found,) = named(sizer.check("google/gemma-2-9b", device="a10", **asked), "SZ121")
+    assert (found.severity, found.suggestions[0].change) == ("error", {"finetune": "qlora"})
+    assert "8-bit" not in found.message

@@ -501,7 +501,8 @@ def _more_ways(workload: Workload, device: Device, fused: list[str]) -> str:
     if not workload.train:
         return "; narrower weights (`sizer memory --weights`) help too"
     adapted = (workload.gpus == 1 or CARD_LINK in device.link.intra_node) and not workload.finetune
-    ways = ["LoRA or QLoRA for fine-tuning" if adapted else "more devices", *fused, "an 8-bit optimizer"]
+    narrow = ["an 8-bit optimizer"] * (workload.finetune in (None, "full"))  # adapters' states are few
+    ways = ["LoRA or QLoRA for fine-tuning" if adapted else "more devices", *fused, *narrow]
     return f"; {', '.join(ways)} help too (`sizer memory`)"
 
 
@@ -521,6 +522,8 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
     again: list[Change] = [{"checkpointing": "full"}] * (workload.train and workload.checkpointing != "full")
     yield from stages
     yield from (change | more for change in again for more in ({}, *stages[-1:]))
+    if workload.finetune == "lora":
+        yield from ({"finetune": "qlora"} | more for more in ({}, *again))
     if workload.b > 1:
         yield from ({"b": 1, **more} for more in ({}, *stages))
     yield from (wider | more for wider in _wider(model, workload, domain) for more in ({}, *again))
