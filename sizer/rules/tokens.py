@@ -522,8 +522,8 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
     again: list[Change] = [{"checkpointing": "full"}] * (workload.train and workload.checkpointing != "full")
     yield from stages
     yield from (change | more for change in again for more in ({}, *stages[-1:]))
-    if workload.finetune == "lora":
-        yield from ({"finetune": "qlora"} | more for more in ({}, *again))
+    narrow: list[Change] = [{"finetune": "qlora"}] * (workload.finetune == "lora")
+    yield from (change | more for change in narrow for more in ({}, *again))
     if workload.b > 1:
         yield from ({"b": 1, **more} for more in ({}, *stages))
     yield from (wider | more for wider in _wider(model, workload, domain) for more in ({}, *again))
