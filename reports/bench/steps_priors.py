@@ -24,6 +24,7 @@ CORE = (
     ("host.kernels.moe", 100.0, 1.0),
     ("host.kernels.grouped", 4.0, 1.0),
     ("communication.tensor.hidden", 0.3, 0.4),
+    ("communication.tensor.contention", 0.2, 0.7),
     ("communication.expert.hidden", 0.2, 0.2),
     ("communication.expert.speed", 0.8, 0.15),
     ("communication.expert.overlapped", 0.8, 0.2),
