@@ -169,8 +169,8 @@ class Workload(AsJson):
     software stack's would (None: everything overlaps as the stack's does).
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
     ``vocab_rows``: what runs it pads each shard's rows of the vocabulary to a multiple of so many.
-    ``finetune``, ``lora_rank``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it is tuned;
-    ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
+    ``finetune``, ``lora_rank``, ``lora_dropout``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it
+    is tuned; ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
     ``checkpointing`` (of shapes.workload): what layers run again instead of saving it. ``offload``: the share of the
     optimizer that the host has and runs (ZeRO-Offload; Megatron-Core's optimizer_offload_fraction),
     ``offload_params``: of ZeRO 3's shards (DeepSpeed's offload_param, FSDP's cpu_offload), which come back for each
@@ -208,6 +208,7 @@ class Workload(AsJson):
     recipe: str | None = None
     finetune: str | None = None
     lora_rank: int = 8
+    lora_dropout: float = 0.0
     lora_targets: str | None = None
     base: str | None = None
     frozen_architecture: bool = False
@@ -468,6 +469,7 @@ class WorkloadKeywords(TypedDict, total=False):
     recipe: str | None
     finetune: str | None
     lora_rank: int
+    lora_dropout: float
     lora_targets: str | None
     base: str | None
     frozen_architecture: bool

@@ -18,7 +18,17 @@ from sizer.readers import read_config
 PEAKS = Path(__file__).parent / "data" / "public_memory.toml"
 GIB = 2**30
 #: Of a run what its source says, or what no split is.
-SETTINGS = ("gib", "gathers", "reduces", "checkpointing", "finetune", "lora_rank", "lora_targets", "base")
+SETTINGS = (
+    "gib",
+    "gathers",
+    "reduces",
+    "checkpointing",
+    "finetune",
+    "base",
+    "lora_rank",
+    "lora_dropout",
+    "lora_targets",
+)
 
 
 @dataclass(frozen=True)

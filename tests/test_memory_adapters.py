@@ -58,6 +58,7 @@ def of_tuning(tuning: Tuning, b: int, s: int, attention: Any, checkpointing: Any
         checkpointing=checkpointing,
         finetune="lora",
         lora_rank=tuning.rank,
+        lora_dropout=tuning.dropout,
         lora_targets=",".join(tuning.targets),
         base=tuning.base,
     )
@@ -73,7 +74,7 @@ def judge(config: Any, tuning: Tuning, attention: str, checkpointing: str, b: in
             replace(workload, precision=tuning.adapters),
             context_bytes=0,
             microbatches=microbatches,
-            dropout_mask_bytes=2,
+            dropout_mask_bytes=4 if tuning.adapters == "fp32" else 2,  # the CPU's are as wide as what they drop
         )
         assert found.total_bytes == pytest.approx(truth, rel=TOLERANCE)
 
@@ -97,6 +98,15 @@ def test_totals_of_lora_are_within_1_percent_of_memtracker(
     """fp32 adapters under autocast save casts of their own, 16-bit ones share their input."""
     config = oracle.config_of("llama", **SMALL)
     judge(config, Tuning(targets, rank, adapters=adapters, autocast=adapters == "fp32"), attention, checkpointing)
+
+
+DROPPED = [(LORAS[0][0], "bf16"), (MATRICES, "fp32")]
+
+
+@pytest.mark.parametrize(("targets", "adapters"), every_run(DROPPED, DROPPED[1]))
+def test_what_dropout_keeps_of_adapters_inputs_is_within_1_percent(targets: tuple[str, ...], adapters: str) -> None:
+    tuning = Tuning(targets, 8, dropout=0.1, adapters=adapters, autocast=adapters == "fp32")
+    judge(oracle.config_of("llama", **SMALL), tuning, "flash", "none")
 
 
 @pytest.mark.parametrize(

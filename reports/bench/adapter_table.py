@@ -152,9 +152,8 @@ def section(table: list[Row], draws: list[Row], elapsed_s: float) -> str:
             f"**{within(table)}; of configurations drawn at random: {within(draws)}.**",
             "",
             "What checkpointing once seemed to miss (2 to 10%) was the tracker's own: hooks of ModTracker kept the "
-            "embedding's output of each microbatch, and its gradient. Not compared: int8 (LLM.int8()), a dropout of "
-            "LoRA (sizer counts none: a mask and a copy of each adapter's input come on top), CUDA's autocast, which "
-            "runs a LayerNorm in fp32 where the CPU's does not.",
+            "embedding's output of each microbatch, and its gradient. Not compared: int8 (LLM.int8()), CUDA's "
+            "autocast, which runs a LayerNorm in fp32 where the CPU's does not.",
             "",
             *head,
             *(row.line() for row in table),

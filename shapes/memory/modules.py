@@ -295,6 +295,7 @@ class Forward:
         casts = not quantised and self.adapter > product
         words["casts"], words["narrows"] = casts, casts or narrowed < x.bytes
         words["promotes"] = wide and quantised and e > product
+        words["adapter-dropout"] = workload.lora_dropout > 0
         a, b = pair
         return self.play(
             "adapter",

@@ -89,7 +89,7 @@ def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[st
     fields.ignore(*(one.replace("__", ".") for one in used))
     settled: Values = {}
     for key, value in found.items():
-        size = int(value) if isinstance(value, float) and abs(value) < 2**53 else value
+        size = int(value) if isinstance(value, float) and value % 1 == 0 and abs(value) < 2**53 else value
         if size not in ("", "auto", 0, -1) and key[0] != "_":  # none, or left to another file; what others are made of
             theirs = next((one for one in re.findall(r"\w+", said[key]) if held.get(one) == value), key)
             own = size is True or "'" in said[key].replace("''", "")
