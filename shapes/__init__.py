@@ -9,13 +9,20 @@ from typing import TYPE_CHECKING
 from .errors import InputError
 
 if TYPE_CHECKING:
+    from .cost import Timing, predict, predict_many
     from .cost.gemm import predict_gemm
+    from .device import Device, list_devices, load_device
     from .model import ModelShape
     from .workload import Workload
 
 _HOMES = {"ModelShape": "shapes.model", "Workload": "shapes.workload", "predict_gemm": "shapes.cost.gemm"}
+_HOMES |= dict.fromkeys(("Timing", "predict", "predict_many"), "shapes.cost")
+_HOMES |= dict.fromkeys(("Device", "list_devices", "load_device"), "shapes.device")
 
-__all__ = ["InputError", "ModelShape", "Workload", "predict_gemm"]
+__all__ = [
+    "Device", "InputError", "ModelShape", "Timing", "Workload", "list_devices", "load_device", "predict",
+    "predict_gemm", "predict_many",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

@@ -553,6 +553,19 @@ def test_predicting_loads_neither_scipy_nor_pyarrow_nor_torch() -> None:
     assert done.stdout.strip() == "[]"
 
 
+def test_the_front_door_of_shapes_lends_all_that_it_lists() -> None:
+    import shapes
+
+    product = Gemm("one", "forward", 4096, 4096, 4096)
+    device: shapes.Device = shapes.load_device(shapes.list_devices()[0])
+    timing: shapes.Timing = shapes.predict(product, device).timing
+    assert shapes.predict_many([product], device)[0].timing == timing
+    assert timing.seconds == shapes.predict_gemm(device, 4096, 4096, 4096)
+    assert {name for name in shapes.__all__ if not hasattr(shapes, name)} == set()
+    with pytest.raises(AttributeError, match="no attribute 'Devices'"):
+        _ = shapes.Devices
+
+
 def test_constants_are_the_devices_own_where_it_has_them() -> None:
     for name in FITTED:
         constants, origin = gemm_constants(load_device(name), "bf16")
