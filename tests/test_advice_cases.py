@@ -385,3 +385,10 @@ def test_lora_that_does_not_fit_is_told_qlora_and_of_no_8_bit_states() -> None:
     (found,) = named(sizer.check("google/gemma-2-9b", device="a10", **asked), "SZ121")
     assert (found.severity, found.suggestions[0].change) == ("error", {"finetune": "qlora"})
     assert "8-bit" not in found.message
+
+
+@pytest.mark.parametrize("t", [3, 6, 7])
+def test_no_model_is_made_over_for_a_degree_that_nobody_runs(t: int) -> None:
+    errors = [one for one in sizer.check(str(CONFIGS / "qwen2.5-7b.json"), tp=t).findings if one.severity == "error"]
+    assert errors
+    assert {key for one in errors for offer in one.suggestions for key in offer.change} == {"tp"}

@@ -196,7 +196,7 @@ def _cut(context: Context) -> Iterator[Finding]:
     for width, expert in mlp_widths(model):
         if width % (t := context.workload.expert_t if expert else context.workload.t):
             name = names.get(width, "t")
-            changes = suggest(name, neighbours(width, context.alignment * t)) * (name != "t")
+            changes = suggest(name, neighbours(width, context.alignment * t)) * (name != "t" and t & (t - 1) == 0)
             changes += suggest("t", powers_near(t, partial(divides_over, model)))
             yield Finding(name, width, f"a width of {width} does not divide over t {t}", changes, error=True)
 

@@ -81,8 +81,8 @@ def kv_heads_per_shard(context: Context) -> Answer:
     Bad: kv 6 at t 4: neither divides the other. kv 4 at t 8: every key/value head twice.
     Good: kv 8 at t 8.
 
-    Suggestion: a power of two as t that divides them; where neither divides the other, also the nearest numbers of
-    key/value heads that t and the heads divide.
+    Suggestion: a power of two as t that divides them; where neither divides the other and t is one, also the nearest
+    numbers of key/value heads that t and the heads divide.
     """
     t, dims = context.workload.t, context.dimensions
     if not {"kv_heads", "heads"} <= dims.keys() or dims["kv_heads"] == dims["heads"]:
@@ -93,7 +93,9 @@ def kv_heads_per_shard(context: Context) -> Answer:
     changes = suggest("t", powers_near(t, lambda degree: gcd(kv, dims["heads"]) % degree == 0)[:1])
     if t % kv:
         message = f"{kv} key/value heads and t {t}: neither divides the other, so they cannot be sharded"
-        changes += suggest("kv_heads", (near for near in neighbours(kv, t) if dims["heads"] % near == 0))
+        # No model is made over for a degree that nobody runs.
+        near = (one for one in neighbours(kv, t) if dims["heads"] % one == 0 == t & (t - 1))
+        changes += suggest("kv_heads", near)
         return Finding("kv_heads", kv, message, changes, error=True, cause="t")
     cache = f", and the cache held {t // kv} times" * context.workload.decode
     message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices{cache}"
