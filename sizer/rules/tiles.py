@@ -9,7 +9,18 @@ from shapes.frozen import replace
 from shapes.memory import divisors
 from shapes.operators.types import Attention, Gemm, Operator, Product
 
-from .base import Answer, Context, Finding, Suggestions, larger_microbatch, nearest_first, neighbours, rule, suggest
+from .base import (
+    Answer,
+    Context,
+    Finding,
+    Suggestions,
+    larger_microbatch,
+    nearest_first,
+    neighbours,
+    rule,
+    suggest,
+    within,
+)
 
 LARGEST_WASTE = 0.05
 #: Operators below this share of the step are not worth a line, of tiles and of waves.
@@ -135,7 +146,7 @@ def attention_occupancy(context: Context) -> Answer:
     Bad: b 1, a 32 at t 8 (4 heads a device), s 2048: 64 blocks on 132 multiprocessors.
     Good: b 4, a 32 at t 1, s 4096: 4,096 blocks.
 
-    Suggestion: a larger microbatch, or a smaller t.
+    Suggestion: a larger microbatch, or a smaller t that fits.
     """
     workload, units = context.workload, context.device.compute.units
     cores = [op for op in context.operators if isinstance(op, Attention) and op.phase == "forward"]
@@ -152,9 +163,12 @@ def attention_occupancy(context: Context) -> Answer:
     larger = larger_microbatch(context, workload.b * -(-units // blocks))
     spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, Attention))
     idle_s = spent * (1 - blocks / units) * workload.accumulation
-    return Finding(
-        "b", workload.b, message, larger + suggest("t", divisors(workload.t, workload.t - 1)), at_most_s=idle_s
+    smaller = (
+        t
+        for t in divisors(workload.t, workload.t - 1)
+        if context.total_bytes(within(workload, {"t": t})) <= context.room_bytes
     )
+    return Finding("b", workload.b, message, larger + suggest("t", smaller), at_most_s=idle_s)
 
 
 #: Times the tokens at which a projection's FLOPs a byte no longer grow.
