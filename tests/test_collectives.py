@@ -146,9 +146,25 @@ def test_folded_experts_are_sent_over_neighbours_and_gather_no_tokens() -> None:
     assert [one.key for one in split_problems(mixture(), Workload(t=2, d=2, etp=3))] == ["etp", "etp"]
 
 
+def of_layers(layers: int) -> ModelShape:
+    return replace(dense(), stacks=(replace(dense().main, blocks=(replace(dense().main.blocks[0], count=layers),)),))
+
+
 def test_a_single_layer_is_sent_as_one() -> None:
-    alone = replace(dense(), stacks=(replace(dense().main, blocks=(replace(dense().main.blocks[0], count=1),)),))
-    assert [one[-1] for one in sent(alone, "data_parallel", d=4, zero=3)] == [1, 2]
+    assert [one[-1] for one in sent(of_layers(1), "data_parallel", d=4, zero=3)] == [1, 2]
+
+
+def test_two_ranks_share_what_is_sharded() -> None:
+    assert [one[1] for one in sent(dense(), "data_parallel", d=2, zero=1)] == ["reduce_scatter", "all_gather"]
+
+
+def test_chunks_of_a_pipeline_are_of_layers_embedding_and_head() -> None:
+    # Five layers, the embedding and the head: three chunks on each of two stages, and one is over.
+    assert split_problems(of_layers(5), Workload(p=2, vpp=3)) == ()
+    assert [str(one) for one in split_problems(of_layers(5), Workload(p=2, vpp=4))] == [
+        "vpp = 4: expected at most 3 chunks of the 5 layers over p = 2"
+    ]
+    assert [one.key for one in split_problems(of_layers(5), Workload(p=8, vpp=4))] == ["p"]
 
 
 def test_replicas_of_a_sharded_model_add_up_their_shards() -> None:

@@ -38,7 +38,7 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
         yield f"expected at most the {model.layers} layers there are", "p", p
     # Chunks of a layer each, or of the embedding or the head alone, which Megatron-Core's layouts place as layers
     # (account_for_embedding_in_pipeline_split).
-    if p > 1 and workload.vpp > (chunks := max(1, (model.layers + 2) // p)):
+    elif p > 1 and workload.vpp > (chunks := (model.layers + 2) // p):
         yield f"expected at most {chunks} chunks of the {model.layers} layers over p = {p}", "vpp", workload.vpp
     if workload.zero == 3 and ranks % workload.replicas:
         yield f"expected a divisor of the {ranks} data-parallel ranks", "replicas", workload.replicas
