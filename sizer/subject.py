@@ -112,6 +112,11 @@ class Subject:
         return self.model
 
     @property
+    def named_stack(self) -> SoftwareStack | None:
+        """The software where somebody named it."""
+        return self.stack if "stack" in self.given else None
+
+    @property
     def implementation(self) -> Implementation | None:
         """Whose kernels save activations, as said, as the stack named has them, or of the file's framework; None: by
 
@@ -120,13 +125,13 @@ class Subject:
         if self.workload.implementation is not None:
             return self.workload.implementation
         megatron = self.reading is not None and self.reading.format in MEGATRON_FORMATS
-        chosen = "stack" in self.given and self.stack.framework == "megatron"
+        chosen = self.named_stack is not None and self.stack.framework == "megatron"
         return "megatron" if megatron or chosen else None
 
     @property
     def kept(self) -> Values:
         """Options of ``shapes.memory.memory`` that the stack named and the file's framework decide."""
-        return {"implementation": self.implementation, "loss": self.stack.loss if "stack" in self.given else None}
+        return {"implementation": self.implementation, "loss": getattr(self.named_stack, "loss", None)}
 
     @property
     def saved_by(self) -> Implementation:

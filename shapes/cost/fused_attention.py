@@ -151,9 +151,9 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     kernel = named if named in names("attention") else "fa2"
     kin = _kin(kernel, device)
     sets = _file(kernel)[kin.name]
-    base = dtype if dtype in sets else _SAME.get(dtype, "bf16")
-    base = base if base in sets else "bf16"
-    own_dtype = base in (dtype, _SAME.get(dtype))
+    alike = (dtype, _SAME.get(dtype, dtype))
+    base = next(filter(sets.__contains__, (*alike, "bf16")))
+    own_dtype = base in alike
     phases = _phases(sets[base], kin.compute.units)
     own = kin.name == device.base and own_dtype
     if not own or device.limit_w:

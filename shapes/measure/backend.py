@@ -53,8 +53,7 @@ def open_backend(device: str | None = None) -> "Backend":
         raise InputError("expected a torch device such as cpu, cuda or cuda:1", "device", device) from None
     if wanted.type == "cpu":
         return Backend()
-    there = accelerator is not None and accelerator.type == wanted.type
-    many = torch.accelerator.device_count() if there else 0
+    many = torch.accelerator.device_count() if wanted.type == getattr(accelerator, "type", None) else 0
     refuse(
         (wanted.index or 0) >= many,
         f"expected cpu, or one of the {many} of this type that torch sees",

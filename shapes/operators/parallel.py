@@ -42,6 +42,8 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
         yield f"expected at most {chunks} chunks of the {model.layers} layers over p = {p}", "vpp", workload.vpp
     if workload.zero == 3 and ranks % workload.replicas:
         yield f"expected a divisor of the {ranks} data-parallel ranks", "replicas", workload.replicas
+    if workload.cp > 1 and workload.attention == "eager":
+        yield "expected 1: eager attention does not share a sequence", "cp", workload.cp
 
 
 def _of_heads(model: ModelShape, t: int, etp: int) -> Iterator[Problem]:
@@ -60,8 +62,6 @@ def _of_experts(model: ModelShape, workload: Workload) -> Iterator[Problem]:
     for experts in expert_counts(model):
         if experts % e:
             yield f"expected a divisor of the {experts} experts", "e", e
-    if workload.cp > 1 and workload.attention == "eager":
-        yield "expected 1: eager attention does not share a sequence", "cp", workload.cp
     if model.moe is None:
         for key, degree in (("e", e), ("etp", workload.etp or 1)):
             if degree > 1:

@@ -96,7 +96,7 @@ class Names:
 
 #: Attributes that number a layer and those that only matter to a random generator do not make it another kind, nor do
 #: floats: they scale values (DiffLlama's lambda grows with depth); a size that one sets shows in a parameter's shape.
-_NUMBERING = ("idx", "index", "layer_id", "layer_number", "layer_num", "block_id", "drop", "seed")
+_NUMBERING = re.compile("^_|idx|index|layer_id|layer_num|block_id|drop|seed")
 _PLAIN = (bool, int, str, type(None), torch.dtype)
 
 
@@ -194,8 +194,7 @@ def _signature(module: nn.Module) -> object:
         for name, value in sorted(module.__dict__.items())
         # A convolution's stride is a tuple.
         if all(isinstance(one, _PLAIN) for one in (value if isinstance(value, tuple) else (value,)))
-        and not name.startswith("_")
-        and not any(word in name for word in _NUMBERING)
+        and not _NUMBERING.search(name)
     )
     children = ((name, _signature(child)) for name, child in module.named_children())
     return type(module), tuple(tensors), tuple(plain), tuple(children)

@@ -541,16 +541,17 @@ def _odd(layers: int, p: int) -> bool:
 
 def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[str]) -> Iterator[Workload]:
     """Ways to shard over data parallelism, and to interleave a pipeline."""
+    stages = range(4 if split.d > 1 else 1)
     if split.p > 1:
         if split.d > 1:
             dropped["ZeRO 3 is not run with a pipeline"] += 1
         # A pipeline's trainers shard the optimizer by a switch, which takes less memory and no more time.
         # Embedding and head may be chunks of their own (split_problems).
-        for zero in (1, 2) if split.d > 1 else (0,):
+        for zero in stages[1:3] or stages:
             one = replace(split, zero=zero)
             yield from (replace(one, vpp=vpp) for vpp in (1, *CHUNKS) if split.p * vpp <= model.layers + 2)
         return
-    yield from (replace(split, zero=zero) for zero in range(4 if split.d > 1 else 1))
+    yield from (replace(split, zero=zero) for zero in stages)
     # Hybrid sharding: within a node, replicas between nodes.
     within = node // split.t
     if split.cp == split.e == 1 < within < split.d and split.d % within == 0:

@@ -529,7 +529,7 @@ def _left(change: Change, own: Proposals, said: _Said) -> Numbers:
     changed = changed_subject(replace(own.subject, given=own.subject.given | change.keys()), change)
     if own.subject.asked and changed.reading:
         # Not as what ran the model without the split.
-        workload, stack = changed.asked or changed.workload, changed.stack if "stack" in changed.given else None
+        workload, stack = changed.asked or changed.workload, changed.named_stack
         fields = {name: getattr(workload, name) for name in WORKLOAD_FIELDS if name in changed.given}
         changed = read_subject(replace(changed.reading, model=changed.model), nearest=True, stack=stack, **fields)
     then = propose(changed, own.device, own.suppression)
