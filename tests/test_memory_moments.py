@@ -156,6 +156,10 @@ def test_replicas_have_buckets_as_large_as_their_gradients() -> None:
     formulas = {part.name: part.formula for part in one.parts}
     assert formulas["weights"] == f"{llama().parameters:,} parameters x 2 bytes"
     assert formulas["optimizer_states"].startswith(f"{llama().parameters:,} parameters x 8 bytes")
+    again = memory(llama(), Workload(b=1, s=64, checkpointing="full"), implementation="huggingface")
+    said = {part.name: part.formula for part in again.parts}["activations"]
+    assert ", full checkpointing: " in said
+    assert "none" not in formulas["activations"]
 
 
 # modules.toml.
