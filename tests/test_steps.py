@@ -11,6 +11,7 @@ import sys
 import tomllib
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -989,3 +990,45 @@ def test_a_measured_run_becomes_a_row_that_the_scoreboard_prices_alike(
     assert explained["row"]["micro_batch"] == 1
     refused = CliRunner().invoke(main, ["mfu", "--params", "8B", *asked[2:8], "--row"])
     assert (refused.exit_code, refused.output) == (2, "sizer: CONFIG: expected a configuration\n")
+
+
+def test_sends_that_products_hide_slow_them_down() -> None:
+    """Transformer Engine's take multiprocessors: contention of the seconds that are hidden, on top of what shows."""
+    alone = replace(CORE, overlap={**CORE.overlap, "tensor": replace(CORE.overlap["tensor"], contention=0.0)})
+    workload = Workload(b=1, s=8192, t=4, sequence_parallel=True)
+    parts = [price_step(LLAMA, workload, H100, stack).parts.get("tensor parallelism", 0.0) for stack in (alone, CORE)]
+    sent = sum(
+        cost.seconds * one.count
+        for one in operators(LLAMA, workload)
+        if isinstance(one, Collective) and "data" not in one.name
+        for cost in predict_many([one], H100)
+    )
+    own = CORE.overlap["tensor"]
+    assert 0 < own.contention < 1
+    assert parts[0] < sent / own.speed
+    assert parts[1] - parts[0] == pytest.approx(own.contention * (sent / own.speed - parts[0]), rel=0.01)
+
+
+def test_intervals_are_scaled_until_they_hold_a_source_by_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    board, judging = importlib.import_module("scoreboard"), importlib.import_module("steps")
+    interval = CORE.intervals["fitted"]
+
+    def run(source: str, off: float, further: float = 0.0) -> Any:
+        """A run of 1 s predicted, measured ``off`` (log); ``further`` widens its interval next to the stack's."""
+        edges = [float(np.exp(side * np.hypot(np.log(edge), further))) for side, edge in
+                 ((-1, interval.low), (1, interval.high))]  # fmt: skip
+        cost = StepCost(1.0, *edges, 0.9, 0.0, "fitted", {})
+        row = SimpleNamespace(step_s=float(np.exp(off)), stack=CORE, source=source, device=H100)
+        return board.Run(judging.Judged(row, cost), "2025", True, "")
+
+    high, low = np.log(interval.high), np.log(interval.low)
+    assert board.position(run("a", high / 2)) == pytest.approx(0.5)
+    assert board.position(run("a", 2 * low)) == pytest.approx(2)
+    # What widens further is there whatever the stack's interval is.
+    assert board.position(run("a", 0.3, further=0.3)) == pytest.approx(0, abs=1e-6)
+    assert board.position(run("a", np.hypot(high, 0.3), further=0.3)) == pytest.approx(1)
+    # A source of a hundred runs counts as much as one of ten; half of the latter's are a quarter of all.
+    runs = [run("many", 0.0) for _ in range(100)] + [run("few", high * far) for far in range(10)]
+    assert board.scale(runs, 0.75) == pytest.approx(4.5, rel=0.05)
+    assert board.left_out(runs, 0.75) == pytest.approx((1 + 0.1) / 2)
