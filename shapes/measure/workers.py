@@ -295,7 +295,7 @@ class Workers:
         self._say, self._silent_s = say, silent_s
         with ThreadPoolExecutor(len(workers)) as pool:
             begun = list(pool.map(self._begin, workers))
-        found = [one for one in begun if one is not None]
+        found = list(filter(None, begun))
         names = sorted({one.device for one in found})
         refuse(
             len(names) != 1, f"expected devices of one kind, found {', '.join(names) or 'none that answers'}", "device"

@@ -67,7 +67,7 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
 def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff:
     """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
     devices = asked.devices
-    request = Request(devices[0] if devices else None, asked.stack, workload=asked.workload, **asked.suppression())
+    request = Request(next(iter(devices), None), asked.stack, workload=asked.workload, **asked.suppression())
     try:
         sides = [request.settle(pair.path, version) if version else None for version in (pair.old, pair.new)]
     except NoModel as error:
@@ -80,7 +80,7 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff:
     if None in sides and budgets != DiffBudgets():
         notes.append(f"{pair.path} has one version alone: no budget compares it (renamed? sizer diff OLD NEW)")
     old, new = (replace(side.subject, where=pair.path) if side else None for side in sides)
-    one = next(side for side in sides if side)  # either's device and rules: the project's are one
+    one = next(filter(None, sides))  # either's device and rules: the project's are one
     targets = [one.device, *(load_device(name) for name in devices[1:])]
     return diff_of([compare(old, new, targets, one.suppression)], budgets)
 

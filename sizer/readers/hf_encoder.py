@@ -200,7 +200,7 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
     """``model``, a text tower, with the vision tower that its wrapper has before it, and notes on what is left out."""
     given = outer.config.get("vision_config")
     spec: Config = table("towers")["wrappers"].get(wrapper, {})
-    left = [key for key in ("audio_config", "speech_config") if outer.config.get(key)]
+    left = list(filter(outer.config.get, ("audio_config", "speech_config")))
     towers: Mapping[str, Config] = table("towers")["towers"]
     kinds = (str(given.get("model_type")), spec.get("vision", "")) if isinstance(given, Mapping) else ()
     found = next((towers[kind] for kind in kinds if kind in towers), None)

@@ -52,9 +52,10 @@ def weighted_jobs(space: Space, change: Sizes) -> WeightedJobs:
     _refuse(model, workload, names)
     scale, blocks = space.workload.tokens / workload.tokens, model.main.blocks
     # The head is once, whatever the blocks.
-    parts = [(name, one, one.count) for name in names for one in blocks]
-    if "head" in names:
-        parts = [*(part for part in parts if part[0] != "head"), ("head", blocks[0], 1)]
+    parts: list[tuple[PartName, Block, int]] = [
+        (one, block, block.count) for one in names if one != "head" for block in blocks
+    ]
+    parts += [("head", blocks[0], 1)] * ("head" in names)
     jobs: dict[str, tuple[Job, float]] = {}
     for name, block, count in parts:
         job = _job(name, model, block, workload)
