@@ -29,6 +29,7 @@ TABLES_OF: dict[str, dict[str, tuple[str, ...]]] = {
     "fa2": {
         "a100-sxm": ("a100_sxm", "flash_attention", "vllm_flash_attn", "torch_flow"),
         "l40s": ("l40s", "vllm_flash_attn_fa2", "flashinfer", "torch_flow"),
+        "b60": ("b60", "vllm_flash_attn"),
     },
     "fa3": {
         "h100-sxm": ("h100_sxm", "fa3", "vllm_flash_attn_fa3", "torch_flow"),
@@ -129,7 +130,9 @@ def read_tables(
     operators = [
         Attention("", "forward", b, h, kv, s, s, d, d, True, w or None, dtype) for (b, s, h, kv, d, w), _ in truth
     ]
-    runs = [run_of(kernel, generation, dtype, op.head_dim, op.v_head_dim) for op in operators]
+    # A vendor's own build goes by the name of what torch runs there.
+    named = "sdpa" if load_device(device).vendor == "intel" else kernel
+    runs = [run_of(named, generation, dtype, op.head_dim, op.v_head_dim) for op in operators]
     return Rows(
         work_of(operators, runs),
         np.array([seconds for _, seconds in truth]),
