@@ -255,3 +255,11 @@ def test_muon_is_checked_on_devices_without_bf16(device: str) -> None:
     report = sizer.check("openai-community/gpt2", device=device, dtype="fp16", optimizer="muon", b=1)
     assert "SZ134" not in report.not_applicable
     assert report.step is not None
+
+
+def test_what_may_fit_is_no_warning_where_a_way_out_is_faster() -> None:
+    report = sizer.check("Qwen/Qwen3-32B", device="mi300x", phase="decode", t=1, b=64, s=8192)
+    (found,) = [one for one in report.findings if one.code == "SZ121"]
+    assert ("it may fit" in found.message, found.severity) == (True, "info")
+    assert found.suggestions[0].step_seconds_change is not None
+    assert found.suggestions[0].step_seconds_change < 0

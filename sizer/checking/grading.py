@@ -295,7 +295,8 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
         offer = price_offer(suggestion, by, finding.at_most_s, runs=finding.error)
         if offer is not None and (not finding.violated or alike <= offer.fixes):
             offers.append(offer if by is own else offer.noted(f"predicted for {by.device.name}"))
-    asked = finding.field not in WORKLOAD_FIELDS or finding.field in subject.given
+    # What may fit is no loss that a faster way out would mend.
+    asked = finding.field in subject.given if finding.field in WORKLOAD_FIELDS else finding.field != "memory"
     return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
 
 
