@@ -251,3 +251,78 @@ def test_what_is_no_share_is_refused_in_a_line(asked: dict[str, Any], said: str)
     assert result.exit_code == 2
     assert said in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+MEGATRON = """num-layers: 32
+hidden-size: 4096
+num-attention-heads: 32
+seq-length: 4096
+micro-batch-size: 1
+global-batch-size: 64
+vocab-size: 32000
+max-position-embeddings: 4096
+bf16: true
+use-distributed-optimizer: true
+"""
+TUNE = """batch_size: 2
+model:
+  _component_: torchtune.models.llama3_1.llama3_1_8b
+checkpointer:
+  checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/
+"""
+AXOLOTL = "base_model: meta-llama/Llama-3.1-8B\ndatasets: []\nsequence_len: 4096\nmicro_batch_size: 1\n"
+TITAN = """[model]
+name = "llama3"
+flavor = "8B"
+[training]
+local_batch_size = 1
+seq_len = 4096
+enable_cpu_offload = true
+"""
+FSDP = "distributed_type: FSDP\nnum_processes: 8\nfsdp_config:\n  fsdp_offload_params: true\n"
+DEEPSPEED = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  offload_optimizer_device: cpu\n"
+DS = '{"train_micro_batch_size_per_gpu": 8, "zero_optimization": {"stage": 3, '
+ALL = {"offload": 1, "offload_params": 1}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("megatron.yaml", MEGATRON, {}),
+        ("megatron.yaml", MEGATRON + "optimizer-cpu-offload: true\n", {"offload": 1}),
+        (
+            "megatron.yaml",
+            MEGATRON + "optimizer-cpu-offload: true\noptimizer-offload-fraction: 0.25\n",
+            {"offload": 0.25},
+        ),
+        ("megatron.yaml", MEGATRON + "cpu-offloading: true\ncpu-offloading-num-layers: 8\n", {"offload_saved": 0.25}),
+        ("tune.yaml", TUNE, {}),
+        ("tune.yaml", TUNE + "enable_activation_offloading: True\n", {"offload_saved": 1}),
+        ("tune.yaml", TUNE + "fsdp_cpu_offload: True\n", ALL),
+        ("axolotl.yaml", AXOLOTL + "activation_offloading: true\n", {"offload_saved": 1}),
+        ("titan.toml", TITAN, ALL),
+        ("+accelerate.yaml", FSDP, ALL),
+        ("+accelerate.yaml", DEEPSPEED, {"offload": 1}),
+        ("+ds.json", DS + '"offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}}', ALL),
+        ("+ds.json", DS + '"offload_optimizer": {"device": "none"}}}', {}),
+        ("+ds.json", DS + '"offload_optimizer": {"device": "cpu", "ratio": 0.5}}}', {"offload": 0.5}),
+        ("+arguments.json", '{"per_device_train_batch_size": 2, "fsdp": "full_shard offload"}', ALL),
+        ("+arguments.json", '{"per_device_train_batch_size": 2, "fsdp": "full_shard"}', {}),
+    ],
+)
+def test_files_say_what_they_offload(tmp_path: Path, name: str, text: str, said: dict[str, float]) -> None:
+    """ "+": a trainer's settings, next to a model's own file."""
+    file = tmp_path / name.removeprefix("+")
+    file.write_text(text)
+    source = Source(str(LLAMA), training=(str(file),)) if name[0] == "+" else Source(str(file))
+    reading = read_config(source)
+    assert {key: value for key, value in reading.workload.items() if key.startswith("offload")} == said
+    assert not any("offload" in one.key for one in reading.unread)
+    Workload(**reading.workload)
+
+
+def test_a_disk_is_counted_as_the_host_and_said_to_have_no_price(tmp_path: Path) -> None:
+    (tmp_path / "ds.json").write_text(DS + '"offload_optimizer": {"device": "nvme"}}}')
+    reading = read_config(Source(str(LLAMA), training=(str(tmp_path / "ds.json"),)))
+    assert reading.workload["offload"] == 1
+    assert any("what the disk takes is not priced" in note for note in reading.notes)
