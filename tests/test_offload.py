@@ -326,3 +326,11 @@ def test_a_disk_is_counted_as_the_host_and_said_to_have_no_price(tmp_path: Path)
     reading = read_config(Source(str(LLAMA), training=(str(tmp_path / "ds.json"),)))
     assert reading.workload["offload"] == 1
     assert any("what the disk takes is not priced" in note for note in reading.notes)
+
+
+def test_a_plan_is_made_with_the_optimizer_on_the_host() -> None:
+    plain, moved = (sizer.plan(LLAMA, gpus=2, global_batch=8, offload=share) for share in (0.0, 1.0))
+    best = moved.candidates[0]
+    assert best.workload.offload == 1.0
+    assert best.seconds > plain.candidates[0].seconds
+    assert best.memory_bytes < plain.candidates[0].memory_bytes

@@ -56,7 +56,7 @@ def deploy(asked: Asked) -> None:
 
 
 #: Fields of the workload that a plan does not find itself.
-_TAKEN = "images dtype attention optimizer precision implementation finetune s context kv_dtype phase"
+_TAKEN = "images dtype attention optimizer offload precision implementation finetune s context kv_dtype phase"
 
 
 @subcommand("plan", "CONFIG device stack plan config output")
