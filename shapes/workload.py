@@ -253,8 +253,7 @@ class Workload(AsJson):
                 refuse(not right, expected, key, getattr(self, key))
             for one in content(DATA / "demands.toml")["demand"]:
                 key = one["field"]
-                if key in asked:
-                    refuse(self.holds(one["wrong"]), one["expected"], key, asked[key])
+                refuse(key in asked and self.holds(one["wrong"]), one["expected"], key, getattr(self, key))
         if self.decode:
             self._settle_decoding()
 
