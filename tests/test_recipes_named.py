@@ -794,7 +794,7 @@ def test_verls_trainer_of_one_model_has_its_engines_split(tmp_path: Path) -> Non
     text = f"""torchrun -m verl.trainer.sft_trainer model=hf_model model.path={QWEN} data.max_length=512 \\
   data.micro_batch_size_per_gpu=1 optim=megatron engine=megatron engine.tensor_model_parallel_size=4 \\
   engine.pipeline_model_parallel_size=2 model.lora_rank=8\n"""
-    found = {"b": 1, "s": 512, "t": 4, "p": 2, "lora_rank": 8, "finetune": "lora"}
+    found = {"b": 1, "s": 512, "t": 4, "p": 2, "lora_rank": 8, "finetune": "lora", "lora_targets": "all-linear"}
     assert read(tmp_path, text, "run.sh").workload == found
 
 
@@ -830,3 +830,38 @@ def test_a_value_that_is_null_is_as_good_as_not_there(tmp_path: Path) -> None:
         "checkpoint_dir: checkpoints/meta-llama/Meta-Llama-3-8B\nquantize:\nlora_r: 32\ntrain: {micro_batch_size: 1}\n"
     )
     assert read(tmp_path, text).workload["finetune"] == "lora"
+
+
+@pytest.mark.parametrize(
+    ("command", "targets"),
+    [
+        ("swift sft --model {} --tuner_type lora --target_modules q_proj v_proj", "q_proj v_proj"),
+        ("swift sft --model {} --tuner_type lora --per_device_train_batch_size 1", "all-linear"),
+        ("llamafactory-cli train --model_name_or_path {} --stage sft --finetuning_type lora", "all-linear"),
+        ("python sft.py --model_name_or_path {} --use_peft true --lora_r 8 --learning_rate 1e-5", None),
+        (
+            "python -m openrlhf.cli.train_sft --pretrain {} --lora_rank 8 --target_modules q_proj k_proj",
+            "q_proj k_proj",
+        ),
+        ("python -m verl.x actor_rollout_ref.model.path={} actor_rollout_ref.model.lora_rank=8", "all-linear"),
+    ],
+)
+def test_where_adapters_are_is_what_the_file_or_its_trainer_says(
+    tmp_path: Path, command: str, targets: str | None
+) -> None:
+    workload = read(tmp_path, command.format(QWEN) + "\n", "run.sh").workload
+    assert (workload["finetune"], workload.get("lora_targets")) == ("lora", targets)
+
+
+def test_swifts_quantised_base_and_llavas_parts_that_train_are_read_or_named(tmp_path: Path) -> None:
+    text = f"swift sft --model {QWEN} --tuner_type lora --quant_bits 4 --mm_tunable_parts mm_mlp_adapter\n"
+    reading = read(tmp_path, text, "run.sh")
+    assert reading.workload["finetune"] == "qlora"
+    assert "mm_tunable_parts" in [one.key for one in reading.unread]
+
+
+def test_what_a_shell_in_a_command_runs_has_the_script_s_variables(tmp_path: Path) -> None:
+    text = f"""export SIZE=8
+srun --nodes=2 bash -c 'torchrun --nnodes $NNODES train.py --model_name_or_path {QWEN} \\
+  --per_device_train_batch_size ${{SIZE}} --bf16 True'\n"""
+    assert read(tmp_path, text, "run.sh").workload["b"] == 8

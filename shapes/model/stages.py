@@ -4,6 +4,7 @@ The embedding is on the first stage, the head on the last. All of a fine-tuned m
 to frozen matrices.
 """
 
+import re
 from collections.abc import Iterable
 from functools import lru_cache
 from itertools import chain
@@ -214,7 +215,7 @@ def adapter_rank(linear: Linear, workload: Workload) -> int:
     targets = set(USUAL)
     if workload.lora_targets is not None:
         # Under both names: what attention's class calls out_proj is o_proj here, a recurrent layer's is out_proj.
-        said = set(map(str.strip, workload.lora_targets.split(",")))
+        said = set(re.findall(r"[\w-]+", workload.lora_targets))
         targets = said | {_ALSO.get(one, one) for one in said}
     return workload.lora_rank if own in targets or ALL_LINEAR in targets else 0
 

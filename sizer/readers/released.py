@@ -135,7 +135,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     files = config.get("_settings", {})
     taken = (*row["names"], *row.get("degrees", ()), *files)
     lora = {} if row.get("phase") else _lora(config, taken)
-    settings = {
+    settings = row.get("otherwise", {}) | {
         theirs: value
         for ours, theirs in row["names"].items()
         if (value := at(config, ours)) not in (None, "auto") and unknown_in(str(value)) is None
