@@ -225,6 +225,9 @@ def test_a_device_whose_host_is_not_known_has_no_price_and_memory_is_counted() -
         sizer.check(LLAMA, device="gaudi3", b=1, s=512, offload=1.0)
     found = sizer.memory(LLAMA, device="gaudi3", b=1, s=512, dp=8, zero=2, offload=1.0)
     assert found.times == ()
+    plain = sizer.memory(LLAMA, device="gaudi3", b=1, s=512, dp=8, zero=2)
+    assert plain.times
+    assert not any("host" in one.name for one in plain.savings)
     assert found.memory.components["optimizer_states"] == 0
     assert sizer.memory(LLAMA, b=1, s=512, dp=8, zero=2, offload=1.0).times[0] > 0
 
@@ -326,6 +329,19 @@ def test_a_disk_is_counted_as_the_host_and_said_to_have_no_price(tmp_path: Path)
     reading = read_config(Source(str(LLAMA), training=(str(tmp_path / "ds.json"),)))
     assert reading.workload["offload"] == 1
     assert any("what the disk takes is not priced" in note for note in reading.notes)
+
+
+def test_what_the_host_would_take_is_a_saving_with_its_price() -> None:
+    found = sizer.memory(LLAMA, b=1, s=2048, dp=8, zero=3)
+    named = {one.name: one for one in found.savings}
+    assert {"saved tensors on the host", "weights on the host", "optimizer on the host"} <= named.keys()
+    for name, change in (("saved tensors on the host", "offload_saved"), ("optimizer on the host", "offload")):
+        one = named[name]
+        alone = sizer.memory(LLAMA, b=1, s=2048, dp=8, zero=3, **{change: 1.0})  # type: ignore[arg-type]
+        assert one.total_bytes == alone.memory.total_bytes < found.memory.total_bytes
+        assert one.step_seconds == pytest.approx(alone.times[0])
+        assert one.step_seconds is not None
+        assert one.step_seconds >= found.times[0]
 
 
 def test_a_plan_is_made_with_the_optimizer_on_the_host() -> None:

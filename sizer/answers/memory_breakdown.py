@@ -129,7 +129,9 @@ def memory(
     training = weight_dtype and settled.train
     refuse(training, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
     asked = (model, settled, ROOM * on.memory.bytes)
-    saved, engine = tuple(savings(*asked, **options)), _engine(model, settled, on, memory_utilization, weight_dtype)
+    known = on.link.host_bytes_per_s  # of a host that is not known nothing is offered
+    saved = tuple(one for one in savings(*asked, **options) if known or not one.name.endswith("host"))
+    engine = _engine(model, settled, on, memory_utilization, weight_dtype)
     times = _timed(subject, on, saved)
     priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:]))  # noqa: B905 - the shorter ends it
     found = bytes_by_component(model, settled, device=on, **options)
