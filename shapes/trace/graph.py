@@ -28,7 +28,6 @@ from shapes.operators.types import Attention
 
 from .attention import Form, FusedAttention, Operands, core_of, standing_in
 from .dimensions import NAMES
-from .guards import count_operator
 from .inputs import DataAnswers
 from .products import Product, is_product, read_product, tensors_in
 from .repeats import Follower, repeated_children
@@ -236,8 +235,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self.known.put(tensor, torch.full(tensor.shape, number, dtype=tensor.dtype, device="cpu"))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        count_operator(self._ran, self.where)
-        out = func(*args, **(kwargs or {}))
+        out = self.run(func, args, kwargs)
         self.known.follow(func, args, kwargs or {}, out)
         name = func._schema.name
         if is_product(name):

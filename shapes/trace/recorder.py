@@ -15,7 +15,6 @@ from shapes.frozen import Sizes, Values, frozen, replace
 from shapes.operators.types import Gemm, GroupedGemm, Operator, Operators, Phase
 
 from .dimensions import NAMES
-from .guards import count_operator
 from .products import Product, grouped_product, is_product, read_product, tensors_in
 from .repeats import Follower, Names
 
@@ -74,8 +73,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self._places.append(place)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        count_operator(self._ran, self.where)
-        out = func(*args, **(kwargs or {}))
+        out = self.run(func, args, kwargs)
         name = func._schema.name
         if is_product(name):
             self._product(*read_product(name, args, out))

@@ -8,11 +8,14 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from shapes.frozen import Ints, Sizes, T, frozen
+from shapes.frozen import Ints, Items, Named, Sizes, T, frozen
+
+from .dimensions import NAMES
+from .guards import count_operator
 
 
 class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has no annotation there
@@ -34,6 +37,14 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
             for hook in hooks:
                 hook.remove()
 
+    def run(self, func: Any, args: Items, kwargs: Named | None) -> Any:
+        """What ``func`` makes; of an elementwise one at once, which torch's own way takes ten times as long for."""
+        count_operator(self._ran, self.where)
+        if func._schema.name in _ELEMENTWISE and not kwargs and _as_first(*args):
+            first: Tensor = args[0]
+            return torch.empty_strided(first.shape, first.stride(), dtype=first.dtype, device="meta")
+        return func(*args, **(kwargs or {}))
+
     @property
     def where(self) -> str:
         """The name of the module that is running, or of the nearest around it that has one."""
@@ -46,6 +57,20 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         # A forward that raised and was caught leaves its module on the stack.
         while self.stack and self.stack.pop() is not module:
             pass
+
+
+_ELEMENTWISE = frozenset(NAMES["operators"]["elementwise"])
+
+
+def _as_first(first: Any, *others: Any) -> bool:
+    """Whether numbers and tensors change nothing of the first one's shape and element type, which fills its storage."""
+    if not (isinstance(first, Tensor) and first.is_meta and first.is_floating_point()):
+        return False
+    tensors = [one for one in others if isinstance(one, Tensor)]
+    alike = all((one.dtype, one.is_meta) == (first.dtype, True) for one in tensors)
+    shapes = [first.shape, *(one.shape for one in tensors)]
+    wide = alike and torch.broadcast_shapes(*shapes) == first.shape  # type: ignore[no-untyped-call] # as torch has it
+    return wide and first.untyped_storage().nbytes() == first.nbytes
 
 
 def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
