@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from shapes.errors import InputError
+from shapes.frozen import replace
 from shapes.memory import memory
-from shapes.operators.types import Attention
+from shapes.model import block_tensors, linear_tensors
+from shapes.operators import operators as listed
+from shapes.operators.types import Attention, Collective
+from shapes.workload import Workload
 from sizer import check
 from sizer.readers import read_config
 from sizer.readers.released import released
@@ -88,7 +92,8 @@ def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> Non
         if not re.search("language_model|text_model|lm_head", name)
     )
     assert sum(tensor.copies * tensor.elements for tensor in reading.model.front_tensors()) - 512 * 64 == vision
-    assert any("with its vision tower" in note and "whole on every rank" in note for note in reading.notes)
+    held = "its heads cut by tensor parallelism" if wrapper == "qwen3_vl" else "whole on every rank"
+    assert any("with its vision tower" in note and held in note for note in reading.notes)
 
 
 @pytest.mark.parametrize(
@@ -145,6 +150,36 @@ def test_images_run_the_tower_once_with_the_prompt_and_not_while_decoding() -> N
     one = read_subject(config, b=2, s=256, images="1x256x128").workload
     less = memory(trained.model, one).components["activations"]  # type: ignore[arg-type]
     assert saved - less == less - without.components["activations"] > 0
+
+
+def test_qwen3_vls_tower_is_cut_as_megatron_bridge_does_and_others_are_whole() -> None:
+    """Its layers and mergers by tensor parallelism, patches and positions on every rank; without sequence or context
+
+    parallelism. The text tower is the text model's.
+    """
+    model = read_config("Qwen/Qwen3-VL-8B-Instruct").model
+    (tower,) = model.towers
+    plain = read_config("Qwen/Qwen3-8B").model
+
+    def held(t: int) -> int:
+        found = [sum(one.copies * one.elements for one in each.front_tensors(t)) for each in (model, plain)]
+        return found[0] - found[1]
+
+    tensors = [one for block in tower.stack.kinds for one in block_tensors(block, tower.stack.hidden)]
+    cut = sum(one.copies * one.elements for one in (*tensors, *linear_tensors(tower.behind)))
+    assert cut / 8 < held(8) - (held(1) - cut) < 1.01 * cut / 8
+    assert (tower.ranks(8), tower.ranks(32)) == (8, 1)  # 16 heads
+    text = [listed(one, Workload(t=8, sequence_parallel=True)) for one in (replace(model, towers=()), plain)]
+    assert text[0] == text[1]
+    seen = listed(model, Workload(t=8, cp=2, s=4096, sequence_parallel=True, images="1x512x512", phase="infer"))
+    vision = [one for one in seen if one.name.startswith("vision.")]
+    (core,) = (one for one in vision if isinstance(one, Attention))
+    assert (core.heads, core.q_len) == (2, 32 * 32)
+    reduced = {one.name: one.count for one in vision if isinstance(one, Collective)}
+    assert reduced["vision.layers.*.tensor_parallel.all_reduce"] == 2 * 27
+    assert sum(reduced.values()) == 2 * 27 + 4  # a merger of the last layer, and three of layers before
+    whole = read_config("Qwen/Qwen2.5-VL-7B-Instruct").model
+    assert whole.towers[0].ranks(2) == 1
 
 
 def test_a_training_step_keeps_what_the_tower_makes_of_each_image() -> None:

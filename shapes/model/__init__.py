@@ -164,7 +164,7 @@ class ModelShape:
     ``embedding_tables``: token embeddings of their own (an untied bart has three). ``pooling``: attention of one
     learned query over the main stack's tokens (siglip), its projections being in ``before_head``. ``head_passes``:
     times that training runs the head and its loss (multi-token prediction does at each depth). ``head_weights``: the
-    head's format in a quantised release. ``towers``: encoders of images, whole on every rank of the first stage.
+    head's format in a quantised release. ``towers``: encoders of images, on the first stage.
     ``layer_vocab``: rows of the table of layers' own embeddings (gemma3n, gemma4). ``heads``: of as many columns each
     (musicgen's codebooks). ``head_inputs``: channels that the head reads where the embedding is another's (rembert).
     ``head_dtype``: element type that the head's products always run in (hy_v4).
@@ -243,8 +243,8 @@ class ModelShape:
         for tower in self.towers:
             yield from stack_front(tower.stack)
             for block in tower.stack.kinds:
-                yield from block_tensors(block, tower.stack.hidden)
-            yield from linear_tensors(tower.behind)
+                yield from block_tensors(block, tower.stack.hidden, tower.ranks(t))
+            yield from linear_tensors(tower.behind, tower.ranks(t))
         if self.layer_channels:
             yield ParameterTensor("layer_embedding", (-(-self.layer_vocab // t), self.layer_channels), 1, "embedding")
             yield ParameterTensor("layer_input.norm", (self.layer_channels // self.main.layers,), 1, "other")

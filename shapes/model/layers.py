@@ -263,7 +263,8 @@ class Tower:
 
     An image is cut in patches of ``patch`` pixels a side, of which ``merge`` a side make a token. ``side``: pixels that
     every image is resized to (0: each keeps its size), or the tiles are that it is cut in (``tiled``), with one of the
-    whole image in addition to several. ``special``: tokens of the tower's own (a class token).
+    whole image in addition to several. ``special``: tokens of the tower's own (a class token). ``heads``: what tensor
+    parallelism cuts, in a tower that Megatron-Bridge cuts (1: it is whole on every rank of the first stage).
     """
 
     stack: Stack
@@ -273,6 +274,11 @@ class Tower:
     side: int = 0
     tiled: bool = False
     special: int = 0
+    heads: int = 1
+
+    def ranks(self, t: int) -> int:
+        """How many of ``t`` ranks share its layers."""
+        return 1 if self.heads % t else t
 
     def cut(self, height: int, width: int) -> Triple:
         """(pieces that an image is cut in, patches of each, tokens of all of them)."""

@@ -256,7 +256,11 @@ def _images(model: ModelShape, workload: Workload) -> Repeated:
         stack, prefix = tower.stack, f"{tower.stack.name}."
         ends = *((linear, own.b * patches) for linear in stack.front), *((linear, tokens) for linear in tower.behind)
         for linear, rows in ends:
-            yield apply_recipe(linear_operators(linear, rows, Lowering(own, prefix)), own), 1
+            around = Lowering(own, prefix)
+            yield apply_recipe(linear_operators(linear, rows, around), own), 1
+            reduced = rows * linear.out_features * own.activation_bytes
+            times = int(own.t > 1 and linear.shard == "row")
+            yield tuple(around.sends(f"{linear.name}.tensor_parallel", reduced, own.t, "tensor_parallel", times)), 1
         layers = Lowering(own, f"{prefix}layers.*.")
         for block in stack.kinds:
             for part in _of_layer(replace(block, count=1), stack.hidden, patches, patches, layers):
@@ -266,7 +270,7 @@ def _images(model: ModelShape, workload: Workload) -> Repeated:
 def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tower, Workload, int, int]]:
     """(tower, its workload, patches of a piece of an image, tokens of all images) of those that a step runs.
 
-    A tower is whole on every rank of the first stage; while generating it has run already.
+    While generating a tower has run already.
     """
     sizes = workload.image_sizes
     if sizes is None or workload.decode:
@@ -274,7 +278,16 @@ def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tow
     for tower in model.towers:
         pieces, patches, tokens = tower.cut(*sizes[1:])
         b = workload.b * sizes[0]
-        own = replace(workload, b=b * pieces, s=patches, t=1, cp=1, p=1, sequence_parallel=False, images=None)
+        own = replace(
+            workload,
+            b=b * pieces,
+            s=patches,
+            t=tower.ranks(workload.t),
+            cp=1,
+            p=1,
+            sequence_parallel=False,
+            images=None,
+        )
         yield tower, own, patches, b * tokens
 
 

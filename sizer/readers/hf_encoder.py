@@ -212,8 +212,9 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
     tower = _tower(outer, found, spec, model.hidden)
     whole = replace(model, towers=(tower,))
     more = whole.parameters - model.parameters
-    told = f"with its vision tower, {more / 1e6:.4g} M parameters: whole on every rank of the first stage, trained as"
-    return whole, (*notes, f"{told} the text is, run where --images are given")
+    held = "its heads cut by tensor parallelism" if tower.heads > 1 else "whole on every rank of the first stage"
+    told = f"with its vision tower, {more / 1e6:.4g} M parameters: {held}, trained as the text is"
+    return whole, (*notes, f"{told}, run where --images are given")
 
 
 def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
@@ -250,12 +251,21 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
         extra += vectors("head")
     usual = around.get("defaults", {}).get("multimodal_projector_bias", True)
     behind = tuple(
-        Linear(name, value(out), value(inner), outer.flag(bias, default=usual) if isinstance(bias, str) else bias)
-        for name, out, inner, bias in rows
+        Linear(name, value(out), value(inner), outer.flag(bias, default=usual) if isinstance(bias, str) else bias, *cut)
+        for name, out, inner, bias, *cut in rows
     )
     stack = Stack("vision", hidden, run_lengths(blocks), front=(front,), final_norm=0, extra=extra)
     side, special = value("side"), spec.get("special", 0)
-    return Tower(stack, behind, value("patch"), value("merge"), side, bool(spec.get("tiled")), special)
+    return Tower(
+        stack,
+        behind,
+        value("patch"),
+        value("merge"),
+        side,
+        bool(spec.get("tiled")),
+        special,
+        heads if spec.get("cut") else 1,
+    )
 
 
 def _reader(outer: Fields, spec: Config, around: Config, text: int) -> Callable[[str], int]:
