@@ -356,8 +356,9 @@ _OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:
     """A language model of these stacks; ``traits`` are further fields of ModelShape."""
     traits.setdefault("tied", flag("tie_word_embeddings"))
+    traits.setdefault("vocab", lambda own: own.integer("vocab_size"))
     traits["extra"] = vectors(fields, traits.get("extra", ()))
-    return ModelShape(fields.text("model_type"), stacks, vocab=fields.integer("vocab_size"), **told(fields, traits))
+    return ModelShape(fields.text("model_type"), stacks, **told(fields, traits))
 
 
 def family(attention: AttentionPart, mlp: MlpPart, *, ignored: Names = (), **traits: Any) -> Builder:

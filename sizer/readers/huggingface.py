@@ -132,7 +132,7 @@ def declared(name: str, fields: Fields) -> ModelShape:
 NAME = "huggingface"
 
 #: Where wrappers hold their text tower.
-_TEXTS = ("text_config", "llm_config", "language_config")
+_TEXTS: Names = table("known_keys")[NAME]["texts"]
 
 _TABLE = FORMATS[NAME]
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).
@@ -270,9 +270,12 @@ def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
 
 
 def _keys(fields: Fields, model: ModelShape) -> Words:
-    known = {**fields.defaults, **fields.config}
-    keys = {  # of several names the first counts
-        dimension: fields.prefix + name for dimension, names in KEYS.items() for name in names[::-1] if name in known
+    keys = {  # of several names the first counts, one in the file before the class's own
+        dimension: fields.prefix + name
+        for dimension, names in KEYS.items()
+        for held in (fields.defaults, fields.config)
+        for name in names[::-1]
+        if name in held
     }
     if model.model_type == "llama4_text":
         keys.pop("d_ff", None)
