@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
-from shapes.errors import InputError, positive_int, refuse
+from shapes.errors import LEFT_OUT, InputError, positive_int, refuse
 from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, replace
 from shapes.kernels import load_kernel
 from shapes.model import ModelShape, Unproven, Unread, named
@@ -237,7 +237,7 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
     if isinstance(source, Reading):
         return source
     try:
-        return read_config(source, config_format=config_format)
+        return _told(read_config(source, config_format=config_format))
     except UnknownModelType as error:
         unknown = error
     from shapes.trace import MissingExtra, recognise_config
@@ -256,7 +256,13 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
         refused = _not_understood(proof.unproven, unknown)
         refused.proof = proof
         raise refused
-    return _reading_of(proof, proof.model, where, plain if isinstance(plain, Mapping) else {})
+    return _told(_reading_of(proof, proof.model, where, plain if isinstance(plain, Mapping) else {}))
+
+
+def _told(reading: Reading) -> Reading:
+    told = *reading.notes, *sentences(reading.unread)
+    LEFT_OUT.update(one for one in told if one.startswith(("left out", "not run", "not read")))
+    return reading
 
 
 def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:
@@ -452,7 +458,12 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
             expected = "expected a model that sizer reads: products of a class have no KV cache to decode from"
             raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, "phase")
         run = {name: getattr(settled, name) for name in ("b", "s", "decoder_s")}
-        if proof is not None and proof.built is not None and (settled.attention, settled.dtype) == _AS_PROVEN:
+        # As a class is proven.
+        if (
+            proof is not None
+            and proof.built is not None
+            and (settled.attention, settled.dtype) == (Workload().attention, "bf16")
+        ):
             traced = proof.built.listed(train=settled.train, **run)
         else:
             traced = trace_config(plain, phase=settled.phase, attention=settled.attention, dtype=settled.dtype, **run)
@@ -462,20 +473,12 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
     return _of_trace(traced, where, settled, traced.dimensions, unproven, given=frozenset(workload))
 
 
-#: Attention and element type that a class is proven with.
-_AS_PROVEN = (Workload().attention, "bf16")
-
-
 def _traced_sequence(source: object, proof: Proof | None) -> int:
     """The sequence where nobody says, the same as by formula: the longest the configuration names, at most 4096."""
     from shapes.trace import longest_sequence
 
-    if proof is not None:
-        return min(DEFAULT_SEQUENCE, proof.longest or DEFAULT_SEQUENCE)
-    try:
-        return settle_workload(read_config(source), {}).s
-    except InputError:
-        return min(DEFAULT_SEQUENCE, longest_sequence(source) or DEFAULT_SEQUENCE)
+    longest = longest_sequence(source) if proof is None else proof.longest
+    return min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
 
 
 def _of_module(

@@ -251,16 +251,15 @@ def _run_again(listed: Operators, mixture: bool, saving: Saving) -> Listed:
 
 
 def _images(model: ModelShape, workload: Workload) -> Repeated:
-    """The towers' operators over a microbatch's images, each of which attends to itself."""
+    """The towers' operators over a microbatch's images, each of which attends to itself.
+
+    A merger that is cut adds up its tokens over ranks, a fifteenth of what the layers send: that is left out.
+    """
     for tower, own, patches, tokens in image_workloads(model, workload):
         stack, prefix = tower.stack, f"{tower.stack.name}."
         ends = *((linear, own.b * patches) for linear in stack.front), *((linear, tokens) for linear in tower.behind)
         for linear, rows in ends:
-            around = Lowering(own, prefix)
-            yield apply_recipe(linear_operators(linear, rows, around), own), 1
-            reduced = rows * linear.out_features * own.activation_bytes
-            times = int(own.t > 1 and linear.shard == "row")
-            yield tuple(around.sends(f"{linear.name}.tensor_parallel", reduced, own.t, "tensor_parallel", times)), 1
+            yield apply_recipe(linear_operators(linear, rows, Lowering(own, prefix)), own), 1
         layers = Lowering(own, f"{prefix}layers.*.")
         for block in stack.kinds:
             for part in _of_layer(replace(block, count=1), stack.hidden, patches, patches, layers):

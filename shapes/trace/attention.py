@@ -33,20 +33,20 @@ Form = tuple[bool, int | None]
 
 def core_of(where: str, operands: Operands, seen: Form, *, training: bool = False) -> Attention:
     """The forward core as an operator."""
-    query, key, value = operands
+    (*rows, heads, q_len, width), (*_, kv_heads, kv_len, _), value = (one.shape for one in operands)
     return Attention(
         where,
         "forward",
-        batch=prod(query.shape[:-3]),
-        heads=query.shape[-3],
-        kv_heads=key.shape[-3],
-        q_len=query.shape[-2],
-        kv_len=key.shape[-2],
-        head_dim=query.shape[-1],
-        v_head_dim=value.shape[-1],
+        prod(rows),
+        heads,
+        kv_heads,
+        q_len,
+        kv_len,
+        width,
+        value[-1],
         causal=seen[0],
         window=seen[1],
-        dtype=dtype_name(query.dtype),
+        dtype=dtype_name(operands[0].dtype),
         training=training,
     )
 

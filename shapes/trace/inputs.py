@@ -37,21 +37,23 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
 
 
 def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: int, s: int) -> Values:
-    main = getattr(model, "main_input_name", "input_ids")
+    main, timesfm = getattr(model, "main_input_name", "input_ids"), "freq" in accepted
     shape: Ints = ()
-    if main in ("pixel_values", "pixel_values_videos") and "pixel_values" in accepted and "input_ids" not in accepted:
+    if main.startswith("pixel_values") and "pixel_values" in accepted and "input_ids" not in accepted:
         main, shape = "pixel_values", (b, *_image(settings))
-    elif main == "input_features" and main in accepted:
-        shape = _spectrogram(settings, b, s)
-    elif main == "input_values" and main in accepted:
-        shape = (b, s)
-    elif main == "pixel_values_videos" and main in accepted:
-        shape = (b, settings.frames_per_clip, *_image(settings))
-    elif main == "past_values" and ("freq" in accepted or hasattr(settings, "num_input_channels")):  # a series in time
-        channels = () if "freq" in accepted else (settings.num_input_channels,)  # TimesFM has one
-        shape = (b, settings.context_length, *channels)
+    elif main in accepted:
+        match main:
+            case "input_features":
+                shape = _spectrogram(settings, b, s)
+            case "input_values":
+                shape = (b, s)
+            case "pixel_values_videos":
+                shape = (b, settings.frames_per_clip, *_image(settings))
+            case "past_values":  # a series in time, TimesFM's of one channel
+                channels = () if timesfm else (getattr(settings, "num_input_channels", 1),)
+                shape = (b, settings.context_length, *channels)
     if shape:
-        further = {"past_values_padding": _tokens(*shape), "freq": _tokens(b, 1)} if "freq" in accepted else {}
+        further = {"past_values_padding": _tokens(*shape), "freq": _tokens(b, 1)} if timesfm else {}
         return {main: torch.empty(shape, dtype=next(model.parameters()).dtype, device="meta"), **further}
     # Musicgen's tokens are codebooks of one frame each, a row of the batch apiece.
     inputs = {"input_ids": _tokens(b * getattr(model, "num_codebooks", 1), s)}

@@ -76,11 +76,11 @@ def matrix_product(a: Tensor, b: Tensor, out: Tensor) -> Product:
         a.shape[0] if a.dim() == 3 else 1,
         identity(a),
         identity(b),
-        a_along_k=_along_last(a),
-        b_along_k=not _along_last(b),
-        dtype=dtype_name(a.dtype),
-        out_dtype=dtype_name(out.dtype),
-        kind="bmm" if a.dim() == 3 else "gemm",
+        _along_last(a),
+        not _along_last(b),
+        dtype_name(a.dtype),
+        dtype_name(out.dtype),
+        "bmm" if a.dim() == 3 else "gemm",
     )
 
 
@@ -109,19 +109,8 @@ def convolution_product(inputs: Tensor, weight: Tensor, out: Tensor, *, groups: 
         n, k = weight.shape[1] * kernel, weight.shape[0] // groups
     else:
         n, k = weight.shape[0] // groups, weight.shape[1] * kernel
-    return Product(
-        rows,
-        n,
-        k,
-        groups,
-        identity(inputs),
-        identity(weight),
-        a_along_k=True,
-        b_along_k=True,
-        dtype=dtype_name(weight.dtype),
-        out_dtype=dtype_name(out.dtype),
-        kind="conv",
-    )
+    ids, dtypes = (identity(inputs), identity(weight)), (dtype_name(weight.dtype), dtype_name(out.dtype))
+    return Product(rows, n, k, groups, *ids, True, True, *dtypes, "conv")
 
 
 _PRODUCTS = NAMES["products"]

@@ -64,13 +64,15 @@ _ELEMENTWISE = frozenset(NAMES["operators"]["elementwise"])
 
 def _as_first(first: Any, *others: Any) -> bool:
     """Whether numbers and tensors change nothing of the first one's shape and element type, which fills its storage."""
-    if not (isinstance(first, Tensor) and first.is_meta and first.is_floating_point()):
-        return False
-    tensors = [one for one in others if isinstance(one, Tensor)]
-    alike = all((one.dtype, one.is_meta) == (first.dtype, True) for one in tensors)
-    shapes = [first.shape, *(one.shape for one in tensors)]
-    wide = alike and torch.broadcast_shapes(*shapes) == first.shape  # type: ignore[no-untyped-call] # as torch has it
-    return wide and first.untyped_storage().nbytes() == first.nbytes
+    tensors = [one for one in (first, *others) if isinstance(one, Tensor)]
+    return (
+        tensors[0] is first
+        and first.is_meta
+        and first.is_floating_point()
+        and first.untyped_storage().nbytes() == first.nbytes
+        and {one.dtype for one in tensors} == {first.dtype}
+        and torch.broadcast_shapes(*(one.shape for one in tensors)) == first.shape  # type: ignore[no-untyped-call] # torch's
+    )
 
 
 def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:

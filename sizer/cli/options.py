@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapes.device import DEFAULT_DEVICE
-from shapes.errors import InputError, refuse, write_whole
+from shapes.errors import LEFT_OUT, InputError, refuse, write_whole
 from shapes.frozen import Function, Names, Values, given
 from shapes.program import named_function
 from shapes.toml_table import nearest, others_words, ours, spelled, squeezed, table_of
@@ -379,6 +379,10 @@ def subcommand(name: str, parts: str, epilog: str | None = None) -> Callable[[Ca
                 function(Asked(command=name, workload=workload, **options))
             except InputError as error:
                 raise option_error(error) from None
+            finally:
+                for note in sorted(LEFT_OUT) * (name not in ("check", "ops")):
+                    say_line(f"note: {note}")
+                LEFT_OUT.clear()
 
         made = several(*(_part(one, name) for one in parts.split()))(called)
         return click.command("command", cls=Command, epilog=epilog)(made)

@@ -68,7 +68,8 @@ def total(fields: Fields, said: str) -> int:
 
     def size(name: str) -> int:
         names = NAMES.get(name, [name])
-        return fields.integer(*names) if fields.raw(*names) else 0
+        value = fields.raw(*names)
+        return int(value) if isinstance(value, bool) else fields.integer(*names) if value else 0
 
     return sized(said, size)
 

@@ -110,10 +110,6 @@ def gemma_widths(fields: Fields) -> list[int]:
     return [width * (2 if doubles and layer >= layers - borrowed else 1) for layer in range(layers)]
 
 
-def gemma_norms(fields: Fields) -> int:
-    return 4 + 3 * fields.flag("enable_moe_block") + (fields.count("hidden_size_per_layer_input") > 0)
-
-
 def layer_inputs(fields: Fields) -> Augment | None:
     """What goes into each layer in addition to the hidden state."""
     inputs, streams = fields.count("hidden_size_per_layer_input"), fields.count("altup_num_inputs", default=1)
@@ -259,21 +255,10 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     return lambda layer: bool(sparse[layer])
 
 
-def language_tables(fields: Fields) -> tuple[tuple[str, int], ...]:
-    number = fields.count("n_langs", default=1) if fields.flag("use_lang_emb", default=True) else 1
-    return (("language_embeddings", number * hidden_size(fields)),) if number > 1 else ()
-
-
-def embedded_width(fields: Fields) -> int | None:
-    """opt-350m embeds in fewer dimensions than its layers have."""
-    width = fields.optional("word_embed_proj_dim")
-    return width if width != hidden_size(fields) else None
-
-
 def projection(fields: Fields, name: str) -> Linears:
-    """Between the embedding and the layers, or back: ``project_in`` or ``project_out``."""
-    hidden, width = hidden_size(fields), embedded_width(fields)
-    if width is None:
+    """Between the embedding (opt-350m's has fewer dimensions) and the layers, or back: ``project_in``, ``project_out``."""
+    hidden, width = hidden_size(fields), fields.optional("word_embed_proj_dim")
+    if width in (None, hidden):
         return ()
     return (Linear(name, hidden, width) if name == "project_in" else Linear(name, width, hidden),)
 

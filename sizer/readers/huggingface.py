@@ -35,8 +35,7 @@ from .reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, 
 
 def _function(name: str) -> Function:
     """A function of a file's fields that a table calls by its name; no module is loaded past the one that has it."""
-    homes = ("blocks", "decoders", "encoder")
-    modules = (import_module(f"sizer.readers.hf_{one}") for one in homes)
+    modules = (import_module(f"sizer.readers.hf_{one}") for one in ("blocks", "decoders", "encoder"))
     found: Function = next(getattr(one, name) for one in modules if hasattr(one, name))
     return found
 
@@ -132,7 +131,7 @@ def declared(name: str, fields: Fields) -> ModelShape:
 NAME = "huggingface"
 
 #: Where wrappers hold their text tower.
-_TEXTS: Names = table("known_keys")[NAME]["texts"]
+_TEXTS = ("text_config", "llm_config", "language_config")
 
 _TABLE = FORMATS[NAME]
 #: Types that hold the part we size under a key: type -> (key, that part's type where it does not say, the part).

@@ -449,8 +449,6 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
         why = (
             f"changes {matters[entry]} and is not read here" if entry else "is not known here and may change the model"
         )
-        # What a wrapper says outside of its text tower is of what is left out.
-        sizes = sizes and ("." in key or not set(config).intersection(known.get("texts", ())))
         off = value in OFF
         refuse(sizes and not off, f"{why}; --set {key}=null for the model without it", key, value, where=where)
         if not entry or not off:
