@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from sizer.cli import main
 from sizer.readers import read_config
 
 FILES: dict[str, dict[str, Any]] = json.loads((Path(__file__).parent / "data" / "odd_files.json").read_text("utf-8"))
@@ -37,9 +39,27 @@ def test_lladas_table_has_the_rows_that_its_file_says_and_its_sizes_count_as_giv
 
 
 def test_what_a_wrapper_says_of_its_own_is_named_and_not_refused() -> None:
-    config = FILES["nemotron-nano-vl-12b"]["config"]
-    unread = {one.key for one in read_config(config).unread}
-    assert {"patch_size", "vit_hidden_size"} <= unread
-    inner = {**config, "llm_config": {**config["llm_config"], "patch_size": 16}}
-    with pytest.raises(Exception, match=r"llm_config\.patch_size = 16: is not known here and may change the model"):
-        read_config(inner)
+    unread = {one.key: one.changes for one in read_config(FILES["nemotron-nano-vl-12b"]["config"]).unread}
+    assert unread["patch_size"] == unread["vit_hidden_size"] == "what is before the text tower"
+
+
+@pytest.mark.parametrize("command", ["memory", "deploy", "mfu --step-time 60 --gpus 8 --global-batch 8", "diff {0}"])
+def test_every_command_says_what_no_figure_counts(command: str, tmp_path: Path) -> None:
+    def said(name: str) -> str:
+        path = tmp_path / "config.json"
+        path.write_text(json.dumps(FILES[name]["config"]))
+        first, *rest = command.split()
+        found = CliRunner().invoke(main, [first, str(path), *(one.format(path) for one in rest)])
+        assert found.exit_code in (0, 1), found.output
+        return found.stderr
+
+    assert said("voxtral-mini-3b") == "sizer: note: left out, with what joins it to the text: audio tower\n"
+    assert said("granite-4.0-h-small") == ""
+    assert "left out: multi-token-prediction layers" in said("ernie-4.5-300b")
+
+
+def test_a_page_that_has_notes_says_it_once(tmp_path: Path) -> None:
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(FILES["voxtral-mini-3b"]["config"]))
+    found = CliRunner().invoke(main, ["check", str(path)])
+    assert ("audio tower" in found.stdout, found.stderr) == (True, "")

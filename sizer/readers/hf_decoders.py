@@ -256,7 +256,7 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
 
 
 def projection(fields: Fields, name: str) -> Linears:
-    """Between the embedding (opt-350m's has fewer dimensions) and the layers, or back: ``project_in``, ``project_out``."""
+    """Between opt-350m's narrower embedding and the layers, or back: ``project_in`` or ``project_out``."""
     hidden, width = hidden_size(fields), fields.optional("word_embed_proj_dim")
     if width in (None, hidden):
         return ()
