@@ -447,11 +447,14 @@ def _with_data_parallelism(values: Named) -> Values:
 
 def _traced_config(source: object, workload: Named, proof: Proof | None = None) -> Subject:
     """The products of the class of a configuration, which is built already where ``proof`` failed."""
-    from shapes.trace import trace_config
+    from shapes.trace import longest_sequence, trace_config
 
     where, plain = _where(source), _plain(source)
     try:
-        asked = workload if "s" in workload else {"s": _traced_sequence(plain, proof), **workload}
+        asked = dict(workload)
+        if "s" not in asked:  # the same as by formula
+            longest = longest_sequence(plain) if proof is None else proof.longest
+            asked["s"] = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
         _check_adapters(asked)
         settled = Workload(**_with_data_parallelism(asked))
         if settled.decode:
@@ -471,14 +474,6 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
         raise error.at(where) from None
     unproven = proof.unproven if proof is not None else ()
     return _of_trace(traced, where, settled, traced.dimensions, unproven, given=frozenset(workload))
-
-
-def _traced_sequence(source: object, proof: Proof | None) -> int:
-    """The sequence where nobody says, the same as by formula: the longest the configuration names, at most 4096."""
-    from shapes.trace import longest_sequence
-
-    longest = longest_sequence(source) if proof is None else proof.longest
-    return min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
 
 
 def _of_module(
