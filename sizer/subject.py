@@ -260,8 +260,8 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
 
 
 def _told(reading: Reading) -> Reading:
-    told = *reading.notes, *sentences(reading.unread)
-    LEFT_OUT.update(one for one in told if one.startswith(("left out", "not run", "not read")))
+    said = ("left out", "not run", "not read")
+    LEFT_OUT.update(one for one in (*reading.notes, *sentences(reading.unread)) if one.startswith(said))
     return reading
 
 

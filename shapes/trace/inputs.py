@@ -50,8 +50,11 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
             case "pixel_values_videos":
                 shape = (b, settings.frames_per_clip, *_image(settings))
             case "past_values":  # a series in time, TimesFM's of one channel
-                channels = () if timesfm else (getattr(settings, "num_input_channels", 1),)
-                shape = (b, settings.context_length, *channels)
+                shape = (
+                    b,
+                    settings.context_length,
+                    *(() if timesfm else (getattr(settings, "num_input_channels", 1),)),
+                )
     if shape:
         further = {"past_values_padding": _tokens(*shape), "freq": _tokens(b, 1)} if timesfm else {}
         return {main: torch.empty(shape, dtype=next(model.parameters()).dtype, device="meta"), **further}

@@ -174,13 +174,9 @@ def prove_built(built: Built) -> Proof:
             found = built.on_few_layers(partial(prove, built))
     except TooLong as error:
         parameters = parameters_of(built.module)
-        found, built.too_long = Proof(None, _whole_unproven(error.expected), parameters), error
+        found, built.too_long = Proof(None, (Unproven("", 1.0, error.expected),), parameters), error
     longest, keys = positions(built.settings), named_dimensions(built.settings)[1]
     return replace(found, keys=keys, longest=longest, built=None if found.model else built)
-
-
-def _whole_unproven(reason: str) -> tuple[Unproven, ...]:
-    return (Unproven("", 1.0, reason),)
 
 
 def prove_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
@@ -189,13 +185,13 @@ def prove_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
     b, s = batch_and_sequence((*args, *kwargs.values()))
     parameters = parameters_of(module)
     if s < 2:
-        return Proof(None, _whole_unproven("its arguments are no sequences of token numbers"), parameters)
+        return Proof(None, (Unproven("", 1.0, "its arguments are no sequences of token numbers"),), parameters)
     buffers = {path: buffer for path, buffer in module.named_buffers() if buffer.device.type == "cpu"}
     with on_meta(module):
         try:
             return prove(OfModule(module, args, kwargs, b, s, buffers))
         except InputError as error:
-            return Proof(None, _whole_unproven(str(error)), parameters)
+            return Proof(None, (Unproven("", 1.0, str(error)),), parameters)
 
 
 def prove(subject: Provable, cut: Cut | None = None) -> Proof:

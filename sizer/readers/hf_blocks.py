@@ -68,7 +68,7 @@ def total(fields: Fields, said: str) -> int:
 
     def size(name: str) -> int:
         names = NAMES.get(name, [name])
-        value = fields.raw(*names)
+        value = fields.raw(*names, default=0)
         return int(value) if isinstance(value, bool) else fields.integer(*names) if value else 0
 
     return sized(said, size)

@@ -255,14 +255,6 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     return lambda layer: bool(sparse[layer])
 
 
-def projection(fields: Fields, name: str) -> Linears:
-    """Between opt-350m's narrower embedding and the layers, or back: ``project_in`` or ``project_out``."""
-    hidden, width = hidden_size(fields), fields.optional("word_embed_proj_dim")
-    if width in (None, hidden):
-        return ()
-    return (Linear(name, hidden, width) if name == "project_in" else Linear(name, width, hidden),)
-
-
 def _indexer(fields: Fields, **traits: Any) -> Indexer:
     """DeepSeek's lightning indexer, whose queries come from the queries' latent."""
     heads, dim, kept = (fields.integer(f"index_{name}") for name in ("n_heads", "head_dim", "topk"))

@@ -212,9 +212,8 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
     tower = _tower(outer, found, spec, model.hidden)
     whole = replace(model, towers=(tower,))
     more = whole.parameters - model.parameters
-    held = "cut by tp" if tower.heads > 1 else "whole on every rank of the first stage"
-    told = f"with its vision tower, {more / 1e6:.4g} M parameters: {held}, trained as the text is, run where --images"
-    return whole, (*notes, f"{told} are given")
+    told = f"with its vision tower, {more / 1e6:.4g} M parameters, trained on the first stage as the text is"
+    return whole, (*notes, f"{told}, run where --images are given")
 
 
 def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
