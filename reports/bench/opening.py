@@ -201,18 +201,15 @@ def _peers_memory(page: Page) -> str:
 
 def _readers(page: Page) -> str:
     rows = page.table("files", "commit", "state a model")
-    readable, recipes = ([row for row in rows if (row["read"] != "0") == one] for one in (True, False))
     stated, read, refused, judged, right = (
-        sum(int(number(cell)) for cell in column(readable, name) if re.match(r"\d", cell))
+        sum(int(number(cell)) for cell in column(rows, name) if re.match(r"\d", cell))
         for name in ("state a model", "read", "refused", "judged", "right")
     )
-    named = sum(int(number(cell)) for cell in column(recipes, "state a model"))
     return (
         f"Of {stated:,} real files that state a model or its training, sizer reads {read:,} and refuses "
         f"{refused:,}, each "
-        f"with a reason. Of {judged} whose parameters could be judged {right} are right. Recipes that only name a "
-        f"model "
-        f"({named}) were refused then; readers-clones.md counts what is read of such files now."
+        f"with a reason. Of {judged} whose parameters could be judged {right} are right. Of recipes that only name a "
+        "model readers-clones.md counts more."
     )
 
 
