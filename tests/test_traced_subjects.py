@@ -205,7 +205,7 @@ def test_what_a_module_cannot_be_checked_with_is_one_line(options: dict[str, Any
         # What it reads no configuration says.
         (
             {"model_type": "informer", "prediction_length": 8},
-            "'past_time_features', and 'past_observed_mask': pass the module and its arguments, sizer.check(module,",
+            "'past_observed_mask': pass the module and its arguments, sizer.check(module,",
         ),
     ],
 )
