@@ -27,7 +27,8 @@ from .expressions import sized
 from .reading import FORMATS, Fields, Names, Values
 
 _TABLE = FORMATS["huggingface"]
-NAMES = _TABLE["dimensions"]
+#: By what names a file says a dimension, or a key of one class, which takes the last for it.
+NAMES = _TABLE["dimensions"] | _TABLE["derived"]
 HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]
 EXPERTS, TOP_K = NAMES["experts"], NAMES["top_k"]
 POSITIONS, DROPOUT = _TABLE["positions"], _TABLE["dropouts"]
@@ -68,7 +69,7 @@ def total(fields: Fields, said: str) -> int:
 
     def size(name: str) -> int:
         names = NAMES.get(name, [name])
-        value = fields.raw(*names, default=0)
+        value = fields.raw(*names)
         return int(value) if isinstance(value, bool) else fields.integer(*names) if value else 0
 
     return sized(said, size)
