@@ -215,7 +215,7 @@ def test_the_step_with_each_saving_is_the_one_that_check_prices(stack: str) -> N
 
 def test_a_plan_says_all_that_check_needs_to_price_its_layout_the_same() -> None:
     first = run("plan", "Llama-3.3-70B", "--gpus", "64", "--global-batch", "128", "-s", "8192").stdout.splitlines()[0]
-    assert " tp " in first
+    assert " tp 8, " in first
     assert "sequence parallel, " in first
     layout = ("check", LLAMA, "--tp", "4", "--dp", "2", "-b", "1", "-s", "8192")
     assert "sequence parallel, " in run(*layout, "--sequence-parallel").stdout
