@@ -13,6 +13,7 @@ from shapes.errors import InputError
 from sizer.readers import NoModel, read_config
 
 QWEN = "Qwen/Qwen3-0.6B"
+TRL = f"model_name_or_path: {QWEN}\ntemplate: qwen\n"
 
 
 def read(tmp_path: Path, text: str, name: str = "recipe.yaml") -> Any:
@@ -567,6 +568,11 @@ def test_ulysses_sends_heads_for_tokens(degree: int, way: str | None, tmp_path: 
         (f"model: {QWEN}\ntraining: {{learning_rate: 0.1}}\nevaluation: {{evaluations: []}}\n", None, False),
         (f"model: {QWEN}\nbase_url: http://localhost:8000\n", "decode", False),  # a client's of a server
         (f"model: {QWEN}\nusage: {{completion_tokens: 5}}\n", "decode", False),  # a server's answer
+        # LLaMA-Factory's predictions hold the stage and the adapter of what was trained before.
+        (f"{TRL}stage: sft\ndo_predict: true\nfinetuning_type: lora\ncutoff_len: 2048\n", "decode", False),
+        (f"{TRL}cutoff_len: 2048\n", None, True),
+        (f"{TRL}do_train: true\ncutoff_len: 2048\n", None, False),
+        (f"models: []\nmodel: {{pretrained_model_name_or_path: {QWEN}}}\nicl_tasks: a.yaml\n", "decode", False),
     ],
 )
 def test_a_file_that_names_a_model_and_trains_nothing_is_not_taken_for_training_unsaid(
@@ -575,6 +581,7 @@ def test_a_file_that_names_a_model_and_trains_nothing_is_not_taken_for_training_
     reading = read(tmp_path, text)
     assert reading.workload.get("phase") == phase
     assert any("nothing in it says that it trains" in note for note in reading.notes) is said
+    assert "s" not in reading.workload or phase is None
 
 
 def test_a_script_whose_program_trains_nothing_says_so(tmp_path: Path) -> None:
@@ -685,28 +692,6 @@ def test_axolotls_adapters_are_where_its_file_says(tmp_path: Path, said: str, ta
     reading = read(tmp_path, f"base_model: {QWEN}\nadapter: lora\nlora_r: 32\nmicro_batch_size: 1\n{said}\n")
     assert reading.workload["lora_rank"] == 32
     assert reading.workload.get("lora_targets") == targets
-
-
-TRL = f"model_name_or_path: {QWEN}\ntemplate: qwen\n"
-
-
-@pytest.mark.parametrize(
-    ("text", "phase", "said"),
-    [
-        (f"{TRL}stage: sft\ndo_predict: true\nfinetuning_type: lora\ncutoff_len: 2048\n", "decode", False),
-        (f"{TRL}cutoff_len: 2048\n", None, True),
-        (f"{TRL}do_train: true\ncutoff_len: 2048\n", None, False),
-        (f"models: []\nmodel: {{pretrained_model_name_or_path: {QWEN}}}\nicl_tasks: a.yaml\n", "decode", False),
-    ],
-)
-def test_a_trainer_s_file_that_trains_nothing_decodes_or_says_so(
-    tmp_path: Path, text: str, phase: str | None, said: bool
-) -> None:
-    """LLaMA-Factory's predictions hold the stage and the adapter of what was trained before."""
-    reading = read(tmp_path, text)
-    assert reading.workload.get("phase") == phase
-    assert any("nothing in it says that it trains" in note for note in reading.notes) is said
-    assert "s" not in reading.workload or phase is None
 
 
 @pytest.mark.parametrize(

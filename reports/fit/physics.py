@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +23,8 @@ Integers = NDArray[np.int64]
 TOLERANCE = 0.01
 #: One tile of each dimension.
 TILES = (256, 256, 64)
+#: What rounding may take off a bound.
+ROUNDING = 1 - 1e-9
 #: Largest k of the published tables.
 LARGEST_K = 65536
 
@@ -126,6 +129,18 @@ def drawn(shapes: int, seed: int) -> tuple[Integers, Integers, Integers]:
     return m, n, k
 
 
+def beyond_device(device: Device, dtype: str, seconds: Any, flops: Any, moved: Any) -> tuple[int, int]:
+    """Of kernels of ``seconds``, how many beat the device's peak, and how many its bandwidth.
+
+    Bytes ``moved`` count beyond what caches hold.
+    """
+    beyond = np.maximum(moved - device.memory.last_level_cache_bytes, 0)
+    return (
+        int((seconds * device.peak(dtype) < flops * ROUNDING).sum()),
+        int((seconds * device.memory.bandwidth_bytes_per_s < beyond * ROUNDING).sum()),
+    )
+
+
 def count(name: str, dtype: str, shapes: int, seed: int) -> Counts:
     device = load_device(name)
     m, n, k = drawn(shapes, seed)
@@ -133,8 +148,6 @@ def count(name: str, dtype: str, shapes: int, seed: int) -> Counts:
     size, out = BYTES[dtype], output_bytes(dtype)
     flops = 2.0 * m * n * k
     moved = (m + n) * k * size + m * n * float(out)
-    beyond = np.maximum(moved - device.memory.last_level_cache_bytes, 0)
-    rounding = 1 - 1e-9
     grown_faster = doubled_faster = 0
     half = shapes // 2
     for axis, tile in enumerate(TILES):
@@ -150,8 +163,7 @@ def count(name: str, dtype: str, shapes: int, seed: int) -> Counts:
         name,
         dtype,
         shapes,
-        int((seconds * device.peak(dtype) < flops * rounding).sum()),
-        int((seconds * device.memory.bandwidth_bytes_per_s < beyond * rounding).sum()),
+        *beyond_device(device, dtype, seconds, flops, moved),
         grown_faster,
         doubled_faster,
     )

@@ -24,6 +24,7 @@ from tabulate import tabulate
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from fit.physics import ROUNDING, beyond_device
 from shapes.cost.moving import moved_parts
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
@@ -39,7 +40,6 @@ from shapes.operators.types import (
 )
 
 Sizes = dict[str, Any]
-ROUNDING = 1 - 1e-9
 
 
 @dataclass(frozen=True)
@@ -205,10 +205,9 @@ def count(case: Case, device: Device, shapes: int, seed: int) -> NDArray[np.int6
     """Of ``shapes``: above the peak, above the bandwidth, faster by one more, faster by doubling."""
     sizes = drawn(case, shapes, seed)
     one = case.built(sizes)
-    seconds, flops = sum(moved_parts(one, device)), getattr(one, "flops", 0)
-    beyond = np.maximum(case.moves(one) - device.memory.last_level_cache_bytes, 0)
-    peak = 0 if one.dtype == "fp32" else int((seconds * device.peak(one.dtype) < flops * ROUNDING).sum())
-    bandwidth = int((seconds * device.memory.bandwidth_bytes_per_s < beyond * ROUNDING).sum())
+    seconds = sum(moved_parts(one, device))
+    flops = 0 if one.dtype == "fp32" else getattr(one, "flops", 0)  # fp32 has other units than the peak's
+    beyond = beyond_device(device, one.dtype, seconds, flops, case.moves(one))
     more, doubled = (
         sum(
             int((sum(moved_parts(case.built(sizes | {key: grown(sizes[key])}), device)) < ROUNDING * seconds).sum())
@@ -216,7 +215,7 @@ def count(case: Case, device: Device, shapes: int, seed: int) -> NDArray[np.int6
         )
         for grown in (lambda x: x + 1, lambda x: 2 * x)
     )
-    return np.array([peak, bandwidth, more, doubled])
+    return np.array([*beyond, more, doubled])
 
 
 def served_against_physics(shapes: int, seed: int = 0) -> list[ServedCounts]:

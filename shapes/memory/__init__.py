@@ -283,17 +283,22 @@ class Saved:
     step_seconds: float | None = None
 
 
-def possible_savings(workload: Workload) -> Iterator[tuple[str, Named]]:
-    """(name, change) of the savings not yet in use that this workload allows, cheapest in time first as a rule."""
+def possible_savings(workload: Workload, host: bool = True) -> Iterator[tuple[str, Named]]:
+    """(name, change) of the savings not yet in use that this workload allows, cheapest in time first as a rule.
+
+    ``host``: those too that leave something with the device's host.
+    """
     said = replace(workload, optimizer=workload.optimizer or "adamw")
     for one in content(DATA / "savings.toml")["saving"] if workload.train else ():
-        if said.holds(one["when"]):
+        if said.holds(one["when"]) and (host or "host" not in one):
             yield one["name"], one["change"]
 
 
-def savings(model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> Iterator[Saved]:
+def savings(
+    model: ModelShape, workload: Workload, limit_bytes: float, *, host: bool = True, **options: Any
+) -> Iterator[Saved]:
     """Each possible saving by itself: what it leaves and the largest microbatch with it."""
-    for name, change in possible_savings(workload):
+    for name, change in possible_savings(workload, host):
         changed = replace(workload, **change)
         total = memory(model, changed, **options).total_bytes
         largest = largest_microbatch(model, changed, limit_bytes, **options)

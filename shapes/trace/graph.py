@@ -346,7 +346,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         mask, activation = reduce(or_, (value.mask for value in values), 0), any(value.activation for value in values)
         made_of = frozenset[str]().union(*(value.made_of for value in values))
         short = name.split("::")[-1]
-        mask |= TRIGONOMETRY * (short in ("cos", "sin", "polar"))
+        if short in ("cos", "sin", "polar"):
+            mask |= TRIGONOMETRY
         if activation:
             self._combined(short, tensors, values)
             made_of = frozenset()

@@ -110,7 +110,7 @@ def convolution_product(inputs: Tensor, weight: Tensor, out: Tensor, *, groups: 
     else:
         n, k = weight.shape[0] // groups, weight.shape[1] * kernel
     ids, dtypes = (identity(inputs), identity(weight)), (dtype_name(weight.dtype), dtype_name(out.dtype))
-    return Product(rows, n, k, groups, *ids, True, True, *dtypes, "conv")
+    return Product(rows, n, k, groups, *ids, True, True, *dtypes, "conv")  # both operands lie along k
 
 
 _PRODUCTS = NAMES["products"]

@@ -129,8 +129,8 @@ def memory(
     training = weight_dtype and settled.train
     refuse(training, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
     asked = (model, settled, ROOM * on.memory.bytes)
-    known = on.link.host_bytes_per_s  # of a host that is not known nothing is offered
-    saved = tuple(one for one in savings(*asked, **options) if known or not one.name.endswith("host"))
+    # Of a host that is not known nothing is offered.
+    saved = tuple(savings(*asked, host=on.link.host_bytes_per_s > 0, **options))
     engine = _engine(model, settled, on, memory_utilization, weight_dtype)
     times = _timed(subject, on, saved)
     priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:]))  # noqa: B905 - the shorter ends it

@@ -58,8 +58,7 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     reading = subject.reading
     if "hidden" in dims and "d_ff" not in dims and reading and reading.config and not reading.recognised:
         # A width that the file leaves out follows; what the file says of what follows is as it follows.
-        now = {name: value for name, value in dimensions(model).items() if name in keys and value != held.get(name)}
-        said = {keys[name]: value for name, value in now.items()}
+        said = {keys[name]: value for name, value in dimensions(model).items() - held.items() if name in keys}
         read = dimensions(read_model(Source(reading.config, said), config_format=reading.format).model)
         model = resize(model, d_ff=read["d_ff"]) if "d_ff" in read else model
     workload = replace(subject.asked or subject.workload, **asked)

@@ -35,7 +35,7 @@ def _sweep(table: Measured) -> Iterator[Part]:
     counted = any(row.count != 1 for row in table.rows)
     yield Text(f"measured on {table.environment.source.removeprefix('measured:')}")
     yield Table([one for one in MEASURED if counted or one.name != "a step"], timed)
-    said = [_step(table.rows, timed)] * counted
+    said = [_step(table.rows, timed)] if counted else []
     said += _fastest(timed)
     said += [
         f"{row.title}: {row.measurement.status}: {row.measurement.message}"

@@ -62,7 +62,7 @@ class _Code:
     def _follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
         for node in body:
-            target, *_ = getattr(node, "targets", [getattr(node, "target", None)])
+            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             said: Any = getattr(node, "value", None)
             if isinstance(node, ast.Return):
                 return self._value(said, names)

@@ -248,7 +248,7 @@ def _covered(context: Context) -> set[int]:
     """Sizes that other rules judge, whole and as shards hold them."""
     dims, workload, model = context.dimensions, context.workload, context.model
     names = ["vocab", "hidden", "head_dim", "experts", "expert_d_ff", "shared_d_ff"]
-    if getattr(model and model.dense_mlp, "gated", False):
+    if model is not None and model.dense_mlp is not None and model.dense_mlp.gated:
         names.append("d_ff")
     values = {dims[name] for name in names if name in dims} | _of_heads(model, workload)
     # Gate and up may be one product of twice the width.
