@@ -172,7 +172,7 @@ def test_every_module_declared_is_understood_and_every_word_of_a_family_means_so
     asked = {"megatron", "layer", "wide-layer", "gelu_new", "no-pre-norms", "post-norms", "softmax-narrow"}
     asked |= {"returns-scores", "fills-mask", "clamped-gate", "fused-gate", "router-wide", "shared-last", "gemma"}
     asked |= {"logit-softcap", "fused-loss", "no-embedding-dropout", "joint-dropout", "buffer-mask", "buffer-table"}
-    asked |= {"modulated"}
+    asked |= {"modulated", "norms-at-once"}
     assert {word for words in declared()["families"].values() for word in words.split()} <= conditions | asked
 
 

@@ -105,7 +105,8 @@ class Forward:
 
     def layer_tape(self, block: Block, hidden: int) -> Tape:
         """The tape with one layer of ``block`` on it."""
-        self.tape.recomputing = self.tape.dropping = self.workload.saving.everything
+        policy, tape = self.workload.saving, self.tape
+        tape.recomputing, tape.dropping, tape.alternate = policy.everything, policy.everything, policy.alternate
         self.mixture = isinstance(block.mlp, MoeShape)
         streams = block.streams.number if block.streams else 1
         x = self.tape.tensor(self.whole * hidden * self.element * streams)
@@ -127,15 +128,12 @@ class Forward:
                 self.head(model.head_linear, x)
         return self.tape
 
-    def marked(self, name: str, *, product: bool = False, counted: bool = False) -> AbstractContextManager[None]:
-        """What of such a module is no product, or a ``product`` by its name (``counted``: by operator)."""
+    def marked(self, name: str, *, product: bool = False) -> AbstractContextManager[None]:
+        """What of such a module is no product, or a ``product`` by its name."""
         policy, tape = self.workload.saving, self.tape
-        if policy.everything:
-            tape.products += counted
-            kept = tape.products % 2 == 1 if counted else name == "core_attn" and self.workload.attention != "eager"
-            return tape.marked(again=False) if policy.alternate and tape.recomputing and kept else nullcontext()
         own = policy.modules_of(f".{name}", mixture=self.mixture) if product else policy.again.intersection([name])
-        return tape.marked(again=bool(own), drops=policy.drops(own)) if own or product else nullcontext()
+        said = own or (product and not policy.everything)
+        return tape.marked(again=bool(own), drops=policy.drops(own)) if said else nullcontext()
 
     def narrowed(self) -> "Forward":
         """The same tape where hidden states are as wide as products' results."""
@@ -269,13 +267,15 @@ class Forward:
             return self.frozen(linear, own, x, at, weights)
         # By operator what a product made is kept, in 16 bits, and what it reads is made again.
         quantised = self.stored != self.element and not self.workload.saving.alternate
-        with self.marked(linear.name, product=True, counted=rows is None):
+        self.tape.products += rows is None
+        with self.marked(linear.name, product=True):
             return self.tape.op(
                 linear.name,
                 (x,),
                 at * own.out_features * self.element,
                 () if quantised else (x,),
                 saves_bytes=int(x.bytes * self.stored / self.element) if quantised else 0,
+                kept=rows is None and self.tape.products % 2,
                 weights=weights,
                 views_gradient=rows is None,
             )
@@ -363,6 +363,7 @@ class Forward:
         }
         modules = {"one": "one-key-product", "borrowed": "borrowed-keys"}
         module = modules.get(attention.keys_values, "one-product" if "qkv_proj" in runs else "three-products")
+        words["at-once"] = module == "three-products" and "norms-at-once" in self.words
         if isinstance(attention, MlaShape):
             module, numbers["latent"] = "latent-up", attention.kv_lora_rank
             self.play("latent", tensors, words, runs, **numbers)
@@ -408,10 +409,9 @@ class Forward:
             # The one head is copied for all of them where there are several sequences, and else a view of itself.
             expanded = 4 * self.rows * (heads if workload.b > 1 else 1)
             return self.play("math", tensors, expanded=expanded, **numbers)
-        # Each layer casts the mask to the queries' type; one with a bias in it has that type, and all layers save one.
-        cast = has_mask and not alibi_in_fp32(self.style, attention)
-        bias = workload.b * self.s**2 * self.element if cast else 0
-        return self.play("flash", tensors, {"repeated": repeated}, bias=bias, **numbers)
+        # The mask is cast to the queries' type; one with a bias in it has that type, and all layers save one.
+        words = {"repeated": repeated, "masked": has_mask and not alibi_in_fp32(self.style, attention)}
+        return self.play("flash", tensors, words, bias=workload.b * self.s**2 * self.element, **numbers)
 
     def core(self, attention: Attention) -> dict[str, int]:
         heads, kv_heads = attention.on_shard(self.t)

@@ -403,7 +403,7 @@ def _keeps_masks(step: Step) -> bool:
     fused core given a bias save them.
     """
     style, attention = step.style, step.model.attention
-    if step.workload.checkpointing == "full" or attention is None:
+    if step.workload.saving.everything or attention is None:
         return True
     if step.workload.attention == "eager":
         return "fills-mask" in style

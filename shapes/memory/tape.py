@@ -71,8 +71,8 @@ class _Node:
 class Tape:
     """Operators in the order they run. Sizes are bytes.
 
-    ``recomputing``: operators run again instead of saving; ``dropping``: what they make goes, too, once it was read.
-    ``products``: those counted.
+    ``recomputing``: operators run again instead of saving, but those kept where ``alternate``; ``dropping``: what they
+    make goes, too, once it was read. ``products``: those counted.
     ``named``: tensors that a name of the running code keeps alive, whether or not an operator reads them.
     ``returned``: of what its module returns with its output, which stays until the next such module has run.
     """
@@ -82,6 +82,7 @@ class Tape:
     keys: int = 0
     recomputing: bool = False
     dropping: bool = False
+    alternate: bool = False
     products: int = 0
     named: tuple[Tensor, ...] = ()
     returned: int = 0
@@ -109,14 +110,15 @@ class Tape:
         *,
         saves_output: bool = False,
         saves_bytes: int = 0,
+        kept: int = 0,
         **how: Any,
     ) -> Tensor:
         """Run an operator that makes ``size`` bytes.
 
         ``saves``: tensors its backward reads; ``saves_output``: its own output too; ``saves_bytes``: what only it
-        knows (a mask, a log-sum-exp). ``how``, each 0 or False where not said: ``work``, bytes its
-        backward needs in addition to the gradients it returns; ``weights``, elements of a weight whose gradient it
-        makes.
+        knows (a mask, a log-sum-exp). ``kept``: a policy by operator does not run it again. ``how``, each 0 or False
+        where not said: ``work``, bytes its backward needs in addition to the gradients it returns; ``weights``,
+        elements of a weight whose gradient it makes.
         ``shares_gradient``: its backward hands on the gradient it was given (an addition). ``views_gradient``: a
         product over tokens with a weight, which is saved, too; the gradient that it returns is a view of another shape.
         """
@@ -124,8 +126,8 @@ class Tape:
         saved = [tensor.storage for tensor in ((*saves, output) if saves_output else saves)]
         if saves_bytes:
             saved.append(self.tensor(saves_bytes).storage)
-        dropped = self.recomputing and self.dropping
-        self.nodes.append(_Node(inputs, output, tuple(saved), self.recomputing, dropped, self.named, **how))
+        again = self.recomputing and not (kept and self.alternate)
+        self.nodes.append(_Node(inputs, output, tuple(saved), again, again and self.dropping, self.named, **how))
         return output
 
     def hold(self, *tensors: Tensor) -> None:
@@ -145,11 +147,8 @@ class Tape:
         ``selective``: without those that only nodes marked ``recomputing`` save, which run again instead, and without
         what those marked ``dropping`` make.
         """
-        parts: tuple[list[_Node], list[_Node]] = ([], [])
-        for node in self.nodes:
-            parts[selective and node.recomputed].append(node)
-        first, again = parts
-        kept = _inputs(again).union(*(node.saved for node in first))
+        again = [node for node in self.nodes if selective and node.recomputed]
+        kept = _inputs(again).union(*(node.saved for node in self.nodes if not (selective and node.recomputed)))
         kept = kept.difference(node.output.storage for node in again if node.dropped)
         return {storage: self.storages[storage] for storage in kept}
 
@@ -332,7 +331,7 @@ def line_of(text: str) -> Line:
 
 #: Clauses that are sums and those that are words alone -> the keyword of ``Tape.op`` or ``view``.
 _SUMS = {"keeps": "saves_bytes", "work": "work", "weights": "weights", "width": "width"}
-_WAYS = {"adds": "shares_gradient", "views": "views_gradient", "joins": "copies_gradient"}
+_WAYS = {"kernel": "kept", "adds": "shares_gradient", "views": "views_gradient", "joins": "copies_gradient"}
 
 
 @lru_cache(1024)
