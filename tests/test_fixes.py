@@ -17,7 +17,7 @@ from lsprotocol import types
 from pygls.workspace import TextDocument
 
 from shapes.errors import InputError
-from sizer.checking.checks import Request
+from sizer.checking.checks import Request, report_of
 from sizer.checking.fixes import ConfigText, applied, fix, fix_of, load_text, write_text
 from sizer.cli import main
 from sizer.readers import Source
@@ -73,7 +73,7 @@ def test_every_format_keeps_its_text_outside_of_the_values(name: str, tmp_path: 
 
 def suggested(config: ConfigText) -> list[tuple[Any, Any]]:
     settled = config.settle()
-    report = settled.check()
+    report = report_of(settled.propose())
     return [(one, fix_of(one, config, settled.subject)) for finding in report.findings for one in finding.suggestions]
 
 
@@ -242,11 +242,11 @@ SIZES = st.fixed_dictionaries(
 def test_fixes_of_any_configuration_agree_and_end(sizes: dict[str, Any], unsafe: bool, tp: int) -> None:
     config = ConfigText("config.json", json.dumps({"model_type": "gpt2", **sizes}), Request(workload={"tp": tp}))
     try:
-        before = config.settle().check()
+        before = report_of(config.settle().propose())
     except InputError:
         return
     fixed = fix(config, "warning", unsafe=unsafe)
-    after = fixed.after.settle().check()
+    after = report_of(fixed.after.settle().propose())
     levels = ("error", "warning")
     counts = [[sum(one.severity == level for one in report.findings) for level in levels] for report in (after, before)]
     assert (counts[0] < counts[1]) == bool(fixed.applied)

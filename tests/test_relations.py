@@ -20,7 +20,7 @@ import sizer
 from shapes.device import load_device
 from shapes.step import Step
 from shapes.workload import WORDS, WORKLOAD_FIELDS, workload_fields
-from sizer.checking.checks import Request, Settled
+from sizer.checking.checks import Request, Settled, report_of
 from sizer.checking.findings import PricedSuggestion
 from sizer.checking.fixes import ConfigText, fix_of
 from sizer.checking.grading import equal_work
@@ -205,7 +205,7 @@ def test_a_suggestion_that_is_applied_changes_what_it_said(config: dict[str, Any
     text = ConfigText("config.json", json.dumps(config), Request(device=device, workload={"b": b, "s": s}))
     settled = text.settle()
     before = settled.propose().step
-    for finding in settled.check().findings:
+    for finding in report_of(settled.propose()).findings:
         for suggestion in finding.suggestions:
             edits = fix_of(suggestion, text, settled.subject)
             if not edits or suggestion.step_seconds_change is None:

@@ -186,17 +186,18 @@ def _deployed(
     unknown: tuple[FactOutcome, ...],
 ) -> Deployed:
     said: list[FactOutcome] = []
-    if form not in engine.formats:
+    runs = form in engine.formats
+    if not runs:
         said.append(FactOutcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository))
     elif engine.use == "serving" and served is not None and not served.fits:
         said.append(FactOutcome("memory", "refused", "a request does not fit", "sizer memory --phase decode"))
     of_format = False
-    for fact in engine.facts if form in engine.formats else ():
+    for fact in engine.facts if runs else ():
         if form in fact.formats and isinstance(model.attention, _KINDS[fact.needs]):
             outcomes = list(_outcomes(fact, model, ranks, device))
             of_format |= bool(outcomes) and fact.formats != FORMATS
             said += outcomes
-    if form != "bf16" and form in engine.formats and not of_format:
+    if form != "bf16" and runs and not of_format:
         said.append(FactOutcome("format", "unknown", f"nothing is known of {form} here", engine.repository))
     return Deployed(engine.name, engine.title, engine.use, engine.version, engine.read, (*said, *unknown))
 

@@ -230,27 +230,22 @@ class _Priced:
     def __init__(self, subject: Subject, device: Device, suppression: Suppression | None) -> None:
         self.proposals: Proposals = propose(subject, device, suppression)
         self.report: Report = report_of(self.proposals)
-        self.figures = _figures(self.proposals, self.report)
-
-
-def _figures(proposals: Proposals, report: Report) -> Figures:
-    subject, device, step = proposals.subject, proposals.device, report.step
-    model = subject.whole()
-    assert step is not None
-    workload = subject.workload
-    step_tokens = (workload.b if workload.decode else workload.tokens) * step.accumulation
-    each = step_tokens / workload.model_ranks
-    return Figures(
-        subject.parameters,
-        subject.active_parameters,
-        step.flops / each,
-        step.seconds,
-        step.low,
-        step.high,
-        step.mfu,
-        each / step.seconds,
-        memory(model, workload, device=device, **subject.kept).total_bytes,
-    )
+        step, run = self.report.step, self.proposals.subject
+        assert step is not None
+        workload = run.workload
+        step_tokens = (workload.b if workload.decode else workload.tokens) * step.accumulation
+        each = step_tokens / workload.model_ranks
+        self.figures = Figures(
+            run.parameters,
+            run.active_parameters,
+            step.flops / each,
+            step.seconds,
+            step.low,
+            step.high,
+            step.mfu,
+            each / step.seconds,
+            memory(run.whole(), workload, device=device, **run.kept).total_bytes,
+        )
 
 
 def _further(findings: Sequence[PricedFinding], others: Sequence[PricedFinding]) -> tuple[PricedFinding, ...]:

@@ -79,7 +79,8 @@ class OperatorTable(Printable):
         chosen = [(operator, cost) for operator, cost in pairs if name.lower() in operator.name.lower()]
         known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
         refuse(not chosen, f"expected a part of an operator's name: {known}", "--explain", name)
-        return replace(self, operators=tuple(op for op, _ in chosen), costs=tuple(cost for _, cost in chosen))
+        operators, costs = zip(*chosen, strict=True)
+        return replace(self, operators=operators, costs=costs)
 
 
 #: By name, or the largest first; "model" leaves rows as they are.

@@ -26,9 +26,6 @@ class Settled:
     device: Device
     suppression: Suppression
 
-    def check(self) -> Report:
-        return report_of(self.propose())
-
     def propose(self) -> Proposals:
         """The rules' proposals, which an editor shows with neighbouring values."""
         return propose(self.subject, self.device, self.suppression)

@@ -334,28 +334,31 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
-    same = subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model
-    equal = "at equal tokens and devices" * (scale != 1.0)
-    notes = (suggestion.note, *_reservations(subject, changed, pricer.device), equal, "the times here are of it" * same)
     # A workload's change leaves the work of the tokens as it is, however it lies on the slowest stage.
     smaller = changed.model != subject.model and step.flops
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if smaller else 0.0
     saving = min(gain - max(0.0, less_work), at_most_s)
+    off_s = pricer.error_s(step, after)
+    if "t" in suggestion.change and pricer.stack and step.cost and after.cost:
+        shown, then = (one.parts.get("tensor parallelism", 0.0) for one in (step.cost, after.cost))
+        # Messages may be hidden where no run says; sequence parallelism at the same t shares what ranks compute whole.
+        off_s += (shown - then * scale) * (pricer.stack.tiers["communication"] != "fitted")
+        off_s += (gain - shown + then * scale) * ("sequence_parallel" not in subject.given)
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),
         step_seconds_change=-gain,
         parameters_change=changed.parameters - subject.parameters,
         flops_change=round(after.flops * scale) - step.flops,
-        within_error=saving <= pricer.error_s(step, after),
-        note="; ".join(filter(None, notes)),
+        within_error=saving <= off_s,
+        note="; ".join(filter(None, (suggestion.note, *_reservations(subject, changed, pricer.device, scale)))),
     )
     # An error is fixed where it is none any more, everything else where it is gone.
     fixes = frozenset(key for key, grade in by.broken.items() if left.get(key, -1) < 2 * (grade == 2))
     return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), saving)
 
 
-def _reservations(subject: Subject, changed: Subject, device: Device) -> Iterator[str]:
-    """What of published practice a change does not keep, and whose attention factor its price has."""
+def _reservations(subject: Subject, changed: Subject, device: Device, scale: float) -> Iterator[str]:
+    """What of published practice a change does not keep, whose attention factor its price has, and what it is of."""
     now = _practice(changed)
     if lost := [what for what, own in _practice(subject).items() if own and own != now[what]]:
         yield f"does not keep {', '.join(lost)}"
@@ -363,6 +366,10 @@ def _reservations(subject: Subject, changed: Subject, device: Device) -> Iterato
     dims = [one.dimensions.get("head_dim", 0) for one in (subject, changed)]
     if len({subject.stack.attention_factor(device.architecture, dim) for dim in dims}) > 1:
         yield f"by the stack's attention factor of head_dim {dims[0]}"
+    if scale != 1.0:
+        yield "at equal tokens and devices"
+    if subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model:
+        yield "the times here are of it"
 
 
 def _practice(subject: Subject) -> Numbers:
@@ -644,15 +651,15 @@ def neighbours(proposals: Proposals, dimension: str) -> tuple[PricedSuggestion, 
     if value is None or proposals.subject.model is None:
         return ()
 
-    def side(*, below: bool) -> list[PricedSuggestion]:
-        changes = (Suggestion({dimension: other}) for other in _values(dimension, value, below=below))
+    def side(way: int) -> list[PricedSuggestion]:
+        changes = (Suggestion({dimension: other}) for other in _values(dimension, value, way))
         return [one.priced for one in islice(filter(None, (price_offer(each, proposals) for each in changes)), 2)]
 
-    return (*reversed(side(below=True)), *side(below=False))
+    return (*reversed(side(-1)), *side(1))
 
 
-def _values(dimension: str, value: int, *, below: bool) -> range:
-    """Multiples of ``MULTIPLES`` on one side of ``value``, nearest first."""
+def _values(dimension: str, value: int, way: int) -> range:
+    """Multiples of ``MULTIPLES`` above (``way`` 1) or below (-1) ``value``, nearest first."""
     of = MULTIPLES.get(dimension, 1)
-    first = ((value - 1) // of if below else value // of + 1) * of
-    return range(first, 0, -of)[:MOST_TRIED] if below else range(first, first + MOST_TRIED * of, of)
+    first = way * (way * value // of + 1) * of
+    return range(first, (way > 0) * (first + MOST_TRIED * of), way * of)[:MOST_TRIED]

@@ -14,7 +14,7 @@ import click
 from shapes.device import load_device
 from shapes.errors import InputError, one_of, printable, refuse
 from shapes.frozen import Names, replace
-from sizer.checking.checks import Request, Settled
+from sizer.checking.checks import Request, Settled, check_subject
 from sizer.checking.findings import Checked, Report
 from sizer.checking.project import Accepted, known_rule, load_accepted, load_defaults, write_accepted
 from sizer.documents import plural
@@ -143,7 +143,7 @@ def _check_one(asked: Asked, config: str, found: _Found) -> None:
         reports = [check_measured(settled.subject, found.executor, device, settled.suppression, **limits)]
     else:
         targets = [settled.device, *map(load_device, asked.devices[1:])]
-        reports = [replace(settled, device=target).check() for target in targets]
+        reports = [check_subject(settled.subject, target, settled.suppression) for target in targets]
     if asked.format_ == "sarif":
         from sizer.checking.fixes import with_fixes
 

@@ -99,14 +99,16 @@ def batch_arithmetic(context: Context) -> Answer:
 
 
 def _devices(workload: Workload) -> Iterator[Finding]:
-    gpus, t, p, d, cp = workload.gpus or 0, workload.t, workload.p, workload.d, workload.cp
-    change, left = dict[str, int](), gpus
-    for key, degree in (("p", p), ("t", t), ("cp", cp)):
+    d, left = workload.d, workload.gpus or 0
+    change = dict[str, int]()
+    for key in ("p", "t", "cp"):
+        degree = getattr(workload, key)
         # As it is, else a power of two.
         change[key] = degree if left % degree == 0 else gcd(left, 1 << degree.bit_length() - 1)
         left //= change[key]
     change["d"] = left
-    message = f"{gpus} devices, but DP x TP x PP x CP = {d} x {t} x {p} x {cp} = {d * t * p * cp}"
+    degrees = f"{d} x {workload.t} x {workload.p} x {workload.cp} = {d * workload.model_ranks}"
+    message = f"{workload.gpus} devices, but DP x TP x PP x CP = {degrees}"
     changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
     yield Finding("d", d, message, (Suggestion(changed),), error=True, cause="batch arithmetic")
 
@@ -264,7 +266,9 @@ def smallest_tensor_parallel(context: Context) -> Answer:
 
     Memory is that of `sizer memory` as the workload says, and fits in 92% of the device's; a smaller t must divide the
     attention heads. Where it fits with as many sequences less a microbatch, both are changed. A degree alone (`--tp 8`)
-    is a part of a layout: a note says which t fits.
+    is a part of a layout: a note says which t fits. Without word of sequence parallelism t's messages alone count:
+    what each rank computes whole, norms and residuals, that would share out at the same t. Where no run says what of
+    its messages a stack hides (torchtitan), those do not.
 
     Bad: `sizer check config.json --tp 8 --gpus 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.

@@ -308,10 +308,10 @@ def _estimated(space: Space, pricer: Pricer, part: Table) -> Sequence[Any]:
         seconds = _step_seconds(space, listed, model, workload, pricer, part)
     except InputError:
         return (np.nan,) * 4
-    times = workload.accumulation if space.as_run is not None else 1
-    scale = space.tokens / (workload.tokens * times)
-    flops = round(times * sum(one.flops * one.count for one in listed if one.phase != "optimizer") * scale)
-    return seconds * part.rows_of(scale), flops, model.layers, model.parameters
+    whole = space.tokens / workload.tokens
+    flops = round(whole * sum(one.flops * one.count for one in listed if one.phase != "optimizer"))
+    runs = workload.accumulation if space.as_run is not None else 1
+    return seconds * part.rows_of(whole / runs), flops, model.layers, model.parameters
 
 
 def _step_seconds(
