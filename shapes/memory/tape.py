@@ -224,12 +224,15 @@ class Tape:
             peak, alive = max(peak, alive + third), alive - freed
             yield node, before, peak
 
-    def forward_peak_bytes(self, kept: Collection[int] = (), *, until: int | None = None, whole: bool = True) -> int:
+    def forward_peak_bytes(
+        self, kept: Collection[int] = (), *, until: int | None = None, whole: bool = True, compiled: bool = False
+    ) -> int:
         """Most bytes alive while the tape runs forward, up to node ``until``: each tensor dies at its last use.
 
         ``kept``: storages that stay, since autograd saves them. ``whole``: the last node makes its output, too.
+        ``compiled``: no name of running code holds a tensor that was read.
         """
-        uses = [node.storages for node in self.nodes]
+        uses = [replace(node, holds=()).storages if compiled else node.storages for node in self.nodes]
         last = {storage: index for index, storages in enumerate(uses) for storage in storages}
         born: set[int] = set()
         dying: dict[int, set[int]] = defaultdict(set)
