@@ -75,7 +75,7 @@ SAID: list[tuple[str, str]] = [
     (f"check {G} --device h100-sxm --device b200 --fix", "expected one"),
     (f"check {G} --unsafe-fixes", "expected --fix or --diff with it"),
     (f"memory {G} --weights int4", "expected the phase infer or decode with it"),
-    (f"plan {L} --gpus 8 --global-batch 64 --ttft 500ms", "expected decode with engine, ttft"),
+    (f"plan {L} --gpus 8 --global-batch 64 --ttft 500ms", "--ttft = 0.5: expected the phase decode with it"),
     ("store", "Missing command: expected one of list, export, import, prune (sizer store --help)"),
     ("store remove", "No such command 'remove': expected one of list, export, import, prune"),
     (f"check {G} --device h100 h200", "--device takes one value: --device h100 --device h200"),

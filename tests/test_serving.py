@@ -609,10 +609,11 @@ MISTAKES = (
     ("--gpus 8 --phase decode --tpot 1us", "expected limits that some way keeps"),
     ("--gpus 8 --phase decode --engine abacus", "--engine = 'abacus': expected one of gpt-fast, sglang"),
     ("--gpus 8 --phase decode --memory-utilization 0", "--memory-utilization"),
-    ("--gpus 8 --phase decode --global-batch 8", "--phase = 'decode': expected decode with engine, ttft, tpot"),
+    ("--gpus 8 --phase decode --global-batch 8", "--global-batch = 8: expected the phase train with it"),
+    ("--gpus 8 --phase decode --stack vllm", "--stack = 'vllm': expected the phase train with it; engine says"),
     ("--gpus 8 --phase decode --drafted 65", "--drafted"),
     ("--gpus 8 --phase decode --drafted 3 --acceptance 2", "--acceptance = 2.0: expected a probability"),
-    ("--gpus 8 --global-batch 8 --ttft 1s", "--phase = 'train'"),
+    ("--gpus 8 --global-batch 8 --ttft 1s", "--ttft = 1.0: expected the phase decode with it"),
     ("--gpus 8 --global-batch 8 --phase infer", "--phase = 'infer': expected one of train, decode"),
     ("--gpus 8 --phase decode -s 1k --context 1k", "--context = 1024: expected more than the prompt's 1024 tokens"),
     (

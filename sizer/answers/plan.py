@@ -297,19 +297,18 @@ def plan_config(
     asked = workload_fields(workload)
     phase = asked.pop("phase", "train")
     one_of(phase, ("train", "decode"), "phase")
-    training = (stack, tokens, price, asked.get("global_batch"))
-    serving = (engine, ttft, tpot, memory_utilization, drafted, acceptance)
-    refuse(
-        any(one is not None for one in (serving if phase == "train" else training)),
-        "expected decode with engine, ttft, tpot, memory_utilization, drafted or acceptance, train with the others",
-        "phase",
-        phase,
-    )
+    serving = {"engine": engine, "ttft": ttft, "tpot": tpot, "memory_utilization": memory_utilization}
+    serving |= {"drafted": drafted, "acceptance": acceptance}
+    training = {"stack": stack, "tokens": tokens, "price": price, "global_batch": asked.get("global_batch")}
+    for other, fields in (("decode", serving), ("train", training)):
+        for name, one in fields.items():
+            instead = "; engine says what serves" * (name == "stack")
+            refuse(one is not None and phase != other, f"expected the phase {other} with it{instead}", name, one)
     gpus = positive_int(asked.pop("gpus", None), "gpus", 2**20)
     # A step is read as `memory` and `check` read it over as many devices: what runs it follows.
     target, found = load_device(device), _FOUND | {"d": gpus if phase == "train" else 1} | asked
     if phase == "decode":
-        served_as = _asked(found, *serving)
+        served_as = _asked(found, *serving.values())
         context = served_as.prompt_tokens + served_as.output_tokens
         subject = read_subject(config, config_format=config_format, phase=phase, context=context, **found)
         subject = run_on(subject, target)
@@ -656,7 +655,7 @@ def _of_split(model: ModelShape, device: Device, split: Workload, stack: Serving
     most = MOST_RUN if held is None else min(MOST_RUN, held // split.p)
     if not most:
         return []
-    running = np.unique(np.minimum(np.round(2 ** np.arange(0, 11.5, 0.5)), most))
+    running = np.unique(np.minimum(np.round(2 ** np.arange(0, 11.5, 1 / 16)), most))
     load = serving_load(model, split, device, asked.prompt_tokens, asked.output_tokens, split.e)
     # What a request's cache takes from rank to rank at the most: it is read at the memory's rate.
     passed_s = load.attention_s * device.memory.bandwidth_bytes_per_s / device.link.intra_node_bytes_per_s
