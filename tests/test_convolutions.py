@@ -1,4 +1,4 @@
-"""Convolutions of prompts: the form against its published tables, physics, and what a model's prompt runs."""
+"""Convolutions of prompts, and casts: the forms against published tables, physics, and what a model's prompt runs."""
 
 import tomllib
 
@@ -10,10 +10,11 @@ from shapes.cost import predict
 from shapes.cost.explain import explain
 from shapes.cost.moving import moved_parts
 from shapes.device import load_device
-from shapes.operators.types import Convolution
+from shapes.operators.types import Cast, Convolution
 from shapes.toml_table import DATA
 
 TABLES = tomllib.loads((DATA / "convolutions.toml").read_text(encoding="utf-8"))["convolution"]
+CASTS = tomllib.loads((DATA / "casts.toml").read_text(encoding="utf-8"))["cast"]
 
 
 def convolution(batch: int, tokens: int, channels: int) -> Convolution:
@@ -64,3 +65,36 @@ def test_a_prompt_runs_it_and_a_training_step_a_plain_kernel() -> None:
             if getattr(one, "what", "") == "conv" and one.phase == "forward"
         )
         assert getattr(one, "rows", None) == rows
+
+
+def cast(m: int, k: int) -> Cast:
+    return Cast("up_proj.quantise", "forward", "quantise", 2 * m * k, m * k)
+
+
+@pytest.mark.parametrize("name", CASTS)
+def test_a_cast_states_what_it_was_judged_by_and_is_no_faster_than_its_memory(name: str) -> None:
+    one, table = cast(32768, 51200), CASTS[name]
+    cost = predict(one, name)
+    assert (cost.tier, cost.error, cost.p95) == ("fitted", table["error"], table["error_p95"])
+    assert table["error"] <= 0.12
+    assert table["error_p95"] <= 0.35
+    assert cost.seconds >= one.bytes / load_device(name).memory.bandwidth_bytes_per_s
+
+
+@pytest.mark.parametrize(
+    ("m", "k", "measured_s"),
+    # aiconfigurator-core 0.12, scale_matrix_perf of TensorRT-LLM on H100.
+    [(32768, 51200, 1684e-6), (2561, 65536, 164.3e-6), (1281, 3072, 3.75e-6), (113, 768, 1.47e-6)],
+)
+def test_a_measured_cast_takes_what_was_measured(m: int, k: int, measured_s: float) -> None:
+    assert predict(cast(m, k), "h100-sxm").seconds == pytest.approx(measured_s, rel=0.15)
+
+
+def test_a_cast_that_reads_twice_or_to_four_bits_says_that_it_was_not_measured() -> None:
+    llama = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336}
+    llama |= {"num_hidden_layers": 2, "vocab_size": 1024}
+    tiers = {}
+    for recipe in ("delayed", "blockwise", "tensorwise"):
+        listed = sizer.ops(llama, phase="prefill", s=1000, dtype="fp8", recipe=recipe).operators
+        tiers[recipe] = {predict(one, "h100-sxm").tier for one in listed if isinstance(one, Cast)}
+    assert tiers == {"delayed": {"fitted"}, "blockwise": {"fitted"}, "tensorwise": {"extrapolated"}}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from shapes.calibrate import Products
 from shapes.cost.constants import FITTED, gemm_constants
-from shapes.cost.corrections import Correction, Grid
+from shapes.cost.corrections import Correction, Grid, sampled
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 
@@ -110,4 +110,4 @@ def test_even_knots_say_what_the_tables_say(device: str) -> None:
         table, told = np.asarray(one.correction.log_factors), np.zeros_like(m)
         for index, weight in corners(one.correction.grid, m, n, k, batch, one.units):
             told += table[index] * weight
-        assert np.allclose(one.correction.factor(m, n, k, batch, one.units), np.exp(told), rtol=1e-9)
+        assert np.allclose(sampled(one.correction, one.units).factor(m, n, k, batch), np.exp(told), rtol=1e-9)

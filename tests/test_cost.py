@@ -26,6 +26,7 @@ from shapes.errors import InputError
 from shapes.operators.types import (
     Attention,
     CachedAttention,
+    Cast,
     Collective,
     CollectiveName,
     Convolution,
@@ -69,6 +70,7 @@ OPERATORS = (
     Scan("scan", "forward", "mamba2", 1, 4096, 64, 8, 64, 128, 128),
     Elementwise("norm", "forward", "norm", 1 << 27, 1 << 27),
     StateUpdate("state", "forward", "gated_delta", 1 << 20, 1 << 20),
+    Cast("mlp.up.quantise", "forward", "quantise", 1 << 28, 1 << 27),
     Convolution("mixer.conv1d", "forward", "conv", 1 << 27, 1 << 27, rows=1 << 15, tokens=2048),
     Collective("tensor_parallel.all_reduce", "forward", "all_reduce", 1 << 27, 8),
     Collective("data_parallel.all_reduce", "wgrad", "all_reduce", 1 << 30, 64),

@@ -610,7 +610,10 @@ MISTAKES = (
     ("--gpus 8 --phase decode --engine abacus", "--engine = 'abacus': expected one of gpt-fast, sglang"),
     ("--gpus 8 --phase decode --memory-utilization 0", "--memory-utilization"),
     ("--gpus 8 --phase decode --global-batch 8", "--global-batch = 8: expected the phase train with it"),
-    ("--gpus 8 --phase decode --stack vllm", "--stack = 'vllm': expected the phase train with it; engine says"),
+    (
+        "--gpus 8 --phase decode --stack vllm",
+        "--stack = 'vllm': expected the phase train with it; did you mean transformers-compile (engines",
+    ),
     ("--gpus 8 --phase decode --drafted 65", "--drafted"),
     ("--gpus 8 --phase decode --drafted 3 --acceptance 2", "--acceptance = 2.0: expected a probability"),
     ("--gpus 8 --global-batch 8 --ttft 1s", "--ttft = 1.0: expected the phase decode with it"),

@@ -30,6 +30,7 @@ from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES
 from shapes.operators.types import (
     CachedAttention,
+    Cast,
     Convolution,
     IndexScores,
     RoutedGemm,
@@ -166,6 +167,7 @@ def cases() -> Iterator[Case]:
             name = "scans, trained" if training else "scans, served"
             yield Case(name, {"batch": (1, 256), "tokens": KEYS, "heads": HEADS}, _scan(form, training, phase), SCANNED)
         yield Case("states", {"bytes": (1024, 1e11)}, lambda s, form=form: _state(form, s), ("bytes",))
+    yield Case("casts", {"bytes": (1024, 1e11)}, lambda s: Cast("", "forward", "quantise", s["bytes"], 0), ("bytes",))
     yield Case("convolutions", {"rows": (1, 1e7), "tokens": KEYS}, _convolution, ("rows", "tokens"))
     queries = {"batch": (1, 512), "heads": HEADS, "q_len": (4, 8192), "past": KEYS}
     yield Case("index", queries, _index(False), tuple(queries))

@@ -564,7 +564,7 @@ def _tier(device: Device, origin: Origin, regime: str) -> str:
 #: off, GB200 by B200 10% to 13%, on the same tables), of any other, and for what nobody measured: a backward, or a
 #: recurrence by another's constants.
 ALIKE, OTHER, UNJUDGED = 0.15, 0.5, 0.6
-FILES = ("sparse", "decode", "scans", "states", "convolutions", "experts")
+FILES = ("sparse", "decode", "scans", "states", "convolutions", "casts", "experts")
 #: Ends the name of an origin's table for what nobody measured.
 _GUESSED = " by another's"
 

@@ -280,10 +280,6 @@ class Correction:
             )
         return cls(grid, tuple(float(value) for row in (*rows, *tails) for value in row))
 
-    def factor(self, m: Array, n: Array, k: Array, batch: Array, units: int) -> Array:
-        """Measured over modelled time of products on ``units`` units."""
-        return _sampled(self, units).factor(m, n, k, batch)
-
 
 @frozen
 class _Sampled:
@@ -302,7 +298,7 @@ class _Sampled:
     tails: Array
 
     def factor(self, m: Array, n: Array, k: Array, batch: Array) -> Array:
-        """As `Correction.factor`."""
+        """Measured over modelled time of products."""
         along_k = self.waves.shape[1]
         column, k_share = _even(np.log2(k), self.first_k, K_STEP, along_k)
         sides = {side: (np.ceil(m / side), np.ceil(n / side)) for side in {*REFERENCE_TILE, *sum(self.tail_tiles, ())}}
@@ -324,7 +320,8 @@ class _Sampled:
 
 
 @lru_cache(64)
-def _sampled(correction: "Correction", units: int) -> _Sampled:
+def sampled(correction: Correction, units: int) -> _Sampled:
+    """The correction's tables of a device of ``units`` units."""
     grid, values = correction.grid, np.asarray(correction.log_factors)
     (waves, ks), (tiles, layers, idle, tail_ks) = grid.shapes
     low = min(grid.log2_k[0], grid.tail_log2_k[0] if tiles else grid.log2_k[0])

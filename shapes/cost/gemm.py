@@ -32,7 +32,7 @@ from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.operators.types import Layout
 
 from .constants import LARGE, GemmConstants, alignment_constants, gemm_constants, relative
-from .corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds
+from .corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds, sampled
 
 #: One value or many; all of them come back as numpy has them.
 Values = Array | np.float64 | float
@@ -149,8 +149,7 @@ def set_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Arra
     """Seconds by one set of constants, blending aside, without misalignment."""
     seconds = uncorrected_seconds(dims, size, out, c)
     if c.correction is not None:
-        m, n, k, batch = dims
-        seconds = seconds * c.correction.factor(m, n, k, batch, c.units)
+        seconds = seconds * sampled(c.correction, c.units).factor(*dims)
     return seconds
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from shapes.frozen import Numbers
-from shapes.operators.types import Convolution, Scan, StateUpdate
+from shapes.operators.types import Cast, Convolution, Scan, StateUpdate
 
 from .constants import read_seconds
 
@@ -50,9 +50,9 @@ def beyond(walked: Any, moved: Any, q: float) -> Any:
     return (walked**q + moved**q) ** (1 / q) - walked
 
 
-def convolution_form(_: Convolution) -> tuple[str, bool]:
-    """One table prices all."""
-    return "convolution", True
+def own_form(one: Convolution | Cast) -> tuple[str, bool]:
+    """The table of its type, and whether it holds just this: not casts that read twice, or to fewer bits than 8."""
+    return type(one).__name__.lower(), one.bytes_read < 3 * one.bytes_written
 
 
 def convolution_parts(one: Convolution, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
@@ -70,6 +70,6 @@ def state_form(one: StateUpdate) -> tuple[str, bool]:
     return f"state_{one.what if known else MEASURED[0]}", known
 
 
-def state_parts(one: StateUpdate, c: Numbers, _: int, l2_bytes: float) -> tuple[Any, Any]:
-    """Seconds of the launches and of moving the states, by reports/fit/states.py; bytes may be columns."""
+def state_parts(one: StateUpdate | Cast, c: Numbers, _: int, l2_bytes: float) -> tuple[Any, Any]:
+    """Seconds of the launches and of moving the bytes (reports/fit/states.py, casts.py), which may be columns."""
     return c["launch_s"], read_seconds(one.bytes, c, l2_bytes)

@@ -114,6 +114,5 @@ def _sizes(operator: SparseOperator) -> Sizes:
         width = operator.head_dim + operator.v_head_dim
         return Sizes(queries, operator.keys, 64 * tiles, width, operator.batch, length)
     keys = operator.pairs / operator.q_len
-    if isinstance(operator, TopK):
-        return Sizes(queries, keys, 1, operator.top_k, operator.batch, length)
-    return Sizes(queries, keys, operator.heads, operator.head_dim, operator.batch, length)
+    own = (1, operator.top_k) if isinstance(operator, TopK) else (operator.heads, operator.head_dim)
+    return Sizes(queries, keys, *own, operator.batch, length)

@@ -201,8 +201,10 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
         for tower, own, patches, _ in image_workloads(model, workload)
         for block in tower.stack.kinds
     ]
-    compiled = step.implementation == "megatron"
-    forward = max(run.layer_tape(block, hidden).forward_peak_bytes(compiled=compiled) for hidden, block, run in layers)
+    forward = max(
+        run.layer_tape(block, hidden).forward_peak_bytes(compiled=step.implementation == "megatron")
+        for hidden, block, run in layers
+    )
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
     positions = workload.b * (workload.s if workload.decode else 1)
     rows = positions * -(-model.vocab // workload.t) if model.head else 0

@@ -8,7 +8,7 @@ from functools import partial
 
 from shapes.device import Device
 from shapes.errors import refuse
-from shapes.frozen import replace
+from shapes.frozen import Ints, replace
 from shapes.model import ModelShape
 from shapes.workload import Workload
 
@@ -23,23 +23,22 @@ LIBRARIES, NCCL = 0.07 * GIB, 0.14 * GIB
 #: Of a layer's captured graph, as vLLM 0.21 prints of 51 of Qwen3-8B's 36 layers (LMCache 3430); 0.10's took 11% more.
 GRAPH_BYTES = 0.52 * GIB / 51 / 36
 #: Batches that are captured, to twice the requests.
-CAPTURED = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
-#: Of a logit that is sampled, in vLLM's profile run: in 16 and 32 bits, sorted (its place in int64), two masks.
-SAMPLED_BYTES = 2 + 4 + 4 + 8 + 2
+CAPTURED: Ints = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
+#: Of a logit that is sampled, in vLLM's profile run: 2 and 4 (in 16 and 32 bits), 4 and 8 (sorted, its place), 2 masks.
+SAMPLED_BYTES = 20
 #: No context is searched beyond this: of layers that keep a state, nothing grows with it.
 LONGEST_SEARCHED = 1 << 27
 
 
 def engine_bytes(model: ModelShape, workload: Workload, weight_dtype: str | None = None) -> int:
     """Bytes of an engine that decodes ``workload.b`` requests: weights, caches, its largest pass, graphs, libraries."""
-    held = memory(model, workload, context_bytes=0, weight_dtype=weight_dtype)
+    used = memory(model, workload, context_bytes=0, weight_dtype=weight_dtype).components
     tokens = min(BATCHED_TOKENS, (workload.context or 1) * workload.b)
     prompt = replace(workload, phase="prefill", b=1, s=tokens, context=None, speculative=0)
     # Engines' kernels are fused, as Megatron's are, and compiled.
     largest = memory(model, prompt, context_bytes=0, implementation="megatron").components
-    used = held.components
     sampled = SAMPLED_BYTES * workload.b * workload.s * model.vocab * model.head
-    passed = max(used["activations"], largest["activations"], sampled)
+    passed = max(largest["activations"], sampled)
     graphs = GRAPH_BYTES * -(-model.layers // workload.p) * sum(size <= 2 * workload.b for size in CAPTURED)
     libraries = LIBRARIES + NCCL * (workload.t * workload.p * workload.e > 1)
     return round(used["weights"] + used["kv_cache"] + passed + graphs + libraries)
@@ -62,8 +61,7 @@ def share_of_free(model: ModelShape, workload: Workload, device: Device, share: 
     """Of the whole device what an engine takes whose ``share`` is one of what its weights leave (TensorRT-LLM's
     free_gpu_memory_fraction).
     """
-    weights = engine_bytes(model, replace(workload, b=1, context=1)) / device.memory.bytes
-    return min(1.0, share + (1 - share) * weights)
+    return min(1.0, share + (1 - share) * engine_bytes(model, replace(workload, b=1, context=1)) / device.memory.bytes)
 
 
 #: Tokens of context that each of ``workload.b`` requests can have, and requests that fit at ``workload.context``.

@@ -81,6 +81,7 @@ from .parallel import (
 )
 from .types import (
     LAYOUT_OF_PHASE,
+    Cast,
     Elementwise,
     Gemm,
     GroupedGemm,
@@ -504,4 +505,6 @@ def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> 
             read = elements * WIDE * recipe.quantise.passes
             written = ceil(elements * layouts * recipe.quantise.bytes_per_element)
             name = f"{operator.name}{part}.quantise"
-            yield Elementwise(name, phase, "quantise", read, written, "bf16", operator.count)
+            # Training's steps were fitted with the price by bytes.
+            kind = Elementwise if training else Cast
+            yield kind(name, phase, "quantise", read, written, "bf16", operator.count)

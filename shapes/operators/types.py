@@ -449,6 +449,11 @@ class StateUpdate(Elementwise):
 
 
 @frozen
+class Cast(Elementwise):
+    """What a served product reads, written in fewer bits."""
+
+
+@frozen
 class Convolution(Elementwise):
     """A prompt's causal convolution over ``tokens``: a thread block walks each of ``rows`` (sequences x channels)."""
 
@@ -518,6 +523,7 @@ Operator = (
     | Scan
     | Elementwise
     | StateUpdate
+    | Cast
     | Convolution
     | Collective
 )

@@ -148,8 +148,8 @@ class Load:
 
     def prompt_adds_s(self, stack: ServingStack, tokens: Any, requests: Any = 0) -> Any:
         """Seconds that a prompt adds to a step of ``requests``, whose launches it shares."""
-        products = self.products_s(stack, requests, tokens) - self.products_s(stack, requests)
-        return products + stack.arithmetic * self.prompt_s + tokens * self.moved_s(stack)
+        added = self.products_s(stack, requests, tokens) - self.products_s(stack, requests)
+        return added + stack.arithmetic * self.prompt_s + tokens * self.moved_s(stack)
 
     def moved_s(self, stack: ServingStack) -> Any:
         """Seconds of a token's all-reduces and of passes over its activations."""
@@ -176,13 +176,13 @@ def serving_load(
         [_product(one, device, model, spread) for one in listed if isinstance(one, Gemm | GroupedGemm)], dtype=float
     ).reshape(-1, 7)
     reduces = [one for one in listed if isinstance(one, Collective) and one.what == "all_reduce"]
-    ring = sum(one.count * 2 * (one.ranks - 1) / one.ranks * one.bytes for one in reduces)
     layers = products[products[:, 0] > DENSE, 1].sum() // 2
     return Load(
         products=products,
         attention_s=sum(one.count * max(one.bytes / rate, _flops_s(device, one)) for one in cores),
         prompt_s=sum(one.count * _flops_s(device, one) for one in first),
-        ring_s=ring / device.link.intra_node_bytes_per_s,
+        ring_s=sum(one.count * 2 * (1 - 1 / one.ranks) * one.bytes for one in reduces)
+        / device.link.intra_node_bytes_per_s,
         passes_s=sum(one.count * one.bytes for one in listed if isinstance(one, Elementwise)) / rate,
         kernels=sum(one.count for one in listed if FUSED.isdisjoint((one.kind, getattr(one, "what", "")))),
         all_reduces=sum(one.count for one in reduces),
@@ -252,6 +252,6 @@ def served(
     token = step / accepted + (running - 1) * added / output
     launches, own = load.launches_s(stack), load.prompt_adds_s(stack, prompt)
     alone = launches + own if stack.graphs else np.maximum(launches, own)
-    first = stack.first_s + stack.moe_first_s * (load.moe_layers > 0) + stack.first_steps * step
-    first = first + stack.token_s * prompt + alone
+    fixed = stack.first_s + stack.moe_first_s * (load.moe_layers > 0) + stack.token_s * prompt
+    first = fixed + stack.first_steps * step + alone
     return Served(first, token, running * output / (output * token + added), step, alone)

@@ -115,8 +115,13 @@ def deploy(
     refuse(tp % ep and ep % tp, f"expected a divisor or a multiple of tp = {tp}", "ep", ep)
     reading = read_model(config, config_format=config_format)
     model = reading.model
-    expected = "expected a language model, of which engines' facts are known (`sizer memory` says whether another fits)"
-    refuse(not model.vocab, expected, "deploy", model.model_type, where=reading.source)
+    refuse(
+        not model.vocab,
+        "expected a language model, of which engines' facts are known (`sizer memory` says whether another fits)",
+        "deploy",
+        model.model_type,
+        where=reading.source,
+    )
     form, unknown = _released_in(model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())
     one_of(form, FORMATS, "recipe")
     target, known = load_device(device), [*map(load_engine, list_engines())]

@@ -87,8 +87,7 @@ def _engine(
         return None
     share = UTILIZATION if share is None else share
     asked = (model, workload, device, share, weight_dtype)
-    used = engine_bytes(model, workload, weight_dtype)
-    return Engine(share, used, longest_context(*asked), most_requests(*asked))
+    return Engine(share, engine_bytes(model, workload, weight_dtype), longest_context(*asked), most_requests(*asked))
 
 
 def _timed(run: Subject, device: Device, saved: tuple[Saved, ...]) -> Floats:
@@ -126,8 +125,7 @@ def memory(
     model, settled = subject.whole(), subject.workload
     options = subject.kept | {"weight_dtype": weight_dtype} | ({} if loss is None else {"loss": loss})
     check_batch(settled)
-    training = weight_dtype and settled.train
-    refuse(training, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
+    refuse(weight_dtype and settled.train, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
     asked = (model, settled, ROOM * on.memory.bytes)
     # Of a host that is not known nothing is offered.
     saved = tuple(savings(*asked, host=on.link.host_bytes_per_s > 0, **options))

@@ -297,23 +297,30 @@ def plan_config(
     asked = workload_fields(workload)
     phase = asked.pop("phase", "train")
     one_of(phase, ("train", "decode"), "phase")
-    serving = {"engine": engine, "ttft": ttft, "tpot": tpot, "memory_utilization": memory_utilization}
-    serving |= {"drafted": drafted, "acceptance": acceptance}
+    serving = {
+        "engine": engine,
+        "ttft": ttft,
+        "tpot": tpot,
+        "memory_utilization": memory_utilization,
+        "drafted": drafted,
+        "acceptance": acceptance,
+    }
     training = {"stack": stack, "tokens": tokens, "price": price, "global_batch": asked.get("global_batch")}
-    for other, fields in (("decode", serving), ("train", training)):
-        for name, one in fields.items():
-            instead = "; engine says what serves" * (name == "stack")
-            refuse(one is not None and phase != other, f"expected the phase {other} with it{instead}", name, one)
+    other, fields = ("decode", serving) if phase == "train" else ("train", training)
+    for name, one in fields.items():
+        refuse(one is not None, f"expected the phase {other} with it", name, one)
     gpus = positive_int(asked.pop("gpus", None), "gpus", 2**20)
     # A step is read as `memory` and `check` read it over as many devices: what runs it follows.
     target, found = load_device(device), _FOUND | {"d": gpus if phase == "train" else 1} | asked
     if phase == "decode":
         served_as = _asked(found, *serving.values())
         context = served_as.prompt_tokens + served_as.output_tokens
-        subject = read_subject(config, config_format=config_format, phase=phase, context=context, **found)
-        subject = run_on(subject, target)
-        found_ways = plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top)
-        return replace(found_ways, notes=beyond_positions(subject.reading, context))
+        read = read_subject(config, config_format=config_format, phase=phase, context=context, **found)
+        subject = run_on(read, target)
+        return replace(
+            plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top),
+            notes=beyond_positions(subject.reading, context),
+        )
     global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
     answer = plan(
@@ -338,9 +345,9 @@ def _asked(found: Values, *serving: Any) -> Served:
     context = positive_int(found.pop("context", 2 * prompt), "context", 2**31)
     refuse(context <= prompt, f"expected more than the prompt's {prompt} tokens", "context", context)
     positive_amounts(ttft=ttft, tpot=tpot)
-    share = UTILIZATION if utilization is None else utilization
     refuse(not 0 <= (acceptance or 0) <= 1, "expected a probability", "acceptance", acceptance)
     refuse(not 0 <= (drafted or 0) <= MOST_DRAFTED, f"expected 0 to {MOST_DRAFTED} tokens", "drafted", drafted)
+    share = UTILIZATION if utilization is None else utilization
     return Served(engine or "vllm", prompt, context - prompt, ttft, tpot, share, drafted or 0, acceptance or 0.0)
 
 
@@ -373,11 +380,15 @@ def plan(
     pricer = Pricer(device, stack=load_stack(stack))
     needed = [operator_count(model, base.s, global_batch, base=base, causal=one).model_flops for one in (False, True)]
     spread = memory(model, replace(base, b=1, d=gpus, zero=3), **options).components
-    kept = ("weights", "master_weights", "optimizer_states")
-    states = gpus * sum(spread.get(name, 0) for name in kept)  # the less, the more devices there are
+    # The less, the more devices there are.
+    states = gpus * sum(spread.get(name, 0) for name in ("weights", "master_weights", "optimizer_states"))
     least, taken = -(-states // device.memory.bytes), f"{states / 2**30:,.0f} GiB"
-    expected = f"expected at least {least} devices: weights and optimizer states alone take {taken}"
-    refuse(least > gpus, expected, "gpus", gpus)
+    refuse(
+        least > gpus,
+        f"expected at least {least} devices: weights and optimizer states alone take {taken}",
+        "gpus",
+        gpus,
+    )
     base = replace(base, global_batch=global_batch, gpus=gpus)
     policies = lru_cache(partial(_policies, model, base))
 
@@ -570,7 +581,6 @@ def _priced(
     assert step.cost is not None
     parts = step.cost.parts
     peak = pricer.device.peak_flops.get(workload.dtype)
-    gpus = workload.model_ranks * workload.d
     candidate = Candidate(
         workload,
         step.accumulation,
@@ -580,7 +590,7 @@ def _priced(
         sum(seconds for name, seconds in parts.items() if name.endswith(("parallelism", "sends"))),
         parts.get("pipeline bubble", 0.0),
         used,
-        possible_mfu(needed, step.seconds * gpus * peak) if peak else None,
+        possible_mfu(needed, step.seconds * workload.model_ranks * workload.d * peak) if peak else None,
     )
     return candidate, step.cost.ratio_error
 
@@ -594,7 +604,7 @@ def plan_serving(model: ModelShape, device: Device, gpus: int, base: Workload, a
     dropped: Counter[str] = Counter()
     ways = _ways(model, device, gpus, base, stack, asked, dropped)
     _some(ways, gpus, dropped)
-    near = min(ways, key=lambda way: way.missed)
+    near = min(ways, key=attrgetter("missed"))
     refuse(
         near.missed > 1,
         f"expected limits that some way keeps; the nearest (tp {near.t}, pp {near.p}, ep {near.e}, dp {near.d}) misses "
@@ -603,8 +613,7 @@ def plan_serving(model: ModelShape, device: Device, gpus: int, base: Workload, a
         gpus,
     )
     kept = sorted((way for way in ways if way.missed <= 1), key=lambda way: -way.tokens_per_s)
-    if len(ways) > len(kept):
-        dropped["the limits hold at no number of requests"] = len(ways) - len(kept)
+    dropped["the limits hold at no number of requests"] = len(ways) - len(kept)
     return ServingPlan(
         gpus,
         device.name,
@@ -619,7 +628,7 @@ def plan_serving(model: ModelShape, device: Device, gpus: int, base: Workload, a
         stack.coverage,
         stack.intervals["dense" if model.moe is None else "moe"],
         tuple(kept[: positive_int(top, "top")]),
-        tuple(Dropped(*one) for one in dropped.most_common()),
+        tuple(Dropped(*one) for one in (+dropped).most_common()),
         tuple(one.title for one in model.formats),
     )
 
@@ -681,7 +690,7 @@ def _of_split(model: ModelShape, device: Device, split: Workload, stack: Serving
                 over,
             )
         )
-    return [ways[0], *sorted(ways[1:], key=lambda way: (max(way.missed, 1), -way.tokens_per_s))[:1]]
+    return ways[:1] + sorted(ways[1:], key=lambda way: (max(way.missed, 1), -way.tokens_per_s))[:1]
 
 
 def _at_best(running: Any, stack: ServingStack, load: Load, asked: Served, prefill: float, passed_s: float) -> Items:
@@ -692,7 +701,7 @@ def _at_best(running: Any, stack: ServingStack, load: Load, asked: Served, prefi
         running,
         asked.prompt_tokens,
         asked.output_tokens,
-        apart=prefill > 0,
+        apart=prefill,
         drafted=asked.drafted,
         acceptance=asked.acceptance,
     )
@@ -702,7 +711,6 @@ def _at_best(running: Any, stack: ServingStack, load: Load, asked: Served, prefi
         # They come at random, and each takes as long.
         queue = np.minimum(busy, MOST_BUSY)
         first = first + found.prompt_s * queue / (1 - queue) / 2 + passed_s
-    times = first / (asked.ttft_s or inf), found.token_s / (asked.tpot_s or inf)
-    missed = np.maximum.reduce((*times, busy / MOST_BUSY))
+    missed = np.maximum.reduce((first / (asked.ttft_s or inf), found.token_s / (asked.tpot_s or inf), busy / MOST_BUSY))
     at = int(np.argmax(np.where(missed <= 1, found.tokens_per_s, -missed)))
     return int(running[at]), *(float(one[at]) for one in (first, found.token_s, found.tokens_per_s, missed))
