@@ -41,6 +41,7 @@ FORMS = {
     "KDA, served": ("state_kda", "serving_kda"),
     "Mamba-2's and other convolutions": ("convolution",),
     "GDN, KDA, trained (chunked)": ("training_",),
+    "casts to fp8, served": ("cast",),
     "DSA: index, top k, sparse attention": ("index_", "top_k", "sparse_attention"),
 }
 #: Whether a table's weights are shuffled (None: either) -> how figures say so.
