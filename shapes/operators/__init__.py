@@ -505,6 +505,6 @@ def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> 
             read = elements * WIDE * recipe.quantise.passes
             written = ceil(elements * layouts * recipe.quantise.bytes_per_element)
             name = f"{operator.name}{part}.quantise"
-            # Training's steps were fitted with the price by bytes.
-            kind = Elementwise if training else Cast
+            # Training's steps and served experts were fitted with the price by bytes.
+            kind = Elementwise if training or grouped else Cast
             yield kind(name, phase, "quantise", read, written, "bf16", operator.count)
