@@ -212,7 +212,7 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
     tower = _tower(outer, found, spec, model.hidden)
     whole = replace(model, towers=(tower,))
     more = whole.parameters - model.parameters
-    told = f"with its vision tower, {more / 1e6:.4g} M parameters, on the first stage and, in training, trained as the text is"
+    told = f"with its vision tower, {more / 1e6:.4g} M parameters on the first stage, which train as the text does"
     return whole, (*notes, f"{told}, run where --images are given")
 
 
