@@ -461,18 +461,14 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
             expected = "expected a model that sizer reads: products of a class have no KV cache to decode from"
             raise _not_understood(proof.unproven, InputError("")) if proof else InputError(expected, "phase")
         run = {name: getattr(settled, name) for name in ("b", "s", "decoder_s")}
-        # As a class is proven.
-        if (
-            proof is not None
-            and proof.built is not None
-            and (settled.attention, settled.dtype) == (Workload().attention, "bf16")
-        ):
-            traced = proof.built.listed(train=settled.train, **run)
+        built = getattr(proof, "built", None)
+        if built and (settled.attention, settled.dtype) == (Workload().attention, "bf16"):  # as a class is proven
+            traced = built.listed(train=settled.train, **run)
         else:
             traced = trace_config(plain, phase=settled.phase, attention=settled.attention, dtype=settled.dtype, **run)
     except InputError as error:
         raise error.at(where) from None
-    unproven = proof.unproven if proof is not None else ()
+    unproven = getattr(proof, "unproven", ())
     return _of_trace(traced, where, settled, traced.dimensions, unproven, given=frozenset(workload))
 
 

@@ -572,8 +572,8 @@ def _tuned_states(step: Step, tensors: Tensors, trained: Tensors) -> list[Compon
         each = BASES[base] * (step.layouts if base == "fp8" else 1)
         sizes[one.expert] += one.stored_bytes(rest) if base == "release" else _base_bytes(one, each, rest)
     total, text = _over_ranks(sizes, workload, zero=3)
-    experts = "experts, " if base != "release" and any(one.expert for one in frozen) else ""
-    note = "" if base == "bf16" else f", {experts}embeddings, head and vectors in {kept}"
+    experts = "experts, " * (base != "release" and any(one.expert for one in frozen))
+    note = f", {experts}embeddings, head and vectors in {kept}" * (base != "bf16")
     if base.startswith("int8"):
         text += " (LLM.int8()'s activations are not compared with torch's tracker)"
     weights = Component("weights", total, f"{parameter_count(frozen):,} frozen parameters in {base}{note}{text}")

@@ -337,7 +337,7 @@ def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, l
         for adapter in adapters(linear, workload)
         if linear.shard != "none" and adapter.shard == "none"
     )
-    if workload.t > 1 and kept_whole:
+    if kept_whole:
         size = kept_whole * workload.activation_bytes
         yield from Lowering(workload).sends("adapters.tensor_parallel", size, workload.t, "replicas")
 

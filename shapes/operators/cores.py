@@ -100,8 +100,8 @@ class Lowering:
         copies: int = 1,
         groups: Pair = (1, 1),
     ) -> Listed:
-        """Collectives of RUNS[``runs``], of ``buffer`` bytes over ``ranks``."""
-        for asked, what in RUNS[runs] if times else ():
+        """Collectives of RUNS[``runs``], of ``buffer`` bytes over ``ranks``: none of one rank alone."""
+        for asked, what in RUNS[runs] if times and ranks > 1 else ():
             for phase in self.runs(asked):
                 yield Collective(
                     f"{self.prefix}{name}.{what}",
@@ -268,8 +268,7 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
     # Q, K and V go from 16 bits to 8 and the output back; backward its gradient, and theirs.
     ring = workload.cp // shared
     yield from run.moves(".core.quantise", "quantise", core.bytes // ring, (2, 1, 2, 1), bool(narrow), 1)
-    if shared > 1:
-        yield from run.sends(".context_parallel", core.bytes, shared, "all_to_alls", stride=workload.t)
+    yield from run.sends(".context_parallel", core.bytes, shared, "all_to_alls", stride=workload.t)
     for one in seen(core, ring):
         for phase in run.runs():
             own = replace(one, phase=phase, count=one.count * attention.cores)
@@ -415,12 +414,11 @@ def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Listed:
 def _recurrent_collectives(mixer: RecurrentShape, run: Lowering, tokens: int) -> Listed:
     """Sums of Mamba-1's time steps over tensor-parallel ranks; context parallelism's exchange of tokens for heads."""
     workload, size = run.workload, tokens * run.workload.activation_bytes
-    if workload.t > 1 and mixer.kind == "mamba":
+    if mixer.kind == "mamba":
         buffer = size * (mixer.rank + 2 * mixer.state)
         yield from run.sends(".tensor_parallel", buffer, workload.t, "tensor_parallel")
-    if workload.cp > 1:
-        width = mixer.width(*mixer.form.parts, t=workload.t) + mixer.inner // workload.t
-        yield from run.sends(".context_parallel", size * width, workload.cp, "all_to_alls", stride=workload.t)
+    width = mixer.width(*mixer.form.parts, t=workload.t) + mixer.inner // workload.t
+    yield from run.sends(".context_parallel", size * width, workload.cp, "all_to_alls", stride=workload.t)
 
 
 #: Bytes of an element of a state, which serving software keeps in fp32 (vLLM's and SGLang's mamba_ssm_dtype of

@@ -135,14 +135,14 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Liste
     runs = "sequence_parallel" if workload.sequence_parallel else "tensor_parallel"
     if isinstance(block.mlp, MoeShape) and block.mlp.shared is None and workload.expert_t != workload.t:
         times -= 1  # ranks that cut experts gather their own tokens alone
-        cut = workload.expert_t
-        yield from run.sends("tensor_parallel", workload.expert_tokens(tokens) * hidden * size, cut, runs, cut > 1)
-    yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times * (workload.t > 1))
-    for attention in (block.attention, block.cross) if workload.cp > 1 else ():
+        gathered = workload.expert_tokens(tokens) * hidden * size
+        yield from run.sends("tensor_parallel", gathered, workload.expert_t, runs)
+    yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times)
+    for attention in (block.attention, block.cross) * (workload.cp > 1):
         if attention is not None and (workload.cp_comm != "a2a" or is_sparse(attention, s)):
             buffer = workload.b * passed_numbers(attention, workload.t, s) * size
             yield from run.sends("context_parallel", buffer, workload.cp, "context_parallel", stride=workload.t)
-    if workload.e > 1 and isinstance(block.mlp, MoeShape):
+    if isinstance(block.mlp, MoeShape):
         yield from _expert_parallel(block.mlp, hidden, tokens, run)
 
 
@@ -158,8 +158,6 @@ def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> 
 
 def end_collectives(model: ModelShape, workload: Workload, s: int) -> Listed:
     """Tensor parallelism's of the vocabulary: behind the embedding, and around the head."""
-    if workload.t == 1:
-        return
     size = workload.own_tokens(s) * workload.activation_bytes
     split = "_split" if workload.sequence_parallel else ""
     if model.vocab and workload.p == 1:
@@ -180,7 +178,7 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Liste
     if workload.p == 1:
         return
     whole = workload.own_tokens(s) * model.hidden * model.main.residuals * workload.activation_bytes
-    if workload.t > 1 and not workload.sequence_parallel:
+    if not workload.sequence_parallel:
         yield from Lowering(workload).sends("pipeline", whole, workload.t, "pipeline")
     boundary, stride = -(-whole // workload.t), workload.t * workload.cp * workload.d
     for phase in Lowering(workload).runs():
@@ -195,7 +193,7 @@ def frozen_collectives(frozen: ShardParameters, bytes_each: float, workload: Wor
     """
     pieces = max(1, layers)
     for whose, parameters, _, shard, stride in _data_parallel(frozen, workload):
-        if workload.zero == 3 and shard > 1 and parameters:
+        if workload.zero == 3 and parameters:
             buffer = round(parameters * bytes_each / pieces)
             name, times = f"data_parallel.frozen{whose}", (1 + workload.regathers) * pieces
             yield from Lowering(workload).sends(name, buffer, shard, "parameters", times, stride)
@@ -232,9 +230,7 @@ def gradient_collectives(held: ShardParameters, workload: Workload, layers: int)
         name = f"data_parallel{whose}"
         shard = shared if workload.zero else 1  # without ZeRO every rank is a replica of all the weights
         reduced, gathered = (-(-parameters * workload.sent_bytes(one) // pieces) for one in sent)
-        if shard > 1:
-            yield from run.sends(name, reduced, shard, "gradients", pieces, stride)
-            yield from run.sends(name, gathered, shard, "parameters", gathers * pieces, stride)
-        if ranks > shard:
-            own, replicas = -(-parameters * workload.sent_bytes(workload.reduces) // shard), ranks // shard
-            yield from run.sends(name, own, replicas, "replicas", stride=stride * shard)
+        yield from run.sends(name, reduced, shard, "gradients", pieces, stride)
+        yield from run.sends(name, gathered, shard, "parameters", gathers * pieces, stride)
+        own, replicas = -(-parameters * workload.sent_bytes(workload.reduces) // shard), ranks // shard
+        yield from run.sends(name, own, replicas, "replicas", stride=stride * shard)

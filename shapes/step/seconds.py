@@ -134,14 +134,14 @@ def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
             kind, launches = class_of(operator), count * operator.groups if isinstance(operator, GroupedGemm) else count
             region.seconds[kind] += seconds
             region.runs[kind] += launches
-            if (
-                isinstance(operator, Gemm)
-                and (operator.kind, operator.phase) == ("bmm", "forward")
-                and operator.name.endswith(".scores")
-                and operator.batch % FUSED_SOFTMAX_MULTIPLE
-            ):
-                region.fallbacks += count
+            region.fallbacks += count * _falls_back(operator)
     return total
+
+
+def _falls_back(operator: Operator) -> bool:
+    """Whether these are scores whose softmax the fused kernel does not take."""
+    scores = operator.name.endswith(".scores") and (operator.kind, operator.phase) == ("bmm", "forward")
+    return scores and isinstance(operator, Gemm) and operator.batch % FUSED_SOFTMAX_MULTIPLE != 0
 
 
 def each_value(one: Any, function: Callable[[Any], Any]) -> Any:

@@ -355,8 +355,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             mask, made_of, activation = 0, frozenset(), False
         for one in outs:
             self._set(one, mask, made_of, activation)
-        if short == "rsqrt":
-            self._value(outs[0]).inverse_root = True
+        self._value(outs[0]).inverse_root |= short == "rsqrt"
         self._follow_scores(short, tensors, values, outs)
 
     def _follow_scores(self, operator: str, tensors: list[Tensor], values: list[_Value], outs: list[Tensor]) -> None:

@@ -71,6 +71,14 @@ class _Layer:
     def open(self, *kinds: str) -> list[Node]:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
 
+    def products(self, of: int = -1, **exactly: int) -> list[Node]:
+        """The open products that read any ``of`` a set, whose other figures (n, k, reads) are ``exactly`` these."""
+        return [
+            node
+            for node in self.open("gemm")
+            if node.reads & of and all(getattr(node, name) == size for name, size in exactly.items())
+        ]
+
     def need(self, holds: bool, otherwise: str) -> None:
         """Misfit where what a known form needs does not hold."""
         if not holds:
@@ -96,7 +104,7 @@ class _Layer:
         if moe is not None:
             mlp, adapters = moe, []
             if dense:
-                gates = [node for node in self.open("gemm") if node.n == 1]
+                gates = self.products(n=1)
                 self.claim(*gates[:1])
                 mlp = replace(moe, shared=dense[0], shared_gate=bool(gates))
         parallel, place = self._parallel(), self.whole.place
@@ -156,7 +164,7 @@ class _Layer:
     def _attention(self, core: Node, *again: Node) -> AttentionShape | MlaShape:
         """``again``: further cores on the same queries, keys and values."""
         self.claim(core, *again)
-        readers = [node for node in self.open("gemm") if node.reads & core.bit]
+        readers = self.products(core.bit)
         nearest = [node for node in readers if not node.reads & sum(one.bit for one in readers)]
         out = self.one(nearest, "products read the attention core")
         sources = tuple(self._sources(mask) for mask in (core.query, core.key, core.value))
@@ -164,11 +172,9 @@ class _Layer:
         _, k, v = sources
         if len(k) == 2 and len(v) == 1 and v[0] in k:
             return self._latent(core, out, sources)
-        self.need(
-            all(len(found) == 1 for found in sources),
-            "queries, keys and values of {}, {} and {} products".format(*map(len, sources)),
-        )
-        return self._plain((core, *again), out, [found[0] for found in sources])
+        numbers = tuple(map(len, sources))
+        self.need(numbers == (1, 1, 1), "queries, keys and values of {}, {} and {} products".format(*numbers))
+        return self._plain((core, *again), out, [*chain.from_iterable(sources)])
 
     def _plain(self, cores: Sequence[Node], out: Node, sources: Sequence[Node]) -> AttentionShape:
         query, key, value = sources
@@ -225,11 +231,11 @@ class _Layer:
 
     def _gate_apart(self, out: Node, query: Node, widths: Pair) -> Gate:
         """A product that the output projection reads and that gates it: of its width, or one number a head."""
-        found = [node for node in self.open("gemm") if out.reads & node.bit and node.reads == query.reads]
-        found = [node for node in found if node.n in widths and node.k == query.k and node is not query]
+        found = self.products(reads=query.reads, k=query.k)
+        found = [node for node in found if out.reads & node.bit and node.n in widths and node is not query]
         if len(found) != 1:
             return "none"
-        self.claim(found[0])
+        self.claim(*found)
         return "apart" if found[0].n == widths[0] else "heads"
 
     def _latent(self, core: Node, out: Node, sources: Sequence[Sequence[Node]]) -> MlaShape:
@@ -362,7 +368,7 @@ class _Layer:
 
     def _router(self, first: Node, hidden: int) -> Node:
         """The product with a column for each expert, of several that which decides the rows of the experts' first."""
-        found = [node for node in self.open("gemm") if node.n == first.batch and node.k == hidden]
+        found = self.products(n=first.batch, k=hidden)
         router = self.one([node for node in found if first.reads & node.bit] or found, "routers")
         self.claim(router)
         return router
@@ -372,9 +378,8 @@ class _Layer:
         if first.k == hidden:
             return None, False
         what = f"projections of experts of width {first.k} in a model of {hidden}"
-        into = [node for node in self.open("gemm") if node.n == first.k and first.reads & node.bit]
-        back = [node for node in self.open("gemm") if node.k == first.k and node.reads & down.bit]
-        both = self.one(into, what), self.one(back, what)
+        into = [node for node in self.products(n=first.k) if first.reads & node.bit]
+        both = self.one(into, what), self.one(self.products(down.bit, k=first.k), what)
         self.claim(*both)
         return first.k, all(one.bias is not None for one in both)
 
@@ -408,9 +413,7 @@ class _Layer:
             return None
         conv = self.one(convolutions, "convolutions")
         products = self.open("gemm")
-        out = self.one(
-            [node for node in products if node.n == hidden and node.reads & conv.bit], "products read the convolution"
-        )
+        out = self.one(self.products(conv.bit, n=hidden), "products read the convolution")
         into: list[Node] = []
         for readers in ([out], into, [conv]):
             into += [node for node in products if node not in into and any(one.reads & node.bit for one in readers)]

@@ -553,8 +553,7 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
     """Ways to shard over data parallelism, and to interleave a pipeline."""
     stages = range(4 if split.d > 1 else 1)
     if split.p > 1:
-        if split.d > 1:
-            dropped["ZeRO 3 is not run with a pipeline"] += 1
+        dropped.update(["ZeRO 3 is not run with a pipeline"] * (split.d > 1))
         # A pipeline's trainers shard the optimizer by a switch, which takes less memory and no more time.
         # Embedding and head may be chunks of their own (split_problems).
         for zero in stages[1:3] or stages:

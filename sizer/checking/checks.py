@@ -150,8 +150,8 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
     needed = [step.accumulation * round(needed_flops(listed, causal=one)) // ranks for one in (False, True)]
     moved = step.accumulation * moved_bytes(step.operators)
     per_request = 1 if workload.decode else workload.s
-    tokens = None if workload.train else step.accumulation * workload.b * workload.d * per_request
     seconds, peak = step.seconds or inf, device.peak_flops.get(workload.dtype)
+    tokens = step.accumulation * workload.b * workload.d * per_request
     return StepTime(
         step.seconds,
         step.low,
@@ -163,7 +163,7 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
         "extrapolated" if workload.serving else cost.tier if cost else "",
         *((cost.coverage, dict(cost.parts)) if cost else (0.0, {})),
         moved / seconds / device.memory.bandwidth_bytes_per_s,
-        None if tokens is None else tokens / seconds,
+        None if workload.train else tokens / seconds,
         workload.phase,
         cost.unknown if cost else (),
     )

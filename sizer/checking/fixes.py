@@ -198,8 +198,8 @@ def _released(subject: Subject, path: str) -> bool:
         return True
     if subject.reading is None:
         return False
-    held, keys = subject.reading.config, [key for key in subject.reading.keys.values() if "." not in key]
-    sizes = {key: held[key] for key in ("model_type", *keys) if key in held}
+    held = subject.reading.config
+    sizes = {key: held[key] for key in ("model_type", *subject.reading.keys.values()) if key in held}
     models = table("released").values()
     return "model_type" in sizes and any(sizes.items() <= one["config"].items() for one in models)
 
@@ -257,7 +257,7 @@ def _next(
     left: dict[tuple[str, str], str] = {}
     for finding in now.report.findings:
         asked = finding.severity in levels and any(one.startswith(only) for one in (finding.code, *finding.codes))
-        for suggestion in finding.suggestions if asked else ():
+        for suggestion in finding.suggestions * asked:
             said = f"{finding.code} " + ", ".join(f"{key} {value}" for key, value in suggestion.change.items())
             found = fix_of(suggestion, now.config, now.settled.subject)
             if found is None:

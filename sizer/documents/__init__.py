@@ -4,6 +4,7 @@ And how its numbers are written: counts, seconds with bounds, shares, the senten
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import compress
 from typing import Any, NamedTuple
 
 from shapes.frozen import Named, Names, Values
@@ -114,8 +115,8 @@ class Table(NamedTuple):
         columns = seen(self.columns, format_)
         rows = self.rows if format_ in FULL else self.rows[: self.most]
         cells = [[column.cell(row) for column in columns] for row in rows]
-        kept = [at for at in range(len(columns)) if format_ == "csv" or any(row[at].shown for row in cells)]
-        return [columns[at] for at in kept], [[row[at] for at in kept] for row in cells]
+        kept = [format_ == "csv" or any(row[at].shown for row in cells) for at in range(len(columns))]
+        return [*compress(columns, kept)], [[*compress(row, kept)] for row in cells]
 
     @property
     def left(self) -> str:

@@ -156,13 +156,7 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
         raise InputError(f"expected one of {', '.join(known)}", "--config-format", config_format)
     chosen = config_format or recipe_of(config) or _format_of(config, where)
     if not isinstance(chosen, str):
-        from .released import read_recipe
-
-        config, given = underscored(config), underscored(settings)
-        own = config.get("_variables", frozenset())
-        config = with_settings(config, {key: value for key, value in given.items() if at(config, key) is not None})
-        rest = {key: value for key, value in given.items() if key not in own and at(config, key) is None}
-        return read_recipe(chosen, config, where, lambda name: read_config(name, settings=rest))
+        return _of_recipe(chosen, underscored(config), underscored(settings), where)
     reader = _reader(chosen)
     normalised = getattr(reader, "normalised", dict)
     keys = with_settings(normalised(config), settings, normalised)
@@ -176,6 +170,15 @@ def _read_mapping(config: Config, where: str, config_format: str | None, setting
     bases = (f"with what it builds on: {', '.join(keys['_bases'][:-9:-1])}",) if "_bases" in keys else ()
     unknown = unread(keys, used, reader.NAME, where)
     return replace(found, config=keys, notes=(*found.notes, *bases), unread=(*found.unread, *unknown))
+
+
+def _of_recipe(row: Config, config: Config, settings: Config, where: str) -> Reading:
+    """The model that a recipe names, to which go the settings that the recipe has no key for."""
+    from .released import read_recipe
+
+    own = {key: value for key, value in settings.items() if at(config, key) is not None}
+    rest = {key: settings[key] for key in settings.keys() - own - config.get("_variables", ())}
+    return read_recipe(row, with_settings(config, own), where, lambda name: read_config(name, settings=rest))
 
 
 def _format_of(config: Config, where: str) -> str | Config:

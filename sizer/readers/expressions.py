@@ -135,8 +135,8 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     found, said = workload(row, held, fields)
     if name == "deepspeed" and "no_overlap" in reading.workload:
         # Of communication it is data parallelism's alone that it decides.
-        kept = [one for one in reading.workload["no_overlap"].split(",") if one not in ("data", "gather", "none")]
-        found["no_overlap"] = ",".join(kept + ["data"] * ("no_overlap" in found)) or "none"
+        kept = {*reading.workload["no_overlap"].split(",")} - {"data", "gather", "none"}
+        found["no_overlap"] = ",".join([*sorted(kept), *["data"] * ("no_overlap" in found)]) or "none"
     settled = {**reading.workload, **found}
     notes = (f"workload from {Path(where).name} ({name})", *said, *_accumulated(settled))
     return replace(

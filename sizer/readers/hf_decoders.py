@@ -234,8 +234,8 @@ def periodic_sparse(
     """
     every = fields.count(period, default=1)
     at = fields.count(offset) if offset else every - 1
-    without, alone = (fields.integers(key) if key else [] for key in (dense, sparse))
-    start, end = fields.count(first) if first else 0, fields.raw(last, default=-1) if last else -1
+    without, alone = map(fields.integers, (dense, sparse))
+    start, end = fields.count(first), fields.raw(last, default=-1)
     end = end if isinstance(end, int) and end >= 0 else layer_count(fields)  # -1: the last
     if alone or not every:
         return lambda layer: layer in alone

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial, reduce
 from glob import has_magic, iglob
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from posixpath import join
 from typing import Any, NamedTuple
@@ -405,10 +405,10 @@ class Tree:
 
     def _layers(self, config: Config, group: str = "", section: str = "") -> list[Any]:
         """What ``config``, of Hydra's ``group``, builds on and its own keys in its ``section``, the lowest first."""
-        named = {key: config[key] for key in BASE_KEYS if isinstance(config.get(key), str | list)}
+        named = [key for key in BASE_KEYS if isinstance(config.get(key), str | list)]
         held = self._included({key: value for key, value in config.items() if key not in named})
         own = [with_settings({}, {section: held}) if section else held]
-        bases = [base for key in named for base in self._bases(config, key, group, section)]
+        bases = [*chain.from_iterable(self._bases(config, key, group, section) for key in named)]
         found = own * all(base.how != "_self_" for base in bases)
         for base in reversed(bases):  # as Hydra does: a later one may override the choice of an earlier one
             found = (own if base.how == "_self_" else self._opened(base)) + found

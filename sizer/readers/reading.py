@@ -101,7 +101,7 @@ class Fields:
 
     def ignore(self, *names: str) -> None:
         """Names that the model's class has no use for here, whatever they say: nothing is lost by not reading them."""
-        self.asked.update(self.prefix + name for name in names)
+        self.asked.update(self.prefix + name for name in filter(None, names))
 
     def error(self, expected: str, *names: str) -> InputError:
         """An error about the named field's value."""

@@ -73,20 +73,17 @@ class _Builder:
         said = f"expected at most {MAX_DEPTH} levels of nesting, aliases written out"
         refuse(level >= MAX_DEPTH, said, where=self._where)
         kind = "seq" if isinstance(node, yaml.SequenceNode) else "map"
-        if node.tag != _TAG + kind:
-            raise self._error(node, f"expected no tag, found {node.tag}")
+        self._refuse(node.tag != _TAG + kind, node, f"expected no tag, found {node.tag}")
         if kind == "seq":
             return [self.value(one, level + 1) for one in node.value]
         own: Values = {}
         merged: Values = {}
         for name, one in node.value:
-            if not isinstance(name, yaml.ScalarNode):
-                raise self._error(name, "expected text as a key")
+            self._refuse(not isinstance(name, yaml.ScalarNode), name, "expected text as a key")
             key, value = self.value(name), self.value(one, level + 1)
             if key == "<<":
                 for source in value if isinstance(value, list) else [value]:
-                    if not isinstance(source, dict):
-                        raise self._error(one, "expected a mapping to merge")
+                    self._refuse(not isinstance(source, dict), one, "expected a mapping to merge")
                     merged = {**source, **merged}
             else:
                 refuse(key in own, "is given twice here: keep one", str(key), where=self._where)
@@ -105,7 +102,7 @@ class _Builder:
                 return getattr(self._loader, f"construct_yaml_{kind}")(node)
             except (ValueError, IndexError, KeyError, OverflowError):
                 pass
-        raise self._error(node, f"expected a value of the tag {kind}" if kind != tag else f"expected no tag {tag}")
+        self._refuse(True, node, f"expected a value of the tag {kind}" if kind != tag else f"expected no tag {tag}")
 
-    def _error(self, node: Any, expected: str) -> InputError:
-        return InputError(f"{expected} (line {node.start_mark.line + 1})", where=self._where)
+    def _refuse(self, wrong: bool, node: Any, expected: str) -> None:
+        refuse(wrong, f"{expected} (line {node.start_mark.line + 1})", where=self._where)

@@ -125,10 +125,10 @@ def _table(table: Table, sortable: bool) -> str:
     by_value = numeric(rows) or [False] * len(columns)
     right = [numbers and not any(row[at].style for row in rows) for at, numbers in enumerate(by_value)]
     shown = "<button type=button>{}</button>" if sortable else "{}"
-    names = (shown.format(text(column.name) or "#") for column in columns)
     heads = "".join(
-        f"<th scope=col{' class=number' * one}{' data-sort=value' * number}>{name}</th>"
-        for name, one, number in zip(names, right, by_value, strict=True)
+        f"<th scope=col{' class=number' * one}{' data-sort=value' * number}>"
+        f"{shown.format(text(column.name) or '#')}</th>"
+        for column, one, number in zip(columns, right, by_value, strict=True)
     )
     body = "".join(f"<tr>{''.join(map(_cell, row, right))}</tr>" for row in rows)
     caption = text(table.caption or "table")

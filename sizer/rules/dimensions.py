@@ -250,7 +250,7 @@ def _covered(context: Context) -> set[int]:
     names = ["vocab", "hidden", "head_dim", "experts", "expert_d_ff", "shared_d_ff"]
     if model is not None and model.dense_mlp is not None and model.dense_mlp.gated:
         names.append("d_ff")
-    values = {dims[name] for name in names if name in dims} | _of_heads(model, workload)
+    values = {*filter(None, map(dims.get, names))} | _of_heads(model, workload)
     # Gate and up may be one product of twice the width.
     values |= {-(-value // workload.t) for value in values}
     values |= {2 * value for value in values}

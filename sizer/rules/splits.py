@@ -180,7 +180,7 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
         lost_s = (best - mean if violated else usual - best) * layer_s * context.workload.accumulation
         # Where the devices are said, what fewer stages save is known.
         said = violated and context.sets_any("gpus", "d")
-        changes = tuple(islice(_fewer_stages(context), MOST_TRIED)) if said else ()
+        changes = tuple(islice(_fewer_stages(context), MOST_TRIED * said))
         yield Finding("p", p, message, changes, violated=violated and not said, at_most_s=lost_s)
 
 

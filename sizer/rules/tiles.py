@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from math import ceil, inf
+from operator import itemgetter
 
 from shapes.cost import Cost
 from shapes.dtypes import next_multiple
@@ -198,10 +199,10 @@ def memory_bound_gemm(context: Context) -> Answer:
     """
     workload = context.workload
     slow = [(op, s) for op, cost, s in context.timed() if cost.bound == "memory" and isinstance(op, Product)]
-    spent, step_s = sum(seconds for _, seconds in slow), context.step_s
+    spent, step_s = sum(map(itemgetter(1), slow)), context.step_s
     if spent < NOTABLE_BOUND * step_s:
         return ()
-    worst, _ = max(slow, key=lambda one: one[1])
+    worst, _ = max(slow, key=itemgetter(1))
     message = (
         f"memory-bound products take {spent / step_s:.0%} of the step; the largest is {worst.name} "
         f"{worst.phase} at {worst.flops / worst.bytes:.0f} FLOPs a byte"

@@ -383,7 +383,7 @@ def fits_in_memory(context: Context) -> Answer:
         if total <= context.room_bytes:
             ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
     helps = ["a fused cross-entropy (SZ133)"] * (largest.name == "logits_and_loss")
-    moved = next((one.key for one in context.unread if re.search("kept|memory|shard|spread", one.changes or "")), "")
+    moved = next((one.key for one in context.unread if re.search("kept|memory|shard|spread", str(one.changes))), "")
     may = f"; {moved}, which is not read, may change it" * bool(moved)
     message = f"needs {has}; {most}{_more_ways(workload, device, helps)}{may}"
     return Finding("memory", gib, message, tuple(ways.values()), error=not (needed.may_fit or moved))

@@ -327,7 +327,7 @@ def _recomputation(fields: Fields) -> str:
     most, first = fields.optional("recompute_num_layers"), fields.text("recompute_method") == "block"
     if granularity == "full":
         # "uniform" divides all layers in chunks, of which the inputs are kept; "block" takes the first of each stage.
-        return f"full:{most}" if most and first else granularity
+        return granularity + f":{most}" * bool(most and first)
     return ",".join(words) or granularity or "selective" * activations
 
 
