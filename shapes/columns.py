@@ -5,7 +5,7 @@ thousand models an attention layer's sizes take a few dozen values. Where a form
 those that do not are told apart (`Split`) and run by themselves (`each_part`), so that what is found is what each row
 by itself would give.
 
->>> table = Table({"hidden": np.array([1024, 2048, 2048]), "layers": np.array([4, 4, 8])})
+>>> table = IntegerTable({"hidden": np.array([1024, 2048, 2048]), "layers": np.array([4, 4, 8])})
 >>> table.rows_of(table["hidden"] * table["layers"] // 3).tolist()
 [1365, 2730, 5461]
 """
@@ -35,7 +35,7 @@ class Split(Exception):  # noqa: N818  # no error: how the rows part
         self.column = column
 
 
-class Table:
+class IntegerTable:
     """Rows of named integers. ``rows``: which rows of the first table these are. ``done``: nothing more is found of
 
     them; a column that is left of them in a cache is equal to no number.
@@ -89,12 +89,12 @@ class Table:
             return np.asarray(value.values[self.codes(value.names)[0]])
         return np.broadcast_to(value, self.size)
 
-    def parts(self, column: Column) -> Iterator[Table]:
+    def parts(self, column: Column) -> Iterator[IntegerTable]:
         """The rows apart by what they have in ``column``."""
         values = self.rows_of(column)
         order = np.argsort(values, kind="stable")
         for chosen in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
-            yield Table({name: own[chosen] for name, own in self.columns.items()}, self.rows[chosen])
+            yield IntegerTable({name: own[chosen] for name, own in self.columns.items()}, self.rows[chosen])
 
 
 def _renumbered(code: Array, count: int) -> tuple[Array, int]:
@@ -113,7 +113,7 @@ class Column(NDArrayOperatorsMixin, ManyIntegers):
 
     __slots__ = ("_hash", "names", "table", "values")
 
-    def __init__(self, table: Table, names: frozenset[str], values: Array) -> None:
+    def __init__(self, table: IntegerTable, names: frozenset[str], values: Array) -> None:
         self.table, self.names, self.values = table, names, values
         self._hash: int | None = None
 
@@ -207,7 +207,7 @@ def _whole(values: Any) -> bool:
     return isinstance(values, int) or getattr(values, "dtype", None) == np.int64
 
 
-def each_part(table: Table, function: Callable[[Table], T]) -> Iterator[tuple[Table, T]]:
+def each_part(table: IntegerTable, function: Callable[[IntegerTable], T]) -> Iterator[tuple[IntegerTable, T]]:
     """``function`` of the table, or of as many parts of it as rows go different ways in."""
     waiting = [table]
     while waiting:
@@ -221,7 +221,7 @@ def each_part(table: Table, function: Callable[[Table], T]) -> Iterator[tuple[Ta
         part.done = True
 
 
-def rows_by(table: Table, function: Callable[[Table], Sequence[Any]], count: int) -> NDArray[np.float64]:
+def rows_by(table: IntegerTable, function: Callable[[IntegerTable], Sequence[Any]], count: int) -> NDArray[np.float64]:
     """The ``count`` values that ``function`` finds of the columns, a row each, for every row of the table."""
     found = np.empty((count, table.size))
     for part, values in each_part(table, function):

@@ -46,7 +46,7 @@ class Compute:
 
 
 @frozen
-class Memory:
+class DeviceMemory:
     """Device memory and caches. ``l3_bytes`` is a memory-side cache behind the L2 (AMD's Infinity Cache), else None."""
 
     bytes: int
@@ -101,7 +101,7 @@ class Device:
     torch_names: Names
     compute: Compute
     peak_flops: Numbers
-    memory: Memory
+    memory: DeviceMemory
     alignment_bytes: Sizes
     link: Link
     mamf_flops: Numbers
@@ -227,7 +227,7 @@ def device_from_mapping(data: Named, where: str) -> Device:
         Device,
         compute=compute.record(Compute, **by_dtype),
         peak_flops=peak_flops,
-        memory=memory.record(Memory),
+        memory=memory.record(DeviceMemory),
         alignment_bytes=alignment_bytes,
         link=link.record(Link),
         mamf_flops=top.numbers_by_dtype("mamf_flops", peak_flops),

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shapes.columns import Column, Split, Table, each_part
+from shapes.columns import Column, IntegerTable, Split, each_part
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model.resize import dimensions
@@ -28,7 +28,7 @@ TABLE = {"a": np.array([3, 1, 3, 2]), "b": np.array([5, 5, 7, 7]), "same": np.ar
 
 
 def test_a_column_holds_a_value_for_each_combination_of_what_it_depends_on() -> None:
-    table = Table(TABLE)
+    table = IntegerTable(TABLE)
     assert table["same"] == 4
     assert table["a"].values.tolist() == [1, 2, 3]
     product = table["a"] * table["b"] + 1
@@ -39,11 +39,11 @@ def test_a_column_holds_a_value_for_each_combination_of_what_it_depends_on() -> 
 
 
 def test_rows_that_go_different_ways_are_run_apart() -> None:
-    def halved(table: Table) -> Any:
+    def halved(table: IntegerTable) -> Any:
         return table.rows_of(table["a"] // 2 if table["a"] % 2 == 0 else table["a"] * 10)
 
     found = np.zeros(4)
-    for part, values in each_part(Table(TABLE), halved):
+    for part, values in each_part(IntegerTable(TABLE), halved):
         found[part.rows] = values
     assert found.tolist() == [30, 10, 30, 1]
 
@@ -63,24 +63,25 @@ def test_a_column_left_in_a_cache_is_equal_to_no_number() -> None:
 
     cache: dict[Key, Any] = {}
 
-    def kept(part: Table) -> int:
+    def kept(part: IntegerTable) -> int:
         cache.setdefault(Key(part["a"]), part.size)
         return part.size
 
     for size in (2, 1, 3):
         for rows in (TABLE, {"a": np.array([size])}):
-            assert sum(found for _, found in each_part(Table(rows), kept)) == len(rows["a"])
+            assert sum(found for _, found in each_part(IntegerTable(rows), kept)) == len(rows["a"])
 
 
 def test_where_a_plain_number_is_needed_rows_are_told_apart_by_it() -> None:
     parts = [
-        (part.rows.tolist(), found) for part, found in each_part(Table(TABLE), lambda table: list(range(table["a"])))
+        (part.rows.tolist(), found)
+        for part, found in each_part(IntegerTable(TABLE), lambda table: list(range(table["a"])))
     ]
     assert sorted(parts) == [([0, 2], [0, 1, 2]), ([1], [0]), ([3], [0, 1])]
 
 
 def test_what_64_bits_do_not_hold_is_worked_out_for_each_row() -> None:
-    large = Table({"a": np.array([2**40, 2**41]), "b": np.array([1, 1])})
+    large = IntegerTable({"a": np.array([2**40, 2**41]), "b": np.array([1, 1])})
     with pytest.raises(Split):
         large["a"] * large["a"]
     found = {part.rows[0]: value for part, value in each_part(large, lambda table: table["a"] * table["a"])}
@@ -88,10 +89,10 @@ def test_what_64_bits_do_not_hold_is_worked_out_for_each_row() -> None:
 
 
 def test_columns_are_equal_where_every_row_is_and_unlike_numbers_of_another_table() -> None:
-    table = Table(TABLE)
+    table = IntegerTable(TABLE)
     assert table["a"] == table["a"]
     assert hash(table["a"]) == hash(table["a"])
-    assert table["a"] != Table(TABLE)["a"]
+    assert table["a"] != IntegerTable(TABLE)["a"]
     assert table["a"] is not None
     assert isinstance(table["a"], Column)
     assert table["a"] != "3"

@@ -17,7 +17,7 @@ from lsprotocol import types
 from pygls.workspace import TextDocument
 
 from shapes.errors import InputError
-from sizer.checking.checks import Request, report_of
+from sizer.checking.checks import CheckRequest, report_of
 from sizer.checking.fixes import ConfigText, applied, fix, fix_of, load_text, write_text
 from sizer.cli import main
 from sizer.readers import Source
@@ -51,7 +51,7 @@ TEXTS: dict[str, tuple[str, dict[str, str]]] = {
 
 
 def text_of(path: str, text: str) -> ConfigText:
-    return ConfigText(path, text, Request())
+    return ConfigText(path, text, CheckRequest())
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -157,7 +157,7 @@ def test_a_scripts_degree_is_edited_over_the_same_devices(tmp_path: Path) -> Non
 def test_a_file_that_changed_underneath_is_left_alone(tmp_path: Path) -> None:
     path = tmp_path / "config.json"
     path.write_text(json.dumps(GPT2))
-    fixed = fix(load_text(str(path), Request(), str(path)), "warning")
+    fixed = fix(load_text(str(path), CheckRequest(), str(path)), "warning")
     path.write_text("mine")
     with pytest.raises(InputError, match="was changed while it was checked"):
         write_text(fixed)
@@ -240,7 +240,7 @@ SIZES = st.fixed_dictionaries(
 @settings(max_examples=30)
 @given(SIZES, st.booleans(), st.sampled_from([1, 2, 3]))
 def test_fixes_of_any_configuration_agree_and_end(sizes: dict[str, Any], unsafe: bool, tp: int) -> None:
-    config = ConfigText("config.json", json.dumps({"model_type": "gpt2", **sizes}), Request(workload={"tp": tp}))
+    config = ConfigText("config.json", json.dumps({"model_type": "gpt2", **sizes}), CheckRequest(workload={"tp": tp}))
     try:
         before = report_of(config.settle().propose())
     except InputError:

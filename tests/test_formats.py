@@ -307,11 +307,11 @@ def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> N
     from shapes.measure.runner import Sweep
     from shapes.measure.stats import Drift
     from shapes.operators.types import Gemm
-    from sizer.answers.bench import Measured
+    from sizer.answers.bench import MeasuredTable
 
     left = tuple(Job(Gemm("bench", "forward", size, 8, 8, 1, "bf16", "tn")) for size in range(8, 20))
     environment = Environment("h200", None, None, None, ())
-    table = Measured((), Sweep({}, left, Drift(0.0, 0.0, 0), 0, 0, 1.0), environment)
+    table = MeasuredTable((), Sweep({}, left, Drift(0.0, 0.0, 0), 0, 0, 1.0), environment)
     text, page = (str(render("bench", name, Bench((table,)))) for name in ("text", "html"))
     assert "12 jobs" in text
     assert "gemm 8 x 8 x 8" in text

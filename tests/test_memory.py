@@ -24,7 +24,7 @@ from shapes.memory import (
     smallest_tp,
     weight_bytes,
 )
-from shapes.memory.moments import Moment, Step, moments
+from shapes.memory.moments import Moment, StageStep, moments
 from shapes.memory.tape import Tape
 from shapes.model import (
     PRECISIONS,
@@ -63,7 +63,7 @@ def mixtral() -> ModelShape:
 
 def activation_peak(model: ModelShape, workload: Workload, in_flight: int = 1, stage: Stage = "last") -> Moment:
     """Megatron's fullest moment beside weights, gradients and states, whose gradients stay."""
-    step = Step(model, workload, stage, in_flight, implementation="megatron")
+    step = StageStep(model, workload, stage, in_flight, implementation="megatron")
     return max(moments(replace(step, gradients_stay=True)), key=lambda moment: moment.bytes)
 
 
@@ -72,7 +72,7 @@ def layer_bytes(model: ModelShape, workload: Workload, *, selective: bool = Fals
     workload = replace(workload, checkpointing="selective" if selective else "none")
     rows = workload.tokens
     whole = rows // workload.t if workload.sequence_parallel else rows
-    run = Step(model, workload, implementation="megatron").forward(workload.s)
+    run = StageStep(model, workload, implementation="megatron").forward(workload.s)
     tape = run.layer_tape(model.main.blocks[0], model.hidden)
     return sum(tape.saved(selective=selective).values()) - 2 * (2 * 2 * whole)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from shapes.memory import Memory, memory, memory_of_parameters
-from shapes.memory.moments import Moment, Step, _keeps_masks, moments
+from shapes.memory.moments import Moment, StageStep, _keeps_masks, moments
 from shapes.memory.tape import Tape, declared, line_of, listing
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, parameter_count
 from shapes.model.stages import ShardParameters
@@ -35,17 +35,17 @@ def test_megatron_weights_what_activations_make_and_keeps_no_experts_outputs() -
     kept = {
         name: list(step.forward(512).layer_tape(block, 256).saved().values()).count(routed)
         for name in ("huggingface", "megatron")
-        for step in [Step(model, Workload(b=1, s=512), implementation=name)]  # type: ignore[arg-type]
+        for step in [StageStep(model, Workload(b=1, s=512), implementation=name)]  # type: ignore[arg-type]
     }
     assert kept["huggingface"] - kept["megatron"] == 1
 
 
-def moments_of(step: Step, gradients_stay: bool, start: str) -> list[Moment]:
+def moments_of(step: StageStep, gradients_stay: bool, start: str) -> list[Moment]:
     found = moments(replace(step, gradients_stay=gradients_stay))
     return [moment for moment in found if moment.name.startswith(start)]
 
 
-def fullest_of(step: Step, gradients_stay: bool, start: str) -> Moment:
+def fullest_of(step: StageStep, gradients_stay: bool, start: str) -> Moment:
     """Of a run of equal layers both ends are looked at."""
     return max(moments_of(step, gradients_stay, start), key=lambda one: one.bytes + step.gradient_bytes(one.gradients))
 
@@ -143,7 +143,7 @@ def test_the_first_layer_of_a_base_saves_less_in_each_microbatch_in_flight() -> 
     block = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=4)
     model = ModelShape("llama", (Stack("decoder", 256, (block,)),), vocab=1000)
     w = Workload(b=1, s=512, p=2, finetune="lora", lora_targets="q_proj")
-    step = Step(model, w, "first", in_flight=3)
+    step = StageStep(model, w, "first", in_flight=3)
     tape = step.forward(512).layer_tape(replace(block, count=1), 256)
     (whole,) = moments_of(step, STAY, "end of the forward")
     assert tape.unneeded_bytes() > 1
@@ -186,7 +186,7 @@ def test_a_clause_that_there_is_not_is_refused_with_its_line() -> None:
 
 def test_a_layers_backward_finds_what_the_layers_before_it_saved() -> None:
     model, w = llama(4), Workload(b=2, s=512)
-    step = Step(model, w)
+    step = StageStep(model, w)
     hidden = 2 * 512 * 256 * 2
     tape = step.forward(512).layer_tape(model.main.blocks[0], 256)
     backward = fullest_of(step, STAY, "backward of a layer")
@@ -200,13 +200,13 @@ def test_a_layers_backward_finds_what_the_layers_before_it_saved() -> None:
 def test_new_gradients_grow_from_layer_to_layer_while_activations_go() -> None:
     # 16 tokens beside matrices of 256 x 1024: gradients are what there is most of, so the first layer's is the fullest.
     model, w = llama(4), Workload(b=1, s=16)
-    backward = fullest_of(Step(model, w), NEW, "backward of a layer")
+    backward = fullest_of(StageStep(model, w), NEW, "backward of a layer")
     layer = 4 * 256 * 256 + 3 * 256 * 1024 + 2 * 256
     assert backward.gradients == ShardParameters(1000 * 256 + 3 * layer)  # the head's and three layers'
-    (last,) = moments_of(Step(model, w), NEW, "optimizer's step")
+    (last,) = moments_of(StageStep(model, w), NEW, "optimizer's step")
     assert last.gradients.dense == model.parameters
-    assert moments_of(Step(model, w), NEW, "at the loss")[0].gradients == ShardParameters()
-    assert moments_of(Step(model, w), STAY, "at the loss")[0].gradients.dense == model.parameters
+    assert moments_of(StageStep(model, w), NEW, "at the loss")[0].gradients == ShardParameters()
+    assert moments_of(StageStep(model, w), STAY, "at the loss")[0].gradients.dense == model.parameters
 
 
 @pytest.mark.parametrize("microbatches", [1, 4])
@@ -233,19 +233,20 @@ def test_inference_exchanges_nothing_between_replicas() -> None:
 def test_a_tied_embedding_meets_its_heads_gradient_and_their_sum() -> None:
     w = Workload(b=1, s=16)
     for tied, times in ((False, 1), (True, 3)):
-        step = Step(llama(2, tied=tied, vocab=50000), w)
+        step = StageStep(llama(2, tied=tied, vocab=50000), w)
         (moment,) = moments_of(step, NEW, "gradient of the embedding")
         assert moment.bytes == times * 50000 * 256 * 2
     # The head's gradient is there through the layers' backward too.
     alone, both = (
-        moments_of(Step(llama(2, tied=tied, vocab=50000), w), STAY, "backward of a layer")[0] for tied in (False, True)
+        moments_of(StageStep(llama(2, tied=tied, vocab=50000), w), STAY, "backward of a layer")[0]
+        for tied in (False, True)
     )
     assert both.bytes - alone.bytes == 50000 * 256 * 2
 
 
 def test_an_embedding_that_is_frozen_has_no_gradient() -> None:
     for finetune, moments_there in (("full", 1), ("lora", 0)):
-        step = Step(llama(2), Workload(b=1, s=16, finetune=finetune))  # type: ignore[arg-type]
+        step = StageStep(llama(2), Workload(b=1, s=16, finetune=finetune))  # type: ignore[arg-type]
         assert len(moments_of(step, NEW, "gradient of the embedding")) == moments_there
 
 
@@ -254,17 +255,17 @@ def test_a_mask_goes_when_the_last_layer_that_reads_it_has_run_backward() -> Non
     local = Block(replace(attention, window=64), mlp)
     model = ModelShape("mistral", (Stack("decoder", 256, (local, Block(attention, mlp))),), vocab=1000)
     w = Workload(b=2, s=256, attention="eager", checkpointing="full")
-    (end,) = moments_of(Step(model, w), STAY, "end of the forward")
+    (end,) = moments_of(StageStep(model, w), STAY, "end of the forward")
     hidden, mask = 2 * 256 * 256 * 2, 2 * 256 * 256 * 2
     assert end.bytes == 2 * hidden + 2 * mask  # without rotary tables
-    first, second = moments_of(Step(model, w), STAY, "backward of a layer")  # the last layer is the first
+    first, second = moments_of(StageStep(model, w), STAY, "backward of a layer")  # the last layer is the first
     assert first.bytes - second.bytes == hidden + mask
 
 
 def test_masks_that_nothing_saves_are_there_in_the_forward_alone() -> None:
     block = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=2)
     model = ModelShape("llama", (Stack("decoder", 256, (block,)),), vocab=1000)
-    step = Step(model, Workload(b=2, s=256, attention="eager"))
+    step = StageStep(model, Workload(b=2, s=256, attention="eager"))
     tape = step.forward(256).layer_tape(block, 256)
     (end,) = moments_of(step, STAY, "end of the forward")
     assert end.bytes == 2 * sum(tape.saved().values())
@@ -284,7 +285,7 @@ def test_masks_that_nothing_saves_are_there_in_the_forward_alone() -> None:
 def test_masks_that_an_operator_saves_are_there_to_the_backward(kind: str, attention: str, saved: int) -> None:
     block = Block(AttentionShape(8, 8, 32), MlpShape(1024, gated=False), count=2)
     model = ModelShape(kind, (Stack("decoder", 256, (block,)),), vocab=1000)
-    step = Step(model, Workload(b=2, s=256, attention=attention))  # type: ignore[arg-type]
+    step = StageStep(model, Workload(b=2, s=256, attention=attention))  # type: ignore[arg-type]
     (end,) = moments_of(step, STAY, "end of the forward")
     assert end.bytes - 2 * sum(step.forward(256).layer_tape(block, 256).saved().values()) == saved
 
@@ -296,7 +297,7 @@ def test_a_layer_that_returns_its_probabilities_leaves_them_to_the_next_ones_for
     peaks = {}
     for layers in (1, 2):
         model = ModelShape("gptj", (Stack("decoder", 256, (replace(block, count=layers),)),), vocab=1000)
-        (forward,) = moments_of(Step(model, w), STAY, "forward of a layer")
+        (forward,) = moments_of(StageStep(model, w), STAY, "forward of a layer")
         peaks[layers] = forward.bytes
     hidden, probabilities = 2 * 256 * 256 * 2, 2 * 8 * 256 * 256 * 2
     assert peaks[2] - peaks[1] == hidden + probabilities
@@ -308,7 +309,7 @@ def test_a_forward_finds_what_the_layer_before_it_returned_and_not_its_own() -> 
     last = {}
     for name, first in (("many", many), ("few", few)):
         model = ModelShape("gptj", (Stack("decoder", 256, (first, few)),), vocab=1000)
-        last[name] = moments_of(Step(model, w), STAY, "forward of a layer")[0].bytes
+        last[name] = moments_of(StageStep(model, w), STAY, "forward of a layer")[0].bytes
     assert last["many"] - last["few"] == 2 * (8 - 2) * 256 * 256 * 2
 
 
@@ -316,12 +317,12 @@ def test_a_forward_finds_what_the_layer_before_it_returned_and_not_its_own() -> 
 def test_a_checkpointed_layer_is_as_full_as_its_forward_run_again_or_its_backward(fuller: str) -> None:
     if fuller == "backward":
         model, rotary = llama(4), 2 * 512 * 32 * 2
-        step = Step(model, Workload(b=2, s=512, checkpointing="full"))
+        step = StageStep(model, Workload(b=2, s=512, checkpointing="full"))
         masks = 0
     else:  # falcon's eager core without rotary positions holds scores in fp32, of which it saves none
         block = Block(AttentionShape(8, 8, 32), MlpShape(256, gated=False), count=4)
         model, rotary = ModelShape("falcon", (Stack("decoder", 256, (block,)),), vocab=1000), 0
-        step = Step(model, Workload(b=2, s=512, checkpointing="full", attention="eager"))
+        step = StageStep(model, Workload(b=2, s=512, checkpointing="full", attention="eager"))
         masks = 2 * 8 * 512 * 512 * 2  # a bias of every head's own
     tape, hidden = step.forward(512).layer_tape(model.main.blocks[0], 256), 2 * 512 * 256 * 2
     moment = fullest_of(step, STAY, "backward of a layer, its forward run again")
@@ -336,11 +337,11 @@ def test_the_embeddings_norm_and_dropout_are_saved_on_the_first_stage() -> None:
     model, w = llama(2), Workload(b=2, s=512)
     normed = replace(model, stacks=(replace(model.main, embedding_norm=1),))
     dropped = replace(model, stacks=(replace(model.main, blocks=(replace(model.main.blocks[0], dropout=0.1),)),))
-    plain, norm, dropout = (moments_of(Step(one, w), STAY, "end")[0].bytes for one in (model, normed, dropped))
+    plain, norm, dropout = (moments_of(StageStep(one, w), STAY, "end")[0].bytes for one in (model, normed, dropped))
     channels = 2 * 512 * 256
     assert norm - plain == 2 * channels
     assert dropout - plain == channels + 2 * 2 * channels  # a byte each: the embedding's and two of each layer
-    later = [moments_of(Step(one, replace(w, p=2), stage="last"), STAY, "end")[0].bytes for one in (model, normed)]
+    later = [moments_of(StageStep(one, replace(w, p=2), stage="last"), STAY, "end")[0].bytes for one in (model, normed)]
     assert later[0] == later[1]
 
 
@@ -348,7 +349,7 @@ def test_the_embeddings_norm_and_dropout_are_saved_on_the_first_stage() -> None:
 def test_a_frozen_embeddings_output_stays_where_positions_are_added_to_it(positions: int, kept: int) -> None:
     block = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=2)
     model = ModelShape("llama", (Stack("decoder", 256, (block,), positions=positions),), vocab=1000)
-    step = Step(model, Workload(b=1, s=512, finetune="lora", checkpointing="full"))
+    step = StageStep(model, Workload(b=1, s=512, finetune="lora", checkpointing="full"))
     layer = sum(step.forward(512).layer_tape(replace(block, count=1), 256).saved(selective=True).values())
     (whole,) = moments_of(step, STAY, "end of the forward")
     assert whole.saved == 2 * layer + kept
@@ -357,8 +358,8 @@ def test_a_frozen_embeddings_output_stays_where_positions_are_added_to_it(positi
 def test_zero_2_divides_gradients_of_experts_over_the_ranks_that_hold_them() -> None:
     w = Workload(d=8, e=4, zero=2)
     # 100 x 4 bytes over 8 ranks, 80 x 4 over the 8 / 4 that hold the same experts.
-    assert Step(mixture(), w).gradient_bytes(ShardParameters(100, 80)) == 50 + 160
-    assert Step(mixture(), replace(w, zero=1)).gradient_bytes(ShardParameters(100, 80)) == 400 + 320
+    assert StageStep(mixture(), w).gradient_bytes(ShardParameters(100, 80)) == 50 + 160
+    assert StageStep(mixture(), replace(w, zero=1)).gradient_bytes(ShardParameters(100, 80)) == 400 + 320
 
 
 # A step's components.
@@ -369,7 +370,7 @@ def test_interleaved_chunks_keep_more_microbatches_in_flight(p: int, vpp: int, i
     # Korthikanti et al. 2205.05198, 4.2.3: (p - 1) / (p vpp) more than p stages' worth, whole microbatches here.
     model, w = replace(llama(24), head=False), Workload(b=8, s=512, p=p, vpp=vpp)
     found = memory(model, w, implementation="megatron", microbatches=32)
-    (end,) = moments_of(Step(model, w, "first", in_flight, implementation="megatron"), STAY, "end of the forward")
+    (end,) = moments_of(StageStep(model, w, "first", in_flight, implementation="megatron"), STAY, "end of the forward")
     assert (found.stage, bytes_of(found, "activations")) == ("first", end.saved)
     few = memory(model, w, implementation="megatron", microbatches=2)
     assert 3 * bytes_of(few, "activations") == pytest.approx(2 * 3 * end.saved / in_flight, rel=0.01)
@@ -539,12 +540,12 @@ def test_a_bias_of_each_head_is_kept_for_backward_where_a_fused_core_takes_it() 
     for kv_heads in (1, 2):
         core = AttentionShape(8, kv_heads, 32)
         model = ModelShape("falcon", (Stack("decoder", 256, (Block(core, MlpShape(1024, False)),)),), vocab=1000)
-        kept.append(_keeps_masks(Step(model, Workload(b=1, s=512), implementation="huggingface")))
+        kept.append(_keeps_masks(StageStep(model, Workload(b=1, s=512), implementation="huggingface")))
     assert kept == [False, True]
 
 
 def test_activations_over_a_base_in_four_bits_are_in_fp32() -> None:
     """As PEFT prepares such a model; over a base of 16 bits they have the workload's type."""
     said = {"finetune": "lora", "lora_targets": "all-linear", "b": 1, "s": 64}
-    steps = (Step(llama(), Workload(**said, base=base)) for base in ("nf4", "bf16"))  # type: ignore[arg-type]
+    steps = (StageStep(llama(), Workload(**said, base=base)) for base in ("nf4", "bf16"))  # type: ignore[arg-type]
     assert [step.forward(64).element for step in steps] == [4, 2]

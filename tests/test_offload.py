@@ -16,7 +16,7 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.frozen import replace
 from shapes.memory import memory
-from shapes.memory.moments import Step, moments
+from shapes.memory.moments import StageStep, moments
 from shapes.operators import operators
 from shapes.operators.types import Elementwise
 from shapes.step import Pricer, StepCost, with_host
@@ -69,7 +69,7 @@ def test_saved_tensors_on_the_host_leave_one_layer_and_its_neighbours(checkpoint
     common: dict[str, Any] = {"b": 1, "s": 512, "checkpointing": checkpointing, "t": 2, "p": p, "global_batch": 8}
     model = replace(MODEL, stacks=(replace(MODEL.main, blocks=(replace(MODEL.main.blocks[0], count=16),)),))
     whole, moved = (
-        moments(Step(model, Workload(**common, offload_saved=share), "first", p, implementation="megatron"))
+        moments(StageStep(model, Workload(**common, offload_saved=share), "first", p, implementation="megatron"))
         for share in (0.0, 1.0)
     )
     ends = [next(one.bytes for one in found if one.name == "end of the forward") for found in (whole, moved)]

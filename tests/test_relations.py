@@ -20,7 +20,7 @@ import sizer
 from shapes.device import load_device
 from shapes.step import Step
 from shapes.workload import WORDS, WORKLOAD_FIELDS, workload_fields
-from sizer.checking.checks import Request, Settled, report_of
+from sizer.checking.checks import CheckRequest, Settled, report_of
 from sizer.checking.findings import PricedSuggestion
 from sizer.checking.fixes import ConfigText, fix_of
 from sizer.checking.grading import equal_work
@@ -202,7 +202,7 @@ def test_a_split_conserves_parameters_and_flops(
 
 @relation(draws=4, config=models(), **SIZES)
 def test_a_suggestion_that_is_applied_changes_what_it_said(config: dict[str, Any], b: int, s: int, device: str) -> None:
-    text = ConfigText("config.json", json.dumps(config), Request(device=device, workload={"b": b, "s": s}))
+    text = ConfigText("config.json", json.dumps(config), CheckRequest(device=device, workload={"b": b, "s": s}))
     settled = text.settle()
     before = settled.propose().step
     for finding in report_of(settled.propose()).findings:
@@ -231,7 +231,7 @@ def test_a_suggestion_for_the_workload_that_is_applied_has_its_price(
     config = {**config, "num_attention_heads": 16, "num_key_value_heads": 4, "intermediate_size": 5632}
 
     def read(**fields: Any) -> tuple[Subject, Step]:
-        settled = Request(device=device, workload={"b": b, "s": s, "t": t, **fields}).settle("config.json", config)
+        settled = CheckRequest(device=device, workload={"b": b, "s": s, "t": t, **fields}).settle("config.json", config)
         return settled.subject, settled.propose().step
 
     before, report = read(), sizer.check(config, device=device, b=b, s=s, t=t)

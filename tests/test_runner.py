@@ -20,7 +20,7 @@ from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement
 from shapes.measure.runner import measure, ordered
 from shapes.measure.store import Store
-from shapes.measure.timer import Kernel, Stopwatch, WrongResultError
+from shapes.measure.timer import Stopwatch, TimedKernel, WrongResultError
 from shapes.operators.types import Collective, Gemm
 
 pytest.importorskip("torch")
@@ -90,21 +90,21 @@ def test_progress_counts_to_the_end() -> None:
     assert seen[-1].left_s == 0
 
 
-def fake_kernel(seconds: float | list[float], *, sets: int = 3, error: float = 0.0, **changes: object) -> Kernel:
+def fake_kernel(seconds: float | list[float], *, sets: int = 3, error: float = 0.0, **changes: object) -> TimedKernel:
     """A kernel whose calls take (return) ``seconds``, or each of them in turn."""
     turns = iter(seconds) if isinstance(seconds, list) else None
 
     def call() -> float:
         return next(turns) if turns is not None else seconds  # type: ignore[return-value]
 
-    return Kernel(calls=(call,) * sets, check=lambda: error, bound=0.01, set_bytes=10, name="fake", **changes)  # type: ignore[arg-type]
+    return TimedKernel(calls=(call,) * sets, check=lambda: error, bound=0.01, set_bytes=10, name="fake", **changes)  # type: ignore[arg-type]
 
 
 def session_of(monkeypatch, kernels: dict[int, object], **backend: object) -> InProcess:
     """An InProcess over a fake device, whose kernel for a product of depth k is ``kernels[k]``."""
     from shapes.measure import kernels as kernels_package
 
-    def build(one: Job, device: object, seed: int = 0) -> Kernel:
+    def build(one: Job, device: object, seed: int = 0) -> TimedKernel:
         made = kernels[one.work.k]
         if isinstance(made, Exception):
             raise made
@@ -138,7 +138,7 @@ def test_a_kernel_prepared_anew_is_neither_checked_nor_warmed_up_for_long_again(
     # A race prepares each finalist's kernels anew up to three hundred times: what that takes is no sample.
     checks, noise = [], np.random.default_rng(0)
 
-    def made() -> Kernel:
+    def made() -> TimedKernel:
         kernel = fake_kernel([float(x) for x in 0.01 * noise.lognormal(0, 0.05, 500)])
         return replace(kernel, check=lambda: checks.append(kernel) or 0.003)
 
@@ -183,12 +183,12 @@ def test_drift_that_meets_all_alike_cancels_in_the_ratio_to_the_control(monkeypa
     """A clock that falls by a third while eight equal candidates are timed, two at a time."""
     now = {"calls": 0}
 
-    def drifting(base: float) -> Kernel:
+    def drifting(base: float) -> TimedKernel:
         def call() -> float:
             now["calls"] += 1
             return base * (1 + now["calls"] / 3000)
 
-        return Kernel(calls=(call,) * 3, check=lambda: 0.0, bound=1.0, set_bytes=10, name="drifting")
+        return TimedKernel(calls=(call,) * 3, check=lambda: 0.0, bound=1.0, set_bytes=10, name="drifting")
 
     kernels = {512: lambda: drifting(2e-3), **{k: (lambda: drifting(1e-3)) for k in range(1, 9)}}
     session = session_of(monkeypatch, kernels)

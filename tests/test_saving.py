@@ -13,7 +13,7 @@ from reports.bench.step_rows import price_step
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import memory
-from shapes.memory.moments import Step
+from shapes.memory.moments import StageStep
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.step.stack import load_stack
@@ -93,7 +93,7 @@ def test_of_some_layers_alone_time_and_memory_lie_between() -> None:
 
 def saved(shape: ModelShape, policy: str) -> int:
     workload = Workload(b=2, s=1024, checkpointing=policy)
-    run = Step(shape, workload, implementation="megatron").forward(workload.s)
+    run = StageStep(shape, workload, implementation="megatron").forward(workload.s)
     return sum(run.layer_tape(shape.main.blocks[-1], shape.hidden).saved(selective=True).values())
 
 

@@ -16,7 +16,7 @@ from mcp import Client, StdioServerParameters, stdio_client
 from pygls.lsp.client import LanguageClient
 
 import sizer
-from sizer.checking.checks import Request
+from sizer.checking.checks import CheckRequest
 from sizer.checking.grading import neighbours
 from sizer.readers.locate import key_at
 
@@ -332,7 +332,7 @@ def test_the_choices_that_tools_name_are_those_that_the_library_takes() -> None:
 
 @pytest.mark.parametrize(("dimension", "multiple"), [("d_ff", 128), ("vocab", 64), ("layers", 1)])
 def test_neighbours_are_the_nearest_multiples_on_both_sides(dimension: str, multiple: int) -> None:
-    proposals = Request().settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
+    proposals = CheckRequest().settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
     value = proposals.subject.dimensions[dimension]
     key = proposals.subject.name_of(dimension)
     found = [int(one.change[key]) for one in neighbours(proposals, dimension)]
@@ -340,7 +340,7 @@ def test_neighbours_are_the_nearest_multiples_on_both_sides(dimension: str, mult
 
 
 def test_no_neighbour_is_no_model() -> None:
-    proposals = Request().settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
+    proposals = CheckRequest().settle(str(CONFIGS / "llama-3.1-8b.json")).propose()
     heads = [int(one.change["num_attention_heads"]) for one in neighbours(proposals, "heads")]
     assert heads
     assert all(4096 % one == 0 and one % 8 == 0 for one in heads)

@@ -14,7 +14,7 @@ from measure_fakes import FakeExecutor, _sent
 
 from shapes.measure.executor import Executor
 from shapes.measure.jobs import Job
-from shapes.measure.workers import Device, LostError
+from shapes.measure.workers import DeviceServer, LostError
 
 
 class FakeWorker:
@@ -28,12 +28,12 @@ class FakeWorker:
     ) -> None:
         self.name, self._make, self._fate = name, make, fate
         self.starts, self.stopped = 0, threading.Event()
-        self._device: Device | None = None
+        self._device: DeviceServer | None = None
 
     def ask(self, patience_s: float, request: str, *arguments: Any) -> Iterator[Any]:
         if self._device is None:
             self.starts += 1
-            self._device = Device(lambda _: self._make(self.name), None)
+            self._device = DeviceServer(lambda _: self._make(self.name), None)
         keys = [job.key for job in arguments[0]] if request == "run" else []
         for place, message in enumerate(getattr(self._device, request)(*_sent(arguments))):
             fate = self._fate(keys) if place else ""

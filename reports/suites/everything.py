@@ -10,7 +10,7 @@ from tempfile import TemporaryDirectory
 from shapes.errors import InputError
 from shapes.frozen import replace
 from shapes.measure.workers import Session
-from sizer.answers.bench import Bencher, Measured, self_test, suites_of
+from sizer.answers.bench import Bencher, MeasuredTable, self_test, suites_of
 
 #: The one that is worth most a second first.
 ALL = ["swiglu-4096", "control", "layers", "attention-heads", "misalignment", "mamf"]
@@ -26,7 +26,7 @@ def every_suite() -> list[Path]:
 
 def everything(
     bencher: Bencher, paths: Sequence[Path], say: Callable[[str], None], shard: str | None
-) -> tuple[list[Measured], bool]:
+) -> tuple[list[MeasuredTable], bool]:
     """What was measured, and whether the self-test passed: a line for each check that did not."""
     start, limit_s = time.monotonic(), (bencher.time_limit_s or 0.0) * (1 - RESERVE)
     tested = self_test(bencher.executor)

@@ -20,7 +20,7 @@ import shapes
 from shapes.errors import InputError, refuse
 
 from .in_process import InProcess
-from .workers import START_S, Device, LostError, Make, Worker
+from .workers import START_S, DeviceServer, LostError, Make, Worker
 
 #: A head node that takes no connection within this is not there (Ray tries for minutes); what Ray said to be ready
 #: comes within this.
@@ -117,7 +117,7 @@ class RayWorker:
         resources = {} if type_ == UNNAMED else {f"{_TYPE}{type_}": 0.001}
         # Ray fails what is asked of an actor that it starts again: another takes its place.
         placed = {"num_gpus": 1, "num_cpus": 1, "max_restarts": 0, "max_task_retries": 0, "resources": resources}
-        self._start = partial(ray.remote(Device).options(**placed).remote, make, device)
+        self._start = partial(ray.remote(DeviceServer).options(**placed).remote, make, device)
         self._actor: Any = None
         self._fresh = True
 

@@ -1,8 +1,8 @@
 """Timing one kernel: warm up to steady clocks, cold caches, queued batches, graphs where they can be, checked results.
 
-A ``Stopwatch`` is a prepared kernel: ``take(n)`` gives n samples of seconds. It is made of a ``Kernel`` (callables over
-rotated inputs) and a ``Backend`` (a device). Order of making: the result is checked first, so that a wrong or skipped
-kernel is never timed; then warm-up; then the choice of how to time.
+A ``Stopwatch`` is a prepared kernel: ``take(n)`` gives n samples of seconds. It is made of a ``TimedKernel`` (callables
+over rotated inputs) and a ``Backend`` (a device). Order of making: the result is checked first, so that a wrong or
+skipped kernel is never timed; then warm-up; then the choice of how to time.
 """
 
 from collections.abc import Callable, Sequence
@@ -31,7 +31,7 @@ class WrongResultError(RuntimeError):
 
 
 @frozen
-class Kernel:
+class TimedKernel:
     """Callables over input sets that are alike, ``calls[i]`` on the i-th. ``check`` returns the relative error
 
     ‖out - reference‖ / ‖reference‖ against fp32 after poisoning the output, and ``bound`` is what its dtype allows.
@@ -62,7 +62,7 @@ def sets_needed(set_bytes: int, cache_bytes: int, free_bytes: int) -> tuple[int,
     return sets, sets < wanted
 
 
-def verify(kernel: Kernel) -> float:
+def verify(kernel: TimedKernel) -> float:
     """Run the kernel's check; WrongResultError if its error exceeds the bound or is not a number."""
     error = kernel.check()
     if not error <= kernel.bound:
@@ -87,7 +87,7 @@ class Stopwatch:
 
     def __init__(
         self,
-        kernel: Kernel,
+        kernel: TimedKernel,
         backend: Backend,
         warm_up_s: float = 0.01,
         most_warm_up_s: float = 0.05,

@@ -67,9 +67,9 @@ class Worker(Protocol):
     name: str
 
     def ask(self, patience_s: float, request: str, *arguments: Any) -> Iterator[Any]:
-        """What ``Device.request(*arguments)`` gives, as it comes; LostError where the process dies, or says nothing
+        """Events of ``DeviceServer.request(*arguments)``, as they come; LostError where the process dies, or says
 
-        for ``patience_s`` seconds.
+        nothing for ``patience_s`` seconds.
         """
         ...
 
@@ -78,7 +78,7 @@ class Worker(Protocol):
         ...
 
 
-class Device:
+class DeviceServer:
     """The server in a device's process."""
 
     def __init__(self, make: Make, device: str | None) -> None:
@@ -185,7 +185,7 @@ def _serve(pipe: Connection, make: Make, device: str | None) -> None:
     """Answer what comes through ``pipe`` until its other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal's Ctrl-C is the driver's to hear
     Thread(target=_end_with, args=(multiprocessing.parent_process(),), daemon=True).start()
-    here = Device(make, device)
+    here = DeviceServer(make, device)
     with suppress(EOFError, OSError):
         while True:
             request, arguments = pipe.recv()
@@ -340,7 +340,7 @@ class Workers:
             list(self._workers[0].ask(self._silent_s, "release", prepared.job))
 
     def _asked(self, job: Job, request: str, *arguments: Any) -> Any:
-        """What `Device.of_session` says; NotMeasured too of a job that loses its device MOST_LOSSES times."""
+        """What `DeviceServer.of_session` says; NotMeasured too of a job that loses its device MOST_LOSSES times."""
         worker, losses = self._workers[0], list[LostError]()
         while len(losses) < MOST_LOSSES:
             try:

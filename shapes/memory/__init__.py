@@ -28,7 +28,7 @@ from shapes.toml_table import DATA, content
 from shapes.workload import LOSSES, Implementation, Loss, Workload
 
 from .modules import buffer_bytes
-from .moments import AtMoment, Component, Gradients, Step, communication, microbatches_of, training
+from .moments import AtMoment, Component, Gradients, StageStep, communication, microbatches_of, training
 
 GIB = 2**30
 #: How full of a device's memory a step is said to fit: what the caching allocator's fragmentation takes is unknown, and
@@ -130,12 +130,14 @@ def memory(
     microbatches = microbatches_of(workload, microbatches)
     how = (1, bits, workload.optimizer or "adamw", saved_by, microbatches, dropout_mask_bytes, loss, copies)
     whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
-    steps = [Step(as_held(model, workload), whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])]
+    steps = [
+        StageStep(as_held(model, workload), whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])
+    ]
     found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
     return max(found, key=lambda one: one.total_bytes)
 
 
-def _of_step(step: Step, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
+def _of_step(step: StageStep, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
     n, overhead = parameter_count(step.tensors), tuple(_overhead(step, context_bytes))
     named = (step.stage, n, kept_in, step.optimizer, step.implementation, limit)
     if not step.workload.train:
@@ -159,7 +161,7 @@ def memory_of_parameters(parameters: int, workload: Workload) -> int:
     return CONTEXT_BYTES + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
 
 
-def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
+def _overhead(step: StageStep, context_bytes: int) -> Iterator[Component]:
     """Components in addition to a step's own tensors."""
     workload = step.workload
     devices = workload.t * workload.p * workload.d
@@ -178,7 +180,7 @@ def _overhead(step: Step, context_bytes: int) -> Iterator[Component]:
         )
 
 
-def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
+def _inference(step: StageStep, weight_dtype: str | None) -> Iterator[Component]:
     model, workload = step.model, step.workload
     dtype = weight_dtype or ("fp32" if workload.dtype == "tf32" else workload.dtype)
     if weight_dtype:
@@ -192,7 +194,7 @@ def _inference(step: Step, weight_dtype: str | None) -> Iterator[Component]:
     cached = [part for stack, block in step.blocks for part in _cached(step, stack, block)]
     what = "; ".join(text for _, text in cached) or "no causal attention"
     yield Component("kv_cache", sum(held for held, _ in cached), what)
-    plain = Step(model, workload, implementation=step.implementation)
+    plain = StageStep(model, workload, implementation=step.implementation)
     layers = [
         (stack.hidden, block, plain.forward(sequence_length(model, stack, workload) + block.beside))
         for stack, block in step.blocks
@@ -220,7 +222,7 @@ def weight_bytes(tensors: Tensors, dtype: str) -> int:
     return sum(ceil(one.copies * one.elements * sizes[one.is_matrix and one.role == "block"]) for one in tensors)
 
 
-def _cached(step: Step, stack: Stack, block: Block) -> Iterator[tuple[int, str]]:
+def _cached(step: StageStep, stack: Stack, block: Block) -> Iterator[tuple[int, str]]:
     """Keys and values of a layer's kind: grouped heads, a window's worth of them, or MLA's latent vector."""
     workload, attention, many = step.workload, block.attention, f"{block.count} layers x b {step.workload.b} x"
     if block.mixer is not None:

@@ -103,7 +103,7 @@ Runs = Sequence[Pair]
 
 
 @frozen
-class Step:
+class StageStep:
     """A training or inference step on one device of a ``stage``; ``in_flight`` microbatches at once.
 
     From ``precision`` on: the options of ``shapes.memory.memory``; ``mask``: bytes of a dropout mask's element;
@@ -135,7 +135,7 @@ class Step:
         return sum(block.count for _, block in self.blocks)
 
     @property
-    def at_rest(self) -> Step:
+    def at_rest(self) -> StageStep:
         """Of which weights and optimizer states are the same."""
         return replace(self, workload=self.workload.at_rest(), microbatches=None, in_flight=1)
 
@@ -201,7 +201,7 @@ class Step:
         )
 
 
-def moments(step: Step) -> tuple[Moment, ...]:
+def moments(step: StageStep) -> tuple[Moment, ...]:
     """The moments that can be the fullest, in the order of the step.
 
     New gradients of weights that are added to those of an earlier microbatch are temporary.
@@ -230,7 +230,7 @@ def moments(step: Step) -> tuple[Moment, ...]:
     return (*found, Moment("optimizer's step", 0, 0, 0, everything))
 
 
-def _embedding_gradient(step: Step) -> int:
+def _embedding_gradient(step: StageStep) -> int:
     """Bytes of the token embedding's gradient; 0 where it does not train."""
     model, workload = step.model, step.workload
     if not layers_train(workload):
@@ -238,7 +238,7 @@ def _embedding_gradient(step: Step) -> int:
     return -(-model.vocab // workload.t) * (model.embedding_dim or model.hidden) * workload.activation_bytes
 
 
-def _tied_head(step: Step) -> int:
+def _tied_head(step: StageStep) -> int:
     """Bytes of a tied matrix's gradient of the head."""
     return _embedding_gradient(step) if step.model.tied and step.model.head and step.last else 0
 
@@ -248,7 +248,7 @@ def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment
     return Moment(name, min(alive, saved), 0, max(0, alive - saved), there)
 
 
-def _of_layers(step: Step, kinds: Layers, runs: Runs, saved: int, made: ShardParameters) -> Iterator[Moment]:
+def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: ShardParameters) -> Iterator[Moment]:
     """The forward and backward of the ends of each run of layers: what is saved shrinks from layer to layer, gradients
 
     grow, unless they are added to those that are there all the time, ``made``.
@@ -259,7 +259,7 @@ def _of_layers(step: Step, kinds: Layers, runs: Runs, saved: int, made: ShardPar
         yield _moment(name if backward else "forward of a layer", alive, saved, made + there)
 
 
-def _alive(step: Step, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[bool, int, ShardParameters]]:
+def _alive(step: StageStep, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[bool, int, ShardParameters]]:
     """Of each run's layers, from the last: (whether backward, bytes alive, the layers' new gradients)."""
     none, tied_head, outlive = ShardParameters(), _tied_head(step), _outlive(step, kinds, runs)
     grown = none if step.gradients_stay else counted(trained_ends(step.model, step.workload, step.stage))
@@ -277,7 +277,7 @@ def _alive(step: Step, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[
         grown += new.times(count)
 
 
-def _outlive(step: Step, kinds: Layers, runs: Runs) -> list[int]:
+def _outlive(step: StageStep, kinds: Layers, runs: Runs) -> list[int]:
     """Bytes of the masks that are gone when the backward is at each run: the last layer to read one has run."""
     masks, read, gone = _masks(step) if _keeps_masks(step) else {}, set[int | None](), []
     for place, _ in runs:
@@ -286,7 +286,7 @@ def _outlive(step: Step, kinds: Layers, runs: Runs) -> list[int]:
     return gone
 
 
-def _kinds(step: Step) -> tuple[list[_Layer], Runs]:
+def _kinds(step: StageStep) -> tuple[list[_Layer], Runs]:
     """The model's kinds of layers, and the stage's runs of equal layers in order: (which kind, so many)."""
     runs = stage_runs(step.model, step.workload.p, step.stage)
     policy, left = step.workload.saving.name, step.workload.saving.layers
@@ -302,7 +302,7 @@ def _kinds(step: Step) -> tuple[list[_Layer], Runs]:
 
 
 @lru_cache(2**12)
-def _seen(step: Step) -> list[_Layer]:
+def _seen(step: StageStep) -> list[_Layer]:
     """The model's kinds of layers as a step ``_alone`` sees them; what has no experts is alike on all their ranks."""
     dense = replace(step, workload=replace(step.workload, d=1, e=1))
     return [
@@ -316,7 +316,7 @@ def _seen(step: Step) -> list[_Layer]:
     ]
 
 
-def _alone(step: Step, checkpointing: str) -> Step:
+def _alone(step: StageStep, checkpointing: str) -> StageStep:
     """The step as its layers see it, without other ranks, stages and steps: a plan asks for those again and again."""
     own = step.workload.within_layers(checkpointing=checkpointing)
     return replace(
@@ -330,7 +330,7 @@ def _alone(step: Step, checkpointing: str) -> Step:
 
 
 @lru_cache(2048)
-def _tail(step: Step) -> int:
+def _tail(step: StageStep) -> int:
     """The fullest moment of the final norm, head and loss."""
     run = step.forward(sequence_length(step.model, step.model.main, step.workload))
     return _backward(run.tail_tape(step.model), 4, step.workload.activation_bytes, step)
@@ -338,7 +338,7 @@ def _tail(step: Step) -> int:
 
 #: A plan goes through degrees of pipelines, and for each through the same experts, microbatches and policies.
 @lru_cache(2**14)
-def _layer(step: Step, block: Block, hidden: int, s: int) -> _Layer:
+def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
     x = tape.storages[INPUT]
     policy, kept = workload.saving, tape.saved(selective=True)
@@ -359,7 +359,7 @@ def _layer(step: Step, block: Block, hidden: int, s: int) -> _Layer:
     )
 
 
-def _backward(tape: Tape, seed: int, made: int, step: Step) -> int:
+def _backward(tape: Tape, seed: int, made: int, step: StageStep) -> int:
     """The peak of one tape's backward; new gradients of weights stay, or are added to the old ones and go.
 
     ``made``: bytes of a new gradient's element.
@@ -368,7 +368,7 @@ def _backward(tape: Tape, seed: int, made: int, step: Step) -> int:
     return tape.backward_peak_bytes(seed, made_bytes=made, kept_bytes=kept)
 
 
-def _embedding(step: Step) -> int:
+def _embedding(step: StageStep) -> int:
     """Bytes that the embedding's norm and dropout save, where the model has them.
 
     Checkpointing with a frozen embedding makes a leaf of its output (transformers' enable_input_require_grads), which
@@ -387,7 +387,7 @@ def _embedding(step: Step) -> int:
     return total
 
 
-def _tables(step: Step) -> int:
+def _tables(step: StageStep) -> int:
     """Rotary cosines and sines, and the masks that the backward reads."""
     attention = step.model.attention
     if attention is None:
@@ -397,7 +397,7 @@ def _tables(step: Step) -> int:
     return rotary + (sum(_masks(step).values()) if _keeps_masks(step) else 0)
 
 
-def _keeps_masks(step: Step) -> bool:
+def _keeps_masks(step: StageStep) -> bool:
     """Whether masks outlive the forward: checkpointing keeps them for running a layer again, masked_fill and a
 
     fused core given a bias save them.
@@ -412,7 +412,7 @@ def _keeps_masks(step: Step) -> bool:
     )  # one head's has no fused core
 
 
-def _masks(step: Step) -> dict[int | None, int]:
+def _masks(step: StageStep) -> dict[int | None, int]:
     """Bytes of the masks that all layers share, by window: added to the scores, or of booleans.
 
     The fused core's is one for all sequences, but of alibi in fp32, of which each has its heads' own.
@@ -447,7 +447,7 @@ class Component:
     hosted: int = 0
 
 
-def gradients_of(step: Step) -> Gradients:
+def gradients_of(step: StageStep) -> Gradients:
     """Whether gradients exist before a microbatch's backward: accumulation and frameworks' own buffers keep them."""
     number = microbatches_of(step.workload, step.microbatches)
     if step.megatron:
@@ -475,7 +475,7 @@ class AtMoment(NamedTuple):
 
 
 def training(
-    step: Step, overhead: tuple[Component, ...]
+    step: StageStep, overhead: tuple[Component, ...]
 ) -> tuple[tuple[Component, ...], tuple[str, tuple[AtMoment, ...], Gradients]]:
     """Components of one stage's step at its fullest moment, ``overhead`` the last of them; that one's name, every
 
@@ -514,7 +514,7 @@ def training(
     return parts, (fullest.name, tuple(map(AtMoment, totals, totals.values())), gradients)
 
 
-def _in_flight(step: Step) -> int:
+def _in_flight(step: StageStep) -> int:
     """Microbatches whose activations the stage holds at once."""
     workload = step.workload
     if step.last:
@@ -524,7 +524,7 @@ def _in_flight(step: Step) -> int:
     return min(most, microbatches_of(workload, step.microbatches) or most)
 
 
-def _offloaded(part: Component, step: Step) -> Component:
+def _offloaded(part: Component, step: StageStep) -> Component:
     """Weights or states without the host's share.
 
     Megatron-Core's HybridDeviceOptimizer updates a clone of the distributed optimizer's master weights.
@@ -537,14 +537,14 @@ def _offloaded(part: Component, step: Step) -> Component:
 
 #: A plan goes through the same split's microbatches and policies.
 @lru_cache(2**10)
-def _held(step: Step) -> tuple[ShardParameters, list[Component]]:
+def _held(step: StageStep) -> tuple[ShardParameters, list[Component]]:
     """How many of a stage's parameters train, and weights with what else is there of them all the time."""
     tensors, trained = step.tensors, trained_tensors(step.model, step.workload, step.stage)
     states = _states(step, tensors) if layers_train(step.workload) else _tuned_states(step, tensors, trained)
     return counted(trained), states
 
 
-def _states(step: Step, tensors: Tensors) -> list[Component]:
+def _states(step: StageStep, tensors: Tensors) -> list[Component]:
     """Weights, master weights where there are some, and last the optimizer's states: of all ``tensors``."""
     n, found = parameter_count(tensors), []
     for name, zero in (("weights", 3), ("master_weights", 1), ("optimizer_states", 1)):
@@ -558,7 +558,7 @@ def _states(step: Step, tensors: Tensors) -> list[Component]:
     return found
 
 
-def _tuned_states(step: Step, tensors: Tensors, trained: Tensors) -> list[Component]:
+def _tuned_states(step: StageStep, tensors: Tensors, trained: Tensors) -> list[Component]:
     """The frozen base and what trains with it; as ``_states``, the optimizer's states last.
 
     bitsandbytes quantises the layers' matrices that are nn.Linear, which transformers 5's packed experts are not;
@@ -588,7 +588,7 @@ def _base_bytes(tensor: ParameterTensor, quantised: float, rest: int) -> int:
     return ceil(each * tensor.copies * tensor.elements) + scales
 
 
-def _dummy_wgrads(step: Step) -> Iterator[Component]:
+def _dummy_wgrads(step: StageStep) -> Iterator[Component]:
     """Tensors given to autograd where a product added its weight's gradient to the buffer: one tensor of each shape.
 
     get_dummy_wgrad in transformer_engine/pytorch/module/base.py, which keeps them.
@@ -612,7 +612,7 @@ def _shapes_of(block: Block, hidden: int, t: int, etp: int) -> set[Pair]:
     return {(own.out_features, own.in_features) for own in cut}
 
 
-def _state_bytes(name: str, tensors: Tensors, step: Step) -> int:
+def _state_bytes(name: str, tensors: Tensors, step: StageStep) -> int:
     """Bytes of one component of ``tensors``, ZeRO not applied."""
     precision = step.precision
     if name == "optimizer_states":
@@ -636,7 +636,7 @@ def _over_ranks(sizes: Sequence[int], workload: Workload, *, zero: int) -> tuple
     return total, f" / {ranks[0]}" + (f" (experts: / {ranks[1]})" if ranks[0] != ranks[1] else "")
 
 
-def _activations_formula(step: Step) -> str:
+def _activations_formula(step: StageStep) -> str:
     workload = step.workload
     how = "" if workload.checkpointing == "none" else f", {workload.checkpointing} checkpointing"
     many = f" x {step.in_flight} microbatches in flight" if step.in_flight > 1 else ""
@@ -644,7 +644,7 @@ def _activations_formula(step: Step) -> str:
     return f"{layers}: what autograd saves{many}"
 
 
-def _logits_formula(step: Step, peak: Moment) -> str:
+def _logits_formula(step: StageStep, peak: Moment) -> str:
     if not peak.logits:
         return "freed before the fullest moment"
     elements = step.workload.tokens * -(-step.model.vocab // step.workload.t)
@@ -653,13 +653,13 @@ def _logits_formula(step: Step, peak: Moment) -> str:
     return f"b x s x v = {elements:,} x {peak.logits / elements:.3g} bytes (cross-entropy {kind}{head})"
 
 
-def communication(step: Step) -> tuple[int, str]:
+def communication(step: StageStep) -> tuple[int, str]:
     """Bytes of the buffers that devices exchange through, and which they are."""
     parts = tuple(_exchanged(step))
     return sum(size for size, _ in parts), "; ".join(text for _, text in parts) or "no buffers for exchanges"
 
 
-def _exchanged(step: Step) -> Iterator[tuple[int, str]]:
+def _exchanged(step: StageStep) -> Iterator[tuple[int, str]]:
     workload, precision, n = step.workload, step.precision, parameter_count(step.tensors)
     hidden_state = workload.tokens * step.model.hidden * workload.activation_bytes
     if workload.t > 1 and workload.sequence_parallel:

@@ -93,7 +93,7 @@ class Row:
 
 
 @frozen
-class Measured:
+class MeasuredTable:
     """A sweep's rows; ``notes``: what was not measured and why. ``title``: a suite's."""
 
     rows: Sequence[Row]
@@ -109,7 +109,7 @@ class Bench(Printable):
 
     COMMAND = "bench"
 
-    tables: tuple[Measured, ...]
+    tables: tuple[MeasuredTable, ...]
 
     @property
     def measurements(self) -> tuple[Measurement, ...]:
@@ -161,23 +161,23 @@ class Bencher:
         """Those named, else what the device trains in."""
         return named or (("fp32",) if self.executor.environment.cpu else ("bf16",))
 
-    def operators(self, jobs: Sequence[Job]) -> Measured:
+    def operators(self, jobs: Sequence[Job]) -> MeasuredTable:
         sweep = self._measure(jobs, self.time_limit_s)
         return self._table([(job, None) for job in jobs], sweep)
 
-    def parts(self, subject: Subject, asked: Named) -> Measured:
+    def parts(self, subject: Subject, asked: Named) -> MeasuredTable:
         """Whole parts of a configuration, of each kind of block that it has; ``asked``: `bench`'s options by name."""
         model, phase, compiled = subject.whole(), asked["phase"], asked["compiled"]
         alone = (replace(model, stacks=(replace(model.main, blocks=(one,)),)) for one in model.main.blocks)
         made = [Part(asked["op"], one, subject.workload, DIRECTIONS.get(phase, phase), compiled) for one in alone]
         return self.operators([Job(part, kernel) for part in made for kernel in asked["kernels"] or ("",)])
 
-    def configuration(self, subject: Subject) -> Measured:
+    def configuration(self, subject: Subject) -> MeasuredTable:
         jobs, notes = jobs_of_subject(subject)
         sweep = self._measure(jobs.values(), self.time_limit_s)
         return self._table([(job, operator) for operator, job in jobs.items()], sweep, tuple(notes))
 
-    def suites(self, suites: Sequence[Suite], name: str = "") -> list[Measured]:
+    def suites(self, suites: Sequence[Suite], name: str = "") -> list[MeasuredTable]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's.
 
         ``<name>.summary.json`` in ``out`` is of them all; without a name it is the first suite's.
@@ -189,7 +189,7 @@ class Bencher:
             tables.append(self._suite(suite, share_s, f"{name or suites[0].name}.summary.json", summaries))
         return tables
 
-    def _suite(self, suite: Suite, limit_s: float | None, file: str, summaries: Values) -> Measured:
+    def _suite(self, suite: Suite, limit_s: float | None, file: str, summaries: Values) -> MeasuredTable:
         sweep, labels = None, {job.key: job.label for job in suite.jobs}
         with Rows(self.out, suite.name) as rows:
             try:
@@ -220,7 +220,7 @@ class Bencher:
             keep=keep,
         )
 
-    def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: Names = ()) -> Measured:
+    def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: Names = ()) -> MeasuredTable:
         """A row for every job, or for a step's every operator."""
         rows, device = list[Row](), self.device
         for job, operator in listed:
@@ -230,7 +230,7 @@ class Bencher:
             with suppress(InputError):  # a dtype that the device's file has no figures for
                 seconds = predict(work, device).seconds if work is not None and device is not None else None
             rows.append(Row(title, sweep.results.get(job.key), seconds, count))
-        return Measured(rows, sweep, self.executor.environment, notes)
+        return MeasuredTable(rows, sweep, self.executor.environment, notes)
 
     def _summary(self, suite: Suite, sweep: Sweep | None, results: int) -> Values:
         """``sweep`` None: it was stopped."""

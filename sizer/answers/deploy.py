@@ -31,7 +31,7 @@ class FactOutcome:
     padded_share: float = 0.0
 
 
-class Served(NamedTuple):
+class RequestFit(NamedTuple):
     """What a serving engine needs of a rank for a request of ``context`` tokens, of the ``limit_bytes`` that it takes.
 
     ``requests``: so many fit (None: more than are searched).
@@ -81,7 +81,7 @@ class Deployment(Printable):
     ep: int
     recipe: str
     device: str
-    memory: Served | None
+    memory: RequestFit | None
     engines: tuple[Deployed, ...]
 
     COMMAND = "deploy"
@@ -131,7 +131,7 @@ def deploy(
         one for one in known if one.name in engines or (form in one.formats and (not engines or one.use in engines))
     ]
 
-    def over(ranks: int) -> tuple[Served | None, list[Deployed]]:
+    def over(ranks: int) -> tuple[RequestFit | None, list[Deployed]]:
         served = _served(model, ranks, ep, target, None if recipe is None else form)
         return served, [_deployed(one, model, (ranks, ep), form, target, served, unknown) for one in among]
 
@@ -151,7 +151,7 @@ def deploy(
 CONTEXT = 4096
 
 
-def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | None) -> Served | None:
+def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | None) -> RequestFit | None:
     """Memory of a rank (``form``: None, the release's own); None where the split cannot be, or nothing is decoded."""
     spread = max(1, ep // tp)
     context = min(CONTEXT, model.max_positions or CONTEXT)
@@ -163,7 +163,7 @@ def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | Non
         requests = most_requests(model, workload, device, UTILIZATION, held)
     except InputError:
         return None
-    return Served(weights, needed, int(UTILIZATION * device.memory.bytes), context, requests)
+    return RequestFit(weights, needed, int(UTILIZATION * device.memory.bytes), context, requests)
 
 
 def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
@@ -187,7 +187,7 @@ def _deployed(
     ranks: Pair,
     form: str,
     device: Device,
-    served: Served | None,
+    served: RequestFit | None,
     unknown: tuple[FactOutcome, ...],
 ) -> Deployed:
     said: list[FactOutcome] = []

@@ -340,7 +340,7 @@ class Run:
 
 
 @frozen
-class Cause:
+class LikelyCause:
     """An assumption that may not hold, and by how many seconds it would change the step."""
 
     what: str
@@ -359,7 +359,7 @@ class Explanation:
     predicted: StepCost
     stack: str
     accumulation: int
-    causes: tuple[Cause, ...]
+    causes: tuple[LikelyCause, ...]
     row: Named
 
     @property
@@ -390,7 +390,7 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
         except InputError:  # no such kernel or split here
             continue
         if worth * towards > NOTABLE * cost.seconds:
-            causes.append(Cause(what, worth))
+            causes.append(LikelyCause(what, worth))
     causes.sort(key=lambda cause: -abs(cause.seconds))
     columns = table_of(__file__, "causes.toml")["row"]
     row = {column: getattr(subject.workload, key) for column, key in columns.items()}

@@ -193,7 +193,7 @@ class Plan(Printable):
 
 
 @frozen
-class Served:
+class ServingRequest:
     """An engine, tokens of a prompt and its output, the longest times in seconds (None: any), its share of a device,
 
     tokens drafted a step and the probability that one is accepted.
@@ -246,7 +246,7 @@ class ServingPlan(Printable):
 
     gpus: int
     device: str
-    serving: Served
+    serving: ServingRequest
     workload: Workload
     tier: str
     coverage: float
@@ -338,7 +338,7 @@ def plan_config(
     return replace(answer, top=top)
 
 
-def _asked(found: Values, *serving: Any) -> Served:
+def _asked(found: Values, *serving: Any) -> ServingRequest:
     """What is served, its lengths taken out of the workload's fields that were ``found``."""
     engine, ttft, tpot, utilization, drafted, acceptance = serving
     prompt = positive_int(found.pop("s", PROMPT), "s", 2**31)
@@ -348,7 +348,9 @@ def _asked(found: Values, *serving: Any) -> Served:
     refuse(not 0 <= (acceptance or 0) <= 1, "expected a probability", "acceptance", acceptance)
     refuse(not 0 <= (drafted or 0) <= MOST_DRAFTED, f"expected 0 to {MOST_DRAFTED} tokens", "drafted", drafted)
     share = UTILIZATION if utilization is None else utilization
-    return Served(engine or "vllm", prompt, context - prompt, ttft, tpot, share, drafted or 0, acceptance or 0.0)
+    return ServingRequest(
+        engine or "vllm", prompt, context - prompt, ttft, tpot, share, drafted or 0, acceptance or 0.0
+    )
 
 
 def plan(
@@ -594,7 +596,9 @@ def _priced(
     return candidate, step.cost.ratio_error
 
 
-def plan_serving(model: ModelShape, device: Device, gpus: int, base: Workload, asked: Served, top: int) -> ServingPlan:
+def plan_serving(
+    model: ModelShape, device: Device, gpus: int, base: Workload, asked: ServingRequest, top: int
+) -> ServingPlan:
     """The ``top`` ways to serve on ``gpus`` devices.
 
     InputError where no split fits, or none keeps the limits: the nearest is named.
@@ -638,7 +642,7 @@ def _ways(
     gpus: int,
     base: Workload,
     stack: ServingStack,
-    asked: Served,
+    asked: ServingRequest,
     dropped: Counter[str],
 ) -> list[Way]:
     """Every split at its best number of requests, pipelines where nothing less fits."""
@@ -655,7 +659,9 @@ def _ways(
     return ways
 
 
-def _of_split(model: ModelShape, device: Device, split: Workload, stack: ServingStack, asked: Served) -> list[Way]:
+def _of_split(
+    model: ModelShape, device: Device, split: Workload, stack: ServingStack, asked: ServingRequest
+) -> list[Way]:
     """The split with ranks that are all alike, and with the best share of them for prompts; none where none fits."""
     rank = replace(split, d=split.e, context=asked.prompt_tokens + round(stack.reserved * asked.output_tokens))
     share = asked.memory_utilization
@@ -692,7 +698,9 @@ def _of_split(model: ModelShape, device: Device, split: Workload, stack: Serving
     return ways[:1] + sorted(ways[1:], key=lambda way: (max(way.missed, 1), -way.tokens_per_s))[:1]
 
 
-def _at_best(running: Any, stack: ServingStack, load: Load, asked: Served, prefill: float, passed_s: float) -> Items:
+def _at_best(
+    running: Any, stack: ServingStack, load: Load, asked: ServingRequest, prefill: float, passed_s: float
+) -> Items:
     """Requests, times, tokens a second and what is missed, ``prefill`` ranks running prompts for one that does not."""
     found = served(
         stack,

@@ -32,7 +32,7 @@ class Settled:
 
 
 @frozen
-class Request:
+class CheckRequest:
     """What one call asks of every configuration that it names; what is said here comes before what a project says.
 
     ``workload``: fields of ``Workload``; ``reading``: further keywords of ``read_subject``.

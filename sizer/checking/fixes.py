@@ -23,7 +23,7 @@ from sizer.readers.locate import entry, place
 from sizer.readers.reading import table
 from sizer.subject import Subject
 
-from .checks import Request, Settled, report_of
+from .checks import CheckRequest, Settled, report_of
 from .findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, Severity
 from .grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
 
@@ -44,7 +44,7 @@ class ConfigText:
 
     path: str
     text: str
-    request: Request
+    request: CheckRequest
     source: Source = field(default_factory=lambda: Source(None))
     data: bytes | None = None
 
@@ -78,7 +78,7 @@ class Fixed:
         return "".join(line if line.endswith("\n") else line + ends for line in lines)
 
 
-def load_text(config: str, request: Request, source: object) -> ConfigText:
+def load_text(config: str, request: CheckRequest, source: object) -> ConfigText:
     """The text of ``config``, a file or the configuration in a directory; a ``source`` may hold standard input's."""
     source = source if isinstance(source, Source) else Source(config)
     if source.text is not None:
@@ -114,7 +114,7 @@ def applied(text: str, edits: Sequence[Edit]) -> str:
     return "\n".join(lines)
 
 
-def with_fixes(report: Report, config: str, request: Request, source: object, subject: Subject) -> Report:
+def with_fixes(report: Report, config: str, request: CheckRequest, source: object, subject: Subject) -> Report:
     """``report`` of ``config``, settled as ``subject``, with the edits of every suggestion that the file can say."""
     if is_name(config):
         return report

@@ -14,7 +14,7 @@ import click
 from shapes.device import load_device
 from shapes.errors import InputError, one_of, printable, refuse
 from shapes.frozen import Names, replace
-from sizer.checking.checks import Request, Settled, check_subject
+from sizer.checking.checks import CheckRequest, Settled, check_subject
 from sizer.checking.findings import Checked, Report
 from sizer.checking.project import Accepted, known_rule, load_accepted, load_defaults, write_accepted
 from sizer.documents import plural
@@ -128,7 +128,7 @@ def _check_all(asked: Asked, found: _Found) -> None:
 def _check_one(asked: Asked, config: str, found: _Found) -> None:
     """Add the report of one configuration; what measured it measures the next one too."""
     reading, device = asked.named("config_format"), next(iter(asked.devices), None)
-    request = Request(device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
+    request = CheckRequest(device, asked.stack, workload=asked.workload, reading=reading, **asked.suppression())
     source = asked.source(config)
     if asked.fix is not None:
         from sizer.checking.fixes import load_text

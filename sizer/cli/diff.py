@@ -15,7 +15,7 @@ from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Names, Words, frozen, replace
 from sizer.answers.diff import Diff, DiffBudgets, budgets_of, compare, diff_of
-from sizer.checking.checks import Request
+from sizer.checking.checks import CheckRequest
 from sizer.checking.project import nearest_table
 from sizer.readers import NoModel, Source
 from sizer.readers.loading import MAX_BYTES, may_be_configuration, states_a_model
@@ -67,7 +67,7 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
 def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff:
     """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
     devices = asked.devices
-    request = Request(next(iter(devices), None), asked.stack, workload=asked.workload, **asked.suppression())
+    request = CheckRequest(next(iter(devices), None), asked.stack, workload=asked.workload, **asked.suppression())
     try:
         sides = [request.settle(pair.path, version) if version else None for version in (pair.old, pair.new)]
     except NoModel as error:

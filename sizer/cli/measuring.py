@@ -32,7 +32,7 @@ from sizer.answers.bench import (
     SUSTAINED,
     Bench,
     Bencher,
-    Measured,
+    MeasuredTable,
     Planned,
     Stored,
     jobs_of_op,
@@ -131,7 +131,7 @@ def _tell(told: Callable[..., None], now: Progress) -> None:
     told(now.done, now.total, f"{rate:.4g} TFLOPS" if rate else "", now.left_s)
 
 
-def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, Sequence[int]]) -> list[Measured]:
+def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, Sequence[int]]) -> list[MeasuredTable]:
     if asked.suite:
         return bencher.suites(_suites(asked))
     dtypes, said = bencher.dtypes(asked.dtypes), {**vars(asked), **asked.workload}

@@ -8,7 +8,7 @@ from typing import Any
 from shapes.calibrate import Calibration
 from shapes.measure.record import Measurement
 from shapes.measure.runner import Sweep
-from sizer.answers.bench import Bench, Measured, Planned, Row, SelfTest, Stored
+from sizer.answers.bench import Bench, MeasuredTable, Planned, Row, SelfTest, Stored
 
 from . import Cell, Column, Document, Part, Section, Table, Text, columns, lines, seconds_text
 
@@ -28,7 +28,7 @@ def document(answer: Bench) -> Document:
     return Document("sizer bench", sections, answer, records=partial(records, answer.measurements))
 
 
-def _sweep(table: Measured) -> Iterator[Part]:
+def _sweep(table: MeasuredTable) -> Iterator[Part]:
     """The table, then outcomes that are no times, then how steady the device was."""
     ran: list[Any] = [row for row in table.rows if row.measurement is not None]
     timed = [row for row in ran if row.measurement.seconds]

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from shapes.columns import Table, rows_by
+from shapes.columns import IntegerTable, rows_by
 from shapes.cost import Cost, Timing, seconds_of
 from shapes.cost.constants import least_certain
 from shapes.device import Device
@@ -288,9 +288,9 @@ def estimates(
             progress(len(each), len(ways), "")
         tried = np.array(each)
         return Estimates(*tried[np.nan_to_num(tried[:, 0], nan=np.inf).argmin(axis=0), :, np.arange(len(changes))].T)
-    table, done = Table(Candidates.of(changes).columns), 0
+    table, done = IntegerTable(Candidates.of(changes).columns), 0
 
-    def priced(part: Table) -> Sequence[Any]:
+    def priced(part: IntegerTable) -> Sequence[Any]:
         nonlocal done
         row = (np.nan,) * 4 if REQUESTS and done else _estimated(space, pricer, part)
         done += part.size
@@ -300,7 +300,7 @@ def estimates(
     return Estimates(*rows_by(table, priced, 4))
 
 
-def _estimated(space: Space, pricer: Pricer, part: Table) -> Sequence[Any]:
+def _estimated(space: Space, pricer: Pricer, part: IntegerTable) -> Sequence[Any]:
     """Rows: seconds, FLOPs, layers and parameters of the candidates that a part of the columns holds."""
     try:
         model, workload = as_run(space, {name: part[name] for name in part.columns}, pricer.device)
@@ -315,7 +315,7 @@ def _estimated(space: Space, pricer: Pricer, part: Table) -> Sequence[Any]:
 
 
 def _step_seconds(
-    space: Space, listed: Sequence[Operator], model: ModelShape, workload: Workload, pricer: Pricer, part: Table
+    space: Space, listed: Sequence[Operator], model: ModelShape, workload: Workload, pricer: Pricer, part: IntegerTable
 ) -> Array:
     """Seconds of the steps that ``listed`` make, as `Pricer.step` has them."""
     costs = seconds_of(listed, pricer.device)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.columns import Table
+from shapes.columns import IntegerTable
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
@@ -206,7 +206,7 @@ VARIABLE: dict[str, Names] = _TABLES["vary"]
 REACH: dict[str, float] = _TABLES["reach"]
 
 
-def resized(model: ModelShape, change: Mapping[str, Any] | Table) -> ModelShape:
+def resized(model: ModelShape, change: Mapping[str, Any] | IntegerTable) -> ModelShape:
     """``model`` with a change of its dimensions; a context is none."""
     return resize(model, **{name: size for name, size in {**change}.items() if name != "s"})
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.columns import Table, rows_by
+from shapes.columns import IntegerTable, rows_by
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import one_of, refuse
@@ -87,7 +87,7 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     ]
     active_target = target * model.active_parameters / model.parameters
     multiple = lcm(request.workload.e, gcd(moe.experts, NODE))
-    outside, column = rows_by(Table(around.columns), lambda part: room(resized(model, part)), 2)
+    outside, column = rows_by(IntegerTable(around.columns), lambda part: room(resized(model, part)), 2)
     around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
     active = (active_target - outside) / column
     of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
@@ -138,11 +138,11 @@ def off_by(model: ModelShape, change: Mapping[str, Array], total: float, active:
 def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
     """Parameters, and active ones, with each ``change``."""
 
-    def counted(table: Table) -> Pair:
+    def counted(table: IntegerTable) -> Pair:
         changed = resized(model, table)
         return changed.parameters, changed.active_parameters
 
-    return rows_by(Table(change), counted, 2)
+    return rows_by(IntegerTable(change), counted, 2)
 
 
 def room(model: ModelShape) -> Pair:
@@ -236,7 +236,7 @@ def _dense(request: Request, target: float) -> Candidates:
     factor = WIDTH_FACTOR if limits.spread is None else WIDER_FACTOR
     ranges = ((fixed["hidden"] * ratio / factor, fixed["hidden"] * ratio * factor) for fixed in around)
     widths = [np.arange(max(next_multiple(int(least), step), step), int(most) + 1, every) for least, most in ranges]
-    table = Table(Candidates.of(around).columns)
+    table = IntegerTable(Candidates.of(around).columns)
     linear = rows_by(table, lambda part: parameters_by(model, part), 3)
     of, width = np.repeat(np.arange(len(around)), list(map(len, widths))), np.concatenate(widths)
     ends, rest, each = linear[:, of]
@@ -344,7 +344,7 @@ def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]
             yield one
 
 
-def parameters_by(model: ModelShape, fixed: Named | Table) -> tuple[Any, Any, Any]:
+def parameters_by(model: ModelShape, fixed: Named | IntegerTable) -> tuple[Any, Any, Any]:
     """Parameters by layers and d_ff at fixed other dimensions, linear in both: ends, rest and each of
 
     ends + layers (rest + d_ff x each), from three resized models.

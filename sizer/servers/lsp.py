@@ -15,7 +15,7 @@ from pygls.workspace import TextDocument
 
 from shapes.errors import InputError
 from shapes.frozen import T, frozen
-from sizer.checking.checks import Request, Settled, report_of
+from sizer.checking.checks import CheckRequest, Settled, report_of
 from sizer.checking.findings import SEVERITIES, PricedSuggestion, Report
 from sizer.checking.fixes import ConfigText, fix_of
 from sizer.checking.grading import Proposals, neighbours
@@ -61,7 +61,7 @@ def check_text(text: str, path: str) -> CheckedText:
     if path.endswith(SUFFIXES) and not states_a_model(path, text.encode()):
         return None
     try:
-        settled = Request().settle(path, read_config(Source(path, text=text)))
+        settled = CheckRequest().settle(path, read_config(Source(path, text=text)))
         proposals = settled.propose()
         return Priced(report_of(proposals), proposals, settled)
     except (NoModel, UnknownModelType):
@@ -128,7 +128,7 @@ def _sayable(
     priced: Priced, document: TextDocument, suggestions: Iterable[PricedSuggestion]
 ) -> Iterator[tuple[PricedSuggestion, str, list[types.TextEdit]]]:
     """The suggestions that the file can say, why each is unsafe, and its edits as the editor counts characters."""
-    text, shown = ConfigText(document.path, document.source, Request()), _shown(document)
+    text, shown = ConfigText(document.path, document.source, CheckRequest()), _shown(document)
     for one in suggestions:
         if fix := fix_of(one, text, priced.settled.subject):
             yield one, fix.unsafe, [types.TextEdit(shown(_range(edit.place)), edit.text) for edit in fix.edits]

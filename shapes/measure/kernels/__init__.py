@@ -10,7 +10,7 @@ import torch
 
 from shapes.measure.backend import Backend
 from shapes.measure.jobs import Job, MemoryBound, Part
-from shapes.measure.timer import Kernel, sets_needed
+from shapes.measure.timer import TimedKernel, sets_needed
 from shapes.operators.types import Attention, Gemm, GroupedGemm, RoutedGemm
 
 from .common import Plan, UnsupportedError
@@ -29,7 +29,7 @@ PLANS: dict[type, Callable[[Any, str, Any], Plan]] = {
 }
 
 
-def build(job: Job, backend: Backend, seed: int = 0) -> Kernel:
+def build(job: Job, backend: Backend, seed: int = 0) -> TimedKernel:
     """The kernel that runs ``job`` on ``backend``'s device, inputs and all.
 
     UnsupportedError where no kernel here does this work; torch's own errors (out of memory, a shape a kernel refuses)
@@ -45,7 +45,7 @@ def build(job: Job, backend: Backend, seed: int = 0) -> Kernel:
     if plan.most_sets is not None:
         flush, sets = flush and sets == 1, min(sets, plan.most_sets)
     groups = tuple(plan.inputs() for _ in range(sets))
-    return Kernel(
+    return TimedKernel(
         calls=tuple(plan.call(*group) for group in groups),
         check=lambda: plan.check(*groups[0]),
         bound=plan.bound,
