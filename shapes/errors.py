@@ -18,10 +18,6 @@ _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200
 
 
-#: Notes on parts of a file that no figure counts, until a command whose page has none has said them.
-LEFT_OUT: set[str] = set()
-
-
 class InputError(ValueError):
     """A value that a person gave and can fix.
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
-from shapes.errors import LEFT_OUT, InputError, positive_int, refuse
+from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, replace
 from shapes.kernels import load_kernel
 from shapes.model import ModelShape, Unproven, Unread, named
@@ -83,6 +83,11 @@ class Subject:
     def unread(self) -> tuple[Unread, ...]:
         """Keys of the file that matter, or that nobody knows, and that were not read."""
         return self.reading.unread if self.reading is not None else ()
+
+    @property
+    def left_out(self) -> Names:
+        """Notes on parts of the file that no figure counts, which every answer has."""
+        return self.reading.left_out if self.reading is not None else ()
 
     @property
     def path(self) -> str:
@@ -237,7 +242,7 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
     if isinstance(source, Reading):
         return source
     try:
-        return _told(read_config(source, config_format=config_format))
+        return read_config(source, config_format=config_format)
     except UnknownModelType as error:
         unknown = error
     from shapes.trace import MissingExtra, recognise_config
@@ -256,13 +261,7 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
         refused = _not_understood(proof.unproven, unknown)
         refused.proof = proof
         raise refused
-    return _told(_reading_of(proof, proof.model, where, plain if isinstance(plain, Mapping) else {}))
-
-
-def _told(reading: Reading) -> Reading:
-    said = ("left out", "not run", "not read")
-    LEFT_OUT.update(one for one in (*reading.notes, *sentences(reading.unread)) if one.startswith(said))
-    return reading
+    return _reading_of(proof, proof.model, where, plain if isinstance(plain, Mapping) else {})
 
 
 def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:

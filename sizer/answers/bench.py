@@ -175,7 +175,7 @@ class Bencher:
     def configuration(self, subject: Subject) -> MeasuredTable:
         jobs, notes = jobs_of_subject(subject)
         sweep = self._measure(jobs.values(), self.time_limit_s)
-        return self._table([(job, operator) for operator, job in jobs.items()], sweep, tuple(notes))
+        return self._table([(job, operator) for operator, job in jobs.items()], sweep, (*subject.left_out, *notes))
 
     def suites(self, suites: Sequence[Suite], name: str = "") -> list[MeasuredTable]:
         """Each suite in turn, sharing the time limit: what one leaves is the next one's.

@@ -7,7 +7,7 @@ from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import next_multiple
 from shapes.engines import FORMATS, USES, Engine, Fact, Verdict, list_engines, load_engine
 from shapes.errors import InputError, one_of, positive_int, refuse
-from shapes.frozen import Ints, Pair, frozen, replace
+from shapes.frozen import Ints, Names, Pair, frozen, replace
 from shapes.memory import memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
@@ -83,6 +83,7 @@ class Deployment(Printable):
     device: str
     memory: RequestFit | None
     engines: tuple[Deployed, ...]
+    notes: Names = ()
 
     COMMAND = "deploy"
 
@@ -144,7 +145,8 @@ def deploy(
         ]
         taken = {at: {one.engine for one in over(at)[1] if one.verdict not in ("refused", "unknown")} for at in others}
         found = [replace(one, taken_at=tuple(at for at in others if one.engine in taken[at])) for one in found]
-    return Deployment(reading.source, model.model_type, tp, ep, form, target.name, served, tuple(found))
+    own = (reading.source, model.model_type, tp, ep, form, target.name, served, tuple(found))
+    return Deployment(*own, reading.left_out)
 
 
 #: Tokens of the request that has to fit.

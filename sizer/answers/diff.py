@@ -142,13 +142,17 @@ class Change(NamedTuple):
 
 @frozen
 class FileDiff:
-    """One configuration. ``changes``: dimension or workload field, as the file names it -> (old, new)."""
+    """One configuration. ``changes``: dimension or workload field, as the file names it -> (old, new); ``notes``: what
+
+    of it no figure counts.
+    """
 
     path: str
     model_type: str
     stack: str
     changes: Mapping[str, Change]
     devices: tuple[DeviceDiff, ...]
+    notes: Names = ()
 
     @property
     def status(self) -> str:
@@ -221,7 +225,8 @@ def compare(
         )
         return DeviceDiff(device.name, before, after, ratio, error, _further(now, was), _further(was, now))
 
-    return FileDiff(there.where, there.model_type, there.stack.name, _changes(old, new), tuple(map(on, devices)))
+    changes, found = _changes(old, new), tuple(map(on, devices))
+    return FileDiff(there.where, there.model_type, there.stack.name, changes, found, there.left_out)
 
 
 class _Priced:

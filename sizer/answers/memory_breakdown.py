@@ -37,8 +37,8 @@ class Engine(NamedTuple):
 class MemoryBreakdown(Printable):
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits.
 
-    ``times``: seconds of a training step as it is, then with each of ``savings`` (none: not priced). ``beyond``: a note
-    on a longest context that the model was not made for. ``explained``: a run's snapshot compared with it.
+    ``times``: seconds of a training step as it is, then with each of ``savings`` (none: not priced). ``notes``: what
+    the figures assume or leave out that a reader could not guess. ``explained``: a run's snapshot compared with it.
     """
 
     COMMAND = "memory"
@@ -57,7 +57,7 @@ class MemoryBreakdown(Printable):
     trained: int = 0
     engine: Engine | None = None
     times: Floats = ()
-    beyond: Names = ()
+    notes: Names = ()
     explained: tuple[Held, ...] | None = None
 
     @property
@@ -69,13 +69,6 @@ class MemoryBreakdown(Printable):
     def ok(self) -> bool:
         """Whether it fits."""
         return bool(self.memory.fits)
-
-    @property
-    def notes(self) -> Names:
-        """What the figures assume that a reader could not guess."""
-        if not self.workload.train or self.memory.implementation == "megatron" or self.model_type in CHECKED:
-            return self.beyond
-        return (f"activations as the closest checked family saves them: {self.model_type} was not compared with torch",)
 
 
 def _engine(
@@ -132,10 +125,13 @@ def memory(
     engine = _engine(model, settled, on, memory_utilization, weight_dtype)
     times = _timed(subject, on, saved)
     priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:]))  # noqa: B905 - the shorter ends it
-    found = bytes_by_component(model, settled, device=on, **options)
+    found, named = bytes_by_component(model, settled, device=on, **options), model.model_type
+    guessed = settled.train and found.implementation != "megatron" and named not in CHECKED
+    unchecked = [f"activations as the closest checked family saves them: {named} was not compared with torch"]
+    beyond = beyond_positions(subject.reading, engine and engine.longest_context)
     return MemoryBreakdown(
         subject.where,
-        model.model_type,
+        named,
         model.parameters,
         settled,
         on.name,
@@ -149,5 +145,5 @@ def memory(
         times=times,
         trained=trained_parameters(model, settled),
         engine=engine,
-        beyond=beyond_positions(subject.reading, engine and engine.longest_context),
+        notes=(*subject.left_out, *beyond, *unchecked * guessed),
     )

@@ -18,7 +18,7 @@ from typing import Any, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Floats, Named, Numbers, Words, frozen, replace
+from shapes.frozen import Floats, Named, Names, Numbers, Words, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import needed_flops
@@ -138,6 +138,7 @@ class MfuAnswer(Printable):
     rows: tuple[Utilization, ...]
     log: StepTimes | None = None
     explanation: Explanation | None = None
+    notes: Names = ()
 
     @property
     def peak_flops(self) -> float:
@@ -309,7 +310,7 @@ def mfu(
         # Counts are of a whole step, whose microbatch only its explanation asks for.
         run |= {} if explain else {"b": 1}
         subject = read_subject(config, config_format=config_format, stack=stack, **run)
-        own = subject.workload
+        own, notes = subject.workload, subject.left_out
         s, dtype, checkpointing = own.s, own.dtype, own.checkpointing
         found = counts(subject.whole(), s, global_batch, checkpointing, own)
         if own.low_precision:
@@ -317,13 +318,13 @@ def mfu(
     elif params is None or explain:
         raise InputError("expected a configuration" + ("" if explain else " or --params"), "CONFIG")
     else:
-        s = positive_int(run.get("s", 4096), "s", 2**31)
+        s, notes = positive_int(run.get("s", 4096), "s", 2**31), ()
         found = (parameters_count(params, s, global_batch, checkpointing),)
     explanation = explain_step(subject, target, step_s) if explain else None
     rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
     check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)  # causal: with nothing in that a kernel may skip
     rows = tuple(row for row in rows if row.mfu <= 1)
-    return MfuAnswer(step_s, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation)
+    return MfuAnswer(step_s, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation, notes)
 
 
 #: A cause that changes the step by less explains nothing.

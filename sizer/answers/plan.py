@@ -144,6 +144,7 @@ class Plan(Printable):
     tokens: float | None = None
     price: float | None = None
     again: Any = None
+    notes: Names = ()
 
     @property
     def fitting(self) -> int:
@@ -319,7 +320,7 @@ def plan_config(
         subject = run_on(read, target)
         return replace(
             plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top),
-            notes=beyond_positions(subject.reading, context),
+            notes=(*subject.left_out, *beyond_positions(subject.reading, context)),
         )
     global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
@@ -335,7 +336,7 @@ def plan_config(
         progress=progress,
         **subject.kept,
     )
-    return replace(answer, top=top)
+    return replace(answer, top=top, notes=subject.left_out)
 
 
 def _asked(found: Values, *serving: Any) -> ServingRequest:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from shapes.device import DEFAULT_DEVICE
-from shapes.errors import LEFT_OUT, InputError, refuse, write_whole
+from shapes.errors import InputError, refuse, write_whole
 from shapes.frozen import Function, Names, Values, given
 from shapes.program import named_function
 from shapes.toml_table import nearest, others_words, ours, spelled, squeezed, table_of
@@ -373,17 +373,12 @@ def subcommand(name: str, parts: str, epilog: str | None = None) -> Callable[[Ca
         @wraps(function)
         def called(**options: Any) -> None:
             workload = given({name: options.pop(name) for name in OPTIONS if name in options})
-            LEFT_OUT.clear()  # of a file that was read before, in this process
             try:
                 _allow(options)
                 workload |= dict(stated(text, "--workload") for text in options.pop("further", ()))
                 function(Asked(command=name, workload=workload, **options))
             except InputError as error:
-                LEFT_OUT.clear()  # one line is said of a mistake
                 raise option_error(error) from None
-            finally:
-                for note in sorted(LEFT_OUT) * (name not in ("check", "ops")):
-                    say_line(f"note: {note}")
 
         made = several(*(_part(one, name) for one in parts.split()))(called)
         return click.command("command", cls=Command, epilog=epilog)(made)

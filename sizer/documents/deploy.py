@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from shapes.memory.engine import UTILIZATION
 from sizer.answers.deploy import Deployed, Deployment, FactOutcome
 
-from . import Cell, Document, Part, Section, Table, Text, columns, lines
+from . import Cell, Document, Part, Section, Table, Text, columns, lines, notes
 
 #: How a verdict is coloured.
 STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pads": "info", "copies": "info"}
@@ -34,6 +34,7 @@ def document(answer: Deployment) -> Document:
     for one in answer.engines:
         parts += _engine(one, sources)
     parts += lines(f"[{number}] {source}" for number, source in enumerate(sources, 1))
+    parts += notes(answer.notes)
     return Document("sizer deploy", (Section(answer.path, parts),), answer, records=lambda: _records(answer))
 
 

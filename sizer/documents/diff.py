@@ -69,6 +69,7 @@ def _section(file: FileDiff) -> Section:
     parts: list[Part] = [
         Text(f"{file.path}{status}{': ' * bool(times)}{'; '.join(times)}", "head"),
         Text(f"{file.model_type}, stack {file.stack}"),
+        *notes(file.notes),
     ]
     for key, versions in file.changes.items():
         old, new = ("-" if value is None else value for value in versions)

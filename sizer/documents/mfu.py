@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from sizer.answers.mfu import Explanation, MfuAnswer, StepTimes
 
-from . import Document, Part, Section, Table, Text, columns, lines, plural, range_text, seconds_text
+from . import Document, Part, Section, Table, Text, columns, lines, notes, plural, range_text, seconds_text
 
 #: An MFU below which a step time is likelier to be in another unit.
 UNLIKELY = 0.01
@@ -43,6 +43,7 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
         yield Text("operators: above 100%: the masked half of attention's square is in it, which no causal kernel runs")
     if answer.explanation is not None:
         yield from _explained(answer.explanation, times)
+    yield from notes(answer.notes)
 
 
 def _explained(found: Explanation, times: StepTimes | None) -> Iterator[Part]:

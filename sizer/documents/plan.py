@@ -55,6 +55,7 @@ def document(answer: Plan) -> Document:
         Table(columns("not listed"), answer.dropped, "not listed", most=SHOWN),
         Text("assumed:"),
         *lines(answer.assumptions, indent=2),
+        *notes(answer.notes),
     )
     return Document(
         "sizer plan",

@@ -273,6 +273,12 @@ class Reading:
     rounds: Named = field(default_factory=dict)
     pixels: int = 0
 
+    @property
+    def left_out(self) -> Names:
+        """Notes on parts of the file that no figure counts."""
+        said = ("left out", "not run", "not read")
+        return tuple(one for one in (*self.notes, *sentences(self.unread)) if one.startswith(said))
+
 
 def reading(fields: "Fields", format_name: str, model: ModelShape, **said: Any) -> Reading:
     """The answer of a reader of ``fields``, with the keys of dimensions that the model has.

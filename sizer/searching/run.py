@@ -238,7 +238,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         measurements=times.samples,
         elapsed_s=time.perf_counter() - started,
         excluded=Counter(space.excluded) + left_out + Counter(broken),
-        notes=(*space.notes, *times.notes),
+        notes=(*baseline.notes, *space.notes, *times.notes),
         ranked=tuple(ranked),
         serving=query.serving,
         **_words(query.what, own, best, fixes, nearest, launched, times.undecided, keep_it),

@@ -73,6 +73,7 @@ class Baseline:
     scope: Scope = "mlp"
     stack: SoftwareStack | None = None
     given: frozenset[str] = frozenset()
+    notes: Names = ()
 
     @classmethod
     def from_config(
@@ -89,7 +90,7 @@ class Baseline:
         subject = read_subject(config, stack=stack, **workload)
         # A search is of a model to train: a quantised release's formats are not its.
         model = resize(subject.whole().in_formats(lambda _: None), **_given(dimensions))
-        return cls(model, subject.workload, parameters, scope, subject.stack, subject.given)
+        return cls(model, subject.workload, parameters, scope, subject.stack, subject.given, subject.left_out)
 
     @classmethod
     def from_dimensions(
