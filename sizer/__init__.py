@@ -12,26 +12,7 @@ and ``swiglu_width`` are for model-config code. A mistake is an ``InputError``.
 """
 
 # Nothing is imported here, not `typing` nor what a __future__ import loads: `python -m sizer` comes by before
-# __main__.py can take the working directory off the path.
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from shapes.errors import InputError
-    from shapes.model import ModelShape
-    from shapes.workload import Workload
-
-    from .answers.advice import pad_vocab, round_to_alignment
-    from .answers.deploy import deploy
-    from .answers.diff import diff
-    from .answers.memory_breakdown import memory
-    from .answers.mfu import mfu
-    from .answers.operator_table import ops
-    from .answers.plan import plan_config as plan
-    from .checking import check
-    from .checking.findings import Report
-    from .readers import Reading, read_config
-    from .searching import search, swiglu_width
-
-    __version__: str
+# __main__.py can take the working directory off the path. Type checkers read __init__.pyi.
 
 #: Public name -> its module: a name is loaded when it is first used, so that `import sizer` costs next to nothing.
 #: The packages are called checking and searching because importing a submodule `sizer.check` would rebind
@@ -56,25 +37,7 @@ _HOMES = {
     "swiglu_width": "sizer.searching",
 }
 
-__all__ = [
-    "InputError",
-    "ModelShape",
-    "Reading",
-    "Report",
-    "Workload",
-    "check",
-    "deploy",
-    "diff",
-    "memory",
-    "mfu",
-    "ops",
-    "pad_vocab",
-    "plan",
-    "read_config",
-    "round_to_alignment",
-    "search",
-    "swiglu_width",
-]
+__all__ = list(_HOMES)
 
 
 def __getattr__(name: str) -> object:

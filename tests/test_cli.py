@@ -15,7 +15,8 @@ from click.testing import CliRunner, Result
 from schemas import load_schema
 
 import sizer
-from shapes.workload import OPTIONS, WORDS, WORKLOAD_FIELDS, Workload, WorkloadKeywords, option_of
+from shapes.keywords import WorkloadKeywords
+from shapes.workload import OPTIONS, WORDS, WORKLOAD_FIELDS, Workload, option_of
 from sizer.cli import COMMANDS, main, options
 
 CONFIGS = Path(__file__).parent / "data" / "configs"

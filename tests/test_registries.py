@@ -22,6 +22,7 @@ from sizer.rules.base import Answer
 from sizer.searching import spaces
 from sizer.searching.space import Limits
 from tests.tools.kinds import KINDS, ROOT, members, missing, skeletons
+from tests.tools.make_stubs import STUBS
 
 MEMBERS = [(kind, name) for kind in KINDS for name in members(kind)]
 
@@ -137,3 +138,8 @@ def test_a_model_type_has_its_defaults(model_type: str) -> None:
     if model_type == "longcat_flash":
         settings["zero_expert_num"] = 0  # of 256 and 8 experts a token has no whole number
     assert read_config({"model_type": model_type, **settings}).model.layers
+
+
+@pytest.mark.parametrize("name", STUBS)
+def test_what_type_checkers_read_follows_from_the_code(name: str) -> None:
+    assert (ROOT / name).read_text("utf-8") == STUBS[name], "python tests/tools/make_stubs.py"

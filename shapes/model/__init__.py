@@ -38,30 +38,6 @@ from .mixers import (
     vectors,
 )
 
-__all__ = [
-    "DELTA_CHUNK",
-    "AttentionShape",
-    "Augment",
-    "Block",
-    "Compressor",
-    "Gate",
-    "Indexer",
-    "Linear",
-    "Linears",
-    "MlaShape",
-    "MlpShape",
-    "ModelShape",
-    "MoeShape",
-    "ParameterTensor",
-    "QkNorm",
-    "RecurrentShape",
-    "SharedKeyShape",
-    "Stack",
-    "Streams",
-    "Tower",
-    "run_lengths",
-]
-
 Role = Literal["block", "embedding", "head", "other"]
 
 

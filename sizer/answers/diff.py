@@ -10,9 +10,10 @@ from typing import NamedTuple, Unpack
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
 from shapes.frozen import Named, Names, Numbers, frozen
+from shapes.keywords import WorkloadKeywords
 from shapes.memory import memory
 from shapes.operators.parallel import check_split
-from shapes.workload import WORDS, WORKLOAD_FIELDS, WorkloadKeywords
+from shapes.workload import WORDS, WORKLOAD_FIELDS
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity, worst_of
 from sizer.checking.grading import Proposals, propose

@@ -5,6 +5,7 @@ from typing import NamedTuple, Unpack
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import AnyPath, InputError, refuse
 from shapes.frozen import Floats, Names, Words, frozen, replace
+from shapes.keywords import WorkloadKeywords
 from shapes.memory import ROOM, Memory, Saved, largest_microbatch, savings, smallest_pp, smallest_tp
 from shapes.memory import memory as bytes_by_component
 from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, most_requests
@@ -14,7 +15,7 @@ from shapes.model.stages import trained_parameters
 from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
-from shapes.workload import Workload, WorkloadKeywords, check_batch
+from shapes.workload import Workload, check_batch
 from sizer.printing import Printable
 from sizer.subject import Subject, beyond_positions, read_subject, run_on
 

@@ -19,13 +19,14 @@ from typing import Any, Unpack
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Floats, Named, Names, Numbers, Words, frozen, replace
+from shapes.keywords import WorkloadKeywords
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import needed_flops
 from shapes.step import Pricer, StepCost
 from shapes.step.stack import SoftwareStack
 from shapes.toml_table import table_of
-from shapes.workload import Workload, WorkloadKeywords, check_batch, workload_fields
+from shapes.workload import Workload, check_batch, workload_fields
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject, run_on
 

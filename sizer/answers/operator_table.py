@@ -13,12 +13,13 @@ from shapes.cost import Cost
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
 from shapes.frozen import Values, frozen, replace
+from shapes.keywords import WorkloadKeywords
 from shapes.memory import Memory, memory
 from shapes.operators.types import Attention, CachedAttention, Operator, Operators
 from shapes.step import Pricer, Step
 from shapes.step.stack import SoftwareStack
 from shapes.toml_table import table_of
-from shapes.workload import Workload, WorkloadKeywords
+from shapes.workload import Workload
 from sizer.checking.checks import step_time, summary
 from sizer.checking.findings import ModelSummary, Report, StepTime
 from sizer.printing import Printable

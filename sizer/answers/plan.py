@@ -19,6 +19,7 @@ import numpy as np
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Items, Named, Names, Pair, T, Values, frozen, replace
+from shapes.keywords import WorkloadKeywords
 from shapes.memory import ROOM, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
@@ -29,7 +30,7 @@ from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
-from shapes.workload import Implementation, Workload, WorkloadKeywords, saving, workload_fields
+from shapes.workload import Implementation, Workload, saving, workload_fields
 from sizer.printing import Printable
 from sizer.subject import beyond_positions, read_subject, run_on
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.frozen import Sizes, Values
+from shapes.keywords import WorkloadKeywords
 from shapes.step.stack import SoftwareStack
-from shapes.workload import WorkloadKeywords
 from sizer.subject import read_subject
 
 from .checks import check_subject

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any, Unpack
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
 from shapes.frozen import Named, Values, replace
+from shapes.keywords import WorkloadKeywords
 from shapes.step.stack import SoftwareStack, load_stack
-from shapes.workload import Workload, WorkloadKeywords, option_of, workload_fields
+from shapes.workload import Workload, option_of, workload_fields
 
 from .pricing import QUIET, Layouts, Progress
 from .result import SearchResult
