@@ -34,10 +34,6 @@ class InputError(ValueError):
         self.value = value
         super().__init__(str(self))
 
-    def at(self, where: str) -> "InputError":
-        """The same error, naming the file or object it was found in (unless it names one already)."""
-        return InputError(self.expected, self.key, self.value, self.where or where)
-
     def __str__(self) -> str:
         parts = []
         if self.where is not None:
@@ -46,6 +42,16 @@ class InputError(ValueError):
             parts.append(f"{printable(self.key)} = {shorten(self.value)}" if self.value is not None else self.key)
         parts.append(printable(self.expected))
         return ": ".join(parts)
+
+
+@contextmanager
+def within(where: str) -> Iterator[None]:
+    """What is refused here names the file or object that it was found in, unless it names one already."""
+    try:
+        yield
+    except InputError as error:
+        error.where = error.where or where
+        raise
 
 
 class ManyIntegers:

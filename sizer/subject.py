@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
-from shapes.errors import InputError, positive_int, refuse
+from shapes.errors import InputError, positive_int, refuse, within
 from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, replace
 from shapes.kernels import load_kernel
 from shapes.model import ModelShape, Unproven, Unread, named
@@ -193,10 +193,8 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
     # Experts asked of a model that has none are a mistake, not a shape: no rule says it.
     problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe is not None) else ()
     runs = runnable_split(model, settled) if problems else settled
-    try:
+    with within(reading.source):
         found = operators(model, runs)
-    except InputError as error:
-        raise error.at(reading.source) from None
     return Subject(
         where=reading.source,
         model_type=model.model_type,
@@ -252,11 +250,10 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
     if unknown.key == "model_type" and not is_known(str(unknown.value)):
         raise unknown_type(plain if isinstance(plain, Mapping) else load_mapping(plain), where)
     try:
-        proof = recognise_config(plain)
+        with within(where):
+            proof = recognise_config(plain)
     except MissingExtra as error:
         raise InputError(f"{unknown.expected}; {error.expected}", unknown.key, unknown.value, unknown.where) from None
-    except InputError as error:
-        raise error.at(where) from None
     if proof.model is None:
         refused = _not_understood(proof.unproven, unknown)
         refused.proof = proof
@@ -449,7 +446,7 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
     from shapes.trace import longest_sequence, trace_config
 
     where, plain = _where(source), _plain(source)
-    try:
+    with within(where):
         asked = dict(workload)
         if "s" not in asked:  # the same as by formula
             longest = longest_sequence(plain) if proof is None else proof.longest
@@ -465,8 +462,6 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
             traced = built.listed(train=settled.train, **run)
         else:
             traced = trace_config(plain, phase=settled.phase, attention=settled.attention, dtype=settled.dtype, **run)
-    except InputError as error:
-        raise error.at(where) from None
     unproven = getattr(proof, "unproven", ())
     return _of_trace(traced, where, settled, traced.dimensions, unproven, given=frozenset(workload))
 

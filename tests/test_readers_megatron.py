@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shapes.errors import InputError
+from shapes.errors import InputError, within
 from shapes.model import MlaShape, MlpShape, MoeShape
 from sizer.readers import Reading, read_config
 from sizer.readers.megatron import parse_options
@@ -145,7 +145,8 @@ def with_arguments(more: str) -> Reading:
 def followed(text: str) -> str:
     """The refusal of a script; nothing where it is followed to its end."""
     try:
-        follow(text, "run.sh")
+        with within("run.sh"):
+            follow(text)
     except InputError as error:
         return str(error)
     return ""

@@ -159,7 +159,8 @@ def _naming(function: Callable[[Any, Device], T], operator: Operator, device: De
     try:
         return function(operator, device)
     except InputError as error:
-        raise error.at(operator.name) from None
+        error.where = error.where or operator.name
+        raise
 
 
 def seconds_of(operators: Sequence[Operator], device: Device) -> list[Any]:

@@ -186,7 +186,8 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
     except InputError as error:
         again = next((one for one in _AGAIN if one in str(error.__cause__)), None)
         if again is None:
-            raise error.at(where) from error.__cause__
+            error.where = error.where or where
+            raise
     other = built(load_config(config)[0], **_AGAIN[again][0])
     other.notes.append(_AGAIN[again][1])
     return once(other)

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError, refuse
+from shapes.errors import InputError, refuse, within
 from shapes.frozen import Named, Names, replace
 from shapes.model import ModelShape
 from shapes.program import added
@@ -95,7 +95,8 @@ def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]
     """The keys of what is asked for (of weights: what their headers say), where they are from, a note on them."""
     config = asked.config
     if asked.text is not None:
-        return _parse(asked.text, str(config), config_format, asked), str(config), ()
+        with within(str(config)):
+            return _parse(asked.text, str(config), config_format, asked), str(config), ()
     if not isinstance(config, str | Path):
         return *plain_mapping(config), ()
     path = find_config(Path(config))
@@ -108,7 +109,8 @@ def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]
         from .tensors import header
 
         return header(path), str(path), ()
-    return _parse(load_text(path), str(path), config_format, asked), str(path), ()
+    with within(str(path)):
+        return _parse(load_text(path), str(path), config_format, asked), str(path), ()
 
 
 def _parse(text: str, where: str, config_format: str | None, asked: Source) -> Config:
@@ -116,21 +118,20 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
     refuse(  # what would take seconds to read: all but JSON is read character by character
         len(text) > MAX_TEXT and text.lstrip()[:1] not in ("{", "["),
         f"expected a configuration of at most {MAX_TEXT // 2**10} KiB where it is no JSON",
-        where=where,
     )
     tree = Tree(where, asked.root)
     if where.endswith(".toml"):
-        return parse_toml(text, where)
+        return parse_toml(text)
     if text.lstrip()[:1] != "{":
         if config_format == "nanogpt" or where.endswith(".py"):
             from .python_code import parse_code
 
             return parse_code(text, where, asked.settings)
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
-            return dict(megatron.parse_script(text, where, asked.settings, tree))
+            return dict(megatron.parse_script(text, asked.settings, tree))
     found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
     if found.keys() & FORMATS["manifests"]["keys"] and (said := import_module("sizer.readers.manifests").script(found)):
-        return dict(_reader("megatron").parse_script(said, where, asked.settings, tree))
+        return dict(_reader("megatron").parse_script(said, asked.settings, tree))
     return {**found, **stated(_bases=tree.names)}
 
 

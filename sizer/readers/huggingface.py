@@ -265,7 +265,8 @@ def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
     sizes = {*chain(*KEYS.values())}
     near = ((key, misspelt(key, sizes, fields.config)) for key in fields.config.keys() - sizes)
     error.expected += "".join(f"; {key} is not known here: did you mean {one}?" for key, one in near if one)
-    return error.at(where)
+    error.where = error.where or where
+    return error
 
 
 def _keys(fields: Fields, model: ModelShape) -> Words:

@@ -12,14 +12,14 @@ from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import partial, reduce
+from functools import reduce
 from glob import has_magic, iglob
 from itertools import chain, islice
 from pathlib import Path
 from posixpath import join
 from typing import Any, NamedTuple
 
-from shapes.errors import InputError, decoded, read_bounded, refuse
+from shapes.errors import InputError, decoded, read_bounded, refuse, within
 
 from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at, with_settings
 
@@ -170,39 +170,40 @@ def decode(data: bytes, where: str) -> str:
 
 def parse_mapping(text: str, where: str) -> Config:
     """JSON or YAML whose top level is an object."""
-    refuse(not text.strip(), "expected a configuration, found an empty file", where=where)
-    parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else parse_yaml(text, where)
-    if not isinstance(parsed, dict):
-        kind = {list: "a list", str: "text", type(None): "nothing", bool: "a boolean"}.get(type(parsed), "a number")
-        raise NoModel(f"expected an object at the top level, found {kind}", where=where)
-    for key in parsed:
-        if not isinstance(key, str):
-            raise NoModel("expected text as keys", str(key), where=where)  # `on:` of a workflow is True
-    return parsed
+    with within(where):
+        refuse(not text.strip(), "expected a configuration, found an empty file")
+        parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else parse_yaml(text)
+        if not isinstance(parsed, dict):
+            kind = {list: "a list", str: "text", type(None): "nothing", bool: "a boolean"}.get(type(parsed), "a number")
+            raise NoModel(f"expected an object at the top level, found {kind}")
+        for key in parsed:
+            if not isinstance(key, str):
+                raise NoModel("expected text as keys", str(key))  # `on:` of a workflow is True
+        return parsed
 
 
-def parse_toml(text: str, where: str) -> Config:
+def parse_toml(text: str) -> Config:
     try:
         parsed = tomllib.loads(text)
     except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
-        raise InputError(f"expected TOML: {error!s:.80}", where=where) from None
-    check_depth(parsed, where)
+        raise InputError(f"expected TOML: {error!s:.80}") from None
+    check_depth(parsed)
     return parsed
 
 
 def _parse_json_or_flow(text: str, where: str) -> object:
     """JSON; in a file that calls itself YAML also flow style, with its comments and bare words, in others JSON5's."""
     try:
-        return _parse_json(text, where)
+        return _parse_json(text)
     except InputError as error:
         if isinstance(error, DuplicateKey) or len(text) > MAX_TEXT:
             raise
         if where.endswith((".yml", ".yaml")):
-            return parse_yaml(text, where)
+            return parse_yaml(text)
         plain = _EXTRA.sub(_plain, _EXTRA.sub(_plain, text))  # a comma is the last one where no comment follows it
         if plain == text:
             raise
-    return _parse_json(plain, where)
+    return _parse_json(plain)
 
 
 def _plain(found: re.Match[str]) -> str:
@@ -218,41 +219,41 @@ def without_comments(text: str) -> str:
     return _EXTRA.sub(lambda found: found[0] if found.lastgroup else re.sub(r"[^\n]", " ", found[0]), text)
 
 
-def _parse_json(text: str, where: str) -> object:
+def _parse_json(text: str) -> object:
     try:
-        parsed = json.loads(text, object_pairs_hook=partial(_object, where=where))
+        parsed = json.loads(text, object_pairs_hook=_object)
     except InputError:
         raise
     except json.JSONDecodeError as error:
-        raise InputError(f"expected JSON: {error.msg}, line {error.lineno} column {error.colno}", where=where) from None
+        raise InputError(f"expected JSON: {error.msg}, line {error.lineno} column {error.colno}") from None
     except RecursionError:
-        raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where) from None
+        raise InputError(f"expected at most {MAX_DEPTH} levels of nesting") from None
     except ValueError:
-        raise InputError("expected JSON", where=where) from None
-    check_depth(parsed, where)
+        raise InputError("expected JSON") from None
+    check_depth(parsed)
     return parsed
 
 
-def _object(pairs: list[tuple[str, Any]], where: str) -> Values:
+def _object(pairs: list[tuple[str, Any]]) -> Values:
     found = dict(pairs)
     if len(found) < len(pairs):
         (twice, _), *_ = Counter(key for key, _ in pairs).most_common(1)
-        raise DuplicateKey("is given twice here: keep one", where=where, key=twice)
+        raise DuplicateKey("is given twice here: keep one", twice)
     return found
 
 
-def parse_yaml(text: str, where: str) -> object:
+def parse_yaml(text: str) -> object:
     """A YAML document's value."""
     from . import yaml_values
 
-    return yaml_values.parse_yaml(text, where)
+    return yaml_values.parse_yaml(text)
 
 
-def check_depth(value: object, where: str, levels: int = MAX_DEPTH) -> None:
+def check_depth(value: object, levels: int = MAX_DEPTH) -> None:
     """InputError for what the code that walks configurations could not: it recurses."""
-    refuse(levels < 0, f"expected at most {MAX_DEPTH} levels of nesting", where=where)
+    refuse(levels < 0, f"expected at most {MAX_DEPTH} levels of nesting")
     for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
-        check_depth(one, where, levels - 1)
+        check_depth(one, levels - 1)
 
 
 #: A chain of bases has a few files; Hydra's trees a few dozen.
@@ -315,8 +316,8 @@ class Tree:
             self.names += ["a file that it does not name and whose own keys are not read"][: len(left)]
             found: Values = reduce(merged, layers)
         except RecursionError:
-            raise InputError("expected fewer levels of nesting", where=str(self.first)) from None
-        check_depth(found, str(self.first))
+            raise InputError("expected fewer levels of nesting") from None
+        check_depth(found)
         # Sections that launchers wrap a trainer's settings in, the outer one first.
         for key in ("recipes", "training_config") if self.names else ():
             if isinstance(inner := found.pop(key, None), Mapping):
@@ -384,7 +385,8 @@ class Tree:
                 raise
             self._open.append(path)
             text = text if re.sub("#.*", "", text).strip() else "{}"
-            held = (parse_yaml if base.named_by == "!include" else parse_mapping)(text, str(path))
+            with within(str(path)):
+                held: Any = parse_yaml(text) if base.named_by == "!include" else parse_mapping(text, str(path))
             header = None if base.placed else _PACKAGE.match(text)
             section = header[1] if header else base.section
             own = self._layers(held, base.group, section) if isinstance(held, dict) else [self._included(held)]
@@ -461,7 +463,7 @@ def _settled(value: Any) -> Any:
     if not isinstance(value, str) or (found := _VARIABLE.search(value)) is None:
         return value
     text = _VARIABLE.sub(r"\1", value)
-    return parse_yaml(text, "") if found.span() == (0, len(value)) and re.fullmatch(r"[\w.+-]+", text) else text
+    return parse_yaml(text) if found.span() == (0, len(value)) and re.fullmatch(r"[\w.+-]+", text) else text
 
 
 def _referenced(value: Any, own: Config, root: Config) -> Any:

@@ -25,27 +25,27 @@ MAX_DIGITS = 100
 _TAG = "tag:yaml.org,2002:"
 
 
-def parse_yaml(text: str, where: str) -> object:
+def parse_yaml(text: str) -> object:
     """The value of a file's document, nested at most ``MAX_DEPTH`` deep; of Kubernetes' several a List. InputError."""
-    refuse(len(text) > MAX_BYTES, f"expected YAML of at most {MAX_BYTES // 2**10} KiB", where=where)
+    refuse(len(text) > MAX_BYTES, f"expected YAML of at most {MAX_BYTES // 2**10} KiB")
     loader, found = _Loader(text), list[Any]()
-    builder = _Builder(loader, where)
+    builder = _Builder(loader)
     try:
         while loader.check_node():
             found += filter(None, [builder.value(loader.get_node())])
     except yaml.MarkedYAMLError as error:
         line = f", line {error.problem_mark.line + 1}" if error.problem_mark else ""
-        raise InputError(f"expected JSON or YAML: {error.problem}{line}", where=where) from None
+        raise InputError(f"expected JSON or YAML: {error.problem}{line}") from None
     except yaml.YAMLError:
-        raise InputError("expected JSON or YAML", where=where) from None
+        raise InputError("expected JSON or YAML") from None
     except RecursionError:
-        raise InputError(f"expected at most {MAX_DEPTH} levels of nesting", where=where) from None
+        raise InputError(f"expected at most {MAX_DEPTH} levels of nesting") from None
     finally:
         loader.dispose()
     if len(found) < 2:
         return found[0] if found else None
     several = all(isinstance(one, dict) and "apiVersion" in one for one in found)
-    refuse(not several, "expected one document: but found another document", where=where)
+    refuse(not several, "expected one document: but found another document")
     return {"apiVersion": found}
 
 
@@ -58,20 +58,18 @@ class _Loader(Composer, _LOADER):  # type: ignore[misc]
 
 
 class _Builder:
-    def __init__(self, loader: Any, where: str) -> None:
-        self._loader, self._where = loader, where
+    def __init__(self, loader: Any) -> None:
+        self._loader = loader
         self._values = 0
 
     def value(self, node: Any, level: int = 0) -> Any:
         """The value of a node; that of an alias is made, and counts, every time. One in itself ends at the depth."""
         self._values += 1
-        refuse(
-            self._values > MAX_VALUES, f"expected at most {MAX_VALUES} values, aliases written out", where=self._where
-        )
+        refuse(self._values > MAX_VALUES, f"expected at most {MAX_VALUES} values, aliases written out")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
         said = f"expected at most {MAX_DEPTH} levels of nesting, aliases written out"
-        refuse(level >= MAX_DEPTH, said, where=self._where)
+        refuse(level >= MAX_DEPTH, said)
         kind = "seq" if isinstance(node, yaml.SequenceNode) else "map"
         self._refuse(node.tag != _TAG + kind, node, f"expected no tag, found {node.tag}")
         if kind == "seq":
@@ -86,7 +84,7 @@ class _Builder:
                     self._refuse(not isinstance(source, dict), one, "expected a mapping to merge")
                     merged = {**source, **merged}
             else:
-                refuse(key in own, "is given twice here: keep one", str(key), where=self._where)
+                refuse(key in own, "is given twice here: keep one", str(key))
                 own[key] = value
         return merged | own
 
@@ -105,4 +103,4 @@ class _Builder:
         self._refuse(True, node, f"expected a value of the tag {kind}" if kind != tag else f"expected no tag {tag}")
 
     def _refuse(self, wrong: bool, node: Any, expected: str) -> None:
-        refuse(wrong, f"{expected} (line {node.start_mark.line + 1})", where=self._where)
+        refuse(wrong, f"{expected} (line {node.start_mark.line + 1})")

@@ -63,17 +63,17 @@ def is_script(text: str, where: str) -> bool:
     return text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text) is not None
 
 
-def parse_script(text: str, where: str, settings: Config, tree: Tree) -> Values:
+def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     """The arguments of a script's (first) command that states a model, nothing run.
 
     ``settings`` give shell variables a value, whatever the script assigns. Values that only running would tell
     (``$(nproc)``, ``$1``) are left out and listed under ``_unknown``.
     """
     preset = {key: str(value) for key, value in settings.items()}
-    script = follow(text, where, preset, tree.sourced)
+    script = follow(text, preset, tree.sourced)
     used = frozenset(script.variables.used & preset.keys())
     try:
-        words, notes = _model_command(script, where)
+        words, notes = _model_command(script)
     except InputError:
         if (named := _naming(script)) is None:
             raise
@@ -136,7 +136,7 @@ def _tested(script: Script, text: str) -> Names:
     return tuple(name for name in given if re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text))
 
 
-def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
+def _model_command(script: Script) -> tuple[list[str], list[str]]:
     """The words of the command that states a model, else of the variables that do."""
     stated = [words for command in script.commands if _states_model(words := _split(command))]
     if stated:
@@ -147,9 +147,7 @@ def _model_command(script: Script, where: str) -> tuple[list[str], list[str]]:
     }
     optional = {name: words for name, words in held.items() if any(map(_OPTION.match, words))}
     if not any(map(_states_model, optional.values())):
-        raise NoModel(
-            "expected a command or a variable that states a model (--num-layers, --hidden-size ...)", where=where
-        )
+        raise NoModel("expected a command or a variable that states a model (--num-layers, --hidden-size ...)")
     names = ", ".join(optional)
     return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
 

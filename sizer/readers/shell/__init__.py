@@ -38,7 +38,6 @@ class Script:
     where it is not to be had; ``sourced``: those files.
     """
 
-    where: str
     variables: Variables
     opened: Callable[[str], str | None]
     commands: list[tuple[str, ...]] = field(default_factory=list)
@@ -50,11 +49,11 @@ class Script:
 
 
 def follow(
-    text: str, where: str, preset: dict[str, str] | None = None, opened: Callable[[str], str | None] = lambda _: None
+    text: str, preset: dict[str, str] | None = None, opened: Callable[[str], str | None] = lambda _: None
 ) -> Script:
     """The commands that ``text`` would run, ``preset`` variables given. InputError for an unclosed quote or bracket."""
-    script = Script(where, Variables(where, preset), opened)
-    _Follower(Scanner(text, where).tokens(), script).all()
+    script = Script(Variables(preset), opened)
+    _Follower(Scanner(text).tokens(), script).all()
     return script
 
 
@@ -99,7 +98,7 @@ class _Follower:
         return self.at > start
 
     def _expect(self, word: str) -> None:
-        refuse(self._plain() != word, f"expected {word}, line {self._line}", where=self.script.where)
+        refuse(self._plain() != word, f"expected {word}, line {self._line}")
         self.at += 1
 
     def _list(self, live: bool = True) -> bool | None:
@@ -127,7 +126,7 @@ class _Follower:
             return None
         outer, self.live = self.live, self.live and live
         self.depth += 1
-        refuse(self.depth > MAX_DEPTH, f"expected at most {MAX_DEPTH} levels of nesting", where=self.script.where)
+        refuse(self.depth > MAX_DEPTH, f"expected at most {MAX_DEPTH} levels of nesting")
         status = self._any_command(self.tokens[self.at], self._plain())
         self.depth -= 1
         self.live = outer
@@ -136,7 +135,7 @@ class _Follower:
     def _step(self, words: int = 1) -> None:
         self.script.steps += words
         expected = f"expected a script that goes through at most {MAX_STEPS} words"
-        refuse(self.script.steps > MAX_STEPS, expected, where=self.script.where)
+        refuse(self.script.steps > MAX_STEPS, expected)
 
     def _any_command(self, token: Token, word: str | None) -> bool | None:
         compound = word in _COMPOUND or word in ("!", "{", "(")
@@ -167,7 +166,7 @@ class _Follower:
         if not self.live or "--" not in str(token.value):
             return
         try:
-            tokens = Scanner(str(token.value), self.script.where, line=token.line).tokens()
+            tokens = Scanner(str(token.value), line=token.line).tokens()
             _Follower(tokens, self.script).all()
         except InputError:
             return  # text of another kind
@@ -329,7 +328,7 @@ class _Follower:
             if text is None:
                 self.script.sourced.append(arguments[0])
             else:
-                _Follower(Scanner(text, self.script.where).tokens(), self.script).all()
+                _Follower(Scanner(text).tokens(), self.script).all()
         elif name == "printf" and arguments[:1] == ["-v"] and len(arguments) == 4:
             self.variables.assign(arguments[1], re.sub("%[sd]", lambda _: arguments[3], arguments[2]))
         elif name in self.script.functions:
@@ -338,7 +337,7 @@ class _Follower:
             *outer, text = words
             if re.fullmatch(r"(?:.*[ /])?(?:ba|z)?sh -\w*c", " ".join(outer)) and "$" in text and "\0" not in text:
                 words = outer
-                _Follower(Scanner(text, self.script.where).tokens(), self.script).all()
+                _Follower(Scanner(text).tokens(), self.script).all()
             self.script.commands.append(tuple(words))
         return None
 

@@ -80,9 +80,8 @@ class Token:
 class Scanner:
     """One pass over a script's text."""
 
-    def __init__(self, text: str, where: str, *, line: int = 1) -> None:
+    def __init__(self, text: str, *, line: int = 1) -> None:
         self.text = text.replace("\r\n", "\n").replace("\0", "")
-        self.where = where
         self.at = 0
         self.line = line
         self.nesting = 0
@@ -106,7 +105,7 @@ class Scanner:
                 found.append(Token("array", tuple(inner), self.line, array[1]))
             else:
                 found.append(Token("word", self._word(), self.line))
-        refuse(until, f"expected a closing {until}, line {self.line}", where=self.where)
+        refuse(until, f"expected a closing {until}, line {self.line}")
         return found
 
     def whole(self) -> Word:
@@ -128,7 +127,7 @@ class Scanner:
 
     def _nested(self, until: str) -> list[Token]:
         self.nesting += 1
-        refuse(self.nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting", where=self.where)
+        refuse(self.nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting")
         found = self.tokens(until=until)
         self.nesting -= 1
         return found
@@ -218,7 +217,7 @@ class Scanner:
         raise self._error(f"expected a closing {closing}")
 
     def _error(self, expected: str) -> InputError:
-        return InputError(f"{expected}, line {self.line}", where=self.where)
+        return InputError(f"{expected}, line {self.line}")
 
 
 #: What a script's variables may hold together: doubling one forty times ends here.
@@ -233,8 +232,7 @@ Value = str | list[str]
 class Variables:
     """A script's variables. ``preset`` ones keep their value whatever the script assigns."""
 
-    def __init__(self, where: str, preset: Words | None) -> None:
-        self.where = where
+    def __init__(self, preset: Words | None) -> None:
         self.values: dict[str, Value] = dict(preset or {})
         self.preset = frozenset(preset or ())
         self.used: set[str] = set()
@@ -259,7 +257,7 @@ class Variables:
     def _spend(self, value: Value) -> None:
         self._characters += len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
         expected = f"expected variables of at most {MAX_EXPANDED} characters"
-        refuse(self._characters > MAX_EXPANDED, expected, where=self.where)
+        refuse(self._characters > MAX_EXPANDED, expected)
 
     def joined(self, word: Word) -> str:
         """The word as one string, as on the right of an assignment."""
@@ -333,8 +331,8 @@ class Variables:
 
     def _default(self, text: str) -> str:
         self._nesting += 1
-        refuse(self._nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting", where=self.where)
-        found = self.joined(Scanner(text, self.where).whole())
+        refuse(self._nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting")
+        found = self.joined(Scanner(text).whole())
         self._nesting -= 1
         return found
 
