@@ -221,7 +221,7 @@ def each_part(table: IntegerTable, function: Callable[[IntegerTable], T]) -> Ite
         part.done = True
 
 
-def rows_by(table: IntegerTable, function: Callable[[IntegerTable], Sequence[Any]], count: int) -> NDArray[np.float64]:
+def rows_by(table: IntegerTable, function: Callable[[IntegerTable], Sequence[Any]], count: int) -> Array:
     """The ``count`` values that ``function`` finds of the columns, a row each, for every row of the table."""
     found = np.empty((count, table.size))
     for part, values in each_part(table, function):

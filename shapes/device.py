@@ -21,7 +21,7 @@ from .toml_table import Amount, Table, load, names, nearest, shipped
 DEFAULT_DEVICE = "h100-sxm"
 
 #: What follows a device's name where it may do less than its data sheet, or its nodes have cards of their own.
-_VARIANT = re.compile(r"(.+?)((?::(?:[0-9]+W|[0-9]+x[0-9]+Gb))+)", re.IGNORECASE)
+_VARIANT = r"(?i)(.+?)((?::(?:[0-9]+W|[0-9]+x[0-9]+Gb))+)"
 #: Devices of the largest node that is a domain of links; racks of one domain are nodes (trays) of so many.
 LARGEST_NODE, RACK_NODE = 16, 4
 
@@ -179,7 +179,7 @@ def load_device(device: AnyPath | Device) -> Device:
     expected = "expected one device's name or .toml path (`sizer check` takes several)"
     refuse(not isinstance(device, (str, os.PathLike)), expected, "device", device)
     text = os.fspath(device)
-    if variant := _VARIANT.fullmatch(text.strip()):
+    if variant := re.fullmatch(_VARIANT, text.strip()):
         return _allowed(load_device(variant[1]), tuple(variant[2][1:].split(":")))
     path = Path(text) if text.lower().endswith(".toml") else shipped("devices", _resolve(text))
     return load(path, device_from_mapping)

@@ -15,6 +15,7 @@ from functools import cache
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
+from types import CodeType, FunctionType
 from typing import Any, NoReturn, TypeVar, dataclass_transform
 
 T = TypeVar("T")
@@ -84,26 +85,28 @@ def _values(names: Sequence[str]) -> Callable[[object], Any]:
 
 def _init(cls: type, listed: tuple[Field[Any], ...]) -> Callable[..., None]:
     """__init__ by the fields; slots are set past ``__setattr__``."""
-    names: dict[str, Any] = {"MISSING": MISSING}
-    parameters, lines = ["self"], []
-    for one in listed:
-        name = one.name
-        names[f"set_{name}"] = getattr(cls, name).__set__
-        value, default = name, ""
-        if one.default is not MISSING:
-            names[f"default_{name}"], default = one.default, f"=default_{name}"
-        elif one.default_factory is not MISSING:
-            names[f"make_{name}"], default = one.default_factory, "=MISSING"
-            value = f"make_{name}() if {name} is MISSING else {name}"
-        parameters.append(name + default)
-        lines.append(f" set_{name}(self, {value})\n")
-    if hasattr(cls, "__post_init__"):
-        lines.append(" self.__post_init__()\n")
-    exec(f"def __init__({', '.join(parameters)}):\n{''.join(lines) or ' pass'}", names)
-    made: Callable[..., None] = names["__init__"]
+    known: dict[str, Any] = {"MISSING": MISSING}
+    for place, one in enumerate(listed):
+        known |= {f"set{place}": getattr(cls, one.name).__set__, f"make{place}": one.default_factory}
+    code = _code(tuple(one.default_factory is not MISSING for one in listed), hasattr(cls, "__post_init__"))
+    own = code.replace(co_varnames=("self", *(one.name for one in listed)))
+    defaults = tuple(one.default for one in listed if one.default is not one.default_factory)
+    made = FunctionType(own, known, "__init__", defaults)
     made.__qualname__ = f"{cls.__qualname__}.__init__"
     made.__annotations__ = {one.name: one.type for one in listed} | {"return": None}
     return made
+
+
+@cache
+def _code(makes: tuple[bool, ...], then: bool) -> CodeType:
+    """The code of each __init__ of such fields (which make their defaults), since compiling is what costs."""
+    lines = [f"def __init__(self, {', '.join(f'_{place}' for place in range(len(makes)))}):", " pass"]
+    for place, make in enumerate(makes):
+        lines.append(f" set{place}(self, {f'make{place}() if _{place} is MISSING else ' * make}_{place})")
+    made: dict[str, Any] = {}
+    exec("\n".join([*lines, " self.__post_init__()" * then]), made)
+    code: CodeType = made["__init__"].__code__
+    return code
 
 
 def _setattr(self: object, name: str, value: object) -> NoReturn:

@@ -146,11 +146,17 @@ def hold(conditions: str, value: Callable[[str], Any]) -> bool:
     True
     """
 
-    def holds(condition: str) -> bool:
-        name, _, wanted = condition.lstrip("!").partition("=")
-        return (str(value(name)) == wanted if wanted else bool(value(name))) != condition.startswith("!")
+    for name, wanted, yes in _conditions(conditions):
+        found = value(name)
+        if (str(found) == wanted if wanted else bool(found)) is not yes:
+            return False
+    return True
 
-    return all(map(holds, conditions.split()))
+
+@cache
+def _conditions(text: str) -> list[tuple[str, str, bool]]:
+    """(name, its value, whether it is to be so) of each."""
+    return [(*one.lstrip("!").partition("=")[::2], one[0] != "!") for one in text.split()]
 
 
 class Table:

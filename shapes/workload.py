@@ -10,7 +10,7 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache, partial
 from math import lcm
-from typing import Any, Literal, NamedTuple, get_args, get_type_hints
+from typing import Any, Literal, NamedTuple, get_args
 
 from .dtypes import DTYPES, dtype_bytes
 from .errors import InputError, one_of, positive_int, refuse
@@ -435,7 +435,7 @@ class Workload(AsJson):
 
 def _options() -> Mapping[str, Option]:
     """Field -> its option of shapes/data/options.toml, with the kind and the choices that its annotation has."""
-    found, hints = {}, get_type_hints(Workload)
+    found, hints = {}, Workload.__annotations__
     defaults = {one.name: one.default for one in fields(Workload)}
     named = {"RECIPES": RECIPES, "METHODS": METHODS, "BASES": BASES, "NOT_OVERLAPPED": NOT_OVERLAPPED}
     listed = {name: ", ".join(known) for name, known in named.items()}

@@ -97,7 +97,8 @@ def reading(table: str, part: object, own: Named) -> tuple[Sized, Iterator[list[
     names = _Names(own, part=part)
 
     def size(text: str) -> Any:
-        return eval(formula(text), {}, names)  # the table's own
+        # Most are names; others are the table's own.
+        return names[text] if text.isidentifier() else eval(formula(text), {}, names)
 
     lines = _listed(table, type(part).__name__)
     return size, (columns for *columns, when in lines if hold(when, size))

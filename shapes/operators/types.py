@@ -576,8 +576,7 @@ def possible_mfu(needed: Sequence[float], most: float) -> float:
 
 def counted_once(operator: Operator) -> Operator:
     """The operator with a ``count`` of 1: what equal work is known by."""
-    # Itself where it can be: a search prices a hundred thousand, and replacing took half of its time.
-    return operator if operator.count == 1 else replace(operator, count=1)
+    return replace(operator, count=1)
 
 
 def work_key(operator: Operator) -> tuple[object, ...]:

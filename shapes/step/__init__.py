@@ -3,7 +3,7 @@
 `Pricer` is the one way to price a step: a global step with the interval it lies in, and how that is known.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import exp, hypot, log
 from operator import attrgetter, mul
@@ -19,7 +19,7 @@ from shapes.frozen import Names, Numbers, frozen, replace
 from shapes.memory import memory
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import Operator, Operators, counted_once, moved_bytes, work_key
+from shapes.operators.types import Operator, Operators, moved_bytes, work_key
 from shapes.toml_table import DATA
 from shapes.workload import Workload
 
@@ -293,10 +293,10 @@ class Pricer:
         The prices of the operators that ``after`` runs otherwise; with a stack at most what the ratio of two steps on
         one stack and device has been off by.
         """
-        kept: Mapping[Operator, int] = {counted_once(op): op.count for op in after.operators}
+        kept = {work_key(op): op.count for op in after.operators}
         changed = 0.0
         for operator, cost in before.priced:
-            gone = operator.count - kept.get(counted_once(operator), 0)
+            gone = operator.count - kept.get(work_key(operator), 0)
             changed += max(0, gone) * max(cost.high - cost.seconds, cost.seconds - cost.low)
         changed *= before.accumulation
         return min(changed, before.cost.ratio_error * before.seconds) if before.cost is not None else changed

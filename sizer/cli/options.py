@@ -2,7 +2,6 @@
 
 import os
 import re
-import shutil
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
@@ -25,13 +24,11 @@ if TYPE_CHECKING:
 else:
     _Type = click.ParamType  # generic from click 8.4 on
 
-_NUMBER = re.compile(
-    r"\s*((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([a-z]*)\s*"
-)
+_NUMBER = r"\s*((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([a-z]*)\s*"
 
 
 def _scaled(text: str, of: str) -> float | None:
-    found, units = _NUMBER.fullmatch(text.lower()) if len(text) <= 40 else None, TABLES["units"][of]
+    found, units = re.fullmatch(_NUMBER, text.lower()) if len(text) <= 40 else None, TABLES["units"][of]
     return float(re.sub("[_,]", "", found[1])) * units[found[2]] if found and found[2] in units else None
 
 
@@ -555,10 +552,18 @@ def _with_newline(text: str) -> str:
 
 def _page(output: str | None) -> Page:
     """As wide as the terminal; where colours are forced, a pipe is one."""
-    width = min(shutil.get_terminal_size((100, 24)).columns, 200)
+    width = min(_width(), 200)
     if output is not None or sys.stdout is None:
         return Page(width)
     return Page(width, sys.stdout.isatty() or _colours(), _colours(), _encoding())
+
+
+def _width() -> int:
+    """The terminal's, or what the environment says: shutil, which knows too, loads what unpacks archives."""
+    try:
+        return int(os.environ.get("COLUMNS") or os.get_terminal_size(sys.stdout.fileno()).columns)
+    except (AttributeError, OSError, ValueError):
+        return 100
 
 
 def _encoding() -> str:
@@ -579,7 +584,7 @@ def say_line(line: str) -> None:
     if terminal:
         import textwrap
 
-        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
+        text = textwrap.fill(text, _width(), break_on_hyphens=False)
     click.echo(clearing(terminal) + text, err=True)
 
 

@@ -33,10 +33,9 @@ MAX_BYTES = 16 * 2**20
 #: Characters of YAML, Python and shell scripts.
 MAX_TEXT = 2**18
 #: What JSON5 has and JSON has not, and texts, in which nothing is meant.
-_EXTRA = re.compile(
-    r"""(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<key>\b[A-Za-z_]\w{0,99})(?=\s*:)|//[^\n]*"""
-    r"""|/\*(?:.*?\*/|.*)|,(?=\s*[}\]])""",
-    re.DOTALL,
+_EXTRA = (
+    r"""(?s)(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<key>\b[A-Za-z_]\w{0,99})(?=\s*:)|//[^\n]*"""
+    r"""|/\*(?:.*?\*/|.*)|,(?=\s*[}\]])"""
 )
 
 
@@ -45,7 +44,7 @@ _EXTRA = re.compile(
 _DATA, SUFFIXES, CONFIG_NAMES, WEIGHTS, BASE_KEYS = map(tuple, FORMATS["files"].values())
 _NONE_IN_IT = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it"
 #: What models are called: at most an organisation and a name.
-_NAME = re.compile(r"[\w.-]*[\w](?:/[\w.-]+)?")
+_NAME = r"[\w.-]*[\w](?:/[\w.-]+)?"
 
 
 def is_weights(path: Path) -> bool:
@@ -56,7 +55,7 @@ def is_weights(path: Path) -> bool:
 def is_name(source: object) -> bool:
     """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
     text = str(source)
-    named = isinstance(source, (str, Path)) and _NAME.fullmatch(text) and not text.endswith(SUFFIXES)
+    named = isinstance(source, (str, Path)) and re.fullmatch(_NAME, text) and not text.endswith(SUFFIXES)
     return bool(named and not is_weights(Path(text)) and not os.path.exists(text))
 
 
@@ -81,7 +80,7 @@ def find_config(path: Path) -> Path:
 MAX_FOUND = 100_000
 #: What configurations are called that nobody named, and words that state a model or name one: in data, in scripts, and
 #: in Python, where a line has to begin with them, since programs speak of sizes and options all the time.
-_STATES = {kind: re.compile(words.encode(), re.MULTILINE) for kind, words in FORMATS["states"].items()}
+_STATES = FORMATS["states"]
 
 
 def expand(argument: str) -> list[str]:
@@ -139,7 +138,7 @@ def states_a_model(name: str, content: bytes) -> bool:
     The one rule of check, diff, the hooks, the action and the editor for what nobody named.
     """
     kind = "data" if name.endswith(_DATA) else "python" if name.endswith(".py") else "script"
-    return _STATES[kind].search(content) is not None
+    return re.search(_STATES[kind].encode(), content, re.MULTILINE) is not None
 
 
 #: Where the content of the hf_quant_config.json next to a config.json is put.
@@ -200,7 +199,8 @@ def _parse_json_or_flow(text: str, where: str) -> object:
             raise
         if where.endswith((".yml", ".yaml")):
             return parse_yaml(text)
-        plain = _EXTRA.sub(_plain, _EXTRA.sub(_plain, text))  # a comma is the last one where no comment follows it
+        # A comma is the last one where no comment follows it.
+        plain = re.sub(_EXTRA, _plain, re.sub(_EXTRA, _plain, text))
         if plain == text:
             raise
     return _parse_json(plain)
@@ -216,7 +216,7 @@ def _plain(found: re.Match[str]) -> str:
 
 def without_comments(text: str) -> str:
     """JSON5 without its comments; lines and columns stay."""
-    return _EXTRA.sub(lambda found: found[0] if found.lastgroup else re.sub(r"[^\n]", " ", found[0]), text)
+    return re.sub(_EXTRA, lambda found: found[0] if found.lastgroup else re.sub(r"[^\n]", " ", found[0]), text)
 
 
 def _parse_json(text: str) -> object:
@@ -260,17 +260,17 @@ def check_depth(value: object, levels: int = MAX_DEPTH) -> None:
 MAX_BASES = 64
 MAX_BASE_CHARACTERS = 2**20
 #: The environment's variables with a default: ``${TP:4}``, ``${TP:-4}``, ``${oc.env:TP,4}``.
-_VARIABLE = re.compile(r"\$\{(?:oc\.env:[A-Z]\w*,|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}")
+_VARIABLE = r"\$\{(?:oc\.env:[A-Z]\w*,|[A-Z][A-Z0-9_]*:-?)([^${}]*)\}"
 
 #: An entry of Hydra's defaults: what is done with it, the group, the section.
-_ENTRY = re.compile(r"(?s)(?:(override|optional) +)?([^@]*)@?(.*)")
+_ENTRY = r"(?s)(?:(override|optional) +)?([^@]*)@?(.*)"
 #: A choice within Hydra's defaults: ``${model_engine}_actor``.
-_CHOICE = re.compile(r"\$\{(\w+)\}")
-_REFERENCE = re.compile(r"\$\{(\.?\w+(?:\.\w+)*)\}")
+_CHOICE = r"\$\{(\w+)\}"
+_REFERENCE = r"\$\{(\.?\w+(?:\.\w+)*)\}"
 #: Hydra's header of a file: the section, told from the root, where what it holds belongs.
-_PACKAGE = re.compile(r"\s*#[ \t]*@package[ \t]+(?!_group_)(?:_global_\.?)?(\S*)")
+_PACKAGE = r"\s*#[ \t]*@package[ \t]+(?!_group_)(?:_global_\.?)?(\S*)"
 #: NeMo's resolver, its factors written out.
-_PRODUCT = re.compile(r"\$\{multiply:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}")
+_PRODUCT = r"\$\{multiply:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}"
 MAX_REFERENCES = 10
 
 
@@ -387,7 +387,7 @@ class Tree:
             text = text if re.sub("#.*", "", text).strip() else "{}"
             with within(str(path)):
                 held: Any = parse_yaml(text) if base.named_by == "!include" else parse_mapping(text, str(path))
-            header = None if base.placed else _PACKAGE.match(text)
+            header = None if base.placed else re.match(_PACKAGE, text)
             section = header[1] if header else base.section
             own = self._layers(held, base.group, section) if isinstance(held, dict) else [self._included(held)]
             layers = own + layers
@@ -423,7 +423,7 @@ class Tree:
         for one in listed:
             grouped = isinstance(one, Mapping)
             said, choice = next(iter(one.items()), ("", [])) if grouped else (one, "")
-            how, place, given = _ENTRY.findall(str(said))[0]
+            how, place, given = re.findall(_ENTRY, str(said))[0]
             if not grouped:
                 place, _, choice = place.rpartition("/")
             group = join(above, place).strip("./")
@@ -433,7 +433,7 @@ class Tree:
             within = f"{section}.{given or place.strip('./').replace('/', '.')}".replace("_here_", "")
             folder = group if key == "defaults" else place
             names = [
-                _CHOICE.sub(lambda found: str(choices.get(found[1])), join(folder, str(each)))
+                re.sub(_CHOICE, lambda found: str(choices.get(found[1])), join(folder, str(each)))
                 for each in _listed(choice)
                 if each is not None
             ]
@@ -460,9 +460,9 @@ def _listed(value: Any) -> list[Any]:
 
 def _settled(value: Any) -> Any:
     """A text with the defaults of its variables in place; as YAML has it where it was nothing else."""
-    if not isinstance(value, str) or (found := _VARIABLE.search(value)) is None:
+    if not isinstance(value, str) or (found := re.search(_VARIABLE, value)) is None:
         return value
-    text = _VARIABLE.sub(r"\1", value)
+    text = re.sub(_VARIABLE, r"\1", value)
     return parse_yaml(text) if found.span() == (0, len(value)) and re.fullmatch(r"[\w.+-]+", text) else text
 
 
@@ -473,10 +473,10 @@ def _referenced(value: Any, own: Config, root: Config) -> Any:
     if not isinstance(value, str):
         return value
     if value.startswith("${multiply:"):
-        product = _PRODUCT.fullmatch(_REFERENCE.sub(lambda one: str(_referenced(one[0], own, root)), value))
+        product = re.fullmatch(_PRODUCT, re.sub(_REFERENCE, lambda one: str(_referenced(one[0], own, root)), value))
         return int(product[1]) * int(product[2]) if product else value
     for _ in range(MAX_REFERENCES):
-        named = _REFERENCE.fullmatch(value) if isinstance(value, str) else None
+        named = re.fullmatch(_REFERENCE, value) if isinstance(value, str) else None
         found = at(own if named[1].startswith(".") else root, named[1].lstrip(".")) if named else None
         value = value if found is None or isinstance(found, Mapping | list) else found
     return value

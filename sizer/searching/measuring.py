@@ -7,6 +7,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from shapes.columns import Array
 from shapes.cost import Timing
 from shapes.errors import InputError, one_of, refuse
 from shapes.frozen import Names, Sizes, frozen, replace
@@ -28,7 +29,6 @@ from .strategies import (
     MOST_SAMPLES,
     STRATEGIES,
     UNKNOWN,
-    Array,
     BaselineError,
     CannotRunError,
     Outcome,

@@ -6,12 +6,13 @@ costs and stack, so that what is found of many is what `price` gives for each.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 
-from shapes.columns import IntegerTable, rows_by
+from shapes.columns import Array, IntegerTable, rows_by
 from shapes.cost import Cost, Timing, seconds_of
 from shapes.cost.constants import least_certain
 from shapes.device import Device
@@ -19,7 +20,7 @@ from shapes.errors import InputError
 from shapes.frozen import Names, Sizes, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.operators.types import Gemm, GroupedGemm, Operator, Operators
+from shapes.operators.types import GroupedGemm, Operator, Operators, Product
 from shapes.program import REQUESTS
 from shapes.step import Pricer, Step, schedule_of
 from shapes.step.seconds import Work, each_value, slowest_stage, step_parts, work
@@ -139,20 +140,17 @@ def _candidate(space: Space, change: Sizes, model: ModelShape, workload: Workloa
     scale = space.tokens / (workload.tokens * step.accumulation)
     tier = least_certain((step.tier, step.cost.tier)) if step.cost is not None else step.tier
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
-    products = [(op.count * cost.seconds, cost.seconds < HOST_S) for op, cost in _products(step)]
+    products = [(op, cost, op.count * cost.seconds) for op, cost in step.priced if isinstance(op, Product)]
     return TimedCandidate(
         change,
         timing,
         round(step.flops * scale),
         model.layers,
         model.parameters,
-        _structure(step),
-        launch_bound=2 * sum(seconds for seconds, short in products if short) > sum(seconds for seconds, _ in products),
+        _structure(products),
+        launch_bound=2 * sum(own for _, cost, own in products if cost.seconds < HOST_S)
+        > sum(own for *_, own in products),
     )
-
-
-def _products(step: Step) -> list[tuple[Gemm | GroupedGemm, Cost]]:
-    return [(op, cost) for op, cost in step.priced if isinstance(op, Gemm | GroupedGemm)]
 
 
 #: What a host takes to launch one product, at least: GAC's took 15 to 18 us on H100 (reports/search-gac.md).
@@ -165,24 +163,22 @@ IDLE = 0.05
 NOTABLE = 0.01
 
 
-def _structure(step: Step) -> tuple[int, bool, bool]:
+def _structure(products: Sequence[tuple[Product, Cost, float]]) -> tuple[int, bool, bool]:
     """Of the products whose time counts: the worst alignment, whether the dearest one fills whole waves, and whether
 
     any expert has fewer rows than a tile.
     """
-    seconds = {(op, cost): op.count * cost.seconds for op, cost in _products(step)}
-    if not seconds:
+    if not products:
         return ALIGNED, False, False
-    least_s = NOTABLE * sum(seconds.values())
-    products = [product for product, own in seconds.items() if own >= least_s]
-    level = min(min(size & -size, ALIGNED) for op, _ in products for size in (op.n, op.k))
-    filled = max(products, key=seconds.__getitem__)[1].wave_efficiency
-    ragged = [(op, cost) for op, cost in products if isinstance(op, GroupedGemm) and op.ragged == "m"]
+    least_s = NOTABLE * sum(own for *_, own in products)
+    products = [one for one in products if one[-1] >= least_s]
+    level = min(min(size & -size, ALIGNED) for op, *_ in products for size in (op.n, op.k))
+    filled = max(products, key=itemgetter(-1))[1].wave_efficiency
+    ragged = [(op, cost) for op, cost, _ in products if isinstance(op, GroupedGemm) and op.ragged == "m"]
     thin = any(cost.tile is not None and op.m < op.groups * cost.tile[0] for op, cost in ragged)
     return level, filled is not None and filled >= 1 - IDLE, thin
 
 
-Array = NDArray[np.float64]
 #: So many candidates of a large space are made objects of: those that an answer, its page and its picture hold.
 SHOWN = 256
 #: And of the values of one dimension, which make a curve.
@@ -286,7 +282,7 @@ def estimates(
                 break
             each.append(estimates(_spread(space, way), changes, pricer))
             progress(len(each), len(ways), "")
-        tried = np.array(each)
+        tried: Array = np.array(each)
         return Estimates(*tried[np.nan_to_num(tried[:, 0], nan=np.inf).argmin(axis=0), :, np.arange(len(changes))].T)
     table, done = IntegerTable(Candidates.of(changes).columns), 0
 

@@ -6,11 +6,10 @@ baseline's is left out, which a note says; bounds around published practice are 
 
 from functools import partial
 from math import gcd, lcm
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shapes.columns import Array
 from shapes.frozen import Named, Names, Values, replace
 from shapes.model import MlaShape, ModelShape
 from shapes.program import REQUESTS
@@ -46,7 +45,7 @@ def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
     )
 
 
-def losses(space: Space, found: Candidates, tokens: float) -> tuple[NDArray[Any], NDArray[Any], Names]:
+def losses(space: Space, found: Candidates, tokens: float) -> tuple[Array, Array, Names]:
     """(loss over the baseline's, what it may be off by) of each candidate, and which fits do not speak of them."""
     columns = {name: np.concatenate(([space.baseline[name]], column)) for name, column in found.columns.items()}
     total, active = counts(space.model, columns)

@@ -15,9 +15,8 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shapes.columns import IntegerTable
+from shapes.columns import Array, IntegerTable
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse
@@ -224,7 +223,7 @@ class Candidates(Sequence[Sizes]):
     {'d_ff': 128, 'layers': 1}
     """
 
-    def __init__(self, columns: Mapping[str, NDArray[Any]]) -> None:
+    def __init__(self, columns: Mapping[str, Array]) -> None:
         self.columns = columns
 
     @classmethod
@@ -243,7 +242,7 @@ class Candidates(Sequence[Sizes]):
             return {name: int(column[place]) for name, column in self.columns.items()}
         return Candidates({name: column[place] for name, column in self.columns.items()})
 
-    def where(self, conditions: Mapping[str, NDArray[np.bool_]], excluded: Counter[str]) -> Candidates:
+    def where(self, conditions: Mapping[str, Array], excluded: Counter[str]) -> Candidates:
         """Those that meet all ``conditions``; what each leaves out that those before it did not is ``excluded``."""
         kept = np.ones(len(self), dtype=bool)
         for reason, condition in conditions.items():
@@ -253,7 +252,7 @@ class Candidates(Sequence[Sizes]):
         found: Candidates = self[kept]
         return found
 
-    def equal(self, change: Sizes) -> NDArray[np.bool_]:
+    def equal(self, change: Sizes) -> Array:
         """Which of them are this change."""
         return np.asarray(np.all([column == change[name] for name, column in self.columns.items()], axis=0))
 
@@ -280,7 +279,7 @@ class Space:
     measured_parts: tuple[PartName, ...] | None = None
     as_run: Callable[[Workload, Device], Workload] | None = None
     ruled: bool = True
-    loss: Callable[[Candidates], tuple[NDArray[Any], NDArray[Any], Names]] | None = None
+    loss: Callable[[Candidates], tuple[Array, Array, Names]] | None = None
     excluded: Sizes = field(default_factory=dict)
     notes: Names = ()
 
@@ -289,7 +288,7 @@ class Space:
         """Tokens of the baseline that every time is of: a microbatch's, or a global step's where a stack runs it."""
         return self.workload.tokens * (self.workload.accumulation if self.as_run is not None else 1)
 
-    def where(self, conditions: Mapping[str, NDArray[np.bool_]]) -> Space:
+    def where(self, conditions: Mapping[str, Array]) -> Space:
         """This space with the candidates that meet all ``conditions``; InputError where there are none."""
         excluded = Counter[str]()
         kept = self.candidates.where(conditions, excluded)

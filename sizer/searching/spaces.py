@@ -8,9 +8,8 @@ from math import ceil, floor, gcd, lcm
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from shapes.columns import IntegerTable, rows_by
+from shapes.columns import Array, IntegerTable, rows_by
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import one_of, refuse
@@ -47,7 +46,6 @@ from .space import (
     whole_heads,
 )
 
-Array = NDArray[Any]
 #: Experts are a multiple of what a node's devices share evenly, as far as the baseline's are.
 NODE = 8
 #: How far experts' width and a token's experts may move from the baseline's.

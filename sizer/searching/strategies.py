@@ -29,13 +29,12 @@ from math import log, sqrt
 from random import Random
 
 import numpy as np
-from numpy.typing import NDArray
 
+from shapes.columns import Array
 from shapes.frozen import frozen, replace
 from shapes.measure.stats import correlation_length
 from shapes.program import REQUESTS
 
-Array = NDArray[np.float64]
 #: ``sample(index, count)`` -> seconds of ``count`` more runs; CannotRunError where the candidate cannot run.
 Sample = Callable[[int, int], Array]
 #: ``renew(index)``: the candidate's kernels are prepared anew before its next run.
@@ -172,11 +171,11 @@ class PairedSamples:
         self._judge({0})
 
     @property
-    def seen(self) -> NDArray[np.int64]:
+    def seen(self) -> Array:
         return np.flatnonzero(self._batches)
 
     @property
-    def unseen(self) -> NDArray[np.int64]:
+    def unseen(self) -> Array:
         """Candidates that were not looked at, and may run."""
         return np.setdiff1d(np.flatnonzero(self._batches == 0), list(self.failed))
 
@@ -195,7 +194,7 @@ class PairedSamples:
         parts = np.array_split(order, min(SCOUTS, most))
         return [int(part[0]) for part in parts if len(part)]
 
-    def tell(self, still_open: Sequence[int] | NDArray[np.int64]) -> None:
+    def tell(self, still_open: Sequence[int] | Array) -> None:
         """Who is neither eliminated nor known well enough; the batches these had count for a part of their way."""
         if self._race.progress is not None:
             done = int(np.minimum(self._batches[still_open], OWN_SPREAD - 1).sum())
