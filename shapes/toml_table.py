@@ -146,11 +146,8 @@ def hold(conditions: str, value: Callable[[str], Any]) -> bool:
     True
     """
 
-    for name, wanted, yes in _conditions(conditions):
-        found = value(name)
-        if (str(found) == wanted if wanted else bool(found)) is not yes:
-            return False
-    return True
+    listed = _conditions(conditions)
+    return all((str(value(name)) == wanted if wanted else bool(value(name))) is yes for name, wanted, yes in listed)
 
 
 @cache

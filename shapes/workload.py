@@ -10,6 +10,7 @@ from dataclasses import fields
 from fnmatch import fnmatchcase
 from functools import cache, lru_cache, partial
 from math import lcm
+from operator import attrgetter
 from typing import Any, Literal, NamedTuple, get_args
 
 from .dtypes import DTYPES, dtype_bytes
@@ -234,7 +235,8 @@ class Workload(AsJson):
     document: int | None = None
 
     def __post_init__(self) -> None:
-        asked = {key: value for key, one in OPTIONS.items() if (value := getattr(self, key)) is not one.default}
+        said = zip(OPTIONS, _VALUES(self), _DEFAULTS, strict=True)
+        asked = {key: value for key, value, default in said if value is not default}
         for key, value in asked.items():
             one = OPTIONS[key]
             if one.most:
@@ -451,6 +453,7 @@ def _options() -> Mapping[str, Option]:
 
 
 OPTIONS = _options()
+_VALUES, _DEFAULTS = attrgetter(*OPTIONS), [one.default for one in OPTIONS.values()]
 #: Fields of which more is asked than a kind and a range.
 _DEMANDING = {*content(DATA / "demands.toml")["asking"]}
 WORKLOAD_FIELDS = Workload.__match_args__

@@ -173,6 +173,9 @@ class ModelShape:
         if self.head or self.vocab:
             positive_int(self.vocab, "vocab")
 
+    def __hash__(self) -> int:
+        return hash((self.stacks[-1], self.vocab))  # of a part, as a stack's
+
     @property
     def main(self) -> Stack:
         return self.stacks[-1]

@@ -235,7 +235,7 @@ class Stack:
 
     def __hash__(self) -> int:
         # Of a part: a model is looked up for each of a plan's splits, and may have ten thousand different layers.
-        return hash((self.name, self.hidden, self.blocks[0], self.blocks[-1], len(self.blocks), self.length))
+        return hash((self.hidden, self.blocks[-1], len(self.blocks)))
 
     @property
     def streams(self) -> Streams | None:

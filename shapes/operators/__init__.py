@@ -116,7 +116,7 @@ def operators(model: ModelShape, workload: Workload) -> Operators:
 def layer_operators(model: ModelShape, workload: Workload) -> Operators:
     """Those of ``operators`` that are of the layers: a search of parts prices a hundred thousand models."""
     check_split(model, workload)
-    return _merged(_layers(model, workload), workload)
+    return _layers(model, workload.p, workload.within_layers())
 
 
 def _merged(listed: Repeated, workload: Workload) -> Operators:
@@ -210,16 +210,22 @@ def _three(
             yield phase, out, inner, tokens
 
 
-def _layers(model: ModelShape, workload: Workload) -> Repeated:
-    """The layers' operators and what is before the first (patch embeddings)."""
+#: Of a plan's candidates most differ in what no layer knows of.
+@lru_cache
+def _layers(model: ModelShape, p: int, workload: Workload) -> Operators:
+    """The layers' operators and what is before the first (patch embeddings), on one of ``p`` stages."""
+    return _merged(_each_layer(model, p, workload), workload)
+
+
+def _each_layer(model: ModelShape, p: int, workload: Workload) -> Repeated:
     left, encoder_s = workload.saving.layers, sequence_length(model, model.stacks[0], workload)
-    alike = workload.within_layers(checkpointing=workload.saving.name)
-    for stack, blocks in stage_kinds(model, workload.p):
+    alike = replace(workload, checkpointing=workload.saving.name)
+    for stack, blocks in stage_kinds(model, p):
         prefix = f"{stack.name}." * (len(model.stacks) > 1)
         if workload.decode and stack != model.main:
             continue  # an image's tower ran with the prompt
         s = sequence_length(model, stack, workload)
-        for linear in stack.front if workload.p == 1 else ():
+        for linear in stack.front if p == 1 else ():
             rows = workload.own_tokens(s if linear.rows is None else linear.rows)
             yield apply_recipe(linear_operators(linear, rows, Lowering(workload, prefix)), workload), 1
         run = Lowering(alike, f"{prefix}layers.*.")
@@ -294,7 +300,7 @@ def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tow
 def _all(model: ModelShape, workload: Workload) -> Repeated:
     if workload.p == 1:
         yield from _images(model, workload)
-    yield from _layers(model, workload)
+    yield _layers(model, workload.p, workload.within_layers()), 1
     yield apply_recipe(_around_layers(model, workload), workload), 1
 
 

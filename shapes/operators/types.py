@@ -31,7 +31,7 @@ from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
 from shapes.errors import InputError
-from shapes.frozen import Ints, Pair, frozen, replace
+from shapes.frozen import Ints, Pair, frozen
 from shapes.model.mixers import RecurrenceKind, recurrences
 from shapes.toml_table import DATA, content
 
@@ -574,13 +574,8 @@ def possible_mfu(needed: Sequence[float], most: float) -> float:
     return needed[needed[0] > most] / most
 
 
-def counted_once(operator: Operator) -> Operator:
-    """The operator with a ``count`` of 1: what equal work is known by."""
-    return replace(operator, count=1)
-
-
 def work_key(operator: Operator) -> tuple[object, ...]:
-    """All of an operator but its count: as ``counted_once``, in a third of the time, where a key will do."""
+    """All of an operator but its count: what equal work is known by."""
     kind: Any = operator.__class__
     return kind, *_work(kind)(operator)
 

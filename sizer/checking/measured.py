@@ -13,7 +13,7 @@ from shapes.measure.record import Measurement
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
 from shapes.model import ModelShape
-from shapes.operators.types import Attention, Elementwise, Gemm, GroupedGemm, Operator, counted_once
+from shapes.operators.types import Attention, Elementwise, Gemm, GroupedGemm, Operator
 from shapes.workload import Workload
 from sizer.subject import Subject
 
@@ -74,7 +74,7 @@ def _jobs_of(subjects: Iterable[Subject]) -> tuple[dict[Operator, Job], set[str]
         for operator, job in found.items():
             # Equal priority: an operator and what would replace it are timed in the same rounds: drift cancels.
             jobs.setdefault(
-                counted_once(operator),
+                replace(operator, count=1),
                 replace(job, priority=places.setdefault((operator.name, operator.phase), len(places))),
             )
     return jobs, alone
@@ -90,7 +90,7 @@ class MeasuredCosts:
 
     def __call__(self, operators: Sequence[Operator], device: Device) -> Sequence[Cost]:
         return [
-            self._measured(cost, found) if (found := self.known.get(counted_once(operator))) is not None else cost
+            self._measured(cost, found) if (found := self.known.get(replace(operator, count=1))) is not None else cost
             for operator, cost in zip(operators, predict_many(operators, device), strict=True)
         ]
 

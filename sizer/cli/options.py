@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
@@ -552,18 +553,10 @@ def _with_newline(text: str) -> str:
 
 def _page(output: str | None) -> Page:
     """As wide as the terminal; where colours are forced, a pipe is one."""
-    width = min(_width(), 200)
+    width = min(shutil.get_terminal_size((100, 24)).columns, 200)
     if output is not None or sys.stdout is None:
         return Page(width)
     return Page(width, sys.stdout.isatty() or _colours(), _colours(), _encoding())
-
-
-def _width() -> int:
-    """The terminal's, or what the environment says: shutil, which knows too, loads what unpacks archives."""
-    try:
-        return int(os.environ.get("COLUMNS") or os.get_terminal_size(sys.stdout.fileno()).columns)
-    except (AttributeError, OSError, ValueError):
-        return 100
 
 
 def _encoding() -> str:
@@ -584,7 +577,7 @@ def say_line(line: str) -> None:
     if terminal:
         import textwrap
 
-        text = textwrap.fill(text, _width(), break_on_hyphens=False)
+        text = textwrap.fill(text, shutil.get_terminal_size().columns, break_on_hyphens=False)
     click.echo(clearing(terminal) + text, err=True)
 
 
