@@ -600,6 +600,9 @@ def test_drafts_that_are_accepted_make_more_tokens_at_few_requests_alone() -> No
     drafted = _plan(**limit, drafted=3, acceptance=0.8).ways[0]
     assert drafted.tokens_per_s > 1.2 * _plan(**limit).ways[0].tokens_per_s
     assert _plan(gpus=1, drafted=3, acceptance=0.2).ways[0].tokens_per_s < _plan(gpus=1).ways[0].tokens_per_s
+    # What is drafted is sampled from, too, in memory that holds fewer requests' caches.
+    most = [_plan(gpus=1, engine="tensorrt-llm", drafted=one).ways[0].most_requests for one in (0, 3)]
+    assert 0 < most[1] < most[0]
 
 
 MISTAKES = (

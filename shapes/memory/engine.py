@@ -61,7 +61,9 @@ def share_of_free(model: ModelShape, workload: Workload, device: Device, share: 
     """Of the whole device what an engine takes whose ``share`` is one of what its weights leave (TensorRT-LLM's
     free_gpu_memory_fraction).
     """
-    return min(1.0, share + (1 - share) * engine_bytes(model, replace(workload, b=1, context=1)) / device.memory.bytes)
+    return min(
+        1.0, share + (1 - share) * engine_bytes(model, replace(workload, b=1, context=workload.s)) / device.memory.bytes
+    )
 
 
 #: Tokens of context that each of ``workload.b`` requests can have, and requests that fit at ``workload.context``.

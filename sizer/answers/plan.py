@@ -665,7 +665,8 @@ def _of_split(
     model: ModelShape, device: Device, split: Workload, stack: ServingStack, asked: ServingRequest
 ) -> list[Way]:
     """The split with ranks that are all alike, and with the best share of them for prompts; none where none fits."""
-    rank = replace(split, d=split.e, context=asked.prompt_tokens + round(stack.reserved * asked.output_tokens))
+    context = asked.prompt_tokens + round(stack.reserved * asked.output_tokens)
+    rank = replace(split, d=split.e, context=context, speculative=asked.drafted)
     share = asked.memory_utilization
     held = most_requests(model, rank, device, share_of_free(model, rank, device, share) if stack.of_free else share)
     most = MOST_RUN if held is None else min(MOST_RUN, held // split.p)

@@ -160,7 +160,7 @@ def _asked_workload(asked: Named, tokens: int | None) -> Values:
     workload = workload_fields(asked)
     refuse(
         workload.get("phase") == "decode",
-        "expected train or prefill: `sizer check` prices a decode step",
+        "expected train or prefill: a decode step is priced with it by `--serving microbatch=64,context=8k`",
         "phase",
         "decode",
     )
