@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from reports.bench.grouped_routing import MOE_LAYERS, RELEASE, chosen, experts_ms, rows_of
 from shapes.cost import predict_many
 from shapes.memory import memory
 from shapes.model import ModelShape
@@ -197,8 +198,8 @@ PROMPTS = [
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 32768}, 6520.5),
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 32768, "tp": 8}, 3858.1),
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 8192, "tp": 8}, 869.3),
-    # Eight devices, experts by expert parallelism alone, a cache of 16 bits. Experts are TensorRT-LLM's (304.9, 78.4);
-    # vLLM 0.24 takes five times as long for a rank's eighth of them, two thirds of what all take on one device.
+    # Eight devices, experts by expert parallelism alone, a cache of 16 bits. Experts are TensorRT-LLM's (304.9, 78.4):
+    # vLLM's rows are of five times the rows, as the tests below have it.
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 32768, "tp": 8, "ep": 8, "etp": 1}, 4086.5 - 1471.3 + 304.9),
     ("deepseek-ai/DeepSeek-V3.2", {"b": 1, "s": 8192, "tp": 8, "ep": 8, "etp": 1}, 898.6 - 363.5 + 78.4),
 ]
@@ -210,6 +211,42 @@ def test_a_prompt_takes_what_the_tables_kernels_add_up_to(name: str, work: dict[
     assert step.seconds == pytest.approx(ms / 1e3, rel=0.2)
     # No training stack's kernel: an engine runs the device's usual one.
     assert ops(name, device="h200", phase="prefill", attention="auto", **work).step.seconds == step.seconds
+
+
+#: (tokens, ep) -> ms of a rank's experts: vLLM 0.24's moe_perf of DeepSeek-V3's sizes, fp8_block, "balanced", one H200.
+VLLM_EXPERTS = {(2048, 8): 1.667, (8192, 2): 9.954, (8192, 8): 5.959, (8192, 64): 4.709, (8192, 256): 1.280}
+VLLM_EXPERTS |= {(16384, 8): 12.059, (16384, 32): 10.014}
+#: Tokens -> ms of a prompt at tp 8 and ep 8, all rows vLLM's.
+VLLM_PROMPTS = {8192: 898.6, 32768: 4086.5}
+
+
+def test_even_logits_under_a_choice_of_groups_send_five_rows_a_token_to_the_first_of_eight_ranks() -> None:
+    assert sorted(chosen(5)) == [
+        0,
+        1,
+        2,
+        3,
+        5,
+        37,
+        69,
+        101,
+    ]  # of 5, 37, ... 229 those of the first four groups, and four ties
+    assert rows_of(1024, 8)[0] == 5 * 1024
+    assert [rows_of(1024, ep)[0] / 1024 for ep in (2, 4, 64, 128, 256)] == [8, 6, 4, 2, 1]
+
+
+@pytest.mark.parametrize("where", VLLM_EXPERTS)
+def test_vllms_experts_cost_what_the_rows_do_that_its_table_ran(where: tuple[int, int]) -> None:
+    tokens, ep = where
+    listed = ops(RELEASE, device="h200", phase="prefill", b=1, s=tokens, tp=8, ep=8, etp=1).operators
+    assert experts_ms(listed, tokens, ep) == pytest.approx(VLLM_EXPERTS[where], rel=0.12)
+
+
+@pytest.mark.parametrize("tokens", VLLM_PROMPTS)
+def test_a_prompt_with_those_rows_takes_what_vllms_own_rows_add_up_to(tokens: int) -> None:
+    found = ops(RELEASE, device="h200", phase="prefill", b=1, s=tokens, tp=8, ep=8, etp=1)
+    more = experts_ms(found.operators, tokens, 8) - experts_ms(found.operators, tokens, 8, even=True)
+    assert 1e3 * found.step.seconds + MOE_LAYERS * more == pytest.approx(VLLM_PROMPTS[tokens], rel=0.06)
 
 
 def test_devices_that_nothing_was_measured_on_are_extrapolated_and_say_so() -> None:
