@@ -14,13 +14,17 @@ from shapes.toml_table import nearest, others_words, ours
 def checked(call: Function) -> Function:
     """``call``, which takes other programs' names of its arguments too. InputError for a name that is none, and for a
 
-    value of a type that is not declared, with the type that is.
+    value of a type that is not declared, with the type that is. A module comes with its ``example_inputs`` everywhere.
     """
     known = _declared(call)
 
     @wraps(call)
     def called(*given: Any, **keywords: Any) -> Any:
         named: Values = {}
+        if "example_inputs" not in known:
+            inputs = keywords.pop("example_inputs", None)
+            given = tuple(_recognised(one, inputs) for one in given)
+            keywords = {name: _recognised(one, inputs) for name, one in keywords.items()}
         for name, value in keywords.items():
             own = ours(name, known)
             if own not in known:
@@ -34,6 +38,15 @@ def checked(call: Function) -> Function:
         return call(*given, **named)
 
     return called
+
+
+def _recognised(source: object, inputs: object) -> object:
+    """A module, called with ``inputs``, as it is recognised; all else, and modules without inputs, as they are."""
+    if inputs is None or not callable(getattr(source, "named_parameters", None)):
+        return source
+    from .subject import read_module
+
+    return read_module(source, inputs)
 
 
 def _declared(call: Function, **unseen: Any) -> Values:

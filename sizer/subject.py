@@ -476,21 +476,21 @@ def _of_module(
     nearest: bool,
 ) -> Subject:
     """A module of one's own: by the model it is recognised as, else its products."""
-    from shapes.trace import recognise_module, trace
-    from shapes.trace.result import batch_and_sequence
+    from shapes.trace import trace
+    from shapes.trace.result import Traced
+    from shapes.trace.run import unless_too_long
 
     where = type(module).__name__
-    positional, keywords = _arguments(example_inputs, where)
     for name, size in (dims or {}).items():
         refuse(name not in DIMENSIONS, f"expected one of {', '.join(DIMENSIONS)}", f"dims[{name!r}]", size, where=where)
         positive_int(size, f"dims[{name!r}]", where=where)
-    ran = dict(zip(("b", "s"), batch_and_sequence((*positional, *keywords.values())), strict=True))
-    proof = recognise_module(module, tuple(positional), keywords)
+    try:
+        reading = read_module(module, example_inputs, workload.get("dtype"))
+        return _of_reading(reading, workload, stack, nearest=nearest)
+    except NotUnderstood as error:
+        proof = error.proof
+    positional, keywords, ran = _called(example_inputs, where)
     dtype, notes = _module_dtype(proof.dtype, workload.get("dtype"), where)
-    if proof.model is not None:
-        reading = _reading_of(proof, proof.model, where, {})
-        asked = {**ran, **workload, "dtype": dtype}
-        return _of_reading(replace(reading, notes=(*reading.notes, *notes)), asked, stack, nearest=nearest)
     for key, size in ran.items():
         refuse(
             workload.get(key, size) != size,
@@ -502,10 +502,28 @@ def _of_module(
     settled = Workload(**{**workload, **ran, "dtype": dtype})
     if settled.decode:
         raise _not_understood(proof.unproven, InputError("", where=where))
-    traced = trace(module, *positional, phase=settled.phase, **keywords)
+    traced = unless_too_long(
+        lambda: trace(module, *positional, phase=settled.phase, **keywords), Traced((), proof.parameters, None, where)
+    )
     traced = replace(traced, notes=(*traced.notes, *notes))
     found = _of_trace(traced, where, settled, dims or {}, proof.unproven, given=frozenset(workload))
     return _run_by(found, stack)
+
+
+def read_module(module: Any, example_inputs: object, dtype: str | None = None) -> Reading:
+    """A module of one's own as it is recognised by one call; NotUnderstood where that is not proven."""
+    from shapes.trace import recognise_module
+
+    where = type(module).__name__
+    positional, keywords, ran = _called(example_inputs, where)
+    proof = recognise_module(module, tuple(positional), keywords)
+    dtype, notes = _module_dtype(proof.dtype, dtype, where)
+    if proof.model is None:
+        refused = _not_understood(proof.unproven, InputError("", where=where))
+        refused.proof = proof
+        raise refused
+    reading = _reading_of(proof, proof.model, where, {})
+    return replace(reading, notes=(*reading.notes, *notes), workload={**ran, "dtype": dtype})
 
 
 def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Names]:
@@ -523,12 +541,16 @@ def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Nam
     return asked, (f"as under autocast: products and attention run in {asked}, weights and the rest stay fp32",)
 
 
-def _arguments(example_inputs: object, where: str) -> tuple[Sequence[Any], Named]:
-    """The positional and the named arguments of one forward call."""
+def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, Sizes]:
+    """The positional and the named arguments of one forward call, and how many sequences of how many tokens it has."""
+    from shapes.trace.result import batch_and_sequence
+
     refuse(example_inputs is None, "expected example_inputs: the arguments of one forward call", where=where)
-    if isinstance(example_inputs, Mapping) and example_inputs:
-        return (), example_inputs
-    return example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,), {}
+    named = example_inputs if isinstance(example_inputs, Mapping) else {}
+    listed = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    positional = () if named else listed
+    sizes = batch_and_sequence((*positional, *named.values()))
+    return positional, named, dict(zip(("b", "s"), sizes, strict=True))
 
 
 def _of_trace(

@@ -386,3 +386,120 @@ def test_autocast_that_a_module_holds_by_its_own_name_is_left_alone() -> None:
 
     traced = trace(Own(8, 16), torch.zeros(4, 8), phase="infer")
     assert [(one.m, one.n, one.k) for one in traced.operators] == [(4, 16, 8)]
+
+
+class Written(nn.Module):
+    """x-transformers' way: keys and values of one matrix, and attention written out under a triangle of its own."""
+
+    def __init__(self, size: int = 128) -> None:
+        super().__init__()
+        self.size, self.norm, self.mlp = size, nn.LayerNorm(size), nn.Linear(size, 4 * size)
+        self.to_q, self.to_kv = nn.Linear(size, size, bias=False), nn.Linear(size, 2 * size, bias=False)
+        self.to_out, self.down = nn.Linear(size, size, bias=False), nn.Linear(4 * size, size)
+        self.behind = nn.LayerNorm(size)
+
+    def forward(self, x: Any) -> Any:
+        b, s, _ = x.shape
+        normed = self.norm(x)
+        parts = (self.to_q(normed), *self.to_kv(normed).chunk(2, dim=-1))
+        q, k, v = (one.reshape(b, s, 16, -1).transpose(1, 2) for one in parts)
+        scores = torch.einsum("bhid,bhjd->bhij", q, k) * 0.35
+        later = torch.ones(s, s, dtype=torch.bool, device=x.device).triu(1)
+        weights = scores.masked_fill(later, -torch.finfo(scores.dtype).max).softmax(-1)
+        x = x + self.to_out(torch.einsum("bhij,bhjd->bhid", weights, v).transpose(1, 2).reshape(b, s, -1))
+        return x + self.down(functional.gelu(self.mlp(self.behind(x))))
+
+
+class Summed(nn.Module):
+    """A gated MLP but for a running sum over the tokens."""
+
+    def __init__(self, sums: bool) -> None:
+        super().__init__()
+        self.sums = sums
+        self.gate, self.up, self.down = nn.Linear(128, 256), nn.Linear(128, 256), nn.Linear(256, 128)
+
+    def forward(self, x: Any) -> Any:
+        inner = torch.sigmoid(self.gate(x)) * self.up(x)
+        return x + self.down(inner.cumsum(1) if self.sums else inner)
+
+
+class Turning(nn.Module):
+    """A recurrence as a loop over the tokens in Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.step = nn.Linear(128, 128)
+
+    def forward(self, x: Any) -> Any:
+        state, out = torch.zeros_like(x[:, 0]), []
+        for token in self.step(x).unbind(1):
+            state = torch.tanh(state * 0.9 + token) + torch.sigmoid(state) * token
+            out.append(state)
+        return x + torch.stack(out, 1)
+
+
+def of_layers(*layers: nn.Module) -> nn.Module:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.layers = nn.Embedding(512, 128), nn.ModuleList(layers)
+            self.head = nn.Linear(128, 512, bias=False)
+
+        def forward(self, ids: Any) -> Any:
+            x = self.embed(ids)
+            for layer in self.layers:
+                x = layer(x)
+            return self.head(x)
+
+    return Model()
+
+
+@pytest.mark.slow
+def test_attention_that_is_written_out_is_understood_at_lengths_whose_scores_are_not_kept() -> None:
+    """16 heads of 2,048 x 2,048 scores are more than are followed: those of one head are, of which all are copies."""
+    module, ids = of_layers(Written(), Written()), torch.zeros(1, 2048, dtype=torch.long)
+    core = read_subject(module, example_inputs=ids).whole().attention
+    assert core is not None
+    assert (core.kv_heads, core.head_dim, core.causal, core.window) == (16, 8, True, None)
+    assert (core.keys_values, core.fused_qkv) == ("pair", False)
+    names = [one.name for one in core.linears(128)]
+    assert names == ["attention.q_proj", "attention.kv_proj", "attention.o_proj"]
+    fused = [(one.name, one.out_features) for one in core.linears(128, fused=True)]
+    assert fused[0] == ("attention.qkv_proj", 3 * 128)
+
+
+@pytest.mark.slow
+def test_every_front_door_takes_a_module_with_its_example_inputs() -> None:
+    module, ids = of_layers(Written(), Written()), torch.zeros(1, 128, dtype=torch.long)
+    given: dict[str, Any] = {"example_inputs": ids}
+    parameters = sum(one.numel() for one in module.parameters())
+    assert sizer.ops(module, **given).to_dict()["parameters"] == parameters
+    assert sizer.memory(module, **given).to_dict()["model"]["parameters"] == parameters
+    assert sizer.memory(module, phase="decode", context=64, **given).to_dict()["total_bytes"] > 0
+    assert sizer.plan(module, gpus=2, global_batch=4, **given).to_dict()["candidates"]
+    assert sizer.deploy(module, **given).to_dict()["memory"]["weight_bytes"] == 2 * parameters
+    assert sizer.search(module, what="swiglu", **given).to_dict()["baseline"]["change"] == {"d_ff": 512}
+    assert sizer.mfu(module, step_time=1.0, gpus=1, global_batch=1, **given).to_dict()["counts"]
+    assert sizer.diff(module, module, **given).to_dict()["files"]
+
+
+@pytest.mark.slow
+def test_what_sums_over_tokens_is_no_mlp() -> None:
+    ids = torch.zeros(1, 64, dtype=torch.long)
+    plain = read_subject(of_layers(Written(), Summed(sums=False)), example_inputs=ids)
+    assert plain.path == "recognised"
+    summed = of_layers(Written(), Summed(sums=True))
+    (unproven,) = read_subject(summed, example_inputs=ids).unproven
+    assert "running sum" in unproven.reason
+    with pytest.raises(InputError, match="running sum"):
+        sizer.memory(summed, example_inputs=ids)  # type: ignore[call-arg]
+
+
+@pytest.mark.slow
+def test_a_loop_over_many_tokens_is_named_and_not_run_to_its_end() -> None:
+    module, ids = of_layers(Written(), Turning()), torch.zeros(1, 2048, dtype=torch.long)
+    subject = read_subject(module, example_inputs=ids)
+    assert (subject.model, subject.operators) == (None, ())
+    assert "loops over tokens" in subject.unproven[0].reason
+    assert any("its products are not listed" in note for note in subject.notes)
+    assert sizer.check(module, example_inputs=ids).step is None

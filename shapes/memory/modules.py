@@ -361,8 +361,8 @@ class Forward:
             "borrowed": attention.keys_values == "borrowed",
             "q-lora": attention.q_lora_rank is not None,
         }
-        modules = {"one": "one-key-product", "borrowed": "borrowed-keys"}
-        module = modules.get(attention.keys_values, "one-product" if "qkv_proj" in runs else "three-products")
+        modules = {"one": "one-key-product", "borrowed": "borrowed-keys", "pair": "pair-product"}
+        module = "one-product" if "qkv_proj" in runs else modules.get(attention.keys_values, "three-products")
         words["at-once"] = module == "three-products" and "norms-at-once" in self.words
         if isinstance(attention, MlaShape):
             module, numbers["latent"] = "latent-up", attention.kv_lora_rank

@@ -137,7 +137,7 @@ def vectors(part: object, t: int = 1, **own: Any) -> Vectors:
 
 QkNorm = Literal["none", "head", "full"]
 Gate = Literal["none", "queries", "apart", "heads"]
-KeysValues = Literal["apart", "one", "borrowed"]
+KeysValues = Literal["apart", "pair", "one", "borrowed"]
 
 
 @frozen
@@ -221,8 +221,8 @@ class AttentionShape:
     ``qk_norm`` "head": one weight of head_dim shared by all heads; "full": a weight for every head's every channel.
     ``sinks``: one learned logit a head (gpt-oss). ``rotary_dim`` channels are rotated (0: none). ``gate`` on the
     output: as wide as the queries and projected with them (qwen3_next), as wide and of a matrix apart (afmoe), or one
-    number a head (step3p7). ``keys_values``: of a matrix each, values of the keys' matrix (gemma4), or an earlier
-    layer's keys and values (gemma3n). ``v_norm``: values are normed, without a weight.
+    number a head (step3p7). ``keys_values``: of a matrix each, halves of one, values of the keys' matrix (gemma4),
+    or an earlier layer's keys and values (gemma3n). ``v_norm``: values are normed, without a weight.
     ``inputs``: hidden sizes that the projections read (EAGLE-3's draft: 2). ``indexer`` chooses the keys. ``cores``:
     times that the core runs, on parts of the values (diffllama: 2). ``q_lora_rank``: of a normed latent that the
     queries come through (Step-3).
@@ -264,13 +264,13 @@ class AttentionShape:
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         k_bias = self.qkv_bias if self.k_bias is None else self.k_bias
         # Keys and values of cross attention come from another sequence, so the three cannot be one product.
-        apart = self.keys_values != "apart" or self.cross or k_bias != self.qkv_bias or self.q_lora_rank is not None
+        alone = self.keys_values in ("one", "borrowed") or self.cross or self.q_lora_rank is not None
         return matrices(
             self,
             hidden=hidden,
             query_width=self.head_dim * (1 + (self.gate == "queries")),
             keys_bias=k_bias,
-            together=not apart and (self.fused_qkv if fused is None else fused),
+            together=not alone and k_bias == self.qkv_bias and (self.fused_qkv if fused is None else fused),
         )
 
     def on_shard(self, t: int) -> Pair:

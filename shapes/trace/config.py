@@ -20,11 +20,11 @@ from shapes.workload import routing_note
 
 from .dimensions import NAMES, named_dimensions, positions, size_in, unknown_type
 from .graph import Graph, record
-from .guards import TooLong, bounded_modules, bounded_operators, check_counts, offline
+from .guards import TooLong, bounded_modules, check_counts, offline
 from .inputs import DataAnswers, example_inputs
 from .repeats import Cut, layers_cut
 from .result import Traced
-from .run import masks_where_read, parameters_of, run, said
+from .run import masks_where_read, parameters_of, run, said, unless_too_long
 
 #: Of a configuration that is read here.
 MOST_BYTES = 2**26
@@ -80,15 +80,9 @@ class Built:
 
     def listed(self, *, train: bool, **run: Any) -> Traced:
         """``trace`` of a class that is not understood: without operators, and saying so, where it takes too long."""
-        try:
-            if self.too_long is not None:
-                raise self.too_long
-            with bounded_operators():
-                return self.trace(train=train, **run)
-        except TooLong as error:
-            sizes, keys = named_dimensions(self.settings)
-            notes = (f"its products are not listed: {error.expected}",)
-            return Traced((), parameters_of(self.module), None, self.name, notes=notes, dimensions=sizes, keys=keys)
+        sizes, keys = named_dimensions(self.settings)
+        empty = Traced((), parameters_of(self.module), None, self.name, dimensions=sizes, keys=keys)
+        return unless_too_long(lambda: self.trace(train=train, **run), empty, self.too_long)
 
     @offline()
     @quietly()

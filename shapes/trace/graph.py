@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial, reduce
 from math import prod
@@ -33,10 +33,11 @@ from .products import Product, is_product, read_product, tensors_in
 from .repeats import Follower, repeated_children
 from .run import on_meta_device
 
-#: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), and on the inputs.
-TRIGONOMETRY, INPUTS = 1, 2
+#: Bits that are no product: what depends on cosines and sines (or on tables of them in buffers), on the inputs, and on
+#: what an operator other than a product made of several tokens (a running sum).
+TRIGONOMETRY, INPUTS, MIXED = 1, 2, 4
 #: The first product's bit.
-FIRST = 2
+FIRST = 3
 
 NodeKind = Literal["gemm", "bmm", "conv", "depthwise", "grouped", "attention", "scores", "lookup"]
 #: What a table is asked for: the tokens' numbers, a number of their own for each place, or one number for all.
@@ -184,21 +185,40 @@ class Known:
                 values[0] = torch.empty(leaves[0].shape, dtype=leaves[0].dtype)
         unknown = any(value is None and leaf is not None for value, leaf in zip(values, leaves, strict=True))
         # Memory that was only reserved holds anything.
-        unknown |= "rand" in name or "empty" in name
+        unknown |= "rand" in name or "empty" in name or "softmax" in name  # past a softmax nothing is asked
         outs = tensors_in(out)
-        if unknown or sum(one.numel() for one in outs) > _MOST_KNOWN:
-            if func._schema.is_mutable:
-                self._lost.update((storage._cdata, storage) for storage in (one.untyped_storage() for one in outs))
-            return
-        values = [torch.device("cpu") if isinstance(value, torch.device) else value for value in values]
-        args, kwargs = _pytree.tree_unflatten(values, form)
-        with _disable_current_modes():
-            try:
+        if not unknown and (torch.Tag.pointwise in func.tags or name in _POINTWISE):
+            values = _narrowed(values, len(outs[0].shape))
+            shapes = [one.shape for one in values if isinstance(one, Tensor)]
+            size = prod(torch.broadcast_shapes(*shapes))  # type: ignore[no-untyped-call] # torch has no annotation there
+        else:
+            size = 0 if func.is_view or "view" in name else sum(one.numel() for one in outs)
+        found = None
+        if not unknown and size <= _MOST_KNOWN:
+            values = [torch.device("cpu") if isinstance(value, torch.device) else value for value in values]
+            args, kwargs = _pytree.tree_unflatten(values, form)
+            with _disable_current_modes(), suppress(Exception):  # of an operator that the CPU lacks
                 found = func(*args, **kwargs)
-            except Exception:  # an operator that the CPU lacks
-                return
-        for one, value in zip(outs, tensors_in(found), strict=True):
-            self.put(one, value)
+        if found is None and func._schema.is_mutable:
+            self._lost.update((storage._cdata, storage) for storage in (one.untyped_storage() for one in outs))
+        for one, value in zip(outs, tensors_in(found)):  # noqa: B905 - none of what is not known
+            self.put(one, value.expand(one.shape))
+
+
+def _narrowed(values: list[Any], dims: int) -> list[Any]:
+    """``values`` of a pointwise operator at one place of each leading dimension in which all of them repeat themselves:
+
+    scores of all heads are one head's until a bias tells them apart.
+    """
+    for at in range(-dims, -2):
+        wide = {
+            place: one
+            for place, one in enumerate(values)
+            if isinstance(one, Tensor) and one.dim() >= -at and one.shape[at] > 1
+        }
+        if not any(one.stride(at) for one in wide.values()):
+            values = [wide[place].narrow(at, 0, 1) if place in wide else one for place, one in enumerate(values)]
+    return values
 
 
 class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
@@ -311,7 +331,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self._value(out).scores = _Scores(node)
             bias = torch.zeros((), device="cpu") if addend is None else self.known.of(addend)
             if bias is not None:
-                self.known.put(out, bias.expand(out.shape).clone())
+                (each,) = _narrowed([bias.expand(out.shape)], out.dim())
+                self.known.put(out, each.clone().expand(out.shape))
 
     def _of_loop(self, weight: str) -> Node | None:
         """The grouped product that one of an expert is a part of: of a ModuleList as long as some product is wide."""
@@ -351,6 +372,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         if activation:
             self._combined(short, tensors, values)
             made_of = frozenset()
+            mask |= MIXED * (short in _MIXES and outs[0].is_floating_point())
         if short in _MADE_NEW:
             mask, made_of, activation = 0, frozenset(), False
         for one in outs:
@@ -437,7 +459,9 @@ def _index(values: Tensor | None) -> Index | None:
     return "tokens" if found == {TOKEN} else "types"
 
 
-_MADE_NEW, _OVERWRITES, _NORMS = (NAMES["operators"][name] for name in ("made_new", "overwrites", "norms"))
+_MADE_NEW, _OVERWRITES, _NORMS, _POINTWISE, _MIXES = (
+    NAMES["operators"][name] for name in ("made_new", "overwrites", "norms", "pointwise", "mixes")
+)
 
 
 #: Keys that a mask is asked about: more than any window.
@@ -467,6 +491,7 @@ def mask_form(mask_function: Function) -> Form | None:
 def mask_of(scores: Tensor) -> Form | None:
     """(causal, window) of scores [..., queries, keys] that were equal but for their mask and a bias by distance."""
     *_, queries, keys = scores.shape
+    (scores,) = _narrowed([scores], scores.dim())
     seen = (scores > scores.amax(-1, keepdim=True) - _HIDES).reshape(-1, queries, keys)
     if not bool((seen == seen[:1]).all()):
         return None

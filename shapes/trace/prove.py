@@ -187,7 +187,7 @@ def prove_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
     if s < 2:
         return Proof(None, (Unproven("", 1.0, "its arguments are no sequences of token numbers"),), parameters)
     buffers = {path: buffer for path, buffer in module.named_buffers() if buffer.device.type == "cpu"}
-    with on_meta(module):
+    with on_meta(module), bounded_operators():
         try:
             return prove(OfModule(module, args, kwargs, b, s, buffers))
         except InputError as error:

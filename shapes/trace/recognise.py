@@ -34,7 +34,7 @@ from shapes.model import (
 )
 from shapes.toml_table import DATA, content
 
-from .graph import INPUTS, TRIGONOMETRY, Graph, Index, Node, Scaled, newest
+from .graph import INPUTS, MIXED, TRIGONOMETRY, Graph, Index, Node, Scaled, newest
 from .repeats import repeated_children
 
 #: Learned vectors of recurrences, which go by these names in every implementation.
@@ -115,7 +115,9 @@ class _Layer:
         # A recurrence's reference loop is products of activations, which its kernels run in another form.
         inside = ("bmm", "depthwise", "scores") if mixer is not None else ("scores",)
         for node in self.nodes:
-            if node.number not in self.claimed and node.kind not in inside:
+            if mixer is None and node.reads & MIXED:
+                self.whole.left[node.weight or node.where] = "reads what a running sum made of several tokens"
+            elif node.number not in self.claimed and node.kind not in inside:
                 self.whole.left[node.weight or node.where] = (
                     f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
                 )
@@ -184,7 +186,8 @@ class _Layer:
         run = core.run
         heads, wide = run.heads, run.head_dim
         v_wide = out.k // heads
-        kv_heads = (query.n // wide - heads) // 2 if fused else key.n // wide
+        pair = one and key.n == run.kv_heads * (wide + v_wide)
+        kv_heads = run.kv_heads if pair else (query.n // wide - heads) // 2 if fused else key.n // wide
         if run.kv_heads == heads and 0 < kv_heads < heads:
             # The class repeats keys and values for a core that does not.
             run = replace(run, kv_heads=kv_heads)
@@ -194,7 +197,7 @@ class _Layer:
         if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
             gate = "queries"
         expected = (heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide)
-        sizes = (sum(expected),) * 3 if fused else expected
+        sizes = (sum(expected),) * 3 if fused else (expected[0], *[sum(expected[1:])] * 2) if pair else expected
         found = tuple(node.n for node in sources)
         self.need(found == sizes, f"projections of {found} for {heads} and {kv_heads} heads of {wide}")
         passed = query.bit | key.bit | value.bit
@@ -225,7 +228,7 @@ class _Layer:
             qk_norm_weights=weights,
             sinks=bool(sinks),
             gate=gate,
-            keys_values="one" if one else "apart",
+            keys_values="pair" if pair else "one" if one else "apart",
             cores=len(cores),
         )
 

@@ -11,9 +11,10 @@ from torch import Tensor, nn
 from torch.utils import _pytree
 
 from shapes.errors import InputError, refuse
-from shapes.frozen import Items, Named, T, Values
+from shapes.frozen import Items, Named, T, Values, replace
 
 from .attention import FusedAttention
+from .guards import TooLong, bounded_operators
 from .inputs import DataAnswers, LoopAnswers
 from .recorder import Recorder
 from .repeats import Cut
@@ -28,6 +29,17 @@ def masks_where_read(once: Callable[[bool], T]) -> T:
         if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
             raise
         return once(True)
+
+
+def unless_too_long(once: Callable[[], Traced], empty: Traced, known: TooLong | None = None) -> Traced:
+    """``once``; ``empty`` and a note where a module runs too many operators, as is ``known`` or shows then."""
+    try:
+        if known is not None:
+            raise known
+        with bounded_operators():
+            return once()
+    except TooLong as error:
+        return replace(empty, notes=(f"its products are not listed: {error.expected}",))
 
 
 def run(
