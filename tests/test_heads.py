@@ -82,6 +82,43 @@ def test_published_totals_of_classifiers_and_drafts() -> None:
     assert eagle == pytest.approx(128256 * 4096 + 2 * 4096 * 4096 + layer, rel=1e-4)
 
 
+#: SpecForge's qwen3-8b drafts.
+QWEN3_DRAFT = {
+    "hidden_size": 4096,
+    "intermediate_size": 12288,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "vocab_size": 151936,
+    "tie_word_embeddings": False,
+}
+#: Of a layer's matrices: queries and output, keys and values, the MLP.
+QWEN3_LAYER = 2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 12288
+
+
+def test_dflash_and_p_eagle_drafts_have_the_matrices_of_their_own_code() -> None:
+    dflash = {"target_layer_ids": [1, 9, 17, 25, 33], "mask_token_id": 151669}
+    own = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "dflash_config": dflash}
+    reading = read_config({**QWEN3_DRAFT, **own, "num_hidden_layers": 5, "num_target_layers": 36})
+    # z-lab/Qwen3-8B-DFlash-b16: 1.05 B, neither embedding nor head, five of the target's states through one matrix.
+    norms = 5 * (2 * 4096 + 2 * 128) + 2 * 4096
+    assert reading.model.parameters == 5 * QWEN3_LAYER + 5 * 4096**2 + norms
+    assert reading.model.head
+    assert any("are not counted" in note for note in reading.notes)
+    own = {"architectures": ["PEagleDraftModel"], "model_type": "llama", "draft_vocab_size": 32000}
+    model = read_config({**QWEN3_DRAFT, **own, "num_hidden_layers": 4}).model
+    wide = 4096 * (4096 + 2 * 1024)  # the first layer's queries, keys and values read two states
+    outside = (151936 + 32000) * 4096 + 3 * 4096**2 + 3 * 4096
+    assert model.parameters == 4 * QWEN3_LAYER + wide + outside + (4 * 2 + 1 + 1) * 4096
+
+
+@pytest.mark.parametrize("kind", ["DSparkDraftModel", "DominoDraftModel"])
+def test_a_draft_of_another_kind_is_refused(kind: str) -> None:
+    config = {**QWEN3_DRAFT, "architectures": [kind], "model_type": "qwen3", "num_hidden_layers": 5}
+    with pytest.raises(InputError, match="expected a draft of Eagle3, PEagle, DFlash, Eagle"):
+        read_config({**config, "dflash_config": {"target_layer_ids": [1, 9]}})
+
+
 def test_jinas_own_bert_is_137_million_and_says_whose_code_it_has() -> None:
     jina = {"model_type": "bert", "hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12}
     own = {"position_embedding_type": "alibi", "feed_forward_type": "geglu", "auto_map": {"AutoModel": "there"}}

@@ -198,6 +198,8 @@ def test_memory_deploy_and_a_frozen_base_take_the_releases_weights() -> None:
         ({"quant_algo": "W1A1"}, "quant_algo = 'W1A1': expected one of FP8"),
         ({"quant_method": "fp8", "modules_to_not_convert": "head"}, "expected a list of modules' names"),
         ("fp8", "quantization_config = 'fp8': expected an object"),
+        ({"quant_method": "hqq"}, "mxfp4; --set quantization_config=null sizes the model in 16 bits"),
+        ({"group_size": 64, "bits": 4}, "quant_method: expected one of auto-round"),
     ],
 )
 def test_what_is_not_known_of_a_release_is_one_line(quantised: object, said: str) -> None:
@@ -205,3 +207,14 @@ def test_what_is_not_known_of_a_release_is_one_line(quantised: object, said: str
         read_config({**SMALL, "quantization_config": quantised})
     assert said in str(error.value)
     assert "\n" not in str(error.value)
+
+
+def test_mlxs_weights_are_not_taken_for_16_bits_where_only_its_own_key_says_them() -> None:
+    with pytest.raises(InputError, match=r"quantization\.quant_method: expected one of auto-round"):
+        read_config({**SMALL, "quantization": {"group_size": 64, "bits": 4, "mode": "mxfp4"}})
+
+
+def test_a_method_that_quantises_nothing_of_the_model_is_told() -> None:
+    reading = read_config({**SMALL, "quantization_config": {"quant_method": "mxfp4"}})
+    assert not reading.model.formats
+    assert "quantization_config.quant_method quantises no matrix of this model" in reading.notes

@@ -971,8 +971,8 @@ def test_olmos_shared_experts_are_refused() -> None:
 
 
 def test_a_draft_of_another_kind_than_eagles_is_no_model_of_its_layers_type() -> None:
-    draft = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 5, "hidden_size": 64}
-    with pytest.raises(InputError, match="dflash_config"):
+    draft = {"architectures": ["DominoDraftModel"], "model_type": "qwen3", "num_hidden_layers": 5, "hidden_size": 64}
+    with pytest.raises(InputError, match="expected a draft of Eagle3"):
         read_config({**draft, "auto_map": {"AutoModel": "x.Y"}, "dflash_config": {"mask_token_id": 1}})
 
 

@@ -43,6 +43,7 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "mistral3": ({**SEEN, "image_size": 1540, "model_type": "pixtral", "head_dim": 8}, "mistral"),
     "qwen2_vl": ({"depth": 3, "embed_dim": 32, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 3}, "qwen2_vl_text"),
     "qwen2_5_vl": ({**QWEN, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "qwen2_5_vl_text"),
+    "exaone4_5": ({**QWEN, "num_key_value_heads": 2, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "exaone4"),
     "qwen3_vl": ({**QWEN, "deepstack_visual_indexes": [0, 2]}, "qwen3_vl_text"),
     "kimi_k25": ({**SEEN}, "deepseek_v3"),
     "lfm2_vl": ({**SEEN, "num_patches": 36, "vision_use_head": False}, "lfm2"),

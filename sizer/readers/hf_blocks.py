@@ -352,7 +352,7 @@ def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Call
     return lambda layer, kind: made(layer) if made and kind in kinds else None
 
 
-_OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions", "embedding_norm"}
+_OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions", "embedding_norm", "front", "length"}
 
 
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:
@@ -379,9 +379,6 @@ def family(attention: AttentionPart, mlp: MlpPart, *, ignored: Names = (), **tra
     return build
 
 
-DRAFTS = ("Eagle3", "Eagle")
-
-
 def architecture_of(fields: Fields) -> str:
     """The class that the file names, "" where it names none; InputError where it names some with different heads."""
     named = fields.raw("architectures", default=None)
@@ -393,8 +390,8 @@ def architecture_of(fields: Fields) -> str:
 
 
 def head_of(architecture: str) -> str:
-    """Of DRAFTS or the table's heads; "" for a language model's, the class's own name where its head is not known."""
-    found = next((one for one in DRAFTS if one in architecture), None)
+    """Of the table's drafts or heads; "" for a language model's, the class's own name where its head is not known."""
+    found = next((one for one in _TABLE["drafts"] if one in architecture), None)
     if found is not None or not architecture or architecture.endswith(tuple(_TABLE["language_heads"])):
         return found or ""
     return next((one for one in _TABLE["heads"] if architecture.endswith(one)), architecture)
@@ -420,8 +417,10 @@ def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
     head = head_of(architecture)
     if not head:
         return model, ()
-    if head in DRAFTS:
-        return _draft(fields, model, head), (f"{architecture}: a draft model, which shares what its target has",)
+    if row := _TABLE["drafts"].get(head):
+        return _draft(fields, model, row), (f"{architecture}: a draft model, {row['note']}",)
+    strange = architecture.endswith("DraftModel")
+    fields.refuse(strange, f"expected a draft of {', '.join(_TABLE['drafts'])}", "architectures")
     if architecture.endswith("EncoderModel"):
         model = replace(model, stacks=model.stacks[:1])
     if head not in _TABLE["heads"] or (len(model.stacks) > 1 and head != "Model"):
@@ -432,25 +431,29 @@ def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
     return replace(model, head=False, head_bias=False, before_head=before), (f"head of {architecture}: {said}",)
 
 
-def _draft(fields: Fields, model: ModelShape, kind: str) -> ModelShape:
-    """EAGLE's draft models (github.com/SafeAILab/EAGLE, cnets.py and cnets1.py).
+def _draft(fields: Fields, model: ModelShape, row: Values) -> ModelShape:
+    """A draft model as its table's ``row`` has it: what one matrix makes of states of the target, then its layers.
 
-    The first reads embedding and hidden state through one matrix, has no norm before its first attention and none at
-    the end, and the target's head. The third reads three of the target's hidden states, attends from two hidden sizes,
-    has a vocabulary of its own and the target's embedding.
+    ``inputs``: hidden sizes that the first attention reads. ``norms``: more of the first layer's.
     """
     stack, hidden = model.main, model.hidden
     first, *others = each_layer(stack.blocks)
-    if kind == "Eagle":
-        fc = Linear("fc", hidden, 2 * hidden, fields.flag("bias", default=True))
-        first, final = replace(first, norms=first.norms - 1), 0
-        model = replace(model, tied=True, head_bias=False)
-    else:
-        fc = Linear("fc", hidden, 3 * fields.integer("target_hidden_size", default=hidden))
-        if not isinstance(first.attention, AttentionShape):
-            raise fields.error("expected a draft with keys and values of heads", "architectures")
-        first = replace(first, attention=replace(first.attention, inputs=2), norms=first.norms + 1)
-        vocab = fields.optional("draft_vocab_size") or model.vocab
-        final, model = stack.final_norm, replace(model, vocab=vocab, tied=False, embedding_tables=0)
-    blocks = replace(stack, blocks=(first, *others), final_norm=final)
-    return replace(model, stacks=(*model.stacks[:-1], blocks), after_embedding=(fc,))
+    if isinstance(core := first.attention, AttentionShape):
+        first = replace(first, attention=replace(core, inputs=row["inputs"], causal=row["causal"]))
+    elif row["inputs"] > 1:
+        raise fields.error("expected a draft with keys and values of heads", "architectures")
+    chosen = fields.nested("dflash_config").integers("target_layer_ids") if row["reads"] == 0 else []
+    states = len(chosen) or row["reads"] or model.layers
+    read = states * fields.integer("target_hidden_size", default=hidden)
+    fc = Linear("fc", hidden, read, fields.flag("bias", default=row["bias"]))
+    first = replace(first, norms=first.norms + row["norms"])
+    return replace(
+        model,
+        stacks=(replace(stack, blocks=(first, *others), final_norm=row["final_norm"]),),
+        vocab=(row["inputs"] > 1 and fields.optional("draft_vocab_size")) or model.vocab,
+        tied=row["tied"],
+        head_bias=False,
+        embedding_tables=row["tables"],
+        extra=(*model.extra, *vectors(fields, row["extra"])),
+        after_embedding=(fc,),
+    )

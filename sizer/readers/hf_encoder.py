@@ -9,23 +9,19 @@ from shapes.model import AttentionShape, Block, Linear, Linears, MlpShape, Model
 
 from .expressions import sized
 from .hf_blocks import (
-    HEADS,
     HIDDEN,
     POSITIONS,
     Rows,
     all_heads,
     architecture_of,
-    attention,
     flag,
     head_dim,
     head_matrices,
     hidden_size,
     layer_count,
     matrices,
-    mlp,
     model_of,
     positions,
-    stack,
     total,
     vectors,
 )
@@ -129,41 +125,18 @@ def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[
     return stacks
 
 
-def vit(fields: Fields) -> ModelShape:
-    """ViT: the patches and a class token; the base model's pooler."""
-    layers = _vision_stack(fields, flag("qkv_bias", True), class_token=True)
-    return ModelShape("vit", (layers,), head=False, before_head=own_head(fields, "vit_heads"))
-
-
-def siglip(fields: Fields) -> ModelShape:
-    """SigLIP's vision tower: patches only, and a head that attends over them with one learned query."""
-    tower = ModelShape("siglip_vision_model", (_vision_stack(fields, True),), head=False, part="vision tower")
-    hidden, heads = hidden_size(fields), fields.integer(*HEADS)
-    if not fields.flag("vision_use_head", default=True):
-        return tower
-    head = matrices(fields, FORMATS["huggingface"]["siglip_head"])
-    pooling = AttentionShape(heads, heads, hidden // heads, causal=False, cross=True)
-    extra = (("head.probe", hidden), ("head.norm", 2 * hidden))
-    return replace(tower, before_head=head, extra=extra, pooling=pooling)
-
-
-def _vision_stack(fields: Fields, qkv_bias: Any, class_token: bool = False) -> Stack:
-    image, patch, hidden = fields.integer("image_size"), fields.integer("patch_size"), hidden_size(fields)
+def patches(fields: Fields, more: int = 0) -> int:
+    """Of an image, and as many tokens ``more``."""
+    image, patch = fields.integer("image_size"), fields.integer("patch_size")
     fields.refuse(patch > image, f"expected at most image_size = {image}", "patch_size")
-    patches, inputs = (image // patch) ** 2, fields.integer("num_channels", default=3) * patch * patch
-    embedding = Linear("patch_embedding", hidden, inputs, True, kind="conv", rows=patches, grad_input=False)
-    return stack(
-        fields,
-        attention(qkv_bias=qkv_bias, o_bias=True, causal=False, kv_heads=all_heads, rotary=0.0),
-        mlp(gated=False, bias=True),
-        side="encoder",
-        dropout=0.0,
-        norm_weights=2,
-        length=patches + class_token,
-        front=(embedding,),
-        positions=patches + class_token,
-        extra=(("class_token", hidden),) if class_token else (),
-    )
+    return (image // patch) ** 2 + more
+
+
+def pooled(fields: Fields) -> AttentionShape | None:
+    """SigLIP's head attends over the patches with one learned query."""
+    heads = all_heads(fields)
+    core = AttentionShape(heads, heads, hidden_size(fields) // heads, causal=False, cross=True)
+    return core if fields.flag("vision_use_head", default=True) else None
 
 
 def diffusion(fields: Fields, blocks: list[Values], front: Rows, behind: Rows) -> ModelShape:
@@ -230,7 +203,7 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
     traits: Values = {name: vision.flag(one) if isinstance(one, str) else one for name, one in said}
     traits["qk_norm"] = "full" if traits.get("qk_norm") else "none"
     traits["rotary_dim"] = traits.get("rotary_dim", 0) * dim
-    core = AttentionShape(heads, heads, dim, causal=False, **traits)
+    core = AttentionShape(heads, value("kv"), dim, causal=False, **traits)
     usual = spec["defaults"].get("norm_type", "")
     norms = vision.choice(vision.text("norm_type", default=usual), spec["norm_weights"], "norm_type")
     block = Block(core, MlpShape(value("width"), **spec["mlp"]), norm_weights=norms, dropout=0.0)

@@ -129,7 +129,8 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     model = _with_formats(model, scheme, fields)
     listed = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())
     cache = _cache(fields.raw("kv_cache_quant_algo", "kv_cache_scheme", default=None))
-    return model, stated(kv_dtype=cache) if listed else {}, (f"released in {listed}",) if listed else ()
+    told = f"released in {listed}" if listed else f"{fields.prefix}quant_method quantises no matrix of this model"
+    return model, stated(kv_dtype=cache) if listed else {}, (told,)
 
 
 def _with_formats(model: ModelShape, scheme: Scheme, fields: Fields) -> ModelShape:
@@ -172,7 +173,11 @@ def _format(name: str, group: int | None = None) -> WeightFormat:
 
 def _scheme(fields: Fields, experts: str) -> Scheme | None:
     """How the release is quantised, by its method; None: not at all."""
-    method = fields.text("quant_method") or ("bitsandbytes" if "load_in_8bit" in fields.config else "modelopt")
+    guessed = next((kind for key, kind in _GUESSED.items() if key in fields.config), "modelopt")
+    method = fields.text("quant_method") or guessed
+    whole = fields.prefix.split(".")[0]
+    known = f"expected one of {', '.join(METHODS)}; --set {whole}=null sizes the model in 16 bits"
+    fields.refuse(method not in METHODS, known, "quant_method")
     read = fields.choice(method, METHODS, "quant_method")
     # bitsandbytes takes linear layers, which packed experts are not. What some layers' formats leave out has the usual.
     also = ["experts"] * (method == "bitsandbytes")
@@ -181,6 +186,10 @@ def _scheme(fields: Fields, experts: str) -> Scheme | None:
     if experts == "fp4" and method == "fp8" and not named:
         named = _experts_alone(fields, "W4A8_MXFP4_FP8")  # DeepSeek-V4
     return Scheme(usual, kept, named) if usual or named else None
+
+
+#: Keys of methods that write no name: bitsandbytes, and MLX, which is not known.
+_GUESSED = {"load_in_8bit": "bitsandbytes", "bits": "mlx"}
 
 
 def _kept(fields: Fields) -> list[str]:

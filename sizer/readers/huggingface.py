@@ -174,7 +174,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     top.ignore(*(key for key, value in table("hf_written").get(wrapper, {}).items() if at(config, key) == value))
     if len(model.stacks) > 1 and architecture_of(outer).endswith("ForCausalLM"):
         raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", "architectures", where=where)
-    notes, keys = _notes(config, model_type, None if model.towers else part), _keys(fields, model)
+    notes, keys = _notes({**config, **given}, model_type, None if model.towers else part), _keys(fields, model)
     return reading(
         top,
         NAME,
@@ -216,7 +216,8 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
     fields = _within(outer, key)
     named = fields.text("model_type") if fields is not outer else ""
     # A class with a text class of its own takes no other, whatever the file calls it.
-    return fields, inner if not named or named in NESTED or inner.startswith(wrapper) else named, part
+    own = named in NESTED or wrapper in (inner[: len(wrapper)], named[: len(wrapper)])
+    return fields, inner if not named or own else named, part
 
 
 def _within(outer: Fields, key: str) -> Fields:
@@ -234,7 +235,7 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     outer = Fields(outer.config, outer.where)  # its keys are quantisers' own, of which none is named as not read
     inner = outer.config.get("text_config")
     texts = (outer, outer.nested("text_config")) if isinstance(inner, Mapping) else (outer,)
-    keys = ((one, key) for one in texts for key in ("quantization_config", BESIDE))
+    keys = ((one, key) for one in texts for key in ("quantization_config", BESIDE, "quantization"))
     said = next((one.nested(key) for one, key in keys if one.config.get(key)), None)
     if said is None:
         return model, {}, ()
