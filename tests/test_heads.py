@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,3 +139,12 @@ def test_a_classifier_gets_no_advice_on_a_vocabulary_head_and_heads_may_not_cont
     with pytest.raises(InputError, match="expected one class: these have different heads"):
         read_config({**odd, "architectures": ["LlamaForCausalLM", "LlamaForTokenClassification"]})
     assert any("not known" in note for note in read_config({**odd, "architectures": ["LlamaForJuggling"]}).notes)
+
+
+def test_a_class_of_no_type_that_is_known_is_told() -> None:
+    reading = read_config({**LLAMA_3_8B, "architectures": ["DeepseekV41ForCausalLM"]})
+    assert "DeepseekV41ForCausalLM is no class of llama that is known: read as llama" in reading.notes
+    released = json.loads(Path("sizer/readers/released.json").read_text("utf-8"))
+    read = [read_config(one["config"]) for name, one in released.items() if name.startswith(("Qwen/", "tencent/"))]
+    assert read
+    assert not any("is no class of" in note for one in read for note in one.notes)

@@ -198,6 +198,10 @@ def test_memory_deploy_and_a_frozen_base_take_the_releases_weights() -> None:
         ({"quant_algo": "W1A1"}, "quant_algo = 'W1A1': expected one of FP8"),
         ({"quant_method": "fp8", "modules_to_not_convert": "head"}, "expected a list of modules' names"),
         ("fp8", "quantization_config = 'fp8': expected an object"),
+        (
+            {"quant_method": "compressed-tensors", "config_groups": {"a": {}}, "sparsity_config": {"format": "s-24"}},
+            "sparsity_config = {'format': 's-24'}: expected dense weights",
+        ),
         ({"quant_method": "hqq"}, "mxfp4; --set quantization_config=null sizes the model in 16 bits"),
         ({"group_size": 64, "bits": 4}, "quant_method: expected one of auto-round"),
     ],

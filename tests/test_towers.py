@@ -48,6 +48,7 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "kimi_k25": ({**SEEN}, "deepseek_v3"),
     "lfm2_vl": ({**SEEN, "num_patches": 36, "vision_use_head": False}, "lfm2"),
     "glm4v": ({**QWEN, "image_size": 112, "patch_size": 14}, "glm4v_text"),
+    "glm46v": ({**QWEN, "image_size": 112, "patch_size": 14}, "glm4v_text"),
     "glm4v_moe": ({**QWEN, "image_size": 112, "patch_size": 14, "attention_bias": True}, "glm4v_moe_text"),
     "aya_vision": ({**SEEN, "image_size": 98, "vision_use_head": False, "model_type": SIGLIP}, "cohere2"),
     "internvl": ({**SEEN, "image_size": [448, 448], "patch_size": [14, 14], "attention_bias": True}, "qwen2"),

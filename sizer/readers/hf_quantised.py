@@ -282,6 +282,8 @@ def _cache(said: object) -> str | None:
 def _compressed(fields: Fields) -> Found:
     groups = fields.nested("config_groups")
     fields.refuse(not groups.config, "expected some groups of layers", "config_groups")
+    sparse = fields.nested("sparsity_config").text("format", default="dense") != "dense"
+    fields.refuse(sparse, "expected dense weights: sparse ones have no formula here", "sparsity_config")
     usual, named = None, []
     for name in groups.config:
         group = groups.nested(name)
