@@ -476,9 +476,9 @@ def _referenced(value: Any, own: Config, root: Config) -> Any:
         product = re.fullmatch(_PRODUCT, re.sub(_REFERENCE, lambda one: str(_referenced(one[0], own, root)), value))
         return int(product[1]) * int(product[2]) if product else value
     for _ in range(MAX_REFERENCES):
-        named = re.fullmatch(_REFERENCE, value) if isinstance(value, str) else None
+        named = re.fullmatch(_REFERENCE, str(value))
         found = at(own if named[1].startswith(".") else root, named[1].lstrip(".")) if named else None
-        value = value if found is None or isinstance(found, Mapping | list) else found
+        value = value if isinstance(found, Mapping | list | None) else found
     return value
 
 

@@ -215,7 +215,7 @@ def memory_bound_gemm(context: Context) -> Answer:
         return Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")
     # A rank's expert has the tokens of all ranks that the experts are spread over: unsaid, they are not known.
     known = isinstance(worst, Gemm) or context.sets_any("gpus", "d", "e")
-    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) if known else ())
+    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) * known)
 
 
 def _in_long_batches(operator: Operator) -> float:
