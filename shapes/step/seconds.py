@@ -258,7 +258,7 @@ def host_seconds(region: Region, stack: SoftwareStack, collectives: Any = 0) -> 
 
 
 def exposed(communication: Any, computing: Any, overlap: Overlap) -> Any:
-    """Seconds of ``communication`` that ``computing`` seconds of computing does not hide."""
+    """Seconds of ``communication`` that is not overlapped with ``computing`` seconds of compute."""
     needed, cover = communication / overlap.speed, overlap.hidden * computing
     return np.maximum(needed - cover, 0.0) + overlap.contention * np.minimum(needed, cover)
 

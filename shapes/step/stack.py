@@ -62,7 +62,7 @@ class Host:
 
 @frozen
 class Overlap:
-    """One group's communication: ``hidden`` is the share of the overlapping computing that can cover it
+    """One group's communication: ``hidden`` is the share of the compute next to it that can cover it
 
     (``overlapped`` in a file's expert table: that of ``OVERLAPPED``), ``contention`` the share of the covered seconds
     by which they slow the computing down, ``speed`` the bandwidth it reaches over what NCCL's own test reaches.

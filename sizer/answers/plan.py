@@ -72,7 +72,7 @@ class Candidate:
     """One way to run the step that fits: ``workload`` of one microbatch, ``microbatches`` of them a device.
 
     ``low_s`` and ``high_s`` bound ``seconds`` by what the stack's predictions have been off by. ``communication_s``
-    (what computing does not hide) and ``bubble_s`` are parts of ``seconds``.
+    (not overlapped with compute) and ``bubble_s`` are parts of ``seconds``.
     """
 
     workload: Workload

@@ -472,7 +472,7 @@ def sentences(found: Iterable[Unread]) -> Names:
     for one in found:
         guess = f" (did you mean {one.meant}?)" if one.meant else ""
         known = one.changes is not None
-        group = f"not read, and may change {one.changes}" if known else "not known here and not read"
+        group = f"not read, and may change {one.changes}" if known else "ignored unknown keys"
         groups.setdefault(group, []).append(f"{one.key} = {one.value}" if known else one.key + guess)
     return tuple(
         f"{group}: {', '.join(keys[:8])}" + (f" and {len(keys) - 8} more" if len(keys) > 8 else "")

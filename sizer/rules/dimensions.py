@@ -437,7 +437,7 @@ def unknown_key(context: Context) -> Answer:
         Finding(
             one.key,
             one.value,
-            f"is not known here and not read{f': did you mean {one.meant}?' if one.meant else ''}",
+            f"is an unknown key, ignored{f': did you mean {one.meant}?' if one.meant else ''}",
             violated=bool(one.meant),
         )
         for one in context.unread
