@@ -425,7 +425,7 @@ def _masks(step: StageStep) -> dict[int | None, int]:
     if alibi_in_fp32(step.style, cores[0]):
         each = workload.b * cores[0].on_shard(workload.t)[0] * e
     elif eager:
-        each = workload.b * (1 if "fills-mask" in step.style else e)
+        each = workload.b * e ** ("fills-mask" not in step.style)  # a boolean where the scores are filled by it
     windows = {core.window for core in cores if eager or masked(step.style, core, workload.s)}
     return dict.fromkeys(windows, workload.s**2 * each)
 

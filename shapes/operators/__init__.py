@@ -341,7 +341,7 @@ def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, l
         for block in blocks
         for linear in block.linears(stack.hidden)
         for adapter in adapters(linear, workload)
-        if linear.shard != "none" and adapter.shard == "none"
+        if linear.shard != "none" == adapter.shard
     )
     if kept_whole:
         size = kept_whole * workload.activation_bytes
