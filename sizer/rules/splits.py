@@ -231,7 +231,7 @@ def expert_shapes(context: Context) -> Answer:
     width = unaligned_shards(context, "expert_d_ff", "d_ff", moe.width, said, neighbours)
     found = [*width, *_spread(model, moe, workload)]
     routed = workload.expert_tokens(workload.tokens) * moe.top_k * workload.e
-    if routed / moe.experts < TILE_ROWS and not workload.decode:
+    if routed / moe.experts < TILE_ROWS * (1 - NOTABLE_PADDING) and not workload.decode:
         message = (
             f"an expert is routed {routed / moe.experts:.0f} tokens a microbatch (b s top_k / E with even routing), "
             f"fewer than a tile's {TILE_ROWS} rows"
