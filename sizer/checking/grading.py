@@ -484,7 +484,7 @@ def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -
     joint, taken = None, 0
     for cause in causes:
         for offer in cause.offers:
-            if change.keys() & offer.change:
+            if change.keys() & offer.change or not _same_size(offer, by.subject):
                 continue
             both = price_offer(Suggestion({**change, **offer.change}), by)
             # A breach that costs nothing to mend is mended with the others.

@@ -146,8 +146,8 @@ def verdict(
     if keep:
         if first.gain <= 1:
             return f"{kept}: nothing that was tried is better"
-        best_said = "the best" if of_many else label(first)
-        return f"{kept}: of what was tried {best_said} is {gain}{objected(first)}, {error}"
+        the_best = f"of what was tried {'the best' if of_many else label(first)}"
+        return f"{kept}: {the_best} is {gain}{objected(first)}, {error}"
     gain = f"{label(first, baseline)} is {gain}{objected(first)}"
     if first.gain_low <= 1 <= first.gain_high:
         return f"{gain}, {error}, but {label(baseline, first)} breaks {', '.join(fixes)}"

@@ -123,8 +123,8 @@ class Baseline:
         kv_heads = given.get("kv_heads") or (count if "heads" in given else usual_kv_heads(count, shards))
         wide = lcm(WIDE, step)
         width = given.get("d_ff") or max(1, round(8 * h / 3 / wide)) * wide
-        block = Block(AttentionShape(count, kv_heads, dim, rotary_dim=dim), MlpShape(width))
-        block = replace(block, count=given.get("layers") or 32)
+        attention = AttentionShape(count, kv_heads, dim, rotary_dim=dim)
+        block = Block(attention, MlpShape(width), count=given.get("layers") or 32)
         model = ModelShape(
             "llama", (Stack("decoder", h, (block,)),), vocab=given.get("vocab") or next_multiple(VOCAB, step)
         )
