@@ -695,6 +695,13 @@ def test_an_expert_width_off_16_bytes_is_said_to_be_refused_by_grouped_products(
     assert "grouped products refuse rows off 16 bytes" in finding.message
 
 
+@pytest.mark.parametrize(("s", "said"), [(4095, []), (2048, ["b"])])
+def test_a_tile_but_for_a_row_is_full(s: int, said: list[str]) -> None:
+    # 8 of 256 experts: 127.97 rows of 128, and 64.
+    routed = found("SZ117", context(experts(count=256, top_k=8, width=2048), b=1, s=s))
+    assert [one.field for one in routed] == said
+
+
 def test_experts_that_cut_blocks_are_priced_and_told_the_width_and_the_degree_that_do_not() -> None:
     qwen = experts(count=128, top_k=8, width=1536)
     report = sizer.check(qwen, tp=8, recipe="blockwise", s=4096)

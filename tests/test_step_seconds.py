@@ -16,6 +16,7 @@ from shapes.operators import operators
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
 from shapes.step import Pricer, Step, StepCost, mean_error, schedule_of, step_cost
 from shapes.step.seconds import (
+    MOST_GROUPS,
     Kind,
     Region,
     Schedule,
@@ -329,8 +330,10 @@ def test_operators_are_added_up_by_where_they_run_and_what_they_serve() -> None:
         Kind("attention", 128): 1.0,
         NORM: 5.0,
     }
-    # Each group of a grouped product is launched on its own.
+    # Each group of a grouped product is launched on its own, as many as a rank of the fitted runs had.
     assert found.layers.runs[Kind("grouped")] == 8
+    many = [replace(one, groups=256) for one in listed if isinstance(one, GroupedGemm)]
+    assert work(many, [cost(1.0)]).layers.runs[Kind("grouped")] == 2 * MOST_GROUPS
     assert found.layers.fallbacks == 2  # 6 sequences x heads are no multiple of 4
     assert found.ends.seconds == {GEMM: 1.0}
     assert found.update_s == 1.0
