@@ -339,7 +339,7 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if smaller else 0.0
     saving = min(gain - max(0.0, less_work), at_most_s)
     off_s = pricer.error_s(step, after)
-    if "t" in suggestion.change and pricer.stack and step.cost and after.cost:
+    if changed.workload.t < subject.workload.t and pricer.stack and step.cost and after.cost:
         shown, then = (one.parts.get("tensor parallelism", 0.0) for one in (step.cost, after.cost))
         # Messages may be hidden where no run says; sequence parallelism at the same t shares what ranks compute whole.
         off_s += (shown - then * scale) * (pricer.stack.tiers["communication"] != "fitted")
