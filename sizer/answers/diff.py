@@ -15,8 +15,8 @@ from shapes.memory import memory
 from shapes.operators.parallel import check_split
 from shapes.workload import WORDS, WORKLOAD_FIELDS
 from sizer.checking.checks import report_of
-from sizer.checking.findings import SEVERITIES, PricedFinding, Report, Severity, worst_of
-from sizer.checking.grading import Proposals, propose
+from sizer.checking.findings import SEVERITIES, PricedFinding, Severity, worst_of
+from sizer.checking.grading import propose
 from sizer.checking.project import Suppression
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
@@ -234,13 +234,12 @@ class _Priced:
     """One version on one device: its proposals, which hold the priced step, its report and its figures."""
 
     def __init__(self, subject: Subject, device: Device, suppression: Suppression | None) -> None:
-        self.proposals: Proposals = propose(subject, device, suppression)
-        self.report: Report = report_of(self.proposals)
+        self.proposals = propose(subject, device, suppression)
+        self.report = report_of(self.proposals)
         step, run = self.report.step, self.proposals.subject
         assert step is not None
         workload = run.workload
-        step_tokens = (workload.b if workload.decode else workload.tokens) * step.accumulation
-        each = step_tokens / workload.model_ranks
+        each = (workload.b if workload.decode else workload.tokens) * step.accumulation / workload.model_ranks
         self.figures = Figures(
             run.parameters,
             run.active_parameters,
