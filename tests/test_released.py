@@ -14,6 +14,7 @@ from shapes.errors import InputError
 from sizer.cli import main
 from sizer.readers import NoModel, Source, UnknownModelType, load_mapping, read_config
 from sizer.readers.reading import table
+from sizer.readers.released import released
 from sizer.subject import read_subject
 from tests.texts import read_text
 
@@ -76,7 +77,13 @@ def test_a_name_that_a_separator_makes_another_models_is_refused(name: str) -> N
 
 def test_every_model_of_the_table_is_read_or_left_to_its_class() -> None:
     read = 0
-    for name in table("released"):
+    for name, row in table("released").items():
+        if "as" in row:  # another row's dimensions, but for those that it states
+            assert row["source"]
+            found, differs, base = released(name)[0], row.get("with", {}), table("released")[row["as"]]
+            lost = {key: None for key in differs if key not in found}
+            assert "as" in base or {**base["config"], **differs} == {**found, **lost}
+            continue
         try:
             found = read_config(name)
             read += found.model.parameters > 10**8
@@ -109,6 +116,9 @@ def test_published_sizes_give_the_published_parameters() -> None:
     held = table("released")
     for name, row in rows.items():
         assert name in held
+        if "as" in row:
+            assert row["from"]
+            continue
         assert ("parameters" in row) or row["from"] != "published sizes"
         assert read_config(row["config"]).model.parameters == row.get("parameters", read_config(name).model.parameters)
 
@@ -212,7 +222,7 @@ def test_a_variant_and_a_mirror_have_the_releases_sizes(name: str, of: str) -> N
     assert read_config(name).model == read_config(of).model
 
 
-@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B-GPTQ", "acme/Qwen3-8B", "Qwen/Qwen3-8B-v2", "Qwen/Qwen3-9B"])
+@pytest.mark.parametrize("name", ["Qwen/Qwen3-8B-GPTQ", "acme/Qwen3-8B-wide", "Qwen/Qwen3-8B-v2", "Qwen/Qwen3-9B"])
 def test_a_name_that_may_be_another_models_is_not_guessed(name: str) -> None:
     with pytest.raises(InputError, match=r"nearest are .*qwen3-8b.*--download"):
         read_config(name)
@@ -407,12 +417,8 @@ def test_a_quantised_release_has_the_sizes_of_its_base_and_fewer_bits(name: str,
 @pytest.mark.parametrize(
     "name",
     [
-        *(
-            "neuralmagic/Qwen3-8B-FP8",
-            "unsloth/Qwen3-8B-bnb-4bit",
-            "TheBloke/Mistral-7B-v0.1-GPTQ",
-            "RedHatAI/phi-4-FP8",
-        ),
+        *("acme/Qwen3-8B-FP8", "acme/Mistral-7B-v0.1-GPTQ", "mlx-community/Qwen3-8B-4bit", "zai-org/GLM-4.5-Air-FP8"),
+        *("unsloth/gpt-oss-20b-unsloth-bnb-4bit", "amd/Kimi-K2.5-MXFP4"),
         # whose experts are linear layers there, and in 4 bits
         *("axolotl-quants/DeepSeek-V2.5-bnb-nf4-bf16", "axolotl-quants/Llama-4-Scout-17B-16E-Linearized-bnb-nf4-bf16"),
     ],
@@ -453,4 +459,48 @@ def test_what_a_name_says_of_weights_is_never_taken_in_silence() -> None:
     assert not read_config("PrimeIntellect/MiniMax-M2.5-bf16").model.formats
     assert read_config("deepseek-ai/DeepSeek-V3.1").model == read_config("deepseek-ai/DeepSeek-V3").model
     notes = read_config("unsloth/Qwen3-4B-Instruct-2507-GGUF").notes
-    assert any("sizes and bits are Qwen/Qwen3-4B" in note for note in notes)
+    assert any("from the table" in note and "sizes and bits are that one's" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "release", "parameters"),
+    [
+        ("somebody/Qwen2.5-7B-Instruct", "Qwen/Qwen2.5-7B-Instruct", 7_615_616_512),  # a copy
+        ("hkust-nlp/Qwen-2.5-7B-SimpleRL-Zoo", "Qwen/Qwen2.5-7B", 7_615_616_512),  # by its card
+        ("somebody/Qwen2.5-7B-Instruct_GRPOv00.05", "Qwen/Qwen2.5-7B", 7_615_616_512),  # methods of training
+        ("somebody/Llama-3.2-3B-sft-mixture", "meta-llama/Llama-3.2-3B", 3_212_749_824),
+        ("somebody/qwen3-4b-dpo-step-300", "Qwen/Qwen3-4B", 4_022_468_096),
+        ("unsloth/llama-3-8b-bnb-4bit", "meta-llama/Meta-Llama-3-8B", 8_030_261_248),
+        ("WizardLM/WizardLM-70B-V1.0", "meta-llama/Llama-2-70b-hf", 68_976_648_192 + 2 * 8192),  # 32,001 words
+        ("google/flan-t5-xxl", "google/flan-t5-xxl", 11_135_332_352),
+        ("state-spaces/mamba-370m-hf", "state-spaces/mamba-370m-hf", 371_516_416),
+    ],
+)
+def test_copies_fine_tunes_and_bits_have_the_sizes_of_their_release(name: str, release: str, parameters: int) -> None:
+    assert read_config(name).model.parameters == parameters
+    assert release in released(name)[1]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("somebody/Qwen2.5-7B-vision", "somebody/Llama-3.1-8B-Instruct-AQLM-2Bit", "somebody/Qwen2.5-7B-lora"),
+        *(
+            "somebody/Llama-3-8B-pruned",
+            "somebody/opt-1.3b-medusa",
+            "somebody/Qwen3-7B",
+            "somebody/gpt2-moe",
+            "somebody/Qwen3-8B-v2",
+        ),
+    ],
+)
+def test_a_name_with_a_word_that_may_change_the_sizes_is_no_variant(name: str) -> None:
+    with pytest.raises(InputError, match="no model of this name is known here"):
+        read_config(name)
+
+
+@pytest.mark.parametrize(
+    "path", ["https://huggingface.co/Qwen/Qwen3-8B", "hf://Qwen/Qwen3-8B", "Qwen/Qwen3-8B/tree/main"]
+)
+def test_an_address_on_the_hub_names_its_model(path: str) -> None:
+    assert read_text(f"{{model_name_or_path: '{path}', stage: sft}}", where="r.yaml").model.parameters == 8_190_735_360

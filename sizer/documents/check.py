@@ -111,8 +111,8 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
     """``beside``: its devices are shown side by side above."""
     step, model = report.step, report.model
     warnings = set(sentences(one for one in model.unread if one.changes is not None))
-    found_below = set(sentences(one for one in model.unread if one.changes is None))  # by SZ131
-    notes = [note for note in model.notes if note not in found_below]
+    below = set(sentences(model.unread)) - warnings  # by SZ131
+    notes = [note for note in model.notes if note not in below]
     found = report.findings
     parts = [
         Text([Cell(f"{report.path}: ", style="head"), *_tally(Checked((report,))), Cell(f"; {step_text(step)}")]),

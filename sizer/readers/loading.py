@@ -90,19 +90,15 @@ def expand(argument: str) -> list[str]:
     """
     path = Path(argument)
     try:
-        if path.is_dir() and not _config_in(path):
-            found = _inside(path)
-            missing = f"{_NONE_IN_IT}, or files that state a model"
-        elif path.exists() or not has_magic(argument):
+        folder = path.is_dir() and not _config_in(path)
+        if not folder and (path.exists() or not has_magic(argument)):
             return [argument]
-        else:
-            listed = islice(iglob(argument, recursive=True), MAX_FOUND)
-            found, missing = sorted(one for one in listed if Path(one).is_file()), "matches no file"
-    except InputError:
-        raise
+        listed = () if folder else islice(iglob(argument, recursive=True), MAX_FOUND)
+        found = sorted(one for one in listed if Path(one).is_file())
     except (OSError, ValueError):
         return [argument]
-    refuse(not found, missing, where=argument)
+    found = _inside(path) if folder else found
+    refuse(not found, f"{_NONE_IN_IT}, or files that state a model" if folder else "matches no file", where=argument)
     return found
 
 

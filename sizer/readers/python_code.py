@@ -31,8 +31,9 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
     chosen = settings.get("recipe", next(iter(made)) if len(made) == 1 else None)
     if chosen in made:
         return {**made[chosen], "_variables": frozenset({"recipe"})}
-    few = ", ".join(list(made)[:20])
-    raise InputError(f"expected one of its {len(made)} recipes ({few}): --set recipe=NAME", where=where)
+    raise InputError(
+        f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME", where=where
+    )
 
 
 def _recipe(found: Any, where: str) -> Values | None:

@@ -433,7 +433,7 @@ MOST_UNREAD = 1000
 def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -> tuple[Unread, ...]:
     """Keys of ``config`` (nested ones dotted) outside ``asked`` that are not known to be harmless in the format.
 
-    A key that is off (false, null, 0, empty) changes nothing, so it is named only if nobody knows it. InputError for
+    A key that is off (false, null, 0, empty) changes nothing: it is named as a known one misspelt alone. InputError for
     one that changes the model, and for one that nobody knows, or of a section that nobody knows, where its ``words``
     name a part of a model and nothing of how it is run.
     """
@@ -457,10 +457,9 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
         )
         off = value in OFF
         refuse(sizes and not off, f"{why}; --set {key}=null for the model without it", key, value, where=where)
-        if not entry or not off:
-            found.append(
-                Unread(key, shorten(value), matters.get(entry), None if entry else misspelt(key, names, config))
-            )
+        meant = None if entry else misspelt(key, names, config)
+        if meant or not off:
+            found.append(Unread(key, shorten(value), matters.get(entry), meant))
         said = f"expected at most {MOST_UNREAD} keys that {format_name} does not have"
         refuse(len(found) > MOST_UNREAD, said, where=where)
     return tuple(found)
@@ -513,8 +512,7 @@ def flattened(config: Config, read: set[str], known: set[str], prefix: str = "")
 
 def did_you_mean(key: str, names: Iterable[str], cutoff: float = 0.8) -> str | None:
     """The known name nearest to ``key``, if one is near."""
-    near = nearest(key, sorted(names), cutoff=cutoff)
-    return near[0] if near else None
+    return next(iter(nearest(key, sorted(names), cutoff=cutoff)), None)
 
 
 def misspelt(key: str, names: Iterable[str], config: Config) -> str | None:

@@ -24,28 +24,28 @@ from .reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Values, at
 
 
 def released(name: str) -> tuple[Config, str]:
-    """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none."""
-    known = _known()
+    """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none.
+
+    A copy keeps the name that it is a copy of, and a fine-tune the sizes, whoever has them.
+    """
+    words, known = FORMATS["names"], _known()
     asked = _plain(name)
-    organisation, _, last = asked.rpartition("/")
-    mirrored = organisation in FORMATS["names"]["mirrors"]
-    if found := known.get(asked) or known.get(last if mirrored else asked):
-        row = json.loads(rows()[found])
-        return row["config"], f"{found}, from the table ({row['source']})"
+    last = asked.rpartition("/")[2]
+    if found := known.get(asked):
+        return _row(found)
     if cached := _cached(name):
         return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
-    for pattern, bits in FORMATS["names"]["quantised"].items():
+    if found := known.get(last):
+        return _row(found, f"; {name} is a copy by its name")
+    for pattern, bits in words["quantised"].items():
         if copied := re.fullmatch(pattern, asked):
             with suppress(InputError):
                 config, note = released(copied[1].rpartition("/")[2])
-                return {**config, "quantization_config": bits}, f"{note}; bits as it is called, in the usual groups"
-    bare = _without_variant(last)
-    for one, text in rows().items():
-        owner, _, own = _plain(one).rpartition("/")
-        if _without_variant(own) == bare and (mirrored or organisation in ("", owner)):
-            row = json.loads(text)
-            return row["config"], f"sizes and bits are {one}'s: {name} is a variant by its name ({row['source']})"
-    for said, globs in FORMATS["names"]["closed"].items():
+                note += "; bits as it is called, in the usual groups and in every layer but the head"
+                return {**config, "quantization_config": bits}, note
+    if found := _variants().get(_without_variant(last)):
+        return _row(found, f"; {name} is a variant by its name, sizes and bits are that one's")
+    for said, globs in words["closed"].items():
         refuse(any(fits(asked, one) for one in globs), said, where=name)
     near = ", ".join(nearest(asked, known, 3))
     raise InputError(
@@ -55,28 +55,40 @@ def released(name: str) -> tuple[Config, str]:
     )
 
 
+def _row(name: str, said: str = "") -> tuple[Config, str]:
+    """(the configuration of a row of the table, of another row but for what it states; a note that ends in ``said``)"""
+    row = json.loads(rows()[name])
+    differs = row.get("with", {})
+    config = {**(_row(row["as"])[0] if "as" in row else row["config"]), **differs}
+    config = {key: value for key, value in config.items() if value is not None or key not in differs}
+    return config, f"{name}, from the table ({row['source']}){said}"
+
+
 @cache
 def rows() -> Words:
-    """The table's models, each with the text of its row, a line of the file: parsing all takes longer than a check's
-
-    reading.
-    """
+    """The table's models, each with the text of its row: to parse all takes longer than a check's reading."""
     text = Path(__file__).with_name("released.json").read_text("utf-8")
     return dict(re.findall(r'^ "([^"]+)": (\{.*\}),?$', text, re.MULTILINE))
 
 
 @cache
 def _known() -> Words:
-    """The table's names by what is asked for: with their organisation, or without."""
-    own = {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
-    own |= FORMATS["names"]["aliases"]
-    return own
+    """The table's names by what is asked for: with their organisation, or without (then the last of them)."""
+    return {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
+
+
+@cache
+def _variants() -> Words:
+    """Releases of their own by what is left of their names without the words for variants."""
+    own = (one for one, row in rows().items() if '"as": "' not in row)
+    return {_without_variant(_plain(one).rpartition("/")[2]): one for one in own}
 
 
 def speaks_of(text: str) -> str:
     """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
-    named = (one for one in re.findall(r"[\w-][\w.-]*/[\w.-]*\w", text) if _plain(one) in _known())
-    return next((f"; it speaks of a released model: sizer check {one}" for one in named), "")
+    named = re.findall(r"[\w-][\w.-]*/[\w.-]*\w", text)
+    said = (f"; it speaks of a released model: sizer check {one}" for one in named if _plain(one) in _known())
+    return next(said, "")
 
 
 def _without_variant(name: str) -> str:
@@ -223,7 +235,11 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
 def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     # Of the hub's cache a snapshot is called by a hash; other mirrors write the organisation before two dashes.
-    name = re.sub("models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$", r"\1\2", path).rstrip("/").rpartition("/")[2]
+    name = (
+        re.sub("models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*", r"\1\2", path)
+        .rstrip("/")
+        .rpartition("/")[2]
+    )
     said = unknown_in(name)
     refuse(
         said or " " in path or not is_name(name),

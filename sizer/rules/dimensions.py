@@ -428,7 +428,7 @@ def unknown_key(context: Context) -> Answer:
     """Every key of the file is one that its format knows.
 
     A key that nobody knows is not read, and the model is sized without it. A misspelt one leaves its default in force.
-    It is a warning where it is a known key misspelt that the file lacks, else information.
+    What is off (null, false, 0, empty) changes nothing and is left out, unless it is a known key misspelt.
 
     Bad: hiden_size 3072 in a llama's config.json, which is sized with a hidden size of 4096.
     Good: hidden_size 3072.
@@ -438,7 +438,7 @@ def unknown_key(context: Context) -> Answer:
             one.key,
             one.value,
             f"is an unknown key, ignored{f': did you mean {one.meant}?' if one.meant else ''}",
-            violated=bool(one.meant),
+            violated=True,
         )
         for one in context.unread
         if one.changes is None

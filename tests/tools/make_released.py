@@ -2,9 +2,10 @@
 
 A KIND is one of READ below, its PATH the folder or the file that it reads, of a package or of a public repository. None
 of them is a part of this repository. Those of tests/data and
-released_written.json are added. Of a name that several have the first counts; where
-they disagree on the parameters it is left out, and said. Dimensions and quantisation alone are kept: no key that
-changes neither the model nor what its weights are in.
+released_written.json are added; with --keep, the table's rows of sources that are not given stay. Of a name that
+several have the first counts; where they disagree on the parameters it is left out, and said. Dimensions and
+quantisation alone are kept: no key that changes neither the model nor what its weights are in. A release with the
+dimensions of another one is a row that names it ("as"), with what differs ("with": null takes a key away).
 """
 
 import ast
@@ -208,11 +209,35 @@ def gpu_poor(path: Path) -> Rows:
     for name, further in NAMES["gpu_poor"].items():
         own = {key: value for key, value in found[name].items() if key != "architectures"}
         yield name, {"model_type": "gpt2" if "n_embd" in own else "llama", **own, **further}
+    yield from shaped_like(found)
+
+
+def shaped_like(found: dict[str, Any]) -> Rows:
+    """Fine-tunes among them: the class and the sizes of a release that is known, with a vocabulary of their own.
+
+    The longest sequence is not among the sizes.
+    """
+    for name, own in found.items():
+        kind = str((own.get("architectures") or [""])[0]).lower()
+        for sister, (word, sizes) in NAMES["sisters"].items():
+            same = all(own.get(key) == size for key, size in sizes.items())
+            if same and word in f"{kind} {name}".lower() and not any(one in name.lower() for one in NAMES["bits"]):
+                differs = {"vocab_size": own["vocab_size"], "max_position_embeddings": None}
+                yield name, {"as": sister, "with": differs}
+
+
+def aliases(_: Path) -> Rows:
+    """released_names.json's own."""
+    for name, release in NAMES["aliases"].items():
+        yield name, {"as": release}
 
 
 def written(path: Path) -> Rows:
     """released_written.json; of published sizes those whose parameters are the published ones."""
     for name, row in json.loads(path.read_text("utf-8"))["models"].items():
+        if "as" in row:
+            yield name, {key: value for key, value in row.items() if key != "from"} | {"source": row["from"]}
+            continue
         if row.get("parameters") not in (None, found := parameters(row["config"])):
             raise SystemExit(f"{name}: {row['parameters']:,} parameters are published, {found:,} are read")
         yield name, dict(row["config"])
@@ -229,6 +254,7 @@ READ = {
     "litgpt_sizes": litgpt_sizes,
     "written": written,
     "gpu_poor": gpu_poor,
+    "aliases": aliases,
 }
 
 
@@ -251,12 +277,19 @@ def parameters(config: Mapping[str, Any]) -> int | None:
 
 
 def main(given: list[str]) -> None:
-    here = {"own": "tests/data/configs", "written": "tests/tools/released_written.json"}
-    chosen = {**here, **dict(one.split("=", 1) for one in given)}
-    models: dict[str, dict[str, Any]] = {}
-    lower: dict[str, str] = {}
+    here = {"own": "tests/data/configs", "aliases": "", "written": "tests/tools/released_written.json"}
+    chosen = {**here, **dict(one.split("=", 1) for one in given if one != "--keep")}
+    before = json.loads(TARGET.read_text("utf-8")) if "--keep" in given else {}
+    others = {source for kind, source in NAMES["sources"].items() if kind not in chosen}
+    models = {name: row for name, row in before.items() if row["source"].rpartition(": ")[2] in others}
+    lower = {name.lower(): name for name in models}
     for kind in (one for one in READ if one in chosen):
         for name, config in READ[kind](Path(chosen[kind])):
+            if "as" in config:
+                known = lower.setdefault(name.lower(), name)
+                source = config.pop("source", NAMES["sources"][kind])
+                models.setdefault(known, {**config, "source": f"sizes of {config['as']}: {source}"})
+                continue
             if config.get("model_type") == "qwen2":
                 config.pop("attention_bias", None)  # its class has none: its biases are as they are
             row = {"source": NAMES["sources"][kind], "config": trimmed(config)}
@@ -272,8 +305,11 @@ def main(given: list[str]) -> None:
                 click.echo(f"{known}: {one} and {other} ({kind}) disagree")
     for name in NAMES["left_out"]:
         models.pop(name, None)
-    # A model a line: the readers parse the one that is asked for.
-    rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(models[name])}" for name in sorted(models, key=str.lower))
+    if lost := [name for name, row in models.items() if row.get("as", name) not in models]:
+        raise SystemExit(f"as what is not in the table: {', '.join(lost)}")
+    # A model a line: the readers parse the one that is asked for. Of equal short names the last one counts: a release.
+    order = sorted(models, key=lambda name: ("as" not in models[name], "/" not in name, name.lower()))
+    rows = ",\n".join(f" {json.dumps(name)}: {json.dumps(models[name])}" for name in order)
     TARGET.write_text(f"{{\n{rows}\n}}\n", "utf-8")
     click.echo(f"{len(models)} models")
 

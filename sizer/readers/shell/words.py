@@ -16,7 +16,7 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import Words, frozen
-from sizer.readers.reading import unknown, unknown_in
+from sizer.readers.reading import FORMATS, unknown, unknown_in
 
 #: Nesting of ``$( )``, ``${ }`` and arrays; the scanner recurses.
 MAX_NESTING = 20
@@ -352,17 +352,8 @@ class Variables:
 
 #: What an operator of an expression does with its two sides.
 OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
-    ast.Add: operator.add,
-    ast.Sub: operator.sub,
-    ast.Mult: operator.mul,
+    **{getattr(ast, name): getattr(operator, own) for name, own in FORMATS["operators"].items()},
     ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b,
-    ast.Mod: operator.mod,
-    ast.Eq: operator.eq,
-    ast.NotEq: operator.ne,
-    ast.Lt: operator.lt,
-    ast.LtE: operator.le,
-    ast.Gt: operator.gt,
-    ast.GtE: operator.ge,
 }
 
 
