@@ -252,3 +252,13 @@ def test_hydra_opens_each_of_a_list_and_takes_an_empty_file_for_no_keys(tmp_path
     assert read_config(tmp_path / "a.yaml", root=tmp_path).model.hidden == 128
     with pytest.raises(InputError, match="parts/tall"):
         read_config(write(tmp_path, b_yaml="defaults: [{parts: [base, tall]}]\n") / "b.yaml", root=tmp_path)
+
+
+def test_a_file_among_the_defaults_is_laid_beneath_the_whole_wherever_it_is(tmp_path: Path) -> None:
+    # NeMo-RL's: Hydra names a group's choice without a suffix, which goes to the group's section.
+    base = "policy: {model_name: Qwen/Qwen3-8B, train_micro_batch_size: 2}\n"
+    own = "defaults: [../base/common.yaml]\npolicy: {max_total_sequence_length: 1536}\n"
+    folder = write(tmp_path, base__common_yaml=base, run__own_yaml=own)
+    held = load_mapping(Source(folder / "run" / "own.yaml", root=str(folder)))
+    assert at(held, "policy.train_micro_batch_size") == 2
+    assert at(held, "policy.max_total_sequence_length") == 1536

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -598,8 +599,9 @@ def test_an_evaluation_s_file_is_priced_as_decoding(tmp_path: Path) -> None:
 def test_a_base_in_4_bits_is_the_one_that_the_recipe_loads_in_4_bits(tmp_path: Path) -> None:
     keys = "base_model: unsloth/Qwen3-8B-unsloth-bnb-4bit\ndatasets: []\nadapter: qlora"
     assert read(tmp_path, f"{keys}\nload_in_4bit: true").model == read_config("Qwen/Qwen3-8B").model
-    with pytest.raises(NoModel, match="no model of this name"):
-        read(tmp_path, keys)
+    held = read(tmp_path, keys)  # in the bits that the name says
+    assert held.model.parameters == read_config("Qwen/Qwen3-8B").model.parameters
+    assert any("bits as it is called" in note for note in held.notes)
 
 
 @pytest.mark.parametrize(
@@ -700,6 +702,7 @@ def test_axolotls_adapters_are_where_its_file_says(tmp_path: Path, said: str, ta
         ("scripts/vllm_infer.py --max_new_tokens 64", "decode", False),
         ("scripts/pissa_init.py", None, True),
         ("src/train.py", None, False),
+        ("grpo_ref_logprob.py", "decode", False),  # a reference's probabilities
     ],
 )
 def test_a_command_s_program_says_whether_it_trains(
@@ -708,7 +711,9 @@ def test_a_command_s_program_says_whether_it_trains(
     reading = read(tmp_path, f"python {program} --model_name_or_path {QWEN} --output_dir out\n", "run.sh")
     assert reading.workload.get("phase") == phase
     assert any("nothing in it says that it trains" in note for note in reading.notes) is noted
-    assert ("program" in [one.key for one in reading.unread]) is ("init" in program)
+    assert ("program" in [one.key for one in reading.unread]) is bool(
+        {"init", "logprob"} & {*re.split("[_.]", program)}
+    )
 
 
 def test_a_program_that_merges_adapters_trains_nothing(tmp_path: Path) -> None:

@@ -425,7 +425,8 @@ class Tree:
             group = join(above, place).strip("./")
             if group.startswith("hydra/"):
                 continue
-            given = given if key == "defaults" else "_here_"
+            path = not grouped and str(choice).endswith(_DATA)  # NeMo-RL's, which Hydra would not take for a group
+            given = given if key == "defaults" and not path else "_here_"
             within = f"{section}.{given or place.strip('./').replace('/', '.')}".replace("_here_", "")
             folder = group if key == "defaults" else place
             names = [

@@ -243,6 +243,10 @@ def _folder(path: str) -> tuple[str, Names]:
     said = unknown_in(name)
     refuse(
         said or " " in path or not is_name(name),
-        f"its value is {said}, which the file does not hold" if said else "a path is not followed",
+        f"its value is {said}, which the file does not hold"
+        if said
+        else "a path is not followed"
+        if path
+        else "is empty",
     )
     return name, (f"{path.replace(chr(0), '')} is taken for the released model of its name",)
