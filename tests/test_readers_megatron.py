@@ -657,3 +657,16 @@ def test_an_embeddings_norm_has_parameters_and_a_section_that_is_off_says_nothin
 def test_an_option_before_one_of_a_launcher_keeps_its_value() -> None:
     words = ["--nproc_per_node", "8", "-m", "pretrain", "--lr", "-1", "--swiglu", "--", "left"]
     assert parse_options(words) == {"nproc_per_node": 8, "lr": -1, "swiglu": True}
+
+
+def test_slimes_own_arguments_are_no_unknown_keys(tmp_path: Path) -> None:
+    # sglang_mem_fraction_static was taken for a part of the model ("static"), rollout_* for typing errors.
+    script = tmp_path / "run.sh"
+    sizes = "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 512 --max-position-embeddings 64"
+    own = "--sglang-mem-fraction-static 0.7 --rollout-batch-size 8 --rm-type dapo --max-tokens-per-gpu 4096"
+    script.write_text(f"python train.py {sizes} {own}\n")
+    reading = read_config(script)
+    assert {one.key: one.changes for one in reading.unread} == {
+        "rollout_batch_size": "the sequences of a step",
+        "max_tokens_per_gpu": "the tokens of a microbatch",
+    }

@@ -345,7 +345,7 @@ class Tree:
         outside = not path.is_relative_to(self.root)
         for wrong, said in (
             (outside, f"is outside of {self.root}, and not opened: --root DIR"),
-            (not there, "builds on this file, which is not there"),
+            (not there, "builds on this file, which is not there: --root DIR of the tree that has it"),
             (path in self._open, f"is a circle: {circle}"),
             (len(self.names) >= MAX_BASES, f"builds on more than {MAX_BASES} files"),
         ):

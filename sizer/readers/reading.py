@@ -97,7 +97,8 @@ class Fields:
                     return int(value) if isinstance(value, float) and value.is_integer() and value < 1e15 else value
         if default is not _MISSING:
             return default
-        raise InputError("expected this key", self.prefix + names[0], where=self.where)
+        key = self.prefix + names[0]
+        raise InputError(f"expected this key; --set {key}=VALUE", key, where=self.where)
 
     def ignore(self, *names: str) -> None:
         """Names that the model's class has no use for here, whatever they say: nothing is lost by not reading them."""

@@ -223,7 +223,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
             what = next((what for what, one in words["telling"].items() if re.search(one, spelled)), "")
             refuse(
                 what in words["another"] and "phase" not in row,
-                f"trains {what} and not {name}, which it names: no formula here",
+                f"trains {what} and not {name}, which it names: no formula here; sizer check {name} for that model",
                 key,
                 value,
                 where=where,

@@ -270,7 +270,7 @@ def read(config: Config, where: str) -> Reading:
         model, notes = build(fields)
         # What sizes the model is not left to a default; dropouts, lengths and degrees change no size.
         sizes = (key for key in lacking() if not key.endswith(("dropout", "seq_length", "parallel_size")))
-        refuse(size := next(sizes, None), "expected this key", size, where=where)
+        refuse(size := next(sizes, None), f"expected this key; --set {size}=VALUE", size, where=where)
         settled, layout_notes = workload(fields, model)
     except InputError as error:
         if held := unknown.get(error.key or ""):
