@@ -460,6 +460,14 @@ def test_a_recipe_of_reinforcement_learning_answers_each_workload_with_its_share
     assert not any("of a round's" in note for note in decode.model.notes)
 
 
+def test_a_round_of_slime_s_has_shares_where_the_prompts_length_is_not_said(tmp_path: Path) -> None:
+    file = tmp_path / "recipe.yaml"
+    file.write_text(ROUNDS["slime"].replace("rollout_max_prompt_len: 1024\n", ""), "utf-8")
+    notes = sizer.check(file).model.notes
+    assert any("of a round's device time at 3,072 tokens, 3,072 of them new" in note for note in notes)
+    assert sizer.check(file, phase="decode").workload.context == 3072
+
+
 @pytest.mark.parametrize("length", ["$LENGTH", "0", "-1", "[1]", "null", ".inf", "9999999999999999"])
 def test_a_recipe_that_does_not_hold_its_lengths_has_no_shares(length: str, tmp_path: Path) -> None:
     file = tmp_path / "recipe.yaml"

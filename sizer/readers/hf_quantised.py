@@ -325,11 +325,13 @@ def _shared(weights: Fields) -> tuple[str, Pair]:
 
 
 METHODS = {
-    **dict.fromkeys(("auto-round", "awq", "gptq"), _by_groups),
+    "auto-round": _by_groups,
+    "awq": _by_groups,
     "bitsandbytes": _bitsandbytes,
     "compressed-tensors": _compressed,
     "fbgemm_fp8": lambda _: (_format("FP8_PER_CHANNEL_PER_TOKEN"), ()),
     "fp8": _fp8,
+    "gptq": _by_groups,
     "modelopt": _modelopt,
     "quark": _quark,
     "mxfp4": lambda fields: (None, _experts_alone(fields, "MXFP4")),
