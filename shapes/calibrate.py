@@ -178,8 +178,7 @@ def fit_closed_form(
     from scipy.optimize import least_squares
 
     random = np.random.default_rng(seed)
-    rows = random.choice(len(products), min(ROWS, len(products)), replace=False)
-    seen = products[rows]
+    seen = products[random.choice(len(products), min(ROWS, len(products)), replace=False)]
     low, high = (np.log([limits[name][side] for name in NUMBERS]) for side in (0, 1))
     # A device whose power is ample has no throttling: 0, below every bound.
     begun = np.maximum([getattr(guess, name) for name in NUMBERS], np.exp(low))

@@ -285,8 +285,7 @@ class Table:
         """Dotted field or table -> document, from the file's [[sources]], which lists the fields of each document."""
         source_of: dict[str, str] = {}
         for entry in self.tables("sources"):
-            document = entry.text("document")
-            source_of.update(dict.fromkeys(entry.texts("fields"), document))
+            source_of.update(dict.fromkeys(entry.texts("fields"), entry.text("document")))
             entry.refuse_the_rest()
         return MappingProxyType(source_of)
 

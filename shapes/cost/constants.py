@@ -351,8 +351,7 @@ def asymptote(device: Device, dtype: str) -> float:
         return PLAIN_CORES.reached_shared if shared else PLAIN_CORES.reached
     if device.has_matrix_units(dtype) and (published := _published(device, dtype, "bf16", "fp16")):
         return min(1.0, CARRY.over_published * published)
-    boosts = _watts_per_tflops(device) >= CARRY.boosting_w_per_tflops
-    return CARRY.boosted if boosts else CARRY.asymptote
+    return CARRY.boosted if _watts_per_tflops(device) >= CARRY.boosting_w_per_tflops else CARRY.asymptote
 
 
 def _published(device: Device, *dtypes: str) -> float:

@@ -336,8 +336,7 @@ def predict_gemm(
     positive integers.
     """
     refuse(layout not in ("tn", "nn", "nt", "tt"), "expected one of tn, nn, nt, tt", "layout", layout)
-    target = load_device(device)
-    by = ProductKernels(target, dtype, layout, recipe, output_bytes(dtype))
+    by = ProductKernels(load_device(device), dtype, layout, recipe, output_bytes(dtype))
     named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)
     dimensions = [_dimension(value, key) for key, value in named]
     try:

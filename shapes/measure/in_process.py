@@ -87,8 +87,7 @@ class InProcess:
         except Exception as error:
             raise self._outcome(error) from error
         self._errors[job.key] = watch.error
-        per_sample_s = max(watch.estimate_s * watch.per_sample, 1e-9)
-        batch = max(1, min(50, round(settings.batch_s / per_sample_s)))
+        batch = max(1, min(50, round(settings.batch_s / max(watch.estimate_s * watch.per_sample, 1e-9))))
         return Prepared(job, _Kernel(watch, settings, batch), held_bytes=kernel.set_bytes * len(kernel.calls))
 
     def sample(self, prepared: Prepared, count: int) -> Array:

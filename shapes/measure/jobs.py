@@ -151,8 +151,7 @@ class Job:
         """A short name for progress bars and tables."""
         work = self.work
         known = ROWS["titles"].get(work.kind, "{0.kind} {0.name}").format
-        text = _part_title(work) if isinstance(work, Part) else known(work)
-        return f"{text} {self.kernel}".rstrip()
+        return f"{_part_title(work) if isinstance(work, Part) else known(work)} {self.kernel}".rstrip()
 
 
 def key_of(description: Named) -> str:

@@ -172,8 +172,7 @@ class _Sweep:
         if self._scale == 1.0:
             return value
         base, rest = divmod(value, SCALE_MULTIPLE)
-        smaller = max(1, round(base * self._scale)) if base else 0
-        return smaller * SCALE_MULTIPLE + rest
+        return (max(1, round(base * self._scale)) if base else 0) * SCALE_MULTIPLE + rest
 
     def _words(self, key: str) -> Items:
         usual = SWEEPS["words"][key]

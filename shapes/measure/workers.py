@@ -95,8 +95,7 @@ class DeviceServer:
 
     def run(self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float) -> Iterator[Event]:
         """What the executor says of the jobs as it comes; the first event says that the device is well."""
-        deadline = time.monotonic() + left_s
-        yield from self._executor.run(jobs, settings, deadline=deadline, unfinished=unfinished)
+        yield from self._executor.run(jobs, settings, deadline=time.monotonic() + left_s, unfinished=unfinished)
 
     def of_session(self, request: str, job: Job, *arguments: Any) -> Iterator[Any]:
         """What the session's method ``request`` says of ``job``, prepared anew where another process had done so;

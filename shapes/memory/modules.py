@@ -108,8 +108,7 @@ class Forward:
         policy, tape = self.workload.saving, self.tape
         tape.recomputing, tape.dropping, tape.alternate = policy.everything, policy.everything, policy.alternate
         self.mixture = isinstance(block.mlp, MoeShape)
-        streams = block.streams.number if block.streams else 1
-        x = self.tape.tensor(self.whole * hidden * self.element * streams)
+        x = self.tape.tensor(self.whole * hidden * self.element * (block.streams.number if block.streams else 1))
         (self.parallel_layer if block.parallel else self.layer)(block, hidden, x)
         return self.tape
 

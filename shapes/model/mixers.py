@@ -100,8 +100,7 @@ def reading(table: str, part: object, own: Named) -> tuple[Sized, Iterator[list[
         # Most are names; others are the table's own.
         return names[text] if text.isidentifier() else eval(formula(text), {}, names)
 
-    lines = _listed(table, type(part).__name__)
-    return size, (columns for *columns, when in lines if hold(when, size))
+    return size, (columns for *columns, when in _listed(table, type(part).__name__) if hold(when, size))
 
 
 # A plan and a search ask for the same parts' again and again.

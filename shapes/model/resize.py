@@ -156,8 +156,7 @@ def _resized_block(block: Block, sizes: _Sizes) -> Block:
     if isinstance(attention, AttentionShape):
         attention = _resized_attention(attention, sizes)
     if attention and attention.indexer and attention.indexer.query_rank:
-        queries = replace(attention.indexer, query_rank=attention.q_lora_rank)
-        attention = replace(attention, indexer=queries)
+        attention = replace(attention, indexer=replace(attention.indexer, query_rank=attention.q_lora_rank))
     if isinstance(mlp, MoeShape) and mlp.shared:
         shared = _renewed(mlp.shared, sizes, width="shared_d_ff") if sizes.get("shared_d_ff", (1, 1))[1] else None
         mlp = replace(mlp, shared=shared, shared_gate=mlp.shared_gate and shared is not None)

@@ -176,8 +176,7 @@ def linear_operators(
     groups = linear.on_shard(run.workload.t).groups
     kind = "bmm" if groups > 1 else linear.kind
     for phase, m, n, k in _three(linear, tokens, run, run.workload.t, trains):
-        layout = LAYOUT_OF_PHASE[phase]
-        one = Gemm(name, phase, m, n, k, groups, dtype, layout, 1, kind, out_dtype, recipe)
+        one = Gemm(name, phase, m, n, k, groups, dtype, LAYOUT_OF_PHASE[phase], 1, kind, out_dtype, recipe)
         yield one if weight_bytes is None else replace(one, weight_bytes=weight_bytes)
     for adapter in adapters(linear, run.workload) if not trains else ():
         yield from linear_operators(adapter, tokens, run, name=name + adapter.name[len(linear.name) :], trains=True)
@@ -395,8 +394,7 @@ def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> 
         (block.cross, "cross_attention", s, seen),
     ):
         if attention is not None:
-            own = replace(run, prefix=run.prefix + label)
-            yield from _core(attention, own, q_len, kv_len)
+            yield from _core(attention, replace(run, prefix=run.prefix + label), q_len, kv_len)
     if block.mixer is not None:
         yield from recurrent_operators(block.mixer, replace(run, prefix=f"{run.prefix}mixer"), s)
     yield from _dequantised(block, hidden, run)

@@ -534,8 +534,7 @@ def passed_numbers(attention: Attentions, t: int, length: int) -> int:
     if isinstance(attention, SharedKeyShape):
         attention = replace(attention, window=None)
     elif not is_sparse(attention, length):
-        kv_heads = attention.on_shard(t)[1]
-        own = length * kv_heads * (attention.head_dim + attention.v_dim)
+        own = length * attention.on_shard(t)[1] * (attention.head_dim + attention.v_dim)
         return own + index_numbers(attention.indexer, length)
     return cached_numbers(attention, t, length)[0]
 

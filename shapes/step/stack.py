@@ -180,8 +180,7 @@ class SoftwareStack:
 
     def with_graphs(self) -> SoftwareStack:
         """This stack replaying CUDA graphs of its layers: the host launches none of their kernels and runs ahead."""
-        host = Host(0.0, self.host.kernels, 0.0, 0.0)
-        return replace(self, name=f"{self.name}{GRAPHS}", host=host)
+        return replace(self, name=f"{self.name}{GRAPHS}", host=Host(0.0, self.host.kernels, 0.0, 0.0))
 
     def tier(self, architecture: str) -> str:
         """How a step on a device of ``architecture`` is known."""

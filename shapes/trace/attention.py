@@ -68,8 +68,7 @@ class _Core(torch.autograd.Function):
         ctx: Any, recorder: "Recorder", seen: Form, mask: Tensor | None, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         where, times, _ = recorder.place()
-        training = any(ctx.needs_input_grad)
-        ctx.operator = core_of(where, (query, key, value), seen, training=training)
+        ctx.operator = core_of(where, (query, key, value), seen, training=any(ctx.needs_input_grad))
         ctx.recorder, ctx.times = recorder, times
         ctx.mask = None if mask is None else mask.shape
         recorder.add(ctx.operator, times)

@@ -241,8 +241,7 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
     found = refuted(model, graph, Workload(1, first, dtype, "infer"))
     if not found and graph.eager:
         # A window that a class builds itself shows at the longer length alone.
-        again = run_products(subject.graph(second))
-        found = differences(model, again, Workload(1, second, dtype, "infer"))
+        found = differences(model, run_products(subject.graph(second)), Workload(1, second, dtype, "infer"))
     if found:
         return found[0]
     # What masks let through is proven forward: not every class tells its core of it. Eager attention is

@@ -191,8 +191,7 @@ def _no_autocast_on_meta() -> Iterator[None]:
 
 
 def _backward(output: Any) -> None:
-    leaves = _tensors(output)
-    roots = {id(leaf): leaf for leaf in leaves if leaf.requires_grad and leaf.is_floating_point()}
+    roots = {id(leaf): leaf for leaf in _tensors(output) if leaf.requires_grad and leaf.is_floating_point()}
     refuse(not roots, "expected an output that requires a gradient: pass phase='infer' for a frozen module")
     torch.autograd.backward(list(roots.values()), [torch.empty_like(root) for root in roots.values()])
 

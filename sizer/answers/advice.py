@@ -29,8 +29,7 @@ def round_to_alignment(
             target = load_device(device)
             target.peak(dtype)  # a type the device does not know has no requirement, which is not "any width will do"
             multiple = target.alignment_elements(dtype)
-    step = positive_int(multiple, "multiple") * tp
-    return int(next_multiple(value, step))
+    return int(next_multiple(value, positive_int(multiple, "multiple") * tp))
 
 
 def pad_vocab(vocab: int, tp: int = 1, device: str | Device | None = None, *, dtype: str = "bf16") -> int:

@@ -162,8 +162,7 @@ class Bencher:
         return named or (("fp32",) if self.executor.environment.cpu else ("bf16",))
 
     def operators(self, jobs: Sequence[Job]) -> MeasuredTable:
-        sweep = self._measure(jobs, self.time_limit_s)
-        return self._table([(job, None) for job in jobs], sweep)
+        return self._table([(job, None) for job in jobs], self._measure(jobs, self.time_limit_s))
 
     def parts(self, subject: Subject, asked: Named) -> MeasuredTable:
         """Whole parts of a configuration, of each kind of block that it has; ``asked``: `bench`'s options by name."""

@@ -46,8 +46,7 @@ def check_measured(
         "decode",
         where=subject.where,
     )
-    target = device_to_measure(executor, device)
-    proposals = propose(subject, target, suppression)
+    proposals = propose(subject, device_to_measure(executor, device), suppression)
     costs = measured_costs(
         proposals.subject, proposals.changed_subjects(), executor, time_limit_s=time_limit_s, store=store
     )

@@ -65,8 +65,7 @@ def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
         verdict = f"{one.title}: {one.verdict}"
         yield Text(verdict if told else f"{verdict}; no fact of it is about this", STYLES.get(one.verdict, ""))
     for fact in told:
-        number = sources.index(fact.source) + 1
-        yield Text(f"{fact.verdict}: {fact.topic}: {fact.message} [{number}]", indent=2)
+        yield Text(f"{fact.verdict}: {fact.topic}: {fact.message} [{sources.index(fact.source) + 1}]", indent=2)
 
 
 def _records(answer: Deployment) -> Table:

@@ -39,8 +39,7 @@ LEGEND = (
 def listed_devices(answer: Devices) -> Document:
     if answer.in_full:
         return Document("sizer devices", [_details(one) for one in answer.devices], answer)
-    parts = (Table(DEVICES, answer.devices), Text(LEGEND))
-    return Document("sizer devices", (Section("", parts),), answer)
+    return Document("sizer devices", (Section("", (Table(DEVICES, answer.devices), Text(LEGEND))),), answer)
 
 
 def _fitted(device: Device) -> str:

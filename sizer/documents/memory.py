@@ -84,7 +84,6 @@ def _rows(memory: Memory) -> Iterator[tuple[str, int, str]]:
 
 def components(memory: Memory, stage: str = "") -> list[Table]:
     """Bytes by component at the fullest moment, and of each moment in all."""
-    where = ", ".join(filter(None, (memory.moment, stage)))
-    rows = [*_rows(memory), ("total", memory.total_bytes, where)]
+    rows = [*_rows(memory), ("total", memory.total_bytes, ", ".join(filter(None, (memory.moment, stage))))]
     moments = Table(columns("memory moments"), memory.moments, "by moment")
     return [Table(columns("memory"), rows, "memory by component"), *([moments] if len(memory.moments) > 1 else [])]

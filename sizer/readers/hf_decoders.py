@@ -164,8 +164,7 @@ def _decilm_layer(own: Fields, plain: AttentionShape, hidden: int, bias: bool) -
         shared = core.quotient(plain.heads, group, f"the {plain.heads} attention heads", "n_heads_in_group")
         attention = replace(plain, kv_heads=shared, window=core.optional("window_length"))
     if has_mlp:
-        width = int(2 * ffn.number("ffn_mult") * hidden / 3)
-        mlp = MlpShape(next_multiple(width, 256), bias=bias)
+        mlp = MlpShape(next_multiple(int(2 * ffn.number("ffn_mult") * hidden / 3), 256), bias=bias)
     return Block(attention, mlp, norms=len(there), before=straight)
 
 
@@ -450,8 +449,7 @@ def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str
 
 def step_rank(fields: Fields, key: str) -> int:
     """The rank of Mamba-1's time steps."""
-    automatic = fields.raw(key, default="auto") == "auto"
-    return -(-hidden_size(fields) // 16) if automatic else fields.integer(key)
+    return -(-hidden_size(fields) // 16) if fields.raw(key, default="auto") == "auto" else fields.integer(key)
 
 
 def listed_parts(fields: Fields) -> list[str]:

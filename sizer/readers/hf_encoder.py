@@ -182,8 +182,7 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
     notes = [f"left out, with what joins it to the text: {key.removesuffix('_config')} tower" for key in left]
     if found is None or "vision_config" in left:
         return model, tuple(notes)
-    tower = _tower(outer, found, spec, model.hidden)
-    whole = replace(model, towers=(tower,))
+    whole = replace(model, towers=(_tower(outer, found, spec, model.hidden),))
     more = whole.parameters - model.parameters
     told = f"with its vision tower, {more / 1e6:.4g} M parameters on the first stage, which train as the text does"
     return whole, (*notes, f"{told}, run where --images are given")

@@ -68,8 +68,7 @@ class _Builder:
         refuse(self._values > MAX_VALUES, f"expected at most {MAX_VALUES} values, aliases written out")
         if isinstance(node, yaml.ScalarNode):
             return self._scalar(node)
-        said = f"expected at most {MAX_DEPTH} levels of nesting, aliases written out"
-        refuse(level >= MAX_DEPTH, said)
+        refuse(level >= MAX_DEPTH, f"expected at most {MAX_DEPTH} levels of nesting, aliases written out")
         kind = "seq" if isinstance(node, yaml.SequenceNode) else "map"
         self._refuse(node.tag != _TAG + kind, node, f"expected no tag, found {node.tag}")
         if kind == "seq":

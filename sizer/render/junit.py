@@ -46,8 +46,7 @@ def _suite(
         listed = [one for one in found if code in one.codes]
         kind = min((one.severity for one in listed), key=SEVERITIES.index, default="info")
         if kind != "info":
-            failure = add(case, "failure", {"type": kind, "message": _xml(listed[0].message)})
-            failure.text = _said(listed)
+            add(case, "failure", {"type": kind, "message": _xml(listed[0].message)}).text = _said(listed)
         elif code in skipped:
             add(case, "skipped")
         else:

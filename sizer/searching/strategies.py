@@ -191,8 +191,7 @@ class PairedSamples:
                 int(code): int(index) for code, index in zip(self._classes[order[::-1]], order[::-1], strict=True)
             }
             return sorted(firsts.values(), key=lambda index: float(self.prior[index]))[:most]
-        parts = np.array_split(order, min(SCOUTS, most))
-        return [int(part[0]) for part in parts if len(part)]
+        return [int(part[0]) for part in np.array_split(order, min(SCOUTS, most)) if len(part)]
 
     def tell(self, still_open: Sequence[int] | Array) -> None:
         """Who is neither eliminated nor known well enough; the batches these had count for a part of their way."""

@@ -39,8 +39,7 @@ def build(job: Job, backend: Backend, seed: int = 0) -> TimedKernel:
     if type(work) not in PLANS:
         named = getattr(work, "name", "")
         raise UnsupportedError(f"{work.kind} {named}: needs its shapes or several devices, which are not known here")
-    source = torch.Generator(device=backend.device).manual_seed(seed)
-    plan = PLANS[type(work)](work, job.kernel, source)
+    plan = PLANS[type(work)](work, job.kernel, torch.Generator(device=backend.device).manual_seed(seed))
     sets, flush = sets_needed(plan.set_bytes, backend.cache_bytes, backend.free_bytes)
     if plan.most_sets is not None:
         flush, sets = flush and sets == 1, min(sets, plan.most_sets)

@@ -57,8 +57,7 @@ def normal(shape: Ints, dtype: str, source: Any) -> Any:
         return torch.randint(-128, 128, shape, dtype=torch.int8, device=source.device, generator=source)
     kind = torch_dtype(dtype)
     draw = kind if kind.itemsize > 1 else torch.bfloat16
-    values = torch.empty(shape, dtype=draw, device=source.device).normal_(generator=source)
-    return values.to(kind)
+    return torch.empty(shape, dtype=draw, device=source.device).normal_(generator=source).to(kind)
 
 
 def relative_error(out: Any, reference: Any) -> float:

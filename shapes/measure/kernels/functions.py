@@ -139,8 +139,7 @@ def _flash_attn(package: str, causal: bool, window: int | None) -> Function:
     sides = (-1, -1) if window is None else (window - 1, 0 if causal else window - 1)
 
     def run(*tensors: Any) -> Any:
-        turned = [tensor.transpose(1, 2) for tensor in tensors]
-        out = function(*turned, causal=causal, window_size=sides)
+        out = function(*[tensor.transpose(1, 2) for tensor in tensors], causal=causal, window_size=sides)
         return (out[0] if isinstance(out, tuple) else out).transpose(1, 2)
 
     return run

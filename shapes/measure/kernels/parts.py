@@ -332,8 +332,7 @@ def _head(hidden: int, vocab: int, norm_weights: int) -> Any:
     def forward(self: Any, x: Any) -> Any:
         logits = self.head(self.norm(x)).flatten(0, 1)
         # Targets spread over the vocabulary; the loss in fp32, as training recipes compute it.
-        targets = torch.arange(logits.shape[0], device=x.device) * 7919 % vocab
-        return F.cross_entropy(logits.float(), targets)
+        return F.cross_entropy(logits.float(), torch.arange(logits.shape[0], device=x.device) * 7919 % vocab)
 
     return _Built(forward, norm=_norm(hidden, norm_weights), head=nn.Linear(hidden, vocab, bias=False))
 

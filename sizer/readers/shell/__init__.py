@@ -134,8 +134,7 @@ class _Follower:
 
     def _step(self, words: int = 1) -> None:
         self.script.steps += words
-        expected = f"expected a script that goes through at most {MAX_STEPS} words"
-        refuse(self.script.steps > MAX_STEPS, expected)
+        refuse(self.script.steps > MAX_STEPS, f"expected a script that goes through at most {MAX_STEPS} words")
 
     def _any_command(self, token: Token, word: str | None) -> bool | None:
         compound = word in _COMPOUND or word in ("!", "{", "(")
@@ -166,8 +165,7 @@ class _Follower:
         if not self.live or "--" not in str(token.value):
             return
         try:
-            tokens = Scanner(str(token.value), line=token.line).tokens()
-            _Follower(tokens, self.script).all()
+            _Follower(Scanner(str(token.value), line=token.line).tokens(), self.script).all()
         except InputError:
             return  # text of another kind
 

@@ -256,8 +256,7 @@ class Variables:
 
     def _spend(self, value: Value) -> None:
         self._characters += len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
-        expected = f"expected variables of at most {MAX_EXPANDED} characters"
-        refuse(self._characters > MAX_EXPANDED, expected)
+        refuse(self._characters > MAX_EXPANDED, f"expected variables of at most {MAX_EXPANDED} characters")
 
     def joined(self, word: Word) -> str:
         """The word as one string, as on the right of an assignment."""
