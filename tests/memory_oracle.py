@@ -6,6 +6,7 @@ tests/test_memory_tracker.py and reports/bench/memory_table.py.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -18,7 +19,7 @@ import torch
 import transformers
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
-from torch.utils.checkpoint import CheckpointPolicy, create_selective_checkpoint_contexts
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from shapes.workload import ALTERNATE
 
@@ -188,6 +189,38 @@ def _alternate() -> Any:
     return create_selective_checkpoint_contexts(policy)
 
 
+def _again(run: Callable[..., Any]) -> Callable[..., Any]:
+    return partial(checkpoint, run, use_reentrant=False)
+
+
+@contextmanager
+def _modules_again(model: Any, names: str) -> Iterator[None]:
+    """Modules of the model's layers by their names in Megatron-Core, each in torch's own checkpoint."""
+    asked, file = names.split(","), sys.modules[type(model).__module__]
+    for layer in model.modules():
+        mlp = getattr(layer, "mlp", None) or getattr(layer, "block_sparse_moe", None)
+        if mlp is None:
+            continue
+        mixture = hasattr(mlp, "experts")
+        if ("moe" if mixture else "mlp") in asked:
+            mlp.forward = _again(mlp.forward)
+        shared = getattr(mlp, "shared_experts", None) or getattr(mlp, "shared_expert", None)
+        if mixture and shared is not None and "shared_experts" in asked:
+            shared.forward = _again(shared.forward)
+    cores = transformers.modeling_utils.ALL_ATTENTION_FUNCTIONS
+    fused, written = cores["sdpa"], getattr(file, "eager_attention_forward", None)
+    if "core_attn" in asked:
+        cores["sdpa"] = _again(fused)
+        if written is not None:
+            file.eager_attention_forward = _again(written)  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        cores["sdpa"] = fused
+        if written is not None:
+            file.eager_attention_forward = written  # type: ignore[attr-defined]
+
+
 def config_of(family: str, **changes: Any) -> Any:
     return transformers.AutoConfig.for_model(family, **{**CONFIGS.get(family, {}), **changes})
 
@@ -202,8 +235,11 @@ def track(
     checkpointing: bool | str = False,
     optimizer: Callable[..., torch.optim.Optimizer] = ADAMW,
     train: bool = True,
+    modules: str = "",
 ) -> Tracked:
     """A step of one microbatch and one of two, tracked, after an update that creates the optimizer's states.
+
+    ``modules``: those that run again by themselves (commas).
 
     Raises whatever transformers or torch raise.
     """
@@ -229,7 +265,8 @@ def track(
             how = {"context_fn": _alternate} if checkpointing == ALTERNATE else {}
             model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False, **how})
         update = optimizer(model.parameters())
-        return track_model(model, update, b, s)
+        with _modules_again(model, modules):
+            return track_model(model, update, b, s)
 
 
 def track_model(

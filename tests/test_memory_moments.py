@@ -65,7 +65,7 @@ def test_gradients_that_meet_need_a_third_tensor_where_the_first_is_a_view(views
     tape.op("sum", parts, 10, shares_gradient=True)
     # Backward: the seed of 10 goes to both products; each makes 100 of x's gradient. Added in place: 210. Out of place:
     # the seed is gone by then, and the two are there with their sum.
-    assert tape.backward_peak_bytes(10) == peak
+    assert max(tape.backward(10)) == peak
 
 
 def test_a_gradient_of_a_weight_is_there_while_it_is_made_and_stays_where_nothing_is_added_to() -> None:
@@ -74,25 +74,24 @@ def test_a_gradient_of_a_weight_is_there_while_it_is_made_and_stays_where_nothin
     y = tape.op("product", (x,), 20, (x,), weights=100, work=7)
     tape.op("loss", (y,), 4, (y,))
     # Saved 10 + 20; the loss makes y's gradient (20) from its seed (4); y goes. The product makes 10 for x, 7 of work.
-    assert tape.backward_peak_bytes(4, made_bytes=2, kept_bytes=0) == 10 + 20 + 10 + 7 + 2 * 100
-    assert tape.backward_peak_bytes(4, made_bytes=2, kept_bytes=4) == 10 + 20 + 10 + 7 + (2 + 4) * 100
-    assert tape.backward_peak_bytes(4, made_bytes=4, kept_bytes=4) == 10 + 20 + 10 + 7 + 4 * 100
+    assert max(tape.backward(4, made_bytes=2, kept_bytes=0)) == 10 + 20 + 10 + 7 + 2 * 100
+    assert max(tape.backward(4, made_bytes=2, kept_bytes=4)) == 10 + 20 + 10 + 7 + (2 + 4) * 100
+    assert max(tape.backward(4, made_bytes=4, kept_bytes=4)) == 10 + 20 + 10 + 7 + 4 * 100
 
 
 def test_selective_checkpointing_keeps_what_the_recomputed_part_starts_from() -> None:
     tape = Tape()
     x = tape.op("projection", (tape.tensor(1),), 10)
-    tape.recomputing = True
-    scores = tape.op("scores", (x,), 1000, (x,))
-    out = tape.op("softmax", (scores,), 1000, saves_output=True)
-    tape.recomputing = False
+    with tape.marked(again=True):
+        scores = tape.op("scores", (x,), 1000, (x,))
+        out = tape.op("softmax", (scores,), 1000, saves_output=True)
     tape.op("product", (out,), 20, (out,))
     # x is read by the part that runs again; its scores go, its output stays, since the product saves it.
     assert sum(tape.saved().values()) == 10 + 1000
     x_alone = Tape()
     x = x_alone.op("projection", (x_alone.tensor(1),), 10)
-    x_alone.recomputing = True
-    x_alone.op("softmax", (x,), 1000, saves_output=True)
+    with x_alone.marked(again=True):
+        x_alone.op("softmax", (x,), 1000, saves_output=True)
     assert sum(x_alone.saved().values()) == 1000
     assert sum(x_alone.saved(selective=True).values()) == 10
 
@@ -118,16 +117,40 @@ def test_a_tensor_of_the_forward_dies_at_its_last_use_unless_saved_or_named() ->
 
 
 def test_a_forward_that_runs_again_stops_at_the_last_thing_it_saves() -> None:
+    tape = Tape(part=1, dropping=True)
+    x = tape.tensor(10)
+    wide = tape.op("square", (x,), 100, (x,))
+    z = tape.op("root", (tape.op("narrow", (wide,), 20),), 10, saves_output=True)
+    tape.op("widened", (z,), 1000)
+    # The last operator saves nothing, so it does not run again: seed, x and its own gradient. For the root's output all
+    # before it runs again: its gradient and x are there while the wide one becomes narrow.
+    assert [*tape.backward(1000, 2, 0)][:2] == [1000 + 10 + 10, 10 + 10 + 100 + 20]
+    nothing = Tape(part=1, dropping=True)
+    nothing.op("widened", (nothing.tensor(1),), 5)
+    assert max(nothing.backward(5)) == 1 + 5 + 1
+
+
+def test_a_part_that_runs_again_is_there_from_the_first_that_asks_for_it() -> None:
     tape = Tape()
     x = tape.tensor(10)
-    y = tape.op("square", (x,), 10, (x,))
-    z = tape.op("root", (y,), 10, saves_output=True)
-    tape.op("widened", (z,), 1000)
-    # The last operator saves nothing, so it does not run again; its gradient of 10 is there, the seed is gone.
-    assert tape.recomputed_peak_bytes(1000) == 10 + (10 + 10 + 10)
-    nothing = Tape()
-    nothing.op("widened", (nothing.tensor(1),), 5)
-    assert nothing.recomputed_peak_bytes(5) == 0
+    with tape.marked(again=True):
+        y = tape.op("inner", (tape.op("square", (x,), 300, saves_output=True),), 20)
+    z = tape.op("root", (y,), 50, saves_output=True)
+    tape.op("sum", (z,), 1)
+    assert tape.saved(selective=True) == {0: 10, 3: 50}
+    # x and z are there, with the gradients that each is given and makes; the inner one's backward asks for nothing, and
+    # the square is made again for its own.
+    assert [*tape.backward(1, 2, 0)] == [60 + 1 + 50, 60 + 50 + 20, 10 + 20 + 300, 10 + 300 + 300 + 10]
+
+
+def test_what_goes_with_its_part_is_made_again_for_what_read_it() -> None:
+    tape = Tape()
+    x = tape.tensor(10)
+    with tape.marked(again=True, drops=True):
+        y = tape.op("norm", (x,), 100, (x,))
+    tape.op("product", (y,), 5, (y,))
+    assert tape.saved(selective=True) == {0: 10}
+    assert [*tape.backward(5, 2, 0)] == [10 + 5 + 100 + 100, 10 + 100 + 10]
 
 
 def test_nothing_before_the_first_trained_weight_is_saved() -> None:
@@ -192,7 +215,7 @@ def test_a_layers_backward_finds_what_the_layers_before_it_saved() -> None:
     backward = fullest_of(step, STAY, "backward of a layer")
     rotary = 2 * 512 * 32 * 2
     # The last layer's, which comes first: its own and three more layers' tensors.
-    assert backward.bytes == 3 * sum(tape.saved().values()) + tape.backward_peak_bytes(hidden) + rotary
+    assert backward.bytes == 3 * sum(tape.saved().values()) + max(tape.backward(hidden)) + rotary
     (end,) = moments_of(step, STAY, "end of the forward")
     assert end.bytes == 4 * sum(tape.saved().values()) + rotary
 
@@ -326,11 +349,13 @@ def test_a_checkpointed_layer_is_as_full_as_its_forward_run_again_or_its_backwar
         masks = 2 * 8 * 512 * 512 * 2  # a bias of every head's own
     tape, hidden = step.forward(512).layer_tape(model.main.blocks[0], 256), 2 * 512 * 256 * 2
     moment = fullest_of(step, STAY, "backward of a layer, its forward run again")
+    again = max(tape.backward(hidden))
+    assert moment.bytes == 3 * hidden + rotary + masks + again
     # Its input stays for it, whether or not its nodes save it: llama's norm saves its fp32 copy, falcon's the input.
-    backward = tape.backward_peak_bytes(hidden) + (hidden if fuller == "backward" else 0)
-    again = tape.recomputed_peak_bytes(hidden)
-    assert moment.bytes == 3 * hidden + rotary + masks + (backward if fuller == "backward" else again)
-    assert (again > backward) is (fuller != "backward")
+    plain = replace(step, workload=replace(step.workload, checkpointing="none")).forward(512)
+    alone = max(plain.layer_tape(model.main.blocks[0], 256).backward(hidden))
+    alone += hidden if fuller == "backward" else 0
+    assert again > alone if fuller != "backward" else again == alone
 
 
 def test_the_embeddings_norm_and_dropout_are_saved_on_the_first_stage() -> None:

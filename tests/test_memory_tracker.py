@@ -263,6 +263,40 @@ def test_by_operator_all_families_are_within_1_percent(family: str) -> None:
         assert predicted(model_of(config), workload, microbatches).total_bytes == pytest.approx(truth, rel=TOLERANCE)
 
 
+@pytest.mark.parametrize(
+    ("family", "attention", "modules"),
+    every_run(
+        [
+            ("llama", "flash", "mlp"),
+            ("llama", "eager", "core_attn"),
+            ("gpt2", "eager", "mlp,core_attn"),
+            ("gemma2", "eager", "core_attn"),
+            ("gemma3_text", "flash", "mlp"),
+            ("phi", "eager", "core_attn"),
+            ("cohere2", "eager", "core_attn"),
+            ("gpt_oss", "eager", "core_attn"),
+            ("olmo2", "flash", "mlp"),
+            ("mixtral", "flash", "moe"),
+            ("glm4_moe", "flash", "moe"),
+            ("qwen2_moe", "flash", "shared_experts"),
+            ("deepseek_v3", "flash", "shared_experts"),
+            ("deepseek_v3", "flash", "moe,core_attn"),
+        ],
+        ("gpt2", "eager", "mlp,core_attn"),
+        ("phi", "eager", "core_attn"),
+        ("deepseek_v3", "flash", "moe,core_attn"),
+    ),
+)
+def test_modules_that_run_again_are_within_1_percent(family: str, attention: Any, modules: str) -> None:
+    changes = FURTHER.get(family) or {"num_hidden_layers": 2, "vocab_size": 512}
+    config = oracle.config_of(family, **changes)
+    tracked = oracle.track(config, 2, 256, attention=attention, modules=modules)
+    workload = Workload(b=2, s=256, attention=attention, checkpointing=modules)
+    for microbatches, truth in ((1, tracked.alone), (2, tracked.accumulated)):
+        found = predicted(model_of(config), workload, microbatches)
+        assert found.total_bytes == pytest.approx(truth, rel=TOLERANCE)
+
+
 WINDOW: dict[str, Any] = {"sliding_window": 128}
 GROUPED: dict[str, Any] = {"multi_query": False, "new_decoder_architecture": True, "num_kv_heads": 4}
 

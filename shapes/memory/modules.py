@@ -100,13 +100,13 @@ class Forward:
             "fp8-input": "fp8_act_input" in self.workload.saving.again,
         }
         self.words = self.style | {word for word, holds in found.items() if holds}
-        named = {"e": self.element, "product_e": self.product, "adapter_e": self.adapter}
+        by_operator = self.workload.saving.alternate
+        named = {"e": self.element, "product_e": self.product, "adapter_e": self.adapter, "by_operator": by_operator}
         self.numbers = named | {name: getattr(self, name) for name in ("mask", "rows", "whole", "s")}
 
     def layer_tape(self, block: Block, hidden: int) -> Tape:
         """The tape with one layer of ``block`` on it."""
-        policy, tape = self.workload.saving, self.tape
-        tape.recomputing, tape.dropping, tape.alternate = policy.everything, policy.everything, policy.alternate
+        self.tape.part = self.tape.dropping = self.workload.saving.everything
         self.mixture = isinstance(block.mlp, MoeShape)
         x = self.tape.tensor(self.whole * hidden * self.element * (block.streams.number if block.streams else 1))
         (self.parallel_layer if block.parallel else self.layer)(block, hidden, x)
@@ -274,7 +274,7 @@ class Forward:
                 at * own.out_features * self.element,
                 () if quantised else (x,),
                 saves_bytes=int(x.bytes * self.stored / self.element) if quantised else 0,
-                kept=rows is None and self.tape.products % 2,
+                kept=rows is None and self.numbers["by_operator"] * self.tape.products % 2,
                 weights=weights,
                 views_gradient=rows is None,
             )
@@ -502,7 +502,7 @@ class Forward:
         wide, back = {"router-wide", "narrow"} <= self.words, routed * channels * self.element
         # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
         # it again, which has let go of it by then.
-        spare = 8 * routed * channels - (back if self.tape.recomputing else 0) if wide else back
+        spare = 8 * routed * channels - (back if self.tape.part else 0) if wide else back
         return self.play(
             "experts",
             {"x": x},

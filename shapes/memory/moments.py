@@ -340,19 +340,15 @@ def _tail(step: StageStep) -> int:
 @lru_cache(2**14)
 def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
-    x = tape.storages[INPUT]
-    policy, kept = workload.saving, tape.saved(selective=True)
+    kept, made = tape.saved(selective=True), 0 if step.fused_wgrad else workload.activation_bytes
     saved = sum(kept.values())
     moved = round(workload.offload_saved * saved)
-    backward = _backward(tape, x, 0 if step.fused_wgrad else workload.activation_bytes, step)
-    if policy.everything:
-        backward = max(backward + tape.outlasting_bytes(), tape.recomputed_peak_bytes(x))
     return _Layer(
         saved=saved - moved,
         moved=moved,
         forward=tape.forward_peak_bytes(kept) + moved,
-        backward=backward + moved,
-        returned=tape.returned if policy.everything else 0,
+        backward=_backward(tape, tape.storages[INPUT], made, step) + moved,
+        returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
         gradients=counted(trained_block(block, hidden, workload)),
         unneeded=tape.unneeded_bytes() if has_adapters(workload) else 0,
@@ -365,7 +361,7 @@ def _backward(tape: Tape, seed: int, made: int, step: StageStep) -> int:
     ``made``: bytes of a new gradient's element.
     """
     kept = 0 if step.gradients_stay else step.precision.gradients
-    return tape.backward_peak_bytes(seed, made_bytes=made, kept_bytes=kept)
+    return max(tape.backward(seed, made, kept))
 
 
 def _embedding(step: StageStep) -> int:
@@ -402,14 +398,13 @@ def _keeps_masks(step: StageStep) -> bool:
 
     fused core given a bias save them.
     """
-    style, attention = step.style, step.model.attention
-    if step.workload.saving.everything or attention is None:
+    style, attention, policy = step.style, step.model.attention, step.workload.saving
+    if policy.everything or "core_attn" in policy.again or attention is None:
         return True
     if step.workload.attention == "eager":
         return "fills-mask" in style
-    return (
-        alibi_in_fp32(style, attention) and attention.on_shard(step.workload.t)[1] > 1
-    )  # one head's has no fused core
+    # One head's has no fused core.
+    return alibi_in_fp32(style, attention) and attention.on_shard(step.workload.t)[1] > 1
 
 
 def _masks(step: StageStep) -> dict[int | None, int]:

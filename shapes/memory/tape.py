@@ -9,7 +9,7 @@ The operators of each kind of module, and what each saves, are lines of modules.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
@@ -40,6 +40,7 @@ class _Node:
     output: Tensor
     saved: Ints
     recomputed: bool
+    part: int = 0
     dropped: bool = False
     holds: tuple[Tensor, ...] = ()
     work: int = 0
@@ -51,11 +52,6 @@ class _Node:
     def read(self) -> Ints:
         """Storages that are alive before it runs forward."""
         return tuple(tensor.storage for tensor in (*self.inputs, *self.holds))
-
-    @property
-    def storages(self) -> Ints:
-        """Storages that are alive while it runs forward."""
-        return (*self.read, self.output.storage)
 
     def needed(self, needs: list[bool]) -> set[int]:
         """Of what it saves, the storages that its backward reads if each input ``needs`` a gradient or does not."""
@@ -71,7 +67,7 @@ class _Node:
 class Tape:
     """Operators in the order they run. Sizes are bytes.
 
-    ``recomputing``: operators run again instead of saving, but those kept where ``alternate``; ``dropping``: what they
+    ``part``: operators run again instead of saving, those of one part together (0: none do); ``dropping``: what they
     make goes, too, once it was read. ``products``: those counted.
     ``named``: tensors that a name of the running code keeps alive, whether or not an operator reads them.
     ``returned``: of what its module returns with its output, which stays until the next such module has run.
@@ -80,9 +76,8 @@ class Tape:
     storages: list[int] = field(default_factory=list)
     nodes: list[_Node] = field(default_factory=list)
     keys: int = 0
-    recomputing: bool = False
+    part: int = 0
     dropping: bool = False
-    alternate: bool = False
     products: int = 0
     named: tuple[Tensor, ...] = ()
     returned: int = 0
@@ -90,10 +85,10 @@ class Tape:
     @contextmanager
     def marked(self, *, again: bool, drops: bool = False) -> Iterator[None]:
         """Operators that run ``again``, and whose outputs go."""
-        before = self.recomputing, self.dropping
-        self.recomputing, self.dropping = again, drops
+        before = self.part, self.dropping
+        self.part, self.dropping = again * (self.part or self.keys + 1), drops
         yield
-        self.recomputing, self.dropping = before
+        self.part, self.dropping = before
 
     def tensor(self, size: int) -> Tensor:
         """A tensor that no node of this tape makes (the module's input)."""
@@ -126,8 +121,8 @@ class Tape:
         saved = [tensor.storage for tensor in ((*saves, output) if saves_output else saves)]
         if saves_bytes:
             saved.append(self.tensor(saves_bytes).storage)
-        again = self.recomputing and not (kept and self.alternate)
-        self.nodes.append(_Node(inputs, output, tuple(saved), again, again and self.dropping, self.named, **how))
+        again = self.part > 0 and not kept
+        self.nodes.append(_Node(inputs, output, tuple(saved), again, self.part, self.dropping, self.named, **how))
         return output
 
     def hold(self, *tensors: Tensor) -> None:
@@ -138,13 +133,13 @@ class Tape:
         """A part of ``of``'s storage. ``copies_gradient``: the parts' gradients are put together again (split)."""
         self.keys += 1
         output = Tensor(of.storage, size, self.keys)
-        self.nodes.append(_Node((of,), output, (), self.recomputing, shares_gradient=not copies_gradient))
+        self.nodes.append(_Node((of,), output, (), self.part > 0, self.part, shares_gradient=not copies_gradient))
         return output
 
     def saved(self, *, selective: bool = False) -> dict[int, int]:
         """Storages that autograd keeps after the forward, with their bytes.
 
-        ``selective``: without those that only nodes marked ``recomputing`` save, which run again instead, and without
+        ``selective``: without those that only nodes which run again save, and without
         what those marked ``dropping`` make.
         """
         again = [node for node in self.nodes if selective and node.recomputed]
@@ -161,91 +156,89 @@ class Tape:
             if node.weights or any(needs):
                 needing.add(node.output.key)
                 kept |= node.needed(needs)
-        return sum(size for storage, size in self.saved().items() if storage not in kept)
+        return self._sum(self.saved().keys() - kept)
 
-    def backward_peak_bytes(self, seed_bytes: int, *, made_bytes: int = 2, kept_bytes: int = 0) -> int:
-        """Most bytes alive while the tape runs backward, its saved tensors included.
+    def backward(self, seed_bytes: int, made_bytes: int = 2, kept_bytes: int = 0) -> Iterator[int]:
+        """Bytes alive at each node's fullest while the tape runs backward, its saved tensors included.
 
         ``seed_bytes``: the gradient of the last output, alive from the start. A weight's gradient is made in
         ``made_bytes`` an element; it is added to one that is there already (``kept_bytes`` 0), or stays in
-        ``kept_bytes`` an element, the made one itself where the two are the same size.
+        ``kept_bytes`` an element, the made one itself where the two are the same size. Operators that run again do so
+        together, for the first node that asks for anything they saved or made.
         """
-        return max(peak for _, _, peak in self._backward(seed_bytes, made_bytes, kept_bytes))
-
-    def recomputed_peak_bytes(self, seed_bytes: int) -> int:
-        """Most bytes alive while a checkpointed tape runs forward again, the gradients that are there included.
-
-        That begins at the first node of the backward that asks for what it saved, and ends with the last such thing
-        made (torch.utils.checkpoint's early stop); an operator saves what it reads before it runs.
-        """
-        last = self._last_asked()
-        if last < 0:
-            return 0
-        before = next(alive for node, alive, _ in self._backward(seed_bytes, 0, 0) if node.saved or node.views_gradient)
-        kept = {INPUT, *self.saved()}
-        return before - sum(self.saved().values()) + self.forward_peak_bytes(kept, until=last + 1, whole=False)
-
-    def _last_asked(self) -> int:
-        """Place of the last operator that saves something, at which a checkpointed forward stops; -1: there is none."""
-        return max((place for place, node in enumerate(self.nodes) if node.saved or node.views_gradient), default=-1)
-
-    def outlasting_bytes(self) -> int:
-        """Of what stays where marked operators run again, bytes that running again does not take up: the input, and
-
-        what is made where it stops. The rest is read once more and goes, or is saved by the operator that reads it.
-        """
-        late = {INPUT, *(node.output.storage for node in self.nodes[max(0, self._last_asked()) :])}
-        return sum(self.storages[one] for one in late & self.saved(selective=True).keys() - self.saved().keys())
-
-    def _backward(self, seed_bytes: int, made_bytes: int, kept_bytes: int) -> Iterator[tuple[_Node, int, int]]:
-        """Nodes as they run backward, with the bytes alive before each and at its fullest."""
-        passing = 0 if made_bytes == kept_bytes else made_bytes
-        users = Counter(storage for node in self.nodes for storage in node.saved)
-        alive = sum(self.storages[storage] for storage in users) + seed_bytes
+        passing = made_bytes * (made_bytes != kept_bytes)
+        parts = defaultdict(list)
+        for node in self.nodes:
+            parts[node.part].append(node)
+        # What a part is given stays until it has run backward.
+        given = {part: _inputs(nodes) if part else set() for part, nodes in parts.items()}
+        asked = [{*node.saved, *given[node.part].intersection(node.read)} for node in self.nodes]
+        makers = {node.output.storage: node.part for node in self.nodes}
+        users, there = Counter(one for those in asked for one in those), {*self.saved(selective=True)}
+        alive = self._sum(there) + seed_bytes
         # tensor key -> [bytes, readers], shared between keys that share one
         gradients = {node.output.key: [seed_bytes, 1] for node in self.nodes[-1:]}
         views: set[int] = set()
-        for node in reversed(self.nodes):
+        for node, needed in zip(reversed(self.nodes), reversed(asked), strict=True):
             own = gradients.pop(node.output.key, None)
             if own is None:
                 continue  # nothing downstream needs its gradient
-            before = alive
+            peak, first = alive, node.part * (bool(node.saved) or node.views_gradient)
+            for part in parts.keys() & {first, *map(makers.get, needed - there)} - {0}:
+                there, fullest, more = self._again(parts.pop(part), there, users)
+                peak, alive = max(peak, alive + fullest), alive + more
             new = [(tensor.key, own if node.shares_gradient else [tensor.bytes, 1]) for tensor in node.inputs]
             if node.shares_gradient:
                 own[1] += len(new)
             else:
                 alive += sum(tensor.bytes for tensor in node.inputs)
             alive += node.weights * kept_bytes
-            peak = max(before, alive + node.work + node.weights * passing)
-            users.subtract(node.saved)
-            alive -= sum(self.storages[storage] for storage in set(node.saved) if not users[storage])
+            peak = max(peak, alive + node.work + node.weights * passing)
+            users.subtract(needed)
+            gone = {one for one in needed if not users[one]}
+            alive, there = alive - self._sum(gone), there - gone
             alive -= _release(own)
             freed, third = _accumulate(new, gradients, views, is_view=node.views_gradient)
             peak, alive = max(peak, alive + third), alive - freed
-            yield node, before, peak
+            yield peak
+
+    def _again(self, part: list[_Node], there: set[int], users: Counter[int]) -> tuple[set[int], int, int]:
+        """What is there once ``part`` has run forward again, and more bytes at the fullest meanwhile and from then on.
+
+        It ends with the last thing that is asked for (torch.utils.checkpoint's early stop); an operator saves what it
+        reads before it runs, and takes up what was kept and nothing else asks for.
+        """
+        made = {one for node in part for one in (*node.saved, node.output.storage) if users[one]} - there
+        last = max(
+            at for at, node in enumerate(part, 1) if node.saved or node.views_gradient or node.output.storage in made
+        )
+        left = there.difference(node.output.storage for node in part[: last - 1] if not users[node.output.storage])
+        sizes = [size * (one not in left) for one, size in enumerate(self.storages)]
+        gone = self._sum(there - left)
+        return left | made, Tape(sizes, part).forward_peak_bytes(made, last) - gone, self._sum(made) - gone
+
+    def _sum(self, storages: Iterable[int]) -> int:
+        return sum(map(self.storages.__getitem__, storages))
 
     def forward_peak_bytes(
-        self, kept: Collection[int] = (), *, until: int | None = None, whole: bool = True, compiled: bool = False
+        self, kept: Collection[int] = (), until: int | None = None, *, compiled: bool = False
     ) -> int:
-        """Most bytes alive while the tape runs forward, up to node ``until``: each tensor dies at its last use.
+        """Most bytes alive while the tape runs forward: each tensor dies at its last use.
 
-        ``kept``: storages that stay, since autograd saves them. ``whole``: the last node makes its output, too.
-        ``compiled``: no name of running code holds a tensor that was read.
+        ``kept``: storages that stay, since autograd saves them. ``until``: of so many nodes, the last of which need not
+        make what is not kept. ``compiled``: no name of running code holds a tensor that was read.
         """
-        uses = [replace(node, holds=()).storages if compiled else node.storages for node in self.nodes]
+        uses = [(*(replace(node, holds=()) if compiled else node).read, node.output.storage) for node in self.nodes]
         last = {storage: index for index, storages in enumerate(uses) for storage in storages}
         born: set[int] = set()
-        dying: dict[int, set[int]] = defaultdict(set)
-        for storage, index in last.items():
-            dying[index].add(storage)
         alive = peak = 0
         for index, node in enumerate(self.nodes[:until]):
-            made = uses[index] if whole or index + 1 != until or node.output.storage in node.saved else node.read
+            made = uses[index] if index + 1 != until or node.output.storage in kept else node.read
             new = {*made, *filter(kept.__contains__, node.saved)} - born
             born |= new
-            alive += sum(map(self.storages.__getitem__, new))
+            alive += self._sum(new)
             peak = max(peak, alive)
-            alive -= sum(map(self.storages.__getitem__, dying[index].difference(kept)))
+            alive -= self._sum({one for one in uses[index] if last[one] == index}.difference(kept))
         return peak
 
 
@@ -333,8 +326,7 @@ def line_of(text: str) -> Line:
 
 
 #: Clauses that are sums and those that are words alone -> the keyword of ``Tape.op`` or ``view``.
-_SUMS = {"keeps": "saves_bytes", "work": "work", "weights": "weights", "width": "width"}
-_WAYS = {"kernel": "kept", "adds": "shares_gradient", "views": "views_gradient", "joins": "copies_gradient"}
+_SUMS, _WAYS = (declared()["clauses"][kind] for kind in ("sums", "words"))
 
 
 @lru_cache(1024)
