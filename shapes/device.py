@@ -238,8 +238,7 @@ def device_from_mapping(data: Named, where: str) -> Device:
 
 
 def _normalise(name: str) -> str:
-    words = re.findall(r"[a-z0-9]+", name.lower())
-    return "".join(word for word in words if word not in _VENDOR_WORDS)
+    return "".join(word for word in re.findall(r"[a-z0-9]+", name.lower()) if word not in _VENDOR_WORDS)
 
 
 @lru_cache(256)

@@ -57,8 +57,7 @@ def product_terms(operator: Product, cost: Cost, device: Device) -> Iterator[Ter
     shape, by = sizes_of([operator]), alike(operator, device)
     times = gemm_times(shape, by)
     parts = _closed_form(times, shape[:, 0].tolist(), by)
-    aligned = float(times.aligned_s[0])
-    parts.extend(_kernel_choice(sum(part.seconds for part in parts), aligned, shape, by))
+    parts.extend(_kernel_choice(sum(part.seconds for part in parts), float(times.aligned_s[0]), shape, by))
     served = f"kernels of {by.alignment.family} ({by.alignment.tier})"
     if times.seconds[0] < gemm_times(shape, by._replace(pads=False)).seconds[0]:
         served = f"padded copies, faster than {served}"

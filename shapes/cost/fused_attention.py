@@ -90,8 +90,7 @@ class AttentionConstants:
 
     def rate(self, bucket: Array) -> Array:
         """FLOP/s at a head dimension; below the smallest fitted one matrix units idle in proportion."""
-        smallest = self.flops_per_s[0][0]
-        return _at(bucket, self.flops_per_s) * np.minimum(bucket / smallest, 1.0)
+        return _at(bucket, self.flops_per_s) * np.minimum(bucket / self.flops_per_s[0][0], 1.0)
 
 
 #: Keys of one set in a constants file: single numbers, and tables by head dimension.

@@ -344,8 +344,7 @@ def predict_gemm(
     except ValueError:
         shapes = " and ".join(str(array.shape) for array in dimensions)
         raise InputError(f"expected arrays that broadcast, found shapes {shapes}", "m, n, k, batch") from None
-    sizes = np.array([array.ravel() for array in arrays])
-    return gemm_seconds(sizes, by).reshape(arrays[0].shape)
+    return gemm_seconds(np.array([array.ravel() for array in arrays]), by).reshape(arrays[0].shape)
 
 
 def gemm_seconds(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> Array:

@@ -198,8 +198,7 @@ class AcceleratorBackend(Backend):
     def flusher(self) -> Call:
         import torch
 
-        buffer = torch.empty(2 * self.cache_bytes // 4, dtype=torch.int32, device=self.device)
-        return buffer.zero_
+        return torch.empty(2 * self.cache_bytes // 4, dtype=torch.int32, device=self.device).zero_
 
     def capture(self, calls: Sequence[Call]) -> Call | None:
         """One replay that runs all ``calls`` back to back, or None where the device or a kernel cannot be captured.

@@ -286,8 +286,7 @@ class Forward:
         wide = x.bytes > rows * own.in_features * product
         narrowed, y = x.bytes * product // e if wide else x.bytes, rows * own.out_features * product
         words = {"quantised": quantised, "wide": wide}
-        written = 2 * weights * quantised
-        out = self.play("frozen", {"x": x}, words, narrowed=narrowed, y=y, written=written)
+        out = self.play("frozen", {"x": x}, words, narrowed=narrowed, y=y, written=2 * weights * quantised)
         pair = [adapter.on_shard(self.t) for adapter in adapters(linear, workload)]
         if not pair:
             return out

@@ -36,8 +36,7 @@ def dimensions(model: ModelShape) -> dict[str, int]:
     windows = (block.attention.window for block in model.main.blocks if block.attention)
     found["window"] = next(filter(None, windows), None)
     found["full_every"] = full_every(model.main.blocks)
-    named = {name: size for name, size in found.items() if size}
-    return named | (model.mixer.sizes if model.mixer else {})
+    return {name: size for name, size in found.items() if size} | (model.mixer.sizes if model.mixer else {})
 
 
 def full_every(blocks: tuple[Block, ...]) -> int | None:

@@ -325,8 +325,7 @@ def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> Values:
         name, gains = "pareto", [(1 / one.parameters, one.timing.seconds) for one in ranked]
     else:
         return {}
-    further = (reaches(one.change) for one in ranked)
-    places = undominated(*zip(*gains, strict=True), *zip(*further, strict=True))
+    places = undominated(*zip(*gains, strict=True), *zip(*(reaches(one.change) for one in ranked), strict=True))
     return {name: _with_memory(space, [ranked[place] for place in places])}
 
 

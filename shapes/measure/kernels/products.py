@@ -115,8 +115,7 @@ def group_sizes(total: int, groups: int, load: float) -> Ints:
     if groups == 1:
         return (total,)
     first = min(total, int(total / groups * load) // GROUP_MULTIPLE * GROUP_MULTIPLE)
-    rest = (total - first) // (groups - 1) // GROUP_MULTIPLE * GROUP_MULTIPLE
-    sizes = [first] + [rest] * (groups - 1)
+    sizes = [first] + [(total - first) // (groups - 1) // GROUP_MULTIPLE * GROUP_MULTIPLE] * (groups - 1)
     sizes[-1] += total - sum(sizes)
     return tuple(sizes)
 

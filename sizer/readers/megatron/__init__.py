@@ -260,8 +260,7 @@ def read(config: Config, where: str) -> Reading:
     """Absent keys take Megatron's defaults: ffn 4h, or 64 floor(8h/3/64) with swiglu; MHA; tied embeddings."""
     unknown: Mapping[str, str] = config.get("_unknown", {})
     # In a script a flag has no value: what follows it is something else.
-    present = frozenset(unknown) if "_program" in config else frozenset()
-    fields = Fields(config, where, present=present)
+    fields = Fields(config, where, present=frozenset(unknown) if "_program" in config else frozenset())
 
     def lacking() -> list[str]:
         return [key for key in sorted(unknown) if key in fields.asked - fields.flags and not is_harmless(key, NAME)]

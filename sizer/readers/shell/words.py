@@ -141,8 +141,7 @@ class Scanner:
         if operator == "\n":
             for delimiter in self._heredocs:
                 start = self.line
-                ends = rf"(?ms)(.*?)(?:^\t*{re.escape(delimiter)}\t*(?:\n|\Z)|\Z)"
-                body = self._take(re.compile(ends))
+                body = self._take(re.compile(rf"(?ms)(.*?)(?:^\t*{re.escape(delimiter)}\t*(?:\n|\Z)|\Z)"))
                 found.append(Token("heredoc", body[1] if body else "", start))
             self._heredocs = []
 
