@@ -289,5 +289,5 @@ def test_a_process_whose_driver_is_gone_ends() -> None:
 
 
 def test_an_environment_says_the_node_it_is_on() -> None:
-    assert next(iter(workers.Device(Device, None).begin())) == ENVIRONMENT
+    assert next(iter(workers.DeviceServer(Device, None).begin())) == ENVIRONMENT
     assert InProcess("cpu").environment.host["node"] == platform.node()

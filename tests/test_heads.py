@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from shapes.errors import InputError
 from sizer import check
 from sizer.readers import read_config
+from sizer.readers.released import released, rows
 
 SMALL = {
     "hidden_size": 64,
@@ -144,7 +143,6 @@ def test_a_classifier_gets_no_advice_on_a_vocabulary_head_and_heads_may_not_cont
 def test_a_class_of_no_type_that_is_known_is_told() -> None:
     reading = read_config({**LLAMA_3_8B, "architectures": ["DeepseekV41ForCausalLM"]})
     assert "DeepseekV41ForCausalLM is no class of llama that is known: read as llama" in reading.notes
-    released = json.loads(Path("sizer/readers/released.json").read_text("utf-8"))
-    read = [read_config(one["config"]) for name, one in released.items() if name.startswith(("Qwen/", "tencent/"))]
+    read = [read_config(released(name)[0]) for name in rows() if name.startswith(("Qwen/", "tencent/"))]
     assert read
     assert not any("is no class of" in note for one in read for note in one.notes)

@@ -98,7 +98,8 @@ def test_names_from_files_are_text_in_the_page(tmp_path: Path, monkeypatch: pyte
     odd.parent.mkdir(parents=True)
     config = json.loads((CONFIGS / "gpt2.json").read_text())
     odd.write_text(json.dumps(config | {"a<b>": "</script><script>alert(2)</script>"}))
-    for call in (("check", str(odd), GPT2, "--fail-on", "never"), ("diff", GPT2, str(odd)), ("memory", str(odd))):
+    never = ("--fail-on", "never")
+    for call in (("check", str(odd), GPT2, *never), ("diff", GPT2, str(odd), *never), ("memory", str(odd))):
         text = without_library(tmp_path / "page.html", monkeypatch, *call)
         assert "&lt;script&gt;alert(1)" in text
         assert "<script>alert" not in text
