@@ -156,6 +156,7 @@ def _by_group(
 
 def _naming(function: Callable[[Any, Device], T], operator: Operator, device: Device) -> T:
     """``function`` of the operator, which its InputError names."""
+    # As `shapes.errors.within` does, without a context manager for each of a plan's operators.
     try:
         return function(operator, device)
     except InputError as error:

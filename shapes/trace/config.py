@@ -14,7 +14,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from shapes.errors import InputError, read_text
+from shapes.errors import InputError, read_text, within
 from shapes.frozen import Named, Pair, T, Values, replace
 from shapes.workload import routing_note
 
@@ -176,11 +176,11 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
         return Built(module, settings, where, notes)
 
     try:
-        return once(built(settings))
+        with within(where):
+            return once(built(settings))
     except InputError as error:
         again = next((one for one in _AGAIN if one in str(error.__cause__)), None)
         if again is None:
-            error.where = error.where or where
             raise
     other = built(load_config(config)[0], **_AGAIN[again][0])
     other.notes.append(_AGAIN[again][1])
