@@ -2,7 +2,7 @@
 
     python reports/build_suites.py [FOLDER]
 
-Every figure on a page comes from the data file beside it. Plots need matplotlib.
+Every figure on a page comes from the data file next to it. Plots need matplotlib.
 """
 
 from __future__ import annotations

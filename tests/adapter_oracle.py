@@ -105,7 +105,7 @@ def track_adapted(
         update = torch.optim.AdamW([one for one in model.parameters() if one.requires_grad], fused=True)
         autocast = partial(torch.autocast, "cpu", dtype=torch.bfloat16, enabled=tuning.autocast)
         tracked = oracle.track_model(model, update, b, s, autocast)
-    # The tracker sees parameters; a quantised one's constants are beside it.
+    # The tracker sees parameters; a quantised one's constants are next to it.
     constants = sum(
         one.nbytes
         for weight in model.parameters()
@@ -162,7 +162,7 @@ def _wrapped(model: Any, tuning: Tuning, checkpointing: bool) -> Any:
     )
     tuned = peft.get_peft_model(model, lora, autocast_adapter_dtype=tuning.adapters == "fp32").train()
     for weight in tuned.parameters():
-        if weight.requires_grad and tuning.adapters == "bf16":  # beside a quantised base peft makes them fp32
+        if weight.requires_grad and tuning.adapters == "bf16":  # next to a quantised base peft makes them fp32
             weight.data = weight.data.to(torch.bfloat16)
     return tuned
 

@@ -1,4 +1,4 @@
-"""Published peaks of memory (tests/data/public_memory.toml) beside what sizer says of the same runs.
+"""Published peaks of memory (tests/data/public_memory.toml) next to what sizer says of the same runs.
 
 Used by tests/test_memory.py and reports/bench/memory_peaks.py.
 """

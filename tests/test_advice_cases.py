@@ -41,7 +41,7 @@ def test_the_most_famous_vocabulary_is_a_warning_on_every_device(device: str) ->
 @pytest.mark.parametrize(
     ("hidden", "heads", "then"), [(5000, 40, (5120, 40)), (4100, 41, (4096, 32)), (2000, 20, (2048, 16))]
 )
-def test_a_hidden_size_of_odd_heads_is_told_the_whole_model_beside_it(
+def test_a_hidden_size_of_odd_heads_is_told_the_whole_model_next_to_it(
     hidden: int, heads: int, then: tuple[int, int]
 ) -> None:
     entry = {"h": hidden, "a": heads, "L": 24, "f": 8192, "v": 32000}
@@ -246,7 +246,7 @@ def test_what_search_proposes_check_has_nothing_new_against_or_it_says_what_and_
         assert bool(one.why) == bool(one.breaks)
         new = codes(after(model, dict(one.change), before, device, **asked), "warning", "error")
         # A cost alone (the last wave's, SZ112) breaks no rule on shapes and is in the time that the search compared;
-        # that check will warn of it is said beside the proposal.
+        # that check will warn of it is said next to the proposal.
         new -= codes(before, "warning", "error")
         assert {*one.warns} <= new <= {*one.breaks, *one.warns}, (device, one.change)
 

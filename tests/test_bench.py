@@ -92,7 +92,7 @@ def test_json_csv_and_jsonl_hold_the_same_rows(bench) -> None:
 
 
 @pytest.mark.slow
-def test_a_configuration_is_measured_operator_by_operator_beside_its_step(bench, tmp_path: Path) -> None:
+def test_a_configuration_is_measured_operator_by_operator_next_to_its_step(bench, tmp_path: Path) -> None:
     config = {
         "model_type": "llama",
         "hidden_size": 64,

@@ -72,7 +72,7 @@ def test_a_misaligned_size_is_compared_per_flop_with_its_aligned_base(pages, tmp
     assert "3 ok. Median half-width of the 95% intervals: 1.00%" in page
 
 
-def test_control_shapes_are_set_beside_each_framework(pages, tmp_path: Path, monkeypatch) -> None:
+def test_control_shapes_are_set_next_to_each_framework(pages, tmp_path: Path, monkeypatch) -> None:
     reference = json.loads((SCRIPT.parent / "suites" / "control.reference.json").read_text())[0]
     milliseconds = reference["milliseconds"]
     rows = [row(reference["m"], reference["n"], reference["k"], 1.1 * milliseconds["vllm"] * 1e-3)]

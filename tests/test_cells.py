@@ -107,8 +107,8 @@ def test_other_layouts_batches_groups_devices_and_calibrated_constants_have_no_c
 
 
 def test_what_a_cell_adds_is_a_part_of_its_own_and_its_error_is_smaller() -> None:
-    of_cell, beside = (Gemm("one", "forward", 4096, n, 4096) for n in (4096, 4160))
-    costs = [predict(one, "h100-sxm") for one in (of_cell, beside)]
+    of_cell, neighbour = (Gemm("one", "forward", 4096, n, 4096) for n in (4096, 4160))
+    costs = [predict(one, "h100-sxm") for one in (of_cell, neighbour)]
     assert costs[0].tier == costs[1].tier == "fitted"
     assert costs[0].error < costs[1].error
     parts = {part.what: part for part in explain(of_cell, costs[0], "h100-sxm")}
@@ -117,7 +117,7 @@ def test_what_a_cell_adds_is_a_part_of_its_own_and_its_error_is_smaller() -> Non
     dims = (np.array([value]) for value in (4096, 4096, 4096, 1))
     times = float(constants.cells.corrected(np.ones(1), *dims)[0])
     assert parts["kernel choice for m and n"].seconds == pytest.approx(costs[0].seconds * (1 - 1 / times))
-    assert "kernel choice for m and n" not in [part.what for part in explain(beside, costs[1], "h100-sxm")]
+    assert "kernel choice for m and n" not in [part.what for part in explain(neighbour, costs[1], "h100-sxm")]
 
 
 @pytest.mark.slow

@@ -193,7 +193,7 @@ def test_no_command_of_the_repository_s_settings_runs(repository: Path) -> None:
     assert not (repository / "ran").exists()
 
 
-def test_a_file_named_beside_a_revision_must_be_a_configuration(repository: Path) -> None:
+def test_a_file_named_next_to_a_revision_must_be_a_configuration(repository: Path) -> None:
     (repository / "web" / "config.json").write_text('{"apiUrl": "b"}')
     result = run("diff", "--git", "HEAD", "web/config.json")
     assert result.exit_code == 2

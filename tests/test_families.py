@@ -332,7 +332,7 @@ def test_an_absent_dropout_is_what_its_class_takes_it_to_be(kind: str) -> None:
     assert read_config({"model_type": kind, **told}).model.main.blocks[0].dropout == 0
 
 
-#: Of the parts that only some families have: heads and gates by layer, layers' own embeddings beside experts, borrowed
+#: Of the parts that only some families have: heads and gates by layer, layers' own embeddings next to experts, borrowed
 #: keys and several streams, layers without attention.
 PARTS = ["laguna", "gemma4_text experts", "gemma3n_text", "nemotron-nas"]
 COMMANDS = [

@@ -117,7 +117,7 @@ def test_what_changes_the_model_has_to_be_asked_for(changed: dict[str, int], rea
     assert (fixed.applied, fixed.after.text) == ((), config.text)
 
 
-def test_weights_beside_a_file_make_it_a_checkpoint(tmp_path: Path) -> None:
+def test_weights_next_to_a_file_make_it_a_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "model.safetensors").touch()
     path = tmp_path / "config.json"
     path.write_text(json.dumps(GPT2))

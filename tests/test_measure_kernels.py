@@ -564,9 +564,9 @@ def test_on_a_gpu_a_layers_peak_holds_no_other_candidates_buffers() -> None:
     session = InProcess("cuda")
     alone = session.prepare(Job(swiglu(1024 // SHRINK, 1024 // SHRINK, 4096 // SHRINK))).handle.stopwatch.peak_bytes()
     big = session.prepare(Job(Gemm("x", "forward", 16384 // SHRINK, 16384 // SHRINK, 16384 // SHRINK)))
-    beside = session.prepare(Job(swiglu(1024 // SHRINK, 1024 // SHRINK, 4096 // SHRINK))).handle.stopwatch.peak_bytes()
+    again = session.prepare(Job(swiglu(1024 // SHRINK, 1024 // SHRINK, 4096 // SHRINK))).handle.stopwatch.peak_bytes()
     assert alone is not None
-    assert beside == pytest.approx(alone, rel=0.01)
+    assert again == pytest.approx(alone, rel=0.01)
     session.release(big)
 
 

@@ -62,7 +62,7 @@ def mixtral() -> ModelShape:
 
 
 def activation_peak(model: ModelShape, workload: Workload, in_flight: int = 1, stage: Stage = "last") -> Moment:
-    """Megatron's fullest moment beside weights, gradients and states, whose gradients stay."""
+    """Megatron's fullest moment next to weights, gradients and states, whose gradients stay."""
     step = StageStep(model, workload, stage, in_flight, implementation="megatron")
     return max(moments(replace(step, gradients_stay=True)), key=lambda moment: moment.bytes)
 
@@ -152,8 +152,8 @@ def test_gradients_are_there_at_the_loss_only_where_something_keeps_them() -> No
 
 
 def test_a_fused_loss_takes_4_bytes_a_logit_where_transformers_takes_12() -> None:
-    # b 2 x s 4096 x v 128256 logits: in 16 bits with their gradient, or an fp32 softmax with two fp32 gradients; beside
-    # them only the last norm's tensors.
+    # b 2 x s 4096 x v 128256 logits: in 16 bits with their gradient, or an fp32 softmax with two fp32 gradients, and
+    # only the last norm's tensors.
     model, w, n = llama_8b(), Workload(b=2), 2 * 4096 * 128256
     taken = {loss: memory(model, w, loss=loss).components["logits_and_loss"] for loss in ("fused", "fp32")}  # type: ignore[arg-type]
     hidden = 2 * 4096 * 4096 * 2
@@ -163,7 +163,7 @@ def test_a_fused_loss_takes_4_bytes_a_logit_where_transformers_takes_12() -> Non
         memory(model, w, loss="liger")  # type: ignore[arg-type]
 
 
-def test_ddp_keeps_its_buckets_beside_the_gradients() -> None:
+def test_ddp_keeps_its_buckets_next_to_the_gradients() -> None:
     model, w = llama_8b(), Workload(b=2, d=8)
     one, two = memory(model, w), memory(model, w, microbatches=2)
     assert one.components["communication"] == two.components["communication"] == 4 * model.parameters  # the buckets
@@ -230,7 +230,7 @@ def test_llama_3_8b_at_32768_tokens_has_the_books_hidden_state_checkpoints_and_l
     assert parts["activations"] == 32 * hidden + rotary  # 8 GiB of checkpoints
     fp32_logits = 32768 * 128256 * 4
     assert fp32_logits / GIB == pytest.approx(15.7, abs=0.05)
-    # Softmax, its gradient and the loss's gradient are alive together: three of them, beside the last norm's tensors.
+    # Softmax, its gradient and the loss's gradient are alive together: three of them, next to the last norm's tensors.
     tail = parts["logits_and_loss"] - 3 * fp32_logits
     assert 0 < tail < 5 * hidden
     without = memory(model, replace(w, checkpointing="none")).components["activations"] / GIB
@@ -240,7 +240,7 @@ def test_llama_3_8b_at_32768_tokens_has_the_books_hidden_state_checkpoints_and_l
 def test_eager_attention_saves_about_half_as_much_again_at_512_tokens() -> None:
     flash = memory(llama_8b(), Workload(b=1, s=512), microbatches=2).components["activations"]
     eager = memory(llama_8b(), Workload(b=1, s=512, attention="eager"), microbatches=2).components["activations"]
-    # Scores' softmax in fp32 and its 16-bit copy: 6 a s^2 b, beside about 24.5 hidden states of 2 s b h.
+    # Scores' softmax in fp32 and its 16-bit copy: 6 a s^2 b, next to about 24.5 hidden states of 2 s b h.
     assert eager - flash == pytest.approx(32 * (6 * 32 * 512**2 + 2 * 6144 * 512), rel=0.02)
     assert 1.4 < eager / flash < 1.6
 
@@ -498,7 +498,7 @@ def test_a_saved_view_keeps_its_whole_storage_and_a_shared_gradient_is_counted_o
     z = tape.op("square", (half,), 50, (half,))
     tape.op("sum", (z, z), 50, shares_gradient=True)
     assert sum(tape.saved().values()) == 100
-    # Backward: seed 50 beside 100 saved; sum hands the seed on; square makes 50 more (200 together).
+    # Backward: seed 50 next to 100 saved; sum hands the seed on; square makes 50 more (200 together).
     assert max(tape.backward(50)) == 200
 
 

@@ -221,7 +221,7 @@ def test_a_layers_backward_finds_what_the_layers_before_it_saved() -> None:
 
 
 def test_new_gradients_grow_from_layer_to_layer_while_activations_go() -> None:
-    # 16 tokens beside matrices of 256 x 1024: gradients are what there is most of, so the first layer's is the fullest.
+    # 16 tokens next to matrices of 256 x 1024: most bytes are gradients, so the first layer's is the fullest.
     model, w = llama(4), Workload(b=1, s=16)
     backward = fullest_of(StageStep(model, w), NEW, "backward of a layer")
     layer = 4 * 256 * 256 + 3 * 256 * 1024 + 2 * 256

@@ -140,7 +140,7 @@ LATENT = {
     "qk_rope_head_dim": 16,
     "v_head_dim": 32,
 }
-#: What a family's configuration has beside or instead of SMALL.
+#: What a family's configuration has in addition to or instead of SMALL.
 FURTHER: dict[str, dict[str, Any]] = {
     "mistral": SMALL,
     "qwen2": SMALL,
@@ -321,7 +321,7 @@ GROUPED: dict[str, Any] = {"multi_query": False, "new_decoder_architecture": Tru
 def test_windows_shorter_than_the_sequence_and_one_key_head_are_within_1_percent(
     family: str, attention: str, checkpointing: str, changes: dict[str, Any]
 ) -> None:
-    """A window is a mask of its own in every layer, beside which keys and values are repeated for their group."""
+    """A window is a mask of its own in every layer, next to which keys and values are repeated for their group."""
     workload = Workload(b=2, s=512, attention=attention, checkpointing=checkpointing)  # type: ignore[arg-type]
     judge(oracle.config_of(family, **{**FURTHER[family], **changes}), workload)
 

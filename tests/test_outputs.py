@@ -107,7 +107,7 @@ LIMITED = (
 )
 
 
-def test_what_cannot_be_written_whole_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
+def test_what_cannot_be_written_whole_leaves_the_old_file_and_nothing_next_to_it(tmp_path: Path) -> None:
     target = tmp_path / "out.txt"
     target.write_text("as it was")
     code = f"{LIMITED}write_whole(sys.argv[1], b'longer than five')"

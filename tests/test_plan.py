@@ -235,7 +235,7 @@ def test_no_mixtures_plan_is_listed_whose_states_alone_do_not_fit(name: str, gpu
 
 @pytest.mark.slow
 def test_a_plan_of_fine_tuning_runs_what_trains_and_counts_no_gradient_that_nobody_needs() -> None:
-    # Enough layers that the head, whose gradient is needed either way, is little beside them.
+    # Enough layers that the head, whose gradient is needed either way, is little next to them.
     model, base = llama(32), Workload(s=2048)
     full, lora = (
         plan(model, load_device("h100-sxm"), gpus=8, global_batch=32, base=one).candidates[0]

@@ -116,17 +116,17 @@ def test_fp8_releases_may_name_layers_in_other_formats() -> None:
     ]
 
 
-def test_the_file_beside_a_configuration_is_read_and_alone_is_told_what_it_is(tmp_path: Path) -> None:
+def test_the_file_next_to_a_configuration_is_read_and_alone_is_told_what_it_is(tmp_path: Path) -> None:
     algorithm = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "group_size": 16, "exclude_modules": ["lm_head"]}
     (tmp_path / "config.json").write_text(json.dumps(SMALL))
-    beside = tmp_path / "hf_quant_config.json"
-    beside.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": algorithm}))
+    quantised = tmp_path / "hf_quant_config.json"
+    quantised.write_text(json.dumps({"producer": {"name": "modelopt"}, "quantization": algorithm}))
     decoding = read_subject(str(tmp_path), phase="decode", b=1)
     assert decoding.workload.kv_dtype == "fp8"
     assert {one.title for one in decoding.model.formats} == {"NVFP4"}  # type: ignore[union-attr]
     assert read_subject(str(tmp_path)).workload.kv_dtype is None  # training has no cache
     with pytest.raises(InputError, match=r"hf_quant_config\.json\): give the config\.json next to it"):
-        read_config(str(beside))
+        read_config(str(quantised))
 
 
 def test_each_matrix_runs_as_it_is_released_unless_the_caller_says_a_type() -> None:

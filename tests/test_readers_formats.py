@@ -1,4 +1,4 @@
-"""Formats beside Hugging Face's: detected by their own keys, with their own defaults and traps."""
+"""Formats next to Hugging Face's: detected by their own keys, with their own defaults and traps."""
 
 from __future__ import annotations
 
@@ -896,7 +896,7 @@ def test_a_key_that_is_off_or_says_how_a_model_is_run_is_not_refused(own: str) -
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        # nanogptx: train.py's switch beside a section of sizes that is its own.
+        # nanogptx: train.py's switch next to a section of sizes that is its own.
         ("{init_from: scratch, model: {n_layer: 4, n_head: 4, n_embd: 128}}", "expected a configuration in one of"),
         # A trainer that borrows the names: nobody says that its layers are GPT-2's.
         ("{n_layer: 12, n_head: 8, n_embd: 512, block_size: 64, learning_rate: 1}", "nearest are nanogpt without bias"),

@@ -78,7 +78,7 @@ def context(shape: ModelShape, device: str = "h100-sxm", **workload: Any) -> Con
 
 WIDE = model(hidden=4096, heads=32, kv=8, d_ff=14336, vocab=128_256)
 
-#: rule, model, workload, the field found, its value, changes proposed (each derived beside it).
+#: rule, model, workload, the field found, its value, changes proposed (each derived next to it).
 BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] = [
     ("SZ101", model(vocab=50257), {}, "vocab", 50257, [{"vocab": 50304}]),  # 786 x 64
     # Each of two shards wants a multiple of 64: 50257 / 128 = 392.6, so 393 x 128.

@@ -1,4 +1,4 @@
-"""torch's memory snapshots beside a prediction: torch's own records of a training step, and what is no snapshot."""
+"""torch's memory snapshots next to a prediction: torch's own records of a training step, and what is no snapshot."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_what_is_no_snapshot_is_one_line_and_nothing_of_it_runs(tmp_path: Path, 
     assert said.stderr == f"sizer: {file}: expected what torch.cuda.memory._dump_snapshot writes, or its JSON\n"
 
 
-def test_a_snapshot_is_shown_beside_the_prediction(tmp_path: Path) -> None:
+def test_a_snapshot_is_shown_next_to_the_prediction(tmp_path: Path) -> None:
     file = tmp_path / "snapshot.pickle"
     file.write_bytes(pickle.dumps(a_step()))
     said = CliRunner().invoke(main, ["memory", LLAMA, "--explain", str(file)])

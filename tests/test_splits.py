@@ -167,7 +167,7 @@ def test_devices_give_dp_and_a_batch_that_does_not_divide_is_sz120() -> None:
     assert changes(finding) == [{"microbatch": 1}]  # 1000 / 8 = 125 is odd
 
 
-def test_a_batch_no_microbatch_divides_gets_the_batches_beside_it() -> None:
+def test_a_batch_no_microbatch_divides_gets_the_batches_next_to_it() -> None:
     finding = named(sizer.check(str(LLAMA), d=8, b=3, global_batch=100), "SZ120")
     assert sorted(change["global_batch"] for change in changes(finding)) == [96, 120]  # 4 x 24, 5 x 24
 

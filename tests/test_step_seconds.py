@@ -257,7 +257,7 @@ def test_parts_are_added_up_as_often_as_they_run_and_a_token_passes_every_stage(
         (10, 0, 4, 1.5, 3.0),
         # A head of 2.5: a layer less than 4 on each, since 3, 3, 3 and one with the head take 3.5.
         (10, 0, 4, 2.5, 3.5),
-        # The head alone is slower than every stage of layers: it stays, with no layer beside it.
+        # The head alone is slower than every stage of layers: it stays, with no layer next to it.
         (10, 0, 4, 5.0, 5.0),
         # 9 and one that predicts: 3, 3 and 3 layers, and on the last the predicting one with the head.
         (10, 1, 4, 1.5, 3.0),

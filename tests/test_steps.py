@@ -618,7 +618,7 @@ def test_check_gives_the_seconds_and_the_utilization_that_plan_lists(finetune: s
     assert (step.seconds, step.mfu) == pytest.approx((one.seconds, one.mfu))
 
 
-def test_a_count_above_100_percent_beside_a_possible_one_says_why() -> None:
+def test_a_count_above_100_percent_next_to_a_possible_one_says_why() -> None:
     text = mfu("--step-time", "200", "-s", "131072").stdout
     assert "above 100%: the masked half" in text
 
@@ -815,13 +815,13 @@ def test_a_router_limited_to_groups_meets_no_more_nodes_and_no_fewer_ranks() -> 
     assert read_config(CONFIGS / "deepseek-v3.json").model.moe.groups == (8, 4)
 
 
-def test_dispatch_beside_another_microbatchs_computing_is_hidden_further() -> None:
+def test_dispatch_next_to_another_microbatchs_computing_is_hidden_further() -> None:
     workload = Workload(b=1, d=32, e=32, zero=1)
-    alone, beside = (
+    alone, overlapped = (
         price_step(QWEN_MOE, replace(workload, ep_overlap=flag), H100, CORE, 8).parts.get("expert parallelism", 0.0)
         for flag in (False, True)
     )
-    assert beside < 0.5 * alone
+    assert overlapped < 0.5 * alone
     # A stack that does not know it runs it as without.
     other = load_stack("pytorch-ddp")
     assert other.overlap["overlapped_expert"] == other.overlap["expert"]

@@ -83,7 +83,7 @@ def test_a_killed_writer_loses_nothing_and_leaves_nothing(tmp_path: Path) -> Non
 
 
 @pytest.mark.slow
-def test_no_store_is_made_beside_the_log_of_one_that_was_moved_away(tmp_path: Path) -> None:
+def test_no_store_is_made_next_to_the_log_of_one_that_was_moved_away(tmp_path: Path) -> None:
     path, moved = tmp_path / "s.db", tmp_path / "old.db"
     promised = killed_writer(path, 20)
     path.rename(moved)

@@ -106,7 +106,7 @@ def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> Non
         ("mistral3", {"tie_word_embeddings": True}, {}),
     ],
 )
-def test_what_a_wrapper_says_beside_its_towers_counts_as_in_its_class(
+def test_what_a_wrapper_says_next_to_its_towers_counts_as_in_its_class(
     wrapper: str, outer: dict[str, Any], vision: dict[str, Any]
 ) -> None:
     """Features of several layers side by side, the tower's norms, and whether the head is the embedding's."""

@@ -141,7 +141,7 @@ def test_an_expert_load_that_is_no_ratio_is_refused(load: str, tmp_path: Path) -
     assert "expected a number from 1 to 1048576 (max/mean)" in result.stderr
 
 
-def test_a_trace_beside_a_formula_lists_products_and_prices_no_step() -> None:
+def test_a_trace_next_to_a_formula_lists_products_and_prices_no_step() -> None:
     formula, traced = (sizer.ops(MIXTRAL, b=2, s=64, trace=trace) for trace in (False, True))
     assert formula.step is not None
     assert traced.step is None

@@ -176,7 +176,7 @@ def test_types_are_as_large_as_ggml_has_them() -> None:
         assert bits * weights + scale == 8 * held, name
 
 
-def test_safetensors_prove_the_configuration_beside_them(tmp_path: Path) -> None:
+def test_safetensors_prove_the_configuration_next_to_them(tmp_path: Path) -> None:
     config = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2}
     config |= {"num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 320}
     (tmp_path / "config.json").write_text(json.dumps(config))

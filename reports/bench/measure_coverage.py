@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 
 import numpy as np
-from compare import compare  # beside this script
+from compare import compare  # next to this script
 from numpy.typing import NDArray
 from tabulate import tabulate
 

@@ -194,9 +194,9 @@ def nanogpt_question(path: Path, reading: Reading) -> tuple[Mapping[str, Any], R
     """What train.py would build: its own defaults and the file's lines, or the pretrained model that it starts from."""
     import ast
 
-    beside = path if path.name == "train.py" else path.parent.parent / "train.py"
+    neighbour = path if path.name == "train.py" else path.parent.parent / "train.py"
     values: dict[str, Any] = {}
-    for file in dict.fromkeys((beside, path)):
+    for file in dict.fromkeys((neighbour, path)):
         for node in ast.parse(file.read_text("utf-8")).body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
                 try:

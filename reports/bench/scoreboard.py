@@ -127,7 +127,7 @@ def board(runs: Sequence[Run], *keys: str) -> str:
 
 
 def used(runs: Sequence[Run], fitted: dict[str, dict[str, Any]]) -> str:
-    """The sources that a fit has used: errors on rows of layouts that it left out, beside those in sample."""
+    """The sources that a fit has used: errors on rows of layouts that it left out, next to those in sample."""
     rows = []
     for (source, device, year), own in grouped(runs, "source", "device", "year").items():
         known, inside = fitted[source], figures([run.judged for run in own])

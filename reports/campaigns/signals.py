@@ -2,7 +2,7 @@
 
 What a reader saw in the store when the signal was sent is there afterwards, samples of unfinished jobs too; a program
 that may end in order does so with one line and 128 plus the signal; when a command at last comes to its end, each job
-is stored once and nothing but the lock lies beside the store. Programs are forked from a server that has torch loaded,
+is stored once and nothing but the lock lies next to the store. Programs are forked from a server that has torch loaded,
 so that a try takes a moment; one in thirty is started anew, so that signals come while torch loads, too.
 """
 

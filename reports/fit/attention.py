@@ -6,7 +6,7 @@ Three sources: the context_attention_perf.parquet files of NVIDIA's aiconfigurat
 the kernel of each row (causal, forward, as servers run them: K and V are written to a cache of pages first); published
 rows of cuDNN and of torch's SDPA (``attention.csv``, columns source, device, kernel, dtype, b, s_q, s_kv, heads,
 kv_heads, d_qk, d_v, causal, window, phase, us, note); and FlashAttention-3's own figures (arXiv 2407.08608, H100 SXM5,
-16k tokens, h 2048), of FlashAttention 2 and 3 without a cache, in attention_figures.csv beside this file, whose rows of
+16k tokens, h 2048), of FlashAttention 2 and 3 without a cache, in attention_figures.csv here, whose rows of
 other sources judge alone. Held out are 30% of the sequence lengths of the tables, of the evidence in turn each model
 (each block of 16 head dimensions), and of the figures each one. About two minutes.
 """

@@ -1,4 +1,4 @@
-"""Predictions beside others' measurements, by device and class: errors that name what they are of."""
+"""Predictions next to others' measurements, by device and class: errors that name what they are of."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
     python reports/fit/plain_cores.py --data FOLDER [--write]        # of gemm_fp32.csv.gz
 
 Fitted on each architecture's rows with 30% of the n values held out whole. What A100's constants, carried by the data
-sheets, are off by on V100 and T4 is printed beside: that is what a device without rows of its own has to expect. Under
+sheets, are off by on V100 and T4 is printed too: that is what a device without rows of its own has to expect. Under
 half a minute.
 """
 

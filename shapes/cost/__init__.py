@@ -224,7 +224,7 @@ def _products(products: Sequence[Product], by: ProductKernels, device: Device) -
     source, regimes = origin.source(device), _regimes(sizes, by)
     judged = {regime: expected(device, origin, regime, by.dtype) for regime in dict.fromkeys(regimes)}
     if by.weights is not None and by.recipe is None:
-        judged = {regime: one.beside(WEIGHTS_ALONE) for regime, one in judged.items()}
+        judged = {regime: one.combined(WEIGHTS_ALONE) for regime, one in judged.items()}
     slots = times.tiles * np.array(constants.tiles).prod(axis=1)[times.tile]
     columns = (
         times.seconds,

@@ -499,7 +499,7 @@ class Expected:
         usual = cls.of(float(errors[key]), tier)
         return replace(usual, p95=float(errors.get(f"{key}_p95", usual.p95)))
 
-    def beside(self, other: Expected) -> Expected:
+    def combined(self, other: Expected) -> Expected:
         """Of a price that two independent errors enter."""
         errors = hypot(self.error, other.error), hypot(self.p95, other.p95)
         return Expected(*errors, least_certain((self.tier, other.tier)))
@@ -509,9 +509,9 @@ def expected(device: Device, origin: Origin, regime: str, dtype: str) -> Expecte
     """The error of a prediction in ``regime``; the device's own held-out figures where it has them."""
     if regime.startswith(f"{GROUPED}, "):
         rest = expected(device, origin, regime.removeprefix(f"{GROUPED}, "), dtype)
-        return expected(device, origin, GROUPED, dtype).beside(rest)
+        return expected(device, origin, GROUPED, dtype).combined(rest)
     if regime.startswith(MISALIGNED_AS):
-        return expected(device, origin, "large", dtype).beside(_misaligned(device, regime, dtype))
+        return expected(device, origin, "large", dtype).combined(_misaligned(device, regime, dtype))
     tier = _tier(device, origin, regime)
     for errors in (device.errors.get(origin.table, {}), device.errors) if origin.own_dtype else ():
         if regime in errors:
@@ -627,4 +627,4 @@ def published_error(origin: Origin) -> Expected:
     borrowed = 0.0 if origin.own_device else ALIKE if origin.same_architecture else OTHER
     tier = "fitted" if origin.own_device else "borrowed" if origin.same_architecture else "extrapolated"
     more = Expected.of(hypot(borrowed, UNJUDGED * guessed), "extrapolated" if guessed else tier)
-    return Expected.said(own, "error", tier).beside(more)
+    return Expected.said(own, "error", tier).combined(more)

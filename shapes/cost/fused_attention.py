@@ -168,7 +168,7 @@ def _judged(table: Named, phase: str, tier: str, extra: float) -> Expected:
     errors = table["error"]
     known = next(one for one in (phase, "training", "forward") if one in errors)
     own = Expected.said(errors, known, table.get("tiers", {}).get(known, tier))
-    return own.beside(Expected.of(extra, tier))
+    return own.combined(Expected.of(extra, tier))
 
 
 def _kin(kernel: str, device: Device) -> Device:

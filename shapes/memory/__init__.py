@@ -195,7 +195,7 @@ def _inference(step: StageStep, weight_dtype: str | None) -> Iterator[Component]
     yield Component("kv_cache", sum(held for held, _ in cached), what)
     plain = StageStep(model, workload, implementation=step.implementation)
     layers = [
-        (stack.hidden, block, plain.forward(sequence_length(model, stack, workload) + block.beside))
+        (stack.hidden, block, plain.forward(sequence_length(model, stack, workload) + block.joint_tokens))
         for stack, block in step.blocks
     ] + [
         (tower.stack.hidden, block, replace(plain, workload=own).forward(patches))

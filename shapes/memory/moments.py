@@ -310,7 +310,7 @@ def _seen(step: StageStep) -> list[_Layer]:
             step if isinstance(block.mlp, MoeShape) else dense,
             block,
             stack.hidden,
-            sequence_length(step.model, stack, step.workload) + block.beside,
+            sequence_length(step.model, stack, step.workload) + block.joint_tokens,
         )
         for stack, block in layer_kinds(step.model)
     ]

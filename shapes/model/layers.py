@@ -162,7 +162,7 @@ class Block:
         return self.cross is not None and self.cross.cross
 
     @property
-    def beside(self) -> int:
+    def joint_tokens(self) -> int:
         """Tokens of another sequence that attention sees next to the stack's own."""
         return 0 if self.crosses else self.context
 

@@ -377,7 +377,7 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
 
 def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> Listed:
     workload = run.workload
-    both, encoder_s = s + block.beside, block.context or encoder_s
+    both, encoder_s = s + block.joint_tokens, block.context or encoder_s
     tokens = workload.own_tokens(s if block.apart else both)
     latent = workload.decode or (block.attention is not None and is_sparse(block.attention, s))
     for linear in block.linears(hidden, fused_qkv=workload.fused_qkv, fused_gate_up=workload.fused_gate_up):

@@ -110,8 +110,8 @@ class _Layer:
         parallel, place = self._parallel(), self.whole.place
         norms, weights = self._norms(hidden)
         # Next to each other the two read one norm's output.
-        beside = attention is None or mixer is None or norms == len(dense) + 1
-        self.need(beside, "attention and a recurrence one after the other")
+        in_parallel = attention is None or mixer is None or norms == len(dense) + 1
+        self.need(in_parallel, "attention and a recurrence one after the other")
         # A recurrence's reference loop is products of activations, which its kernels run in another form.
         inside = ("bmm", "depthwise", "scores") if mixer is not None else ("scores",)
         for node in self.nodes:

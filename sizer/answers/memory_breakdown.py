@@ -19,7 +19,7 @@ from shapes.workload import Workload, check_batch
 from sizer.printing import Printable
 from sizer.subject import Subject, beyond_positions, read_subject, run_on
 
-from .snapshot import Held, beside, read_snapshot
+from .snapshot import Held, compared, read_snapshot
 
 
 class Engine(NamedTuple):
@@ -138,7 +138,7 @@ def memory(
         on.name,
         on.memory.bytes,
         found,
-        explained=None if explain is None else tuple(beside(read_snapshot(explain), found)),
+        explained=None if explain is None else tuple(compared(read_snapshot(explain), found)),
         largest_microbatch=largest_microbatch(*asked, **options),
         smallest_tp=smallest_tp(*asked, **options),
         smallest_pp=smallest_pp(*asked, **options),

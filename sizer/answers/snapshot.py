@@ -78,7 +78,7 @@ def _at_its_fullest(blocks: Iterable[Any], events: list[Any]) -> Snapshot:
     return found
 
 
-def beside(snapshot: Snapshot, memory: Memory) -> Iterator[Held]:
+def compared(snapshot: Snapshot, memory: Memory) -> Iterator[Held]:
     """Bytes that a run held and was predicted, by kind and in all."""
     sizes, known = memory.components, _FACTS["components"]
     predicted = {kind: sum(sizes.get(name, 0) for name in names) for kind, names in known.items()}

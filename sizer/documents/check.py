@@ -57,14 +57,14 @@ def document(answer: Checked | tuple[Overview, ...]) -> Document:
     several = {path: found for path, found in of_path.items() if len({one.device for one in found}) > 1}
     sections = [
         *([_compared(reports)] if reports else ()),
-        *(_beside(path, found) for path, found in several.items()),
+        *(_side_by_side(path, found) for path, found in several.items()),
         *(_section(report, one, report.path in several) for report, one in zip(reports, seen, strict=True)),
         Section("Total", lines([_total(checked)]), only=("text",)),
     ]
     return Document("sizer check", sections, checked, tally_text(checked), partial(_records, checked))
 
 
-def _beside(path: str, reports: Sequence[Report]) -> Section:
+def _side_by_side(path: str, reports: Sequence[Report]) -> Section:
     """One configuration on several devices, a column each; below it each finding once, as on the first that has it."""
     hours = [*map(_hours, reports)]
     costs = [_hours(one) * (one.price_usd_per_h or 0.0) for one in reports]
@@ -107,8 +107,8 @@ def _price(report: Report, code: str, field: str) -> Cell:
     return Cell(f"{found.severity} {cost}".strip(), style=found.severity)
 
 
-def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
-    """``beside``: its devices are shown side by side above."""
+def _section(report: Report, seen: Overview | None, compared: bool) -> Section:
+    """``compared``: its devices are shown side by side above."""
     step, model = report.step, report.model
     warnings = set(sentences(one for one in model.unread if one.changes is not None))
     below = set(sentences(model.unread)) - warnings  # by SZ131
@@ -133,9 +133,9 @@ def _section(report: Report, seen: Overview | None, beside: bool) -> Section:
             parts += memory.components(seen.memory)
         parts.append(ops.operators(seen.table))
     folded = f"{report.path}: {plural(len(found), 'finding')} on {report.device}"
-    shown = {"html": True, "markdown": bool(found), "text": not beside}
+    shown = {"html": True, "markdown": bool(found), "text": not compared}
     return Section(
-        f"{report.path}{f' on {report.device}' * beside}",
+        f"{report.path}{f' on {report.device}' * compared}",
         parts,
         folded,
         only=tuple(name for name in shown if shown[name]),

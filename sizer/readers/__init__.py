@@ -12,7 +12,17 @@ from shapes.frozen import Named, Names, replace
 from shapes.model import ModelShape
 from shapes.program import added
 
-from .loading import MAX_TEXT, Tree, beside, find_config, is_name, is_weights, load_text, parse_mapping, parse_toml
+from .loading import (
+    MAX_TEXT,
+    Tree,
+    find_config,
+    is_name,
+    is_weights,
+    load_text,
+    parse_mapping,
+    parse_toml,
+    quantisation_of,
+)
 from .reading import (
     FORMATS,
     Config,
@@ -129,7 +139,7 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
             return parse_code(text, where, asked.settings)
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
             return dict(megatron.parse_script(text, asked.settings, tree))
-    found = {**tree.followed(parse_mapping(text, where)), **beside(Path(where))}
+    found = {**tree.followed(parse_mapping(text, where)), **quantisation_of(Path(where))}
     if found.keys() & FORMATS["manifests"]["keys"] and (said := import_module("sizer.readers.manifests").script(found)):
         return dict(_reader("megatron").parse_script(said, asked.settings, tree))
     return {**found, **stated(_bases=tree.names)}

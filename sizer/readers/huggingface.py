@@ -29,7 +29,7 @@ from .hf_blocks import (
     total,
     with_head,
 )
-from .loading import BESIDE
+from .loading import QUANTISATION
 from .reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, Values, at, misspelt, reading, table
 
 
@@ -235,7 +235,7 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     outer = Fields(outer.config, outer.where)  # its keys are quantisers' own, of which none is named as not read
     inner = outer.config.get("text_config")
     texts = (outer, outer.nested("text_config")) if isinstance(inner, Mapping) else (outer,)
-    keys = ((one, key) for one in texts for key in ("quantization_config", BESIDE, "quantization"))
+    keys = ((one, key) for one in texts for key in ("quantization_config", QUANTISATION, "quantization"))
     said = next((one.nested(key) for one, key in keys if one.config.get(key)), None)
     if said is None:
         return model, {}, ()

@@ -138,16 +138,16 @@ def states_a_model(name: str, content: bytes) -> bool:
 
 
 #: Where the content of the hf_quant_config.json next to a config.json is put.
-BESIDE = "_hf_quant_config"
+QUANTISATION = "_hf_quant_config"
 
 
-def beside(path: Path) -> Values:
-    """The hf_quant_config.json of a quantised release, next to its config.json, under ``BESIDE``."""
+def quantisation_of(path: Path) -> Values:
+    """The hf_quant_config.json of a quantised release, next to its config.json, under ``QUANTISATION``."""
     stem = path.name.removesuffix("config.json")
     other = path.with_name(f"{stem}hf_quant_config.json")
     if stem == path.name or stem.endswith("quant_") or not other.is_file():
         return {}
-    return {BESIDE: parse_mapping(load_text(other), str(other))}
+    return {QUANTISATION: parse_mapping(load_text(other), str(other))}
 
 
 def load_text(path: Path) -> str:

@@ -19,7 +19,7 @@ from shapes.program import install
 from shapes.toml_table import nearest
 
 from .expressions import expressed, flat, with_settings_of
-from .loading import beside, is_name, load_text, parse_mapping
+from .loading import is_name, load_text, parse_mapping, quantisation_of
 from .reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Values, at, fits, stated, unknown_in
 
 
@@ -34,7 +34,7 @@ def released(name: str) -> tuple[Config, str]:
     if found := known.get(asked):
         return _row(found)
     if cached := _cached(name):
-        return {**parse_mapping(load_text(cached), str(cached)), **beside(cached)}, str(cached)
+        return {**parse_mapping(load_text(cached), str(cached)), **quantisation_of(cached)}, str(cached)
     if found := known.get(last):
         return _row(found, f"; {name} is a copy by its name")
     for pattern, bits in words["quantised"].items():

@@ -14,7 +14,7 @@ from typing import Any
 from shapes.errors import InputError, read_bounded, refuse
 from shapes.frozen import Sizes, replace
 
-from .loading import CONFIG_NAMES, MAX_BYTES, beside, decode, load_text, parse_mapping
+from .loading import CONFIG_NAMES, MAX_BYTES, decode, load_text, parse_mapping, quantisation_of
 from .reading import FORMATS, Config, Reading, Values, at, fits
 
 #: Of a GGUF file: Gemma's, whose tokenizer has 262,000 words, is 16 MiB.
@@ -56,7 +56,7 @@ def header(path: Path) -> Config:
     config, shown = path.with_name(CONFIG_NAMES[0]), _shown(found)
     if not config.is_file():
         return {"safetensors": len(found), **shown}
-    held = {**parse_mapping(load_text(config), str(config)), **beside(config)}
+    held = {**parse_mapping(load_text(config), str(config)), **quantisation_of(config)}
     bits = at(held, "quantization_config.bits")
     packed = {"U8": 2, "I32": 32 // bits if bits in (2, 4, 8) else 8}  # weights of a few bits
     sizes = {name: size * packed.get(found[name][0], 1) for name, size in shown["_tensors"].items()}

@@ -216,7 +216,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     ways = layouts.ways()[:SPLITS] if layouts else ()
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget, ways)
     times = _timed(space, chosen, query, pricer, ways, layouts)
-    ranked, left_out = beside(space, _with_loss(space, rank(times.row, objective)), query)
+    ranked, left_out = within_budget(space, _with_loss(space, rank(times.row, objective)), query)
     listed, fixes, broken = listing(space, ranked, pricer, query.top, baseline.stack)
     space = replace(space, workload=ranked[0].layout or space.workload)
     own, *best = _with_memory(space, (ranked[0], *listed))
@@ -436,7 +436,7 @@ def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, 
     return replace(space, model=baseline.model, timed=None, measured_parts=None, notes=notes)
 
 
-def beside(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple[list[Ranked], Counter[str]]:
+def within_budget(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple[list[Ranked], Counter[str]]:
     """``ranked`` (baseline first) within the training budget, each with its decode step; and how many were left out.
 
     Served ones are better by the geometric mean of both gains.

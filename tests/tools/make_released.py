@@ -21,7 +21,7 @@ import click
 
 from shapes.errors import InputError
 from sizer.readers import read_config
-from sizer.readers.loading import beside, load_text, parse_mapping
+from sizer.readers.loading import load_text, parse_mapping, quantisation_of
 from sizer.readers.reading import table
 
 TARGET = Path("sizer/readers/released.json")
@@ -79,7 +79,7 @@ def aiconfigurator(folder: Path) -> Rows:
         if path.name.endswith("_hf_quant_config.json"):
             continue
         name = path.name.removesuffix("_config.json").replace("--", "/", 1)
-        found = {**parse_mapping(load_text(path), str(path)), **beside(path)}
+        found = {**parse_mapping(load_text(path), str(path)), **quantisation_of(path)}
         yield name, found
         if plain := NAMES["without_quantisation"].get(name):
             yield plain, {key: value for key, value in found.items() if key not in QUANTISED}
