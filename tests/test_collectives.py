@@ -72,6 +72,9 @@ def test_embedding_and_head_send_what_their_splits_leave_to_add_up() -> None:
         ("dgrad", "reduce_scatter"),
         ("wgrad", "all_gather"),
     ]
+    # No vocabulary, no embedding to add up; a pipeline's last stage has the head alone.
+    assert sent(replace(dense(), vocab=0, head=False), "embedding", t=4) == []
+    assert sent(dense(), "embedding", t=4, p=2) == []
     predicting = sent(replace(dense(), head_passes=3), "lm_head", t=4)
     assert [one[-1] for one in predicting] == [3]
     served = sent(replace(dense(), head_passes=3), "lm_head", phase="infer", **split)

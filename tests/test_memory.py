@@ -14,6 +14,7 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import (
     CONTEXT_BYTES,
+    divisors,
     largest_microbatch,
     largest_size,
     memory,
@@ -612,3 +613,15 @@ def test_a_bert_s_dropout_of_attention_is_kept_with_its_mask() -> None:
         for share in (0.1, 0.0)
     )
     assert dropped - kept == 2 * (4 * 128**2) * (4 + 1)
+
+
+def test_every_dropout_keeps_a_mask_of_so_many_bytes_an_element() -> None:
+    hidden, layers, heads, s = 64, 2, 4, 128
+    model, workload = gpt(hidden, layers, heads, dropout=0.1), Workload(b=1, s=s, attention="eager")
+    narrow, wide = (memory(model, workload, dropout_mask_bytes=size).components["activations"] for size in (1, 4))
+    # Behind the embedding, attention and MLP, and of a layer's scores.
+    assert wide - narrow == 3 * s * (hidden + layers * (2 * hidden + heads * s))
+
+
+def test_all_degrees_are_tried_where_no_heads_are_to_divide() -> None:
+    assert [divisors(0, 3), divisors(12, 5)] == [[1, 2, 3], [1, 2, 3, 4]]

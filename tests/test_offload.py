@@ -164,6 +164,13 @@ def test_published_steps_are_in_the_interval(name: str) -> None:
     assert found.tier == "extrapolated"
 
 
+def test_the_host_reaches_a_share_of_its_memorys_rate_which_is_the_interval() -> None:
+    """30 bytes a parameter (12 read and 12 written in fp32, the gradient in 4 and the weight out in 2) at 76.8 GB/s."""
+    found, least = added(LLAMA, "h100-sxm", Workload(b=1, s=2048, offload=1.0)), 30 * PARAMETERS / 76.8e9
+    assert found.parts["optimizer on the host"] == pytest.approx(least / 0.2)
+    assert found.high - found.low == pytest.approx(least * (1 / 0.05 - 1 / 0.6))
+
+
 def test_an_update_that_hides_behind_the_backward_is_faster() -> None:
     """PrimeIntellect-ai/prime-rl, 3234: Qwen3-30B-A3B, eight H200: 1.75 s, 3.96 s with a kernel of their own."""
     found = added(MOE, "h200", Workload(b=1, s=8192, d=8, zero=3, offload=1.0))

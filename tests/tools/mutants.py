@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "steps": (
         ("shapes/step/seconds.py", "shapes/step/__init__.py", "shapes/step/stack.py"),
-        ("test_step_seconds.py", "test_steps.py", "test_plan.py"),
+        ("test_step_seconds.py", "test_steps.py", "test_plan.py", "test_offload.py"),
     ),
     "memory": (
         ("shapes/memory/moments.py", "shapes/memory/__init__.py"),
