@@ -114,7 +114,7 @@ class _Layout:
         m, n, k, batch = dims.astype(float)
         aligned = aligned_seconds(np.array([m, n, k, batch]), SIZE, SIZE, constants)
         m, n, k, batch = dims
-        of_a, of_b, of_c = operand_classes(m, n, k, (SIZE, SIZE, SIZE), layout)
+        of_a, of_b, of_c = operand_classes((m, n, k), (SIZE, SIZE, SIZE), layout)
         worse = np.minimum(of_a, of_b)
         log_measured = np.log([one.seconds for one in records])
         straight = np.minimum(worse, of_c) == len(CLASSES) - 1

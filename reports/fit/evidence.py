@@ -96,7 +96,7 @@ class Measured:
         """Index into shapes.cost.corrections.CLASSES of the worse of A and B; the last where nothing asks for more."""
         size = BYTES[self.dtype]
         layout = cast(Layout, self.layout)
-        a, b, _ = operand_classes(self.m, self.n, self.k, (size, size, max(size, 2)), layout)
+        a, b, _ = operand_classes((self.m, self.n, self.k), (size, size, max(size, 2)), layout)
         return cast(Integers, np.minimum(a, b))
 
     def rows_of(self, which: NDArray[np.bool_]) -> Measured:

@@ -146,7 +146,7 @@ def _ratios(name: str, rows: list[Row]) -> Judged:
 def _family_ratios(device: str, dtype: str, layout: str, rows: list[Row]) -> Iterator[tuple[str, str, Array]]:
     m, n, k, batch = (np.array([int(row[axis]) for row in rows]) for axis in ("m", "n", "k", "batch"))
     speed = np.array([float(row["efficiency_percent"]) for row in rows])
-    in_a, in_b, in_c = operand_classes(m, n, k, (2, 2, 2), layout)  # type: ignore[arg-type]
+    in_a, in_b, in_c = operand_classes((m, n, k), (2, 2, 2), layout)  # type: ignore[arg-type]
     worse = np.minimum(in_a, in_b)
     free = np.minimum(worse, in_c) == len(CLASSES) - 1
     if not free.any():

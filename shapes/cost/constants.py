@@ -91,12 +91,12 @@ class GemmConstants:
 
     def uncorrected(self) -> GemmConstants:
         """The closed form alone."""
-        return replace(self, correction=None, small=self.small.uncorrected() if self.small else None, cells=None)
+        return replace(self, correction=None, small=self.small and self.small.uncorrected(), cells=None)
 
     def with_tiles(self, least: int) -> GemmConstants:
         """Without tiles of fewer rows or columns than ``least``."""
         tiles = tuple(tile for tile in self.tiles if min(tile) >= least)
-        return replace(self, tiles=tiles, small=self.small.with_tiles(least) if self.small else None)
+        return replace(self, tiles=tiles, small=self.small and self.small.with_tiles(least))
 
     def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:
         """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, ``elements`` x the bytes."""
@@ -114,7 +114,7 @@ class GemmConstants:
             units=units,
             # A slower unit is easier to feed, though its feed is slower too (H20's fp8 rows: reports/kernels.md).
             load_steps=self.load_steps * (speed * self.units / units) ** 0.25,
-            small=self.small.scaled(speed, bandwidth, cache, elements, units) if self.small else None,
+            small=self.small and self.small.scaled(speed, bandwidth, cache, elements, units),
             # Another device's library takes other kernels at the same sizes.
             cells=None,
         )
@@ -327,13 +327,9 @@ def _without_tables(constants: GemmConstants) -> GemmConstants:
     form = replace(form, split_steps=CARRY.split_steps)
     if small is None:
         return form
-    return replace(
-        form,
-        small=replace(small.uncorrected(), split_steps=CARRY.split_steps),
-        bandwidth_bytes_per_s=min(constants.bandwidth_bytes_per_s, small.bandwidth_bytes_per_s),
-        cache_bandwidth_bytes_per_s=min(constants.cache_bandwidth_bytes_per_s, small.cache_bandwidth_bytes_per_s),
-        cache_bytes=min(constants.cache_bytes, small.cache_bytes),
-    )
+    keys = ("bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes")
+    least = {key: min(getattr(constants, key), getattr(small, key)) for key in keys}
+    return replace(form, small=replace(small.uncorrected(), split_steps=CARRY.split_steps), **least)
 
 
 def _fed_share(device: Device, dtype: str) -> float:
@@ -422,14 +418,13 @@ class CollectiveConstants:
 
         Beyond the largest of three, latency goes on by as much a rank as between the last two; the others stay.
         """
-        known = [log2(one) for one in self.ranks]
         latency, share, half = (
-            float(np.interp(log2(ranks), known, values))
+            float(np.interp(log2(ranks), np.log2(self.ranks), values))
             for values in (self.latency_s, self.bandwidth_share, self.half_bytes)
         )
-        if (beyond := max(0, ranks - self.ranks[-1])) and len(known) > 2:
+        if len(self.ranks) > 2:
             a_rank = (self.latency_s[-1] - self.latency_s[-2]) / (self.ranks[-1] - self.ranks[-2])
-            latency += max(0.0, a_rank) * beyond
+            latency += max(0.0, a_rank) * max(0, ranks - self.ranks[-1])
         return latency, share, half
 
 
@@ -564,6 +559,8 @@ def _tier(device: Device, origin: Origin, regime: str) -> str:
 #: recurrence by another's constants.
 ALIKE, OTHER, UNJUDGED = 0.15, 0.5, 0.6
 FILES = ("sparse", "decode", "scans", "states", "convolutions", "casts", "experts")
+#: Seconds of the launch, of moving and of arithmetic.
+Parts = tuple[Any, Any, Any]
 #: Ends the name of an origin's table for what nobody measured.
 _GUESSED = " by another's"
 
@@ -589,8 +586,7 @@ def published_origin(form: str, judged: bool, device: Device) -> Origin:
             abs(one.compute.units - device.compute.units),
         ),
     )
-    table, alike = form if judged else form + _GUESSED, kin.architecture == device.architecture
-    return Origin(kin.name, "bf16", table, kin.name == device.base, True, alike, kin.vendor == device.vendor)
+    return replace(origin_of(device, kin, "bf16", "bf16"), table=form if judged else form + _GUESSED)
 
 
 def published(form: str, device: Device, dtype: str) -> tuple[Numbers, int]:
@@ -616,7 +612,7 @@ def published(form: str, device: Device, dtype: str) -> tuple[Numbers, int]:
 
 def read_seconds(moved: Any, c: Numbers, l2_bytes: float) -> Any:
     """Seconds of ``moved`` bytes, the share that a cache still holds at its own rate: tables repeat one step."""
-    hit = 1 / (1 + (moved / (c["cache_share"] * l2_bytes)) ** 4)
+    hit = 1 / (1 + (moved / (c["cache_share"] * l2_bytes)) ** c.get("cache_power", 4))
     return moved * (hit / c["cache_bytes_per_s"] + (1 - hit) / c["bandwidth_bytes_per_s"])
 
 

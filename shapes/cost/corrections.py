@@ -35,6 +35,7 @@ Which kernels, at which FLOP per clock and unit, is data by family of devices: s
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -156,9 +157,8 @@ def level(dimension: Integers, size: int) -> Integers:
     return np.log2(lowest & -lowest).astype(np.int64)
 
 
-def operand_classes(m: Integers, n: Integers, k: Integers, sizes: Triple, layout: Layout) -> tuple[Integers, ...]:
-    """Index into CLASSES of A's, B's and C's leading dimension; ``sizes`` are bytes per element."""
-    dimensions = (m, n, k)
+def operand_classes(dimensions: Sequence[Integers] | Integers, sizes: Triple, layout: Layout) -> tuple[Integers, ...]:
+    """Index into CLASSES of A's, B's and C's leading dimension, of m, n and k; ``sizes`` are bytes per element."""
     leading = zip(LEADING[layout], sizes, strict=True)
     return tuple(_CLASS_OF[level(dimensions[which], size)] for which, size in leading)
 
@@ -200,7 +200,7 @@ def misaligned_seconds(
 
     ``sustained``: seconds as the power limit lengthens them, which slows narrow loads' kernels as it does others.
     """
-    of_a, of_b, of_c = operand_classes(dimensions[0], dimensions[1], dimensions[2], sizes, layout)
+    of_a, of_b, of_c = operand_classes(dimensions, sizes, layout)
     worse = np.minimum(of_a, of_b)
     body = np.maximum(aligned - launch_s, 0.0)
     in_c = body * np.array([*c.c_share, 0.0])[of_c]
@@ -218,7 +218,8 @@ def misaligned_seconds(
         share = np.array([*c.share, 0.0])
         shared = body[off] * (share[worse[off]] + c.both * share[np.maximum(of_a, of_b)[off]])
         extra[off] = np.minimum(slower, BOUND * aligned[off] + room) + shared
-    return np.where(of_a <= of_b, extra, 0.0), np.where(of_a <= of_b, 0.0, extra), in_c
+    in_a = np.where(of_a <= of_b, extra, 0.0)
+    return in_a, extra - in_a, in_c
 
 
 #: Waves are counted in this tile, the one libraries prefer for large products.
@@ -278,7 +279,7 @@ class Correction:
                 "correction",
                 list(knots),
             )
-        return cls(grid, tuple(float(value) for row in (*rows, *tails) for value in row))
+        return cls(grid, _numbers(chain(*rows, *tails)))
 
 
 @frozen
@@ -324,9 +325,8 @@ def sampled(correction: Correction, units: int) -> _Sampled:
     """The correction's tables of a device of ``units`` units."""
     grid, values = correction.grid, np.asarray(correction.log_factors)
     (waves, ks), (tiles, layers, idle, tail_ks) = grid.shapes
-    low = min(grid.log2_k[0], grid.tail_log2_k[0] if tiles else grid.log2_k[0])
-    high = max(grid.log2_k[-1], grid.tail_log2_k[-1] if tiles else grid.log2_k[-1])
-    log2_k = np.arange(low, high + 2 * K_STEP, K_STEP)
+    knots = (*grid.log2_k, *grid.tail_log2_k)
+    log2_k = np.arange(min(knots), max(knots) + 2 * K_STEP, K_STEP)
     log2_waves = np.arange(grid.log2_waves[0], grid.log2_waves[-1] + 2 * WAVE_STEP, WAVE_STEP)
     by_waves = values[: waves * ks].reshape(waves, ks)
     by_waves = _between(log2_waves, grid.log2_waves) @ by_waves @ _between(log2_k, grid.log2_k).T
@@ -334,8 +334,8 @@ def sampled(correction: Correction, units: int) -> _Sampled:
     if tiles:
         filled = 1 - np.arange(1, units + 1) / units
         by_tail = _between(filled, grid.tail_idle) @ by_tail @ _between(log2_k, grid.tail_log2_k).T
-    tails = by_tail.reshape(tiles, -1) if tiles else by_tail
-    return _Sampled(units, grid.log2_waves[0], float(low), by_waves, grid.tail_tiles, grid.tail_waves, tails)
+        by_tail = by_tail.reshape(tiles, -1)
+    return _Sampled(units, grid.log2_waves[0], min(knots), by_waves, grid.tail_tiles, grid.tail_waves, by_tail)
 
 
 def _between(values: Array, knots: Knots) -> Array:
@@ -359,7 +359,7 @@ def sides(values: Array, knots: Knots) -> tuple[tuple[Indices, Array], tuple[Ind
 
 
 def _numbers(values: Any) -> Knots:
-    return tuple(float(value) for value in values)
+    return tuple(map(float, values))
 
 
 def _rows(block: str) -> list[list[str]]:
@@ -393,7 +393,7 @@ class Cells:
         m, n = (
             tuple(positive_int(int(value), f"cells.{axis}", LARGEST_CELL) for value in table[axis]) for axis in "mn"
         )
-        return cls(m, n, tuple(float(knot) for knot in table["log2_k"]), str(table["log_factor"]))
+        return cls(m, n, _numbers(table["log2_k"]), str(table["log_factor"]))
 
     def hit(self, m: Integers, n: Integers, k: Integers, batch: Integers) -> Indices:
         """Which of these products of LAYOUT a cell speaks of."""

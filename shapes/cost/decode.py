@@ -10,13 +10,13 @@ keys among query heads nor split them where there is a window, or a key head for
 Every part grows with requests and context.
 """
 
-from typing import Any
-
 import numpy as np
 
 from shapes.dtypes import BYTES
 from shapes.frozen import Numbers
 from shapes.operators.types import CachedAttention
+
+from .constants import Parts, read_seconds
 
 #: Channels of the usual head, of a key and a value together: beyond them arithmetic may slow (``wide_power``).
 CHANNELS = 256
@@ -28,7 +28,7 @@ def form_of(operator: CachedAttention) -> tuple[str, bool]:
     return f"{kind}_{'fp8' if BYTES[operator.kv_dtype] < 2 else 'bf16'}", True
 
 
-def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
+def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) -> Parts:
     """Seconds of launch and latency, of moving, and of what blocks and arithmetic take beyond it; of arrays, too."""
     channels, rest = one.head_dim + one.v_head_dim, one.bytes - one.cache_bytes
     group = one.heads / one.kv_heads
@@ -39,9 +39,7 @@ def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) 
     parts = np.maximum(1.0, (1 - apart) * one.kv_len / c["split_keys"])
     # Blocks of the same keys wait for the same bytes.
     busy, reached = (np.minimum(1.0, c["alone"] * each * parts / units) for each in (blocks, heads))
-    hit = 1 / (1 + (one.bytes / (c["cache_share"] * l2_bytes)) ** c["cache_power"])
-    slow, fast = c["bandwidth_bytes_per_s"], c["cache_bytes_per_s"]
-    moving = (one.cache_bytes / reached + rest) * (hit / fast + (1 - hit) / slow)
+    moving = (one.cache_bytes / reached + rest) / one.bytes * read_seconds(one.bytes, c, l2_bytes)
     started = c["block_s"] * blocks / units * (channels / CHANNELS) ** c["block_power"]
     wide = np.maximum(channels / CHANNELS, 1.0) ** c["wide_power"]
     computing = 2 * c["rows"] * blocks * one.kv_len * channels * wide / c["flops_per_s"] / busy

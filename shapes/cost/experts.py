@@ -18,9 +18,9 @@ from shapes.dtypes import BYTES, QUANTISED
 from shapes.frozen import Numbers
 from shapes.operators.types import RoutedGemm
 
-from .constants import read_seconds
+from .constants import Parts, read_seconds
 from .scans import beyond
-from .sparse import Parts, paid
+from .sparse import paid
 
 #: Rows of the tiles that kernels choose among, and their columns; k goes in slices.
 TILES, COLUMNS, SLICE = (16, 32, 64, 128, 256), 128, 64

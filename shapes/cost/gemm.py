@@ -67,7 +67,7 @@ def throttled(seconds: Values, c: WaveConstants) -> Array:
     return seconds * (1 + c.throttle / (1 + onset))
 
 
-def _moved(dims: Array, size: Values, out: float) -> Array:
+def moved_bytes(dims: Array, size: Values, out: float) -> Array:
     """Bytes of A, B and C."""
     m, n, k, batch = dims
     return np.asarray(batch * ((m + n) * k * size + m * n * out))
@@ -76,7 +76,9 @@ def _moved(dims: Array, size: Values, out: float) -> Array:
 def least_seconds(dims: Array, size: Values, out: float, device: Device, dtype: str) -> Array:
     """Seconds that products (m, n, k and batch: rows of ``dims``) take at the least; grows with every dimension."""
     (m, n, k, batch), memory = dims, device.memory
-    beyond = np.maximum(_moved(dims, size, out) - memory.last_level_cache_bytes, 0.0) / memory.bandwidth_bytes_per_s
+    beyond = (
+        np.maximum(moved_bytes(dims, size, out) - memory.last_level_cache_bytes, 0.0) / memory.bandwidth_bytes_per_s
+    )
     return np.maximum(2 * batch * m * n * k / device.peak(dtype), beyond)
 
 
@@ -134,7 +136,7 @@ def waves_paid(tiles: Array, k: Array, c: GemmConstants) -> Array:
 
 def memory_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Seconds to move A, B and C once: what the cache holds at its bandwidth, the rest at the memory's."""
-    moved = _moved(dims, size, out)
+    moved = moved_bytes(dims, size, out)
     beyond = max(1 / c.bandwidth_bytes_per_s - 1 / c.cache_bandwidth_bytes_per_s, 0.0)
     return moved / c.cache_bandwidth_bytes_per_s + np.maximum(moved - c.cache_bytes, 0.0) * beyond
 
@@ -372,9 +374,7 @@ def _dimension(value: ArrayLike, key: str) -> Integers:
         array = np.asarray(value)
     except (ValueError, TypeError):  # rows of different lengths
         raise InputError("expected positive integers", key, value) from None
-    refuse(
-        array.dtype == object or not np.issubdtype(array.dtype, np.integer), "expected positive integers", key, value
-    )
+    refuse(not np.issubdtype(array.dtype, np.integer), "expected positive integers", key, value)
     refuse(
         array.size and not (array.min() >= 1 and array.max() <= _LARGEST),
         f"expected integers between 1 and {_LARGEST}",

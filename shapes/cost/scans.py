@@ -16,7 +16,7 @@ import numpy as np
 from shapes.frozen import Numbers
 from shapes.operators.types import Cast, Convolution, Scan, StateUpdate
 
-from .constants import read_seconds
+from .constants import Parts, read_seconds
 
 #: FLOPs of the chunk that ``step_s`` was fitted on: 64 tokens, keys and values of 128, of the delta rule.
 FITTED_CHUNK = Scan("", "forward", "gated_delta", 1, 64, 1, 1, 128, 128, 64).flops
@@ -31,7 +31,7 @@ def form_of(scan: Scan) -> tuple[str, bool]:
     return name, known and scan.phase == "forward"
 
 
-def parts_of(scan: Scan, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
+def parts_of(scan: Scan, c: Numbers, units: int, l2_bytes: float) -> Parts:
     """Seconds of the launch, of what moving takes beyond the chunks, and of these, of one run; sizes may be arrays."""
     passes = 1 if scan.phase == "forward" else 2
     times = BACKWARD if passes > 1 else 1.0
@@ -55,7 +55,7 @@ def own_form(one: Convolution | Cast) -> tuple[str, bool]:
     return type(one).__name__.lower(), one.bytes_read < 3 * one.bytes_written
 
 
-def convolution_parts(one: Convolution, c: Numbers, units: int, l2_bytes: float) -> tuple[Any, Any, Any]:
+def convolution_parts(one: Convolution, c: Numbers, units: int, l2_bytes: float) -> Parts:
     """Seconds of the launch, of moving beyond the thread blocks, and of these: a row's tokens by 1024.
 
     128 threads take 8 tokens each (causal-conv1d's kernel, which TensorRT-LLM has too); reports/fit/convolutions.py.

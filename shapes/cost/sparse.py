@@ -16,7 +16,7 @@ import numpy as np
 from shapes.frozen import Items, Numbers
 from shapes.operators.types import IndexScores, SparseAttention, TopK
 
-from .constants import read_seconds
+from .constants import Parts, read_seconds
 
 SparseOperator = IndexScores | TopK | SparseAttention
 #: Rate of a backward over its forward's: FlashAttention 3's (shapes/data/attention).
@@ -36,10 +36,6 @@ class Sizes(NamedTuple):
     width: Any
     sequences: Any
     length: Any
-
-
-#: Seconds of the launch, of moving and of arithmetic.
-Parts = tuple[Any, Any, Any]
 
 
 def paid(blocks: Any, units: int) -> Any:

@@ -203,8 +203,7 @@ def _inference(step: StageStep, weight_dtype: str | None) -> Iterator[Component]
         for block in tower.stack.kinds
     ]
     forward = max(
-        run.layer_tape(block, hidden).forward_peak_bytes(compiled=step.implementation == "megatron")
-        for hidden, block, run in layers
+        run.layer_tape(block, hidden).forward_peak_bytes(compiled=step.megatron) for hidden, block, run in layers
     )
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
     positions = workload.b * (workload.s if workload.decode else 1)

@@ -326,17 +326,14 @@ class Forward:
             out = self.sparse(attention, linears, tensors)
         else:
             self.projected(attention, linears, tensors)
-            run, names = self.narrowed(), (x, *(tensors[name] for name in "qkv"))
-            core = names[1:]
+            run, core = self.narrowed(), {name: tensors[name] for name in "qkv"}
             with self.marked("core_attn"):
-                if run is not self:
-                    product = self.product
-                    core = tuple(tape.op("cast for its products", (one,), one.bytes * product // e) for one in core)
                 if self.workload.attention == "eager":
-                    tape.named = names  # the layer's own code has names for these until its core is done
-                    out = run.eager(attention, *core)
-                else:
-                    out = run.flash(attention, *core)
+                    tape.named = (x, *core.values())  # names of the layer's own code, until its core is done
+                if run is not self:
+                    for name, one in core.items():
+                        core[name] = tape.op("cast for its products", (one,), one.bytes * self.product // e)
+                out = (run.eager if self.workload.attention == "eager" else run.flash)(attention, core)
         if attention.gate != "none":
             gate = tensors["gate"] if attention.gate == "queries" else self.linear(linears[-2], x)
             out = run.play("attention-gate", {"gate": gate, "out": out})
@@ -398,18 +395,18 @@ class Forward:
         with self.marked("core_attn"):
             return self.play("sparse-core", tensors, words, choice=choice, **numbers)
 
-    def flash(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def flash(self, attention: Attention, core: dict[str, Tensor]) -> Tensor:
+        """The core by a fused kernel; ``core``: queries, keys and values (q, k, v)."""
         workload, (heads, kv_heads) = self.workload, attention.on_shard(self.t)
         has_mask = masked(self.style, attention, self.s)
-        repeated = has_mask and k.bytes < q.bytes
-        tensors, numbers = {"q": q, "k": k, "v": v}, self.core(attention)
+        repeated, numbers = has_mask and core["k"].bytes < core["q"].bytes, self.core(attention)
         if repeated and "expands-kv" in self.words and kv_heads == 1:
             # The one head is copied for all of them where there are several sequences, and else a view of itself.
             expanded = 4 * self.rows * (heads if workload.b > 1 else 1)
-            return self.play("math", tensors, expanded=expanded, **numbers)
+            return self.play("math", core, expanded=expanded, **numbers)
         # The mask is cast to the queries' type; one with a bias in it has that type, and all layers save one.
         words = {"repeated": repeated, "masked": has_mask and not alibi_in_fp32(self.style, attention)}
-        return self.play("flash", tensors, words, bias=workload.b * self.s**2 * self.element, **numbers)
+        return self.play("flash", core, words, bias=workload.b * self.s**2 * self.element, **numbers)
 
     def core(self, attention: Attention) -> dict[str, int]:
         heads, kv_heads = attention.on_shard(self.t)
@@ -418,7 +415,8 @@ class Forward:
         sizes["q_rank"] = attention.q_lora_rank or 0
         return sizes | {"batch": batch, "square": batch * self.s**2}
 
-    def eager(self, attention: Attention, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def eager(self, attention: Attention, core: dict[str, Tensor]) -> Tensor:
+        """As ``flash``, its products by themselves."""
         numbers, (heads, kv_heads) = self.core(attention), attention.on_shard(self.t)
         several, sinks = self.workload.b > 1 or self.megatron, attention.sinks and not self.megatron
         words = {
@@ -431,7 +429,7 @@ class Forward:
         }
         numbers["score_e"] = 4 if "scores-fp32" in self.words else self.element
         numbers["sinks"] = numbers["batch"] * self.s if sinks else 0
-        out = self.play("eager", {"q": q, "k": k, "v": v}, words, **numbers)
+        out = self.play("eager", core, words, **numbers)
         self.tape.returned = numbers["square"] * self.element if "returns-scores" in self.words else 0
         return out
 

@@ -480,10 +480,8 @@ def training(
     gradients, each = gradients_of(step), step.precision.gradients
     step = replace(step, in_flight=_in_flight(step), gradients_stay=gradients.stay)
     states = _held(step.at_rest)[1]
-    moved = 0
-    if workload.offload_saved:
-        kinds, runs = _kinds(step)
-        moved = sum(kinds[place].moved * count for place, count in runs)
+    kinds, runs = _kinds(step)
+    moved = sum(kinds[place].moved * count for place, count in runs)
     states = [_offloaded(part, step) for part in states]
     looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step)}
     fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])

@@ -48,8 +48,10 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
 
 def _explained(found: Explanation, times: StepTimes | None) -> Iterator[Part]:
     predicted, measured_s = found.predicted, found.measured_s
-    difference = measured_s - predicted.seconds
-    parts = [*sorted(predicted.parts.items(), key=lambda part: -part[1]), ("measured beyond these", difference)]
+    parts = [
+        *sorted(predicted.parts.items(), key=lambda part: -part[1]),
+        ("measured beyond these", found.unexplained_s),
+    ]
     share = columns("mfu parts", share=lambda part: part[1] / measured_s)
     known = "; ".join((predicted.tier, *predicted.unknown))
     yield Text("")
