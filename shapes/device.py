@@ -21,7 +21,9 @@ from .toml_table import Amount, Table, load, names, nearest, shipped
 DEFAULT_DEVICE = "h100-sxm"
 
 #: What follows a device's name where it may do less than its data sheet, or its nodes have cards of their own.
-_VARIANT = r"(?i)(.+?)((?::(?:[0-9]+W|[0-9]+x[0-9]+Gb))+)"
+_VARIANT = r"(?i)(.+?)((?::(?:[0-9]+W|\w+x[0-9]+Gb(?::\w+)*))+)"
+#: Words on a network, n being numbers, and the fields of `Link` that they are.
+_FABRIC = {"leafn": ("leaf_nodes", int), "nton": ("oversubscription", float), "sharp": ("sharp", bool)}
 #: Devices of the largest node that is a domain of links; racks of one domain are nodes (trays) of so many.
 LARGEST_NODE, RACK_NODE = 16, 4
 
@@ -65,6 +67,9 @@ class Link:
     """How devices talk: bandwidth per device and direction, inside a domain of ``domain_devices`` and between them.
 
     ``stated``: somebody said what lies between them; else it is what such devices usually have.
+    ``leaf_nodes``: nodes that reach each other through one leaf switch, of each card's own where cards have rails of
+    their own (None: all); what leaves it shares ``1 / oversubscription`` of its cards' rate. ``sharp``: switches add up
+    what an all-reduce sends.
     ``host_bytes_per_s``: to the host, each way; ``host_memory_bytes_per_s``: a device's share of what the host's memory
     moves (0: not known).
     """
@@ -76,6 +81,14 @@ class Link:
     host_bytes_per_s: Amount = 0.0
     host_memory_bytes_per_s: Amount = 0.0
     stated: bool = False
+    leaf_nodes: int | None = None
+    oversubscription: float = 1.0
+    sharp: bool = False
+
+    @property
+    def node_devices(self) -> int:
+        """Devices of a node: a domain, or a tray of a rack that is one."""
+        return self.domain_devices if self.domain_devices <= LARGEST_NODE else RACK_NODE
 
 
 @frozen
@@ -171,8 +184,10 @@ def load_device(device: AnyPath | Device) -> Device:
     >>> load_device("NVIDIA H100 80GB HBM3").name
     'h100-sxm'
 
-    ``:500W`` behind it limits its power, ``:8x400Gb`` gives a node so many network cards of so many Gb/s. An unknown
-    name is an InputError that lists the nearest; a file that does not hold a device names file and key.
+    ``:500W`` behind it limits its power, ``:8x400Gb`` gives a node so many network cards of so many Gb/s, and
+    ``:leaf32:2to1:sharp`` behind that says how many nodes a leaf switch has, what of their rate leaves it and that
+    switches add up all-reduces. An unknown name is an InputError that lists the nearest; a file that does not hold a
+    device names file and key.
     """
     if isinstance(device, Device):
         return device
@@ -189,19 +204,30 @@ def load_device(device: AnyPath | Device) -> Device:
 def _allowed(device: Device, words: Names) -> Device:
     """``device`` under a limit of its power, or in nodes with cards of their own."""
     for word in words:
-        first, *rate = map(int, re.findall("[0-9]+", word))
-        refuse(rate and not first * rate[0], "expected cards a node and Gb/s of each, as in 8x400Gb", "nics", word)
-        low, high = device.power_w / 4, device.power_w
-        refuse(not rate and not low <= first <= high, f"expected {low:.0f} to {high:.0f} W", "power_limit", first)
-        device = networked(device, first, *rate) if rate else replace(device, limit_w=float(first))
+        kind, numbers = re.sub("[0-9]+", "n", word.lower()), [*map(int, re.findall("[0-9]+", word)), 1, 1]
+        first, low, high = numbers[0], device.power_w / 4, device.power_w
+        if kind == "nw":
+            refuse(not low <= first <= high, f"expected {low:.0f} to {high:.0f} W", "power_limit", first)
+            device = replace(device, limit_w=float(first))
+            continue
+        known = kind in ("nxngb", *_FABRIC) and all(numbers)
+        refuse(
+            not known, "expected cards a node and Gb/s of each, as in 8x400Gb, then leaf32, 2to1, sharp", "nics", word
+        )
+        if kind == "nxngb":
+            device = networked(device, *numbers[:2])
+        else:
+            key, of = _FABRIC[kind]
+            device = replace(device, link=replace(device.link, **{key: of(first / numbers[1])}))
+    unknown = device.link.oversubscription > 1 and not device.link.leaf_nodes
+    refuse(unknown, "expected leaf32 (nodes below one leaf switch) with it", "nics", ":".join(words))
     return replace(device, name=":".join((device.name, *words)))
 
 
 def networked(device: Device, cards: int, gbit_per_s: int, domain: int | None = None) -> Device:
     """``device`` in nodes of so many cards, and in a domain of so many devices (None: as its file says)."""
     link = replace(device.link, domain_devices=domain or device.link.domain_devices)
-    node = link.domain_devices if link.domain_devices <= LARGEST_NODE else RACK_NODE
-    rate = cards * gbit_per_s * 1e9 / 8 / node if cards else link.inter_node_bytes_per_s
+    rate = cards * gbit_per_s * 1e9 / 8 / link.node_devices if cards else link.inter_node_bytes_per_s
     return replace(device, link=replace(link, inter_node_bytes_per_s=rate, stated=cards > 0))
 
 

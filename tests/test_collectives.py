@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from shapes.cost import predict
 from shapes.cost.constants import collective_constants
+from shapes.cost.explain import explain
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, Streams
 from shapes.model.stages import counted, parameter_tensors
@@ -412,3 +413,74 @@ def test_decoding_sums_by_engines_own_kernels_and_training_by_nccl() -> None:
 def test_experts_spread_over_the_ranks_of_context_parallelism_too() -> None:
     assert split_problems(mixture(), Workload(cp=2, e=2)) == ()
     assert [one.key for one in split_problems(mixture(), Workload(cp=2, e=4))] == ["e"]
+
+
+# Leaf switches, oversubscription and SHARP, on nodes of eight with eight cards.
+
+KINDS = ["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send_recv"]
+MESSAGES = st.builds(
+    lambda what, size, ranks, stride: Collective(
+        "data_parallel.x", "wgrad", what, size, 2 if what == "send_recv" else ranks, stride=stride
+    ),
+    st.sampled_from(KINDS),
+    st.integers(1, 2**36),
+    st.sampled_from([2, 8, 16, 48, 64, 512, 4096]),
+    st.sampled_from([1, 2, 8, 24, 64, 512]),
+)
+LEAVES = st.integers(1, 64)
+
+
+def over(network: str, message: Collective) -> float:
+    return predict(message, load_device(f"h100-sxm:8x400Gb{network}")).seconds
+
+
+@given(MESSAGES, LEAVES)
+def test_switches_that_give_all_of_their_cards_rate_change_nothing(message: Collective, leaf: int) -> None:
+    assert over(f":leaf{leaf}", message) == over(f":leaf{leaf}:1to1", message) == over("", message)
+
+
+@given(MESSAGES, LEAVES, st.integers(2, 8))
+def test_a_group_below_one_leaf_switch_does_not_see_what_leaves_it(message: Collective, leaf: int, times: int) -> None:
+    slower, same = over(f":leaf{leaf}:{times}to1", message), over("", message)
+    if message.ranks * message.stride <= 8 * leaf:
+        assert slower == same
+    assert same <= slower <= times * same * (1 + 1e-12)
+
+
+@given(MESSAGES, LEAVES, st.integers(1, 7))
+def test_more_oversubscription_is_never_faster(message: Collective, leaf: int, times: int) -> None:
+    assert over(f":leaf{leaf}:{times + 1}to1", message) >= over(f":leaf{leaf}:{times}to1", message)
+
+
+@given(MESSAGES, st.sampled_from(["", ":leaf4:2to1", ":leaf16:4to1"]))
+def test_switches_that_add_up_help_all_reduces_over_nodes_alone(message: Collective, network: str) -> None:
+    added, plain = over(f"{network}:sharp", message), over(network, message)
+    if message.what != "all_reduce" or message.ranks * message.stride <= 8:
+        assert added == plain
+    assert plain / 2 <= added <= plain
+
+
+def test_what_leaves_a_switch_takes_its_share_of_the_uplinks() -> None:
+    long, cards = 1 << 38, 0.88 * 50e9
+    gather, exchange = (
+        Collective("data_parallel.x", "wgrad", what, long, 64, stride=8)  # a rank a node, eight switches of eight
+        for what in ("all_gather", "all_to_all")
+    )
+    # A ring goes up from one of a switch's eight nodes: there is room for it up to 8to1.
+    ring = 63 / 64 * long / cards
+    assert over(":leaf8:8to1", gather) == pytest.approx(ring, rel=1e-3)
+    assert over(":leaf8:16to1", gather) == pytest.approx(2 * ring, rel=1e-3)
+    # All to all, 56 of 63 others sit below other switches, at half the rate.
+    assert over(":leaf8:2to1", exchange) == pytest.approx(ring * 2 * 56 / 63, rel=1e-3)
+    # Every second switch of one node: all of a ring's traffic goes up.
+    assert over(":leaf1:2to1", gather) == pytest.approx(2 * ring, rel=1e-3)
+    # A sum leaves each card once, not 2 x 63 / 64 times.
+    reduce = replace(gather, what="all_reduce")
+    assert over(":sharp", reduce) == pytest.approx(long / cards, rel=1e-3)
+
+
+def test_an_explanation_says_what_leaves_a_leaf_switch() -> None:
+    one = Collective("data_parallel.x", "wgrad", "all_gather", 1 << 30, 64, stride=8)
+    for network, said in ((":leaf8:2to1", ", 12% of it beyond a leaf switch"), (":leaf64:2to1", "GB/s link")):
+        device = load_device(f"h100-sxm:8x400Gb{network}")
+        assert explain(one, predict(one, device), device)[1].why.endswith(said)

@@ -140,6 +140,17 @@ def test_a_name_says_what_a_device_is_allowed() -> None:
     assert load_device("gb200:4x400Gb").link.inter_node_bytes_per_s == 50e9
 
 
+def test_a_name_says_what_switches_there_are() -> None:
+    plain, said = load_device("h100-sxm:8x400Gb"), load_device("H100:8x400Gb:Leaf32:3to2:SHARP")
+    link = said.link
+    assert (link.leaf_nodes, link.oversubscription, link.sharp, link.stated) == (32, 1.5, True, True)
+    assert link.inter_node_bytes_per_s == plain.link.inter_node_bytes_per_s == 50e9
+    assert load_device(said.name) == said == pickle.loads(pickle.dumps(said))
+    assert (load_device("h100").link.node_devices, load_device("gb300").link.node_devices) == (8, 4)
+    with pytest.raises(InputError, match=r"(?s)^nics = 'leaf': expected cards a node .*leaf32, 2to1, sharp$"):
+        load_device("h100:8x400Gb:leaf")
+
+
 def test_products_and_attention_slow_down_by_the_root_of_power_where_it_limits_throughout() -> None:
     """Long products go as the clock does; what moves bytes does not. A100s are hardly limited: the root of the root."""
     product = Gemm("p", "forward", 8192, 8192, 8192)

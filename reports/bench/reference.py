@@ -132,6 +132,19 @@ def operators() -> Rows:
         yield name, (one.type.__doc__ or "").strip().partition("\n")[0], f"`{priced}`", f"`{measured}`"
 
 
+#: What may stand behind a device's name (shapes.device.load_device).
+VARIANTS = (
+    ("`500W`", "the power it may take, a quarter of its own at the least"),
+    ("`8x400Gb`", "network cards of a node and Gb/s of each"),
+    (
+        "`leaf32`",
+        "nodes that reach each other through one leaf switch (through one for each card where cards have rails)",
+    ),
+    ("`2to1`", "oversubscription: what leaves a leaf switch has half of its cards' rate, together; needs `leaf32`"),
+    ("`sharp`", "switches add up all-reduces (SHARP): a card sends its bytes once, not twice"),
+)
+
+
 def page() -> str:
     types = len(DECODERS) + len(HYBRIDS) + len(ENCODERS)
     fitted = sum(bool(load_device(name).cost) for name in list_devices())
@@ -165,6 +178,10 @@ def page() -> str:
         "Peaks are dense TFLOPS with fp32 accumulation. *Fitted* names the constants that are the device's own.",
         "",
         *table(("device", "title", "architecture", "fp16", "bf16", "fp8", "GiB", "TB/s", "fitted"), devices()),
+        "Words behind a device's name, by colons (`h100-sxm:500W:8x400Gb:leaf32:2to1:sharp`; `--power-limit 500`, and "
+        "`--nics 8:leaf32:2to1:sharp --nic-gbps 400`, write them):",
+        "",
+        *table(("word", "says"), VARIANTS),
         "## Software stacks",
         *table(("stack", "title", "kernels' factors", "fitted on"), stacks()),
         "## Engines of `sizer deploy`",

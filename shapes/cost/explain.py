@@ -1,6 +1,7 @@
 """How the seconds of a prediction come about, as parts that add up, and what the prices of a device are off by."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import compress
 
 import numpy as np
 
@@ -20,6 +21,7 @@ from .constants import (
     LARGE,
     MISALIGNED_AS,
     Expected,
+    GemmConstants,
     alignment_constants,
     expected,
     gemm_constants,
@@ -27,8 +29,17 @@ from .constants import (
 )
 from .corrections import CLASSES, LEADING, LEVELS, Integers, level
 from .fused_attention import PHASES, QUERIES, constants_of, work_of
-from .gemm import GemmTimes, ProductKernels, bounded_seconds, gemm_times, overlapped, tile_load, uncorrected_seconds
-from .moving import achieved_bandwidth, bus_factor, link_bytes_per_s, moved_parts
+from .gemm import (
+    GemmTimes,
+    ProductKernels,
+    bounded_seconds,
+    gemm_times,
+    moved_bytes,
+    overlapped,
+    tile_load,
+    uncorrected_seconds,
+)
+from .moving import achieved_bandwidth, bus_factor, leaving_switch, link_bytes_per_s, moved_parts
 
 #: What the parts are of operators that are no products and no fused attention, by type.
 TERMS = content(DATA / "operators.toml")["terms"]
@@ -46,7 +57,9 @@ def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term
     facts["cache"] = getattr(operator, "cache_bytes", 0) / operator.bytes
     facts["reached"] = achieved_bandwidth(moving_constants(device)[0]) / 1e12
     if isinstance(operator, Collective):
+        share = leaving_switch(device, operator)
         facts |= {"sent": bus_factor(operator) * moved, "link": link_bytes_per_s(device, operator) / 1e9}
+        facts["leaving"] = f", {share:.0%} of it beyond a leaf switch" * (share > 0)
     for (what, why), seconds in zip(
         TERMS[operator.__class__.__name__].items(), moved_parts(operator, device), strict=True
     ):
@@ -93,15 +106,16 @@ def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list
         c = c.small
     total = float(uncorrected_seconds(np.array(shape, float)[:, None], size, out, c)[0])
     tile = bm, bn = c.tiles[int(times.tile[0])]
-    tiles, waves = float(times.tiles[0]), float(times.waves[0])
-    compute, memory = float(times.compute_s[0]), float(times.memory_s[0])
+    tiles, waves, compute, memory = (
+        float(one[0]) for one in (times.tiles, times.waves, times.compute_s, times.memory_s)
+    )
     together = float(overlapped(times.compute_s, times.memory_s, c)[0])
     step = 2 * bm * bn / c.flops_per_s
     useful, computed = 2.0 * batch * m * n * k / c.flops_per_s, tiles * step * k
     paid, load = waves * c.units * step, tile_load(tile, c)
     # A slice of a product that is split along k starts and ends as a tile does.
     started = max(waves, 1.0)
-    moved = batch * ((m + n) * k * size + m * n * out)
+    moved = float(moved_bytes(np.array(shape), size, out))
     flops, rate = 2 * batch * m * n * k / 1e9, c.flops_per_s / 1e12
     kept = f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute"
     filled = f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}"
@@ -126,10 +140,8 @@ def attention_terms(operator: Attention, cost: Cost, device: Device) -> Iterator
         for part in written_out(operator):
             yield Term(part.name, predict(part, device).seconds, f"not fused: a kernel of its own{why}")
         return
-    c, one = (
-        constants_of(shared.kernel, device, shared.dtype).phases[shared.phase],
-        shared.times(work_of([operator], [run]), device).only(0),
-    )
+    c = constants_of(shared.kernel, device, shared.dtype).phases[shared.phase]
+    one = shared.times(work_of([operator], [run]), device).only(0)
     seen = operator.kv_len * operator.visible_share
     yield Term("launch", c.launch_s, f"{load_kernel(run.kernel).title}{why}")
     dims = f"head_dim {operator.head_dim}, {operator.v_head_dim} runs as {run.d_qk}, {run.d_v}"
@@ -181,10 +193,10 @@ def expected_errors(device: Device) -> tuple[ClassError, ...]:
 def _of_products(device: Device) -> Iterator[ClassError]:
     for dtype in device.peak_flops:
         for recipe in (None, *(name for name in RECIPES if load_recipe(name).dtype == dtype)):
-            _, origin = gemm_constants(device, dtype, recipe)
+            constants, origin = gemm_constants(device, dtype, recipe)
             if recipe is None or origin.table == f"{dtype}_{recipe}":
                 named = f"{dtype} {recipe}" if recipe else dtype
-                for regime in _regimes(device, dtype, recipe):
+                for regime in _regimes(constants, () if recipe else alignment_constants(device, dtype).served):
                     yield ClassError("product", named, regime, expected(device, origin, regime, dtype))
 
 
@@ -197,11 +209,9 @@ def _of_attention(device: Device, dtype: str) -> Iterator[ClassError]:
                     yield ClassError(kernel, dtype, phase if at < 2 else f"forward, {phase}", c.expected[at])
 
 
-def _regimes(device: Device, dtype: str, recipe: str | None) -> Iterator[str]:
-    """Regimes that single products of ``dtype`` are in."""
-    yield from ("large", "small")
-    if gemm_constants(device, dtype, recipe)[0].cells is not None:
-        yield from ("large" + IN_CELL, "small" + IN_CELL)
-    for name, own in zip(CLASSES, alignment_constants(device, dtype).served, strict=True) if recipe is None else ():
-        if own:
-            yield MISALIGNED_AS + name
+def _regimes(constants: GemmConstants, served: Iterable[bool]) -> Iterator[str]:
+    """Regimes that single products are in, of CLASSES those that are ``served`` by other kernels."""
+    for end in ("", IN_CELL) if constants.cells else ("",):
+        yield from ("large" + end, "small" + end)
+    for name in compress(CLASSES, served):
+        yield MISALIGNED_AS + name

@@ -16,7 +16,7 @@ A mixture's dispatcher (DeepEP, HybridEP) sends a token that several experts of 
 only: `copies_sent`. A router limited to some groups of experts (DeepSeek-V3's, section 2.1.2) meets no more nodes.
 """
 
-from math import log2
+from math import inf, log2
 
 from shapes.device import Device
 from shapes.frozen import Items, replace
@@ -77,6 +77,19 @@ def ranks_in_domain(device: Device, operator: Collective) -> int:
     return max(1, min(operator.ranks, device.link.domain_devices // operator.stride))
 
 
+def leaving_switch(device: Device, operator: Collective) -> float:
+    """Share of what a rank's card sends that leaves its leaf switch; 0 where one switch has the whole group.
+
+    Rings and trees in the order of the nodes enter and leave each switch once; all to all, each sends to every other.
+    Of a pipeline's neighbours, those that sit below one switch are all that is known.
+    """
+    link, inside = device.link, ranks_in_domain(device, operator)
+    below = max(inside, (link.leaf_nodes or inf) * link.node_devices / operator.stride)
+    if operator.ranks <= below:
+        return 0.0
+    return (operator.ranks - below) / (operator.ranks - inside) if operator.what == "all_to_all" else inside / below
+
+
 def link_bytes_per_s(device: Device, operator: Collective, share: float = 1.0) -> float:
     """Bandwidth a rank has for the bytes that `bus_factor` counts; ``share`` of the data sheet's within a node."""
     link, inside = device.link, ranks_in_domain(device, operator)
@@ -84,6 +97,9 @@ def link_bytes_per_s(device: Device, operator: Collective, share: float = 1.0) -
     if inside == operator.ranks:
         return within
     card = link.inter_node_bytes_per_s * (1.0 if share == 1.0 else INTER_NODE_SHARE)
+    card /= max(1.0, link.oversubscription * leaving_switch(device, operator))
+    if link.sharp and operator.what == "all_reduce":
+        card *= bus_factor(operator)  # a card sends its bytes, and receives the sum, once
     if operator.what == "all_to_all":
         # Only what leaves the domain takes the card; the rest goes at the same time over the faster links.
         domains = -(-operator.ranks // inside)

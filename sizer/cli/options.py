@@ -396,7 +396,9 @@ def _allow(options: Values) -> None:
     """Name the devices asked for so that they say what they are allowed (``shapes.device.load_device``)."""
     watts, cards, rate = (options.pop(name, None) for name in ("power_limit", "nics", "nic_gbps"))
     refuse((cards is None) is not (rate is None), "expected --nics and --nic-gbps together", "--nics", cards)
-    behind = f":{watts}W" * (watts is not None) + f":{cards}x{rate}Gb" * (cards is not None)
+    first, *fabric = (cards or "").split(":")
+    network = ":".join((f":{first}x{rate}Gb", *fabric)) * (cards is not None)
+    behind = f":{watts}W" * (watts is not None) + network
     key = "devices" if "devices" in options else "device"
     if isinstance(asked := options.get(key), tuple):
         named = tuple(name + behind for name in codes(asked) or (DEFAULT_DEVICE,) * bool(behind))
