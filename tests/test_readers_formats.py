@@ -84,6 +84,12 @@ SMALLEST: dict[str, tuple[str, str]] = {
         "'${variables.s}', vocab_size: 1000}}",
     ),
     "fla": ("config.json", '{"model_type": "transformer", "hidden_size": 128, "num_heads": 4}'),
+    "deepseek": (
+        "config_1B.json",
+        '{"dim": 64, "inter_dim": 96, "moe_inter_dim": 32, "n_layers": 2, "n_dense_layers": 1, "n_heads": 2, '
+        '"n_routed_experts": 4, "n_shared_experts": 1, "n_activated_experts": 2, "kv_lora_rank": 16, "vocab_size": 99, '
+        '"qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "v_head_dim": 8}',
+    ),
 }
 
 
@@ -229,9 +235,37 @@ def test_a_layout_counts_what_the_release_has(file: str) -> None:
     assert (reading.format, reading.model.parameters) == (name, parameters)
 
 
+#: DeepSeek's inference/configs of the releases: V2-Lite, and what the others have otherwise.
+DEEPSEEK = {
+    **{"vocab_size": 102400, "dim": 2048, "inter_dim": 10944, "moe_inter_dim": 1408, "n_layers": 27, "n_heads": 16},
+    **{"n_dense_layers": 1, "n_routed_experts": 64, "n_shared_experts": 2, "n_activated_experts": 6, "q_lora_rank": 0},
+    **{"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128, "mscale": 0.707},
+}
+DEEPSEEK_V3 = {
+    **{**DEEPSEEK, "vocab_size": 129280, "dim": 7168, "inter_dim": 18432, "moe_inter_dim": 2048, "n_layers": 61},
+    **{"n_heads": 128, "n_dense_layers": 3, "n_routed_experts": 256, "n_shared_experts": 1, "n_activated_experts": 8},
+    **{"n_expert_groups": 8, "n_limited_groups": 4, "score_func": "sigmoid", "q_lora_rank": 1536},
+}
+
+
+@pytest.mark.parametrize(
+    ("config", "release"),
+    [
+        (DEEPSEEK, "DeepSeek-V2-Lite"),
+        (DEEPSEEK_V3, "DeepSeek-V3"),
+        (DEEPSEEK_V3 | {"index_n_heads": 64, "index_head_dim": 128, "index_topk": 2048}, "DeepSeek-V3.2-Exp"),
+    ],
+)
+def test_deepseeks_own_configurations_are_the_releases(config: dict[str, Any], release: str) -> None:
+    named, own = read_config(f"deepseek-ai/{release}").model, read_config({**config, "dtype": "fp8"})
+    assert (own.model.parameters, own.model.model_type) == (named.parameters, named.model_type)
+    assert [one.key for one in own.unread] == ["dtype"]
+
+
 @pytest.mark.parametrize(
     ("config", "said"),
     [
+        ({**DEEPSEEK, "score_func": "softmax"}, "score_func = 'softmax': has no formula here: expected sigmoid"),
         ({"base_emb_dim": 64, "decoder_block": "gpt3"}, r"decoder_block = 'gpt3': has no formula here: expected one"),
         ({"base_emb_dim": 64, "num_experts": 8}, "num_experts = 8: has no formula here: expected 1"),
         ({"base_emb_dim": 64, "base_num_query_heads": "x"}, "base_num_query_heads = 'x': expected an integer"),

@@ -25,6 +25,21 @@ def read(tmp_path: Path, text: str, name: str = "recipe.yaml") -> Any:
 
 #: What a trainer's file says, and the workload that it gives.
 RECIPES = {
+    "open-unlearning": (
+        """model: {model_args: {pretrained_model_name_or_path: "${of}/Qwen3-0.6B"}}
+of: Qwen
+trainer: {handler: NPO, args: {per_device_train_batch_size: 4, gradient_checkpointing: true}}""",
+        {"b": 4, "checkpointing": "full", "finetune": None},
+    ),
+    "fsdp_qlora": (
+        f"{{model_name: {QWEN}, train_type: qlora, context_length: 256, use_cpu_offload: false}}",
+        {"b": 1, "s": 256, "checkpointing": "full", "lora_rank": 64, "finetune": "qlora", "zero": 3, "offload": None},
+    ),
+    "mlx-lm": (  # of its layers 16 have adapters
+        f"""{{model: {QWEN}, train: true, fine_tune_type: lora, num_layers: 16, batch_size: 2, max_seq_length: 512,
+lora_parameters: {{keys: [self_attn.q_proj], rank: 4}}, grad_checkpoint: false}}""",
+        {"b": 2, "s": 512, "lora_rank": 4, "finetune": "lora", "checkpointing": None},
+    ),
     "oumi": (
         f"""model: {{model_name: {QWEN}, model_max_length: 2048}}
 training: {{per_device_train_batch_size: 2, enable_gradient_checkpointing: true, use_peft: true}}
@@ -155,6 +170,52 @@ def test_a_trainers_recipe_is_read_as_the_model_that_it_names(name: str, tmp_pat
     assert {key: found.workload.get(key) for key in workload} == workload
 
 
+def test_swift_trains_lora_where_its_command_does_not_say(tmp_path: Path) -> None:
+    """BaseArguments of ms-swift: tuner_type "lora" of rank 8; Megatron-SWIFT's is full."""
+    said = f"--model {QWEN} --torch_dtype bfloat16 --per_device_train_batch_size 1"
+    own, full, megatron = (
+        read(tmp_path, f"A=1 {command}", "train.sh").workload
+        for command in (f"swift sft {said}", f"swift sft --tuner_type full {said}", f"megatron sft {said}")
+    )
+    assert (own["finetune"], own["lora_rank"], own["lora_targets"]) == ("lora", 8, "all-linear")
+    assert full.keys() | megatron.keys() >= {"b"}
+    assert "finetune" not in full.keys() | megatron.keys()
+
+
+def test_a_trainer_that_says_how_many_layers_train_states_no_model_of_its_own(tmp_path: Path) -> None:
+    reading = read(tmp_path, f"mlx_lm.lora --model {QWEN} --train --num-layers 8 --batch-size 2 --iters 9", "run.sh")
+    assert (reading.model.layers, reading.workload["finetune"], reading.workload["b"]) == (28, "lora", 2)
+    assert any("on its last layers alone" in note for note in reading.notes)
+
+
+def test_commands_that_name_different_models_are_said(tmp_path: Path) -> None:
+    runs = (f"python train.py --model_name {one} --train_type lora --context_length 64" for one in (QWEN, "gpt2"))
+    reading = read(tmp_path, "\n".join(runs), "run.sh")
+    assert any(note.startswith("several models") and QWEN in note and "gpt2" in note for note in reading.notes)
+
+
+def test_a_degree_of_zero_is_none(tmp_path: Path) -> None:
+    arctic = (
+        "{type: sft, micro_batch_size: 1, sequence_parallel_size: 0, data: {sources: [x]}, model: {name_or_path: %s}}"
+    )
+    arctic %= QWEN
+    assert "cp" not in read(tmp_path, arctic).workload
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("???", "is empty; --set"), ("/base_model", "known here; --set"), ("acme/x", "--download")]
+)
+def test_a_name_that_is_none_is_not_asked_of_the_hub(tmp_path: Path, name: str, said: str) -> None:
+    with pytest.raises(NoModel, match=re.escape(said)) as error:
+        read(tmp_path, f"name_or_path: {name}\nblock_name: QWenBlock\n")
+    assert ("--download" in str(error.value)) is (name == "acme/x")
+
+
+def test_a_model_that_is_built_of_its_own_classes_is_no_recipe(tmp_path: Path) -> None:
+    with pytest.raises(NoModel, match="known formats"):
+        read(tmp_path, "model: {_target_: based.GPT, config: {_target_: based.Config, alt_mixer_layers: [1]}}")
+
+
 def test_prime_rls_toml_is_read_and_torchtitans_is_no_such_file(tmp_path: Path) -> None:
     text = f'seq_len = 2048\n[model]\nname = "{QWEN}"\n[trainer.model.lora]\nrank = 32\n[orchestrator]\nx = 8\n'
     found = read(tmp_path, text, "rl.toml")
@@ -262,6 +323,7 @@ ARGS = f'"--model", {QWEN}, --tensor-parallel-size, 4, --port, "8000"'
         (f"envs: {{M: {QWEN}, N: 2}}\nrun: |\n  vllm serve $M --tensor-parallel-size $N", 2),
         (f"run: lmdeploy serve api_server {QWEN} --tp 2 --server-port 80", 2),
         (f"services: {{vllm: {{image: vllm/vllm-openai, command: --model {QWEN} --port 8000}}}}", 1),
+        (f"services: {{w: {{entrypoint: [python3, serve.py, --model-path, '${{A:-{QWEN}}}', --port, '1']}}}}", 1),
         (
             CONTAINER.format(
                 image="ghcr.io/huggingface/text-generation-inference:3",

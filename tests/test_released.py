@@ -417,7 +417,7 @@ def test_a_quantised_release_has_the_sizes_of_its_base_and_fewer_bits(name: str,
 @pytest.mark.parametrize(
     "name",
     [
-        *("acme/Qwen3-8B-FP8", "acme/Mistral-7B-v0.1-GPTQ", "mlx-community/Qwen3-8B-4bit", "zai-org/GLM-4.5-Air-FP8"),
+        *("acme/Qwen3-8B-FP8", "acme/Mistral-7B-v0.1-GPTQ", "zai-org/GLM-4.5-Air-FP8"),
         *("unsloth/gpt-oss-20b-unsloth-bnb-4bit", "amd/Kimi-K2.5-MXFP4"),
         # whose experts are linear layers there, and in 4 bits
         *("axolotl-quants/DeepSeek-V2.5-bnb-nf4-bf16", "axolotl-quants/Llama-4-Scout-17B-16E-Linearized-bnb-nf4-bf16"),
@@ -426,6 +426,11 @@ def test_a_quantised_release_has_the_sizes_of_its_base_and_fewer_bits(name: str,
 def test_a_quantised_release_that_nobody_listed_is_refused(name: str) -> None:
     with pytest.raises(InputError, match=r"no model of this name.*--download"):
         read_config(name)
+
+
+def test_what_mlx_quantises_is_refused_for_that() -> None:
+    with pytest.raises(InputError, match="is quantised as MLX does"):
+        read_config("mlx-community/Qwen3-8B-4bit")
 
 
 @pytest.mark.parametrize(

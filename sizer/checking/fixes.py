@@ -160,13 +160,9 @@ def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) 
     text, key, new = config.text, subject.name_of(name), str(value)
     reading = subject.reading
     keys, held = (reading.keys, reading.config) if reading is not None else ({}, {})
-    if name in keys:
-        found = entry(text, key, config.path)
-        if found is not None:
-            if found.value is None:
-                return []
-            start, end = found.value  # the last word of a value: an anchor before it stays
-            return [Edit(place(text, end - len(text[start:end].split()[-1]), end), new)]
+    if name in keys and (found := entry(text, key, config.path)) and found.value:
+        start, end = found.value  # the last word of a value: an anchor before it stays
+        return [Edit(place(text, end - len(text[start:end].split()[-1]), end), new)]
     old = subject.dimensions.get(name) if name in DIMENSIONS else getattr(subject.asked or subject.workload, name)
     said = held.get(key, old)  # a vocabulary, unpadded
     stands = re.finditer(rf"(?<![\w.])({re.escape(str(said))}|{re.escape(str(old))})(?![\w.])", text)

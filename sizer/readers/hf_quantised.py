@@ -126,14 +126,6 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     scheme = _scheme(fields, experts)
     if not scheme:
         return model, {}, ()
-    model = _with_formats(model, scheme, fields)
-    listed = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())
-    cache = _cache(fields.raw("kv_cache_quant_algo", "kv_cache_scheme", default=None))
-    told = f"released in {listed}" if listed else f"{fields.prefix}quant_method quantises no matrix of this model"
-    return model, stated(kv_dtype=cache) if listed else {}, (told,)
-
-
-def _with_formats(model: ModelShape, scheme: Scheme, fields: Fields) -> ModelShape:
     stack, blocks = model.main, []
     known: dict[tuple[object, ...], Block] = {}
     for layer, one in enumerate(each_layer(stack.blocks)):
@@ -142,7 +134,11 @@ def _with_formats(model: ModelShape, scheme: Scheme, fields: Fields) -> ModelSha
         blocks.append(known[alike])
     head = next((one for names, one in scheme.named if any(rest.endswith("lm_head") for _, rest in names.rules)), None)
     stacks = (*model.stacks[:-1], replace(stack, blocks=run_lengths(blocks)))
-    return replace(model, stacks=stacks, head_weights=None if model.tied else head)
+    model = replace(model, stacks=stacks, head_weights=None if model.tied else head)
+    listed = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())
+    cache = _cache(fields.raw("kv_cache_quant_algo", "kv_cache_scheme", default=None))
+    told = f"released in {listed}" if listed else f"{fields.prefix}quant_method quantises no matrix of this model"
+    return model, stated(kv_dtype=cache) if listed else {}, (told,)
 
 
 def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fields) -> Block:

@@ -308,16 +308,16 @@ def _contradicted(outer: Fields, wrapper: str, model_type: str) -> Names:
     """A note on a class, named in ``architectures``, that is another type's than the file's, or no known one's."""
     named = architecture_of(outer)
     said = _plainly(re.split("For[A-Z]|LMHead|Model", named)[0])
-    others = {_plainly(one): one for one in (*BUILDERS, *NESTED)}
     own = {*map(_plainly, (wrapper, model_type, DEFAULTS_OF.get(model_type, "")))}
+    if said in own:
+        return ()
+    if said in map(_plainly, (*BUILDERS, *NESTED)):
+        return (f"model_type {wrapper} and {named} of another type: read as {model_type}, as transformers does",)
     alike = (
         any(one.startswith(said) or said.startswith(one) for one in own - {""}) or named in _TABLE["types_of_classes"]
     )
-    if said not in own and said not in others and not alike and "auto_map" not in outer.config:
-        return (f"{named} is no class of {wrapper} that is known: read as {model_type}",)
-    if said in own or said not in others:
-        return ()
-    return (f"model_type {wrapper} and {named} of another type: read as {model_type}, as transformers does",)
+    known = alike or "auto_map" in outer.config
+    return () if known else (f"{named} is no class of {wrapper} that is known: read as {model_type}",)
 
 
 def _plainly(name: str) -> str:

@@ -268,6 +268,8 @@ _PACKAGE = r"\s*#[ \t]*@package[ \t]+(?!_group_)(?:_global_\.?)?(\S*)"
 #: NeMo's resolver, its factors written out.
 _PRODUCT = r"\$\{multiply:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}"
 MAX_REFERENCES = 10
+#: Characters of a text that references are followed in, and of one that is put in their place.
+MAX_TEXT_OF = 200
 
 
 class _Base(NamedTuple):
@@ -467,15 +469,18 @@ def _referenced(value: Any, own: Config, root: Config) -> Any:
     """``value`` with OmegaConf's references followed: ``${a.b}`` from the root, ``${.b}`` in its own section."""
     if isinstance(value, Mapping):
         return {key: _referenced(one, value, root) for key, one in value.items()}
-    if not isinstance(value, str):
-        return value
-    if value.startswith("${multiply:"):
-        product = re.fullmatch(_PRODUCT, re.sub(_REFERENCE, lambda one: str(_referenced(one[0], own, root)), value))
-        return int(product[1]) * int(product[2]) if product else value
+
+    def held(found: re.Match[str]) -> Any:
+        one = at(own if found[1][0] == "." else root, found[1].lstrip("."))
+        return found[0] if isinstance(one, Mapping | list | None) or len(str(one)) > MAX_TEXT_OF else one
+
     for _ in range(MAX_REFERENCES):
-        named = re.fullmatch(_REFERENCE, str(value))
-        found = at(own if named[1].startswith(".") else root, named[1].lstrip(".")) if named else None
-        value = value if isinstance(found, Mapping | list | None) else found
+        if not isinstance(value, str) or "${" not in value or len(value) > MAX_TEXT_OF:
+            return value
+        named = re.fullmatch(_REFERENCE, value)
+        value = held(named) if named else re.sub(_REFERENCE, lambda found: str(held(found)), value)
+        if product := re.fullmatch(_PRODUCT, str(value)):
+            return int(product[1]) * int(product[2])
     return value
 
 

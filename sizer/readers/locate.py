@@ -13,8 +13,8 @@ from .loading import MAX_TEXT, without_comments
 
 #: Where something begins and ends, in characters.
 Span = Pair
-#: A script's option or a Python name.
-_WORD = re.compile(r"(?<![\w-])(?:--)?([A-Za-z_][\w-]*)")
+#: A script's option or a name, and the number that it has.
+_WORD = re.compile(r"(?<![\w-])(?:--)?([A-Za-z_][\w-]*)(?:[ =]+(\d+)\b)?")
 _TOML_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]")
 _ASSIGNED = re.compile(r"""^[ \t]*([A-Za-z0-9_.\"'-]+)[ \t]*=(?!=)[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s#,]+)?""")
 
@@ -43,18 +43,13 @@ def locate(text: str, key: str, path: str) -> Place | None:
     >>> locate('{"a": {"b": 1}}', "a.b", "config.json")
     Place(line=1, column=8, end_column=11)
     """
-    if _keys(text, path) is None:
-        # A Python assignment, or a script's option with its dashes.
-        name = re.escape(key.rpartition(".")[2]).replace("_", "[-_]")
-        word = re.search(rf"(?<![\w-])(?:--)?{name}(?![\w-])", text)
-        return word and place(text, *word.span())
     found = entry(text, key, path)
     return None if found is None else place(text, *found.name)
 
 
 def entry(text: str, key: str, path: str) -> Entry | None:
-    """The entry of ``key``; None where it is absent, or the format has no keys (scripts)."""
-    entries = {one.key: one for one in reversed(list(_keys(text, path) or ()))}  # the first of equal keys
+    """The entry of ``key``; None where it is absent."""
+    entries = {one.key: one for one in reversed(list(_keys(text, path)))}  # the first of equal keys
     if key in entries:
         return entries[key]
     inner = [one for one in entries.values() if one.key.rpartition(".")[2] == key.rpartition(".")[2]]
@@ -71,19 +66,20 @@ def key_at(text: str, line: int, column: int, path: str) -> str | None:
     if not 0 < line <= len(lines):
         return None
     at = sum(len(one) + 1 for one in lines[: line - 1]) + column - 1
-    found = _keys(text, path)
-    if found is None:
-        words = [word[1].replace("-", "_") for word in _WORD.finditer(lines[line - 1]) if word.start() < column]
-        return words[-1] if words else None
-    return next((one.key for one in found if one.name[0] <= at <= (one.value or one.name)[1]), None)
+    return next((one.key for one in _keys(text, path) if one.name[0] <= at <= (one.value or one.name)[1]), None)
 
 
-def _keys(text: str, path: str) -> Iterator[Entry] | None:
-    """Every key in order; None where the format has none (scripts)."""
+def _keys(text: str, path: str) -> Iterator[Entry]:
+    """Every key in order; of a script every word."""
     if path.endswith((".toml", ".py")):
         return _assigned_keys(text)
     known = text.lstrip()[:1] == "{" or path.endswith((".yaml", ".yml"))
-    return _node_keys(_node_of(text), "", set()) if known else None
+    return _node_keys(_node_of(text), "", set()) if known else _words(text)
+
+
+def _words(text: str) -> Iterator[Entry]:
+    for word in _WORD.finditer(text):
+        yield Entry(word[1].replace("-", "_"), (word.start(), word.end(1)), word.span(2) if word[2] else None)
 
 
 def place(text: str, start: int, end: int) -> Place:

@@ -140,7 +140,10 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
             called = re.sub("(-unsloth)?-bnb-4bit$", "", called)
         reading = read(called)
     except InputError as error:
-        said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {error.expected}"
+        wrong = (
+            error.expected if is_name(name) else error.expected.partition("; --download")[0]
+        )  # of a path it has none
+        said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {wrong}"
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
     files = config.get("_settings", {})
     taken = (*row["names"], *row.get("degrees", ()), *files)
@@ -152,12 +155,12 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     }
     degrees: Values = {}
     for theirs, ours in row.get("degrees", {}).items():
-        if type(size := at(config, theirs)) is int:
-            degree, _, way = ours.partition(" ")
+        degree, _, way = ours.partition(" ")
+        if type(size := at(config, theirs)) is int and size >= (degree != "zero"):
             degrees |= {degree: size, **stated(cp_comm=way if size > 1 else "")}
     if lora:
         rank = next((one for one in lora.values() if type(one) is int), 0)
-        settings |= {"use_qlora" if "qlora" in str(lora).lower() else "use_lora": True, "lora_rank": rank}
+        settings = {"use_qlora" if "qlora" in str(lora).lower() else "use_lora": True, "lora_rank": rank, **settings}
     held = [one for one in (key, *taken) if at(config, one) is not None]
     notes = (
         f"of the recipe's keys {', '.join(held)} are read, and no others",
@@ -206,7 +209,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
         key, last = place.replace("__", "."), place.rpartition("__")[2]
         size = sizes.get(words["sizes"].get(last)) if place.startswith(section) and type(value) is int else value
         refuse(
-            size not in (None, value),
+            key not in said and size not in (None, value),
             f"expected the {size} of {name}, which it names ({read[0]}): give a config.json with these sizes",
             key,
             value,
@@ -244,7 +247,7 @@ def _folder(path: str) -> tuple[str, Names]:
         f"its value is {said}, which the file does not hold"
         if said
         else "a path is not followed"
-        if path
+        if path.strip("?")
         else "is empty",
     )
     return name, (f"{path.replace(chr(0), '')} is taken for the released model of its name",)

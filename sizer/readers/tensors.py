@@ -7,6 +7,7 @@ import re
 import struct
 from collections import Counter
 from collections.abc import Mapping
+from io import BytesIO
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -115,15 +116,12 @@ def _shown(tensors: Mapping[str, Tensor]) -> Values:
     return found
 
 
-class _Gguf:
-    """What is read one after another of a header's ``data``; struct.error where they end."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data, self.at = data, 0
+class _Gguf(BytesIO):
+    """A header that is read from its beginning to its end; struct.error where that comes too early."""
 
     def take(self, kinds: str) -> Any:
-        found = struct.unpack_from(f"<{kinds}", self.data, self.at)
-        self.at += struct.calcsize(f"<{kinds}")
+        form = f"<{kinds}"
+        found = struct.unpack(form, self.read(struct.calcsize(form)))
         return found[0] if len(found) == 1 else found
 
     def text(self) -> str:
@@ -136,8 +134,7 @@ class _Gguf:
             return self.text()
         inner, count = self.take("IQ") if kind == _LIST else (kind, 1)
         for _ in range(count) if inner == _TEXT else ():
-            size = self.take("Q")
-            self.at += size
+            self.seek(self.take("Q"), 1)
         if inner == _TEXT or count > MAX_LISTED:
             return self.take(f"{count * struct.calcsize(_NUMBERS[inner])}x") or None
         return self.take(f"{count}{_NUMBERS[inner]}")

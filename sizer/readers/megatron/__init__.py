@@ -103,9 +103,10 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
 
 
 def _program(words: list[str]) -> str:
-    """The Python file or module that a command runs; "" for none."""
+    """The Python file or module that a command runs, or swift's own command; "" for none."""
     return next(
-        (one for last, one in pairwise(("", *words)) if re.search(r"\.py$|^-u?m (?!torch)", f"{last} {one}")), ""
+        (one for last, one in pairwise(("", *words)) if re.search(r"\.py$|^(?:-u?m|swift) (?!torch)", f"{last} {one}")),
+        "",
     )
 
 
@@ -174,13 +175,15 @@ def _naming(script: Script) -> Values | None:
         if row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
             named.append(("phase" in row if row else 2 + 1 / len(found), found))
     first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's, a name a download's
-    models = dict.fromkeys(str(one["model"]) for _, one in named if "model" in one)
+    models = dict.fromkeys(str(one[key]) for _, one in named for key in FORMATS["names"]["keys"] if key in one)
     more = f"several models are named, of which this is the first: {shorten(', '.join(models))}"
     return first and {**first, "_notes": (more,) * (len(models) > 1)}
 
 
 def _states_model(words: Iterable[str]) -> bool:
-    return any(_STATES_MODEL.match(word) for word in words)
+    """Whether words have sizes: without a width a trainer's number of layers may be of those that it trains."""
+    found = parse_options(words) if any(map(_STATES_MODEL.match, words)) else {}
+    return bool(found) and ("hidden_size" in found or not recipe_of(found))
 
 
 def _split(words: Iterable[str]) -> list[str]:

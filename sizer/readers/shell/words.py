@@ -101,11 +101,15 @@ class Scanner:
                     return found
                 self._operator(operator[1], line, found)
             elif until is None and (array := self._take(_ARRAY)):
-                inner = [token.value for token in self._nested(")") if isinstance(token.value, Word)]
+                self.nesting += 1
+                refuse(self.nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting")
+                inner = [token.value for token in self.tokens(until=")") if isinstance(token.value, Word)]
+                self.nesting -= 1
                 found.append(Token("array", tuple(inner), self.line, array[1]))
             else:
                 found.append(Token("word", self._word(), self.line))
-        refuse(until, f"expected a closing {until}, line {self.line}")
+        if until:
+            raise self._unclosed(until)
         return found
 
     def whole(self) -> Word:
@@ -123,13 +127,6 @@ class Scanner:
         if found:
             self.at = found.end()
             self.line += found[0].count("\n")
-        return found
-
-    def _nested(self, until: str) -> list[Token]:
-        self.nesting += 1
-        refuse(self.nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting")
-        found = self.tokens(until=until)
-        self.nesting -= 1
         return found
 
     def _operator(self, operator: str, line: int, found: list[Token]) -> None:
@@ -165,7 +162,7 @@ class Scanner:
     def _closed(self, pattern: re.Pattern[str], quote: str) -> str:
         found = self._take(pattern)
         if found is None:
-            raise self._error(f"expected a closing {quote}")
+            raise self._unclosed(quote)
         return found[1]
 
     def _double(self) -> list[Part]:
@@ -180,7 +177,7 @@ class Scanner:
                 parts.append(self._dollar(quoted=True))
             elif found := self._take(_QUOTED):
                 parts.append(Part("text", found[2] or found[1].replace("\n", ""), True))
-        raise self._error('expected a closing "')
+        raise self._unclosed('"')
 
     def _dollar(self, *, quoted: bool) -> Part:
         """An expansion: it begins with a dollar sign or a backquote."""
@@ -213,10 +210,10 @@ class Scanner:
                 inner = self.text[start : self.at - len(closing)]
                 self.line += inner.count("\n")
                 return inner
-        raise self._error(f"expected a closing {closing}")
+        raise self._unclosed(closing)
 
-    def _error(self, expected: str) -> InputError:
-        return InputError(f"{expected}, line {self.line}")
+    def _unclosed(self, sign: str) -> InputError:
+        return InputError(f"expected a closing {sign}, line {self.line}")
 
 
 #: What a script's variables may hold together: doubling one forty times ends here.
@@ -339,13 +336,9 @@ class Variables:
         text = re.sub(r"\$\{(#\w+\[[@*]\])\}", lambda found: self._variable(found[1])[0], text)
         names = re.sub(r"\$\{?([A-Za-z_]\w*)\}?", r"\1", text).strip()
         try:
-            return str(evaluated(names, 0, self._integer))
+            return str(evaluated(names, 0, lambda name: int((self._value(name, None) or [""])[0])))
         except ValueError:
             return unknown(f"$(({text}))")
-
-    def _integer(self, name: str) -> int:
-        value = self._value(name, None)
-        return int(value[0] if value else "")
 
 
 #: What an operator of an expression does with its two sides.
