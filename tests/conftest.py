@@ -70,3 +70,9 @@ def fewer_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A search of a tenth of the pairs, in half as many rounds: these tables are of a few thousand products."""
     for name, value in (("PAIRS", 60_000), ("NEAR_PAIRS", 15_000), ("ROUNDS", 30), ("QUIET", 1)):
         monkeypatch.setattr(f"fit.correction.{name}", value)
+
+
+@pytest.fixture
+def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A small cache means few input sets: what is timed here does not matter, and some processors have 300 MiB."""
+    monkeypatch.setattr("shapes.measure.backend.cpu_cache_bytes", lambda: 2**14)
