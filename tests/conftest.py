@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -72,7 +73,12 @@ def fewer_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(f"fit.correction.{name}", value)
 
 
-@pytest.fixture
-def small_cache(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A small cache means few input sets: what is timed here does not matter, and some processors have 300 MiB."""
-    monkeypatch.setattr("shapes.measure.backend.cpu_cache_bytes", lambda: 2**14)
+@pytest.fixture(scope="session", autouse=True)
+def small_cache() -> Iterator[None]:
+    """A small cache means few input sets, and little to flush: what tests time does not matter.
+
+    Some processors have 300 MiB. Of them a product of 8 rows is flushed 600 MiB, over and over.
+    """
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("shapes.measure.backend.cpu_cache_bytes", lambda: 2**14)
+        yield

@@ -35,7 +35,7 @@ FAST = ("--max-time", "0.002", "--precision", "0.9")
 
 
 @pytest.fixture
-def bench(tmp_path: Path, small_cache):
+def bench(tmp_path: Path):
     def run(*arguments: str):
         here = () if "--device" in arguments else ("--device", "cpu")
         return CliRunner().invoke(main, ["bench", "--store", str(tmp_path / "s.db"), *here, *arguments])
@@ -200,7 +200,7 @@ def test_without_click_the_program_measures_everything_and_knows_no_other_comman
     named = ("click", "yaml", "scipy", "tabulate", "rich", "platformdirs", "pytest", "hypothesis")
     bare.write_text(f"import sys\nsys.modules.update(dict.fromkeys({named!r}))\n")
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
-    # As `python -m sizer` does, with the fixture's small cache.
+    # As `python -m sizer` does, with the small cache of the other tests.
     small = "import runpy, shapes.measure.backend as b; b.cpu_cache_bytes = lambda: 2**14; "
     made = [sys.executable, "-c", small + "runpy.run_module('sizer', run_name='__main__', alter_sys=True)"]
 

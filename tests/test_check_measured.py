@@ -39,7 +39,6 @@ TINY = {
 GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"
 
 
-@pytest.mark.usefixtures("small_cache")
 def test_suggestions_of_dimensions_are_measured_and_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, store = tmp_path / "config.json", str(tmp_path / "store.db")
     path.write_text(json.dumps(TINY))
