@@ -133,6 +133,9 @@ def test_a_step_time_that_is_no_time_is_refused(seconds: float) -> None:
         ("Finished training it 144/150 of epoch 0, 459.80 ms/it, loss 0.45", 0.4598),
         ("iter_time=812 ms", 0.812),
         (" 12%|# | 3/25 [00:10<01:13, 3.34s/it]", 3.34),
+        (" 12%|# | 3/25 [00:01<00:09, 2.50it/s]", 0.4),
+        ("Epoch 0: 40%| | 8/20, 0.8 steps/s, v_num=1", 1.25),
+        ("{'train_runtime': 80.0, 'train_steps_per_second': 0.25, 'epoch': 1.0}", 4.0),
         ('{"step": 4, "step_time_ms": 250}', 0.25),
         ("127", 127.0),
     ],
@@ -148,12 +151,62 @@ def test_a_log_is_summed_up_by_its_median() -> None:
     assert times.median_s == 1.1
 
 
+STAMPED = (
+    "[rank{rank}]:[titan] 2025-07-01 {time} - root - INFO - \x1b[31mstep: {step:2}  \x1b[32mloss:  7.1  tps: 5,813"
+)
+
+
+def stamped(*lines: tuple[str, int], ranks: int = 1) -> str:
+    return "\n".join(STAMPED.format(rank=rank, time=time, step=step) for time, step in lines for rank in range(ranks))
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_stamped_lines_of_steps_tell_the_time_between_them(ranks: int) -> None:
+    # The first step compiles; ten steps a line from then on, past midnight and over a checkpoint.
+    lines = [
+        ("23:59:01,000", 1),
+        ("23:59:46,000", 10),
+        ("00:00:06,500", 20),
+        ("00:00:27,000", 30),
+        ("00:02:07,000", 40),
+    ]
+    times = read_step_times(stamped(*lines, ranks=ranks))
+    assert times.seconds == pytest.approx((5.0, 2.05, 2.05, 10.0))
+    assert times.median_s == pytest.approx(3.525)
+    # What says its own time is believed.
+    assert read_step_times(stamped(*lines) + "\nstep time: 2.0").seconds == (2.0,)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        stamped(("10:00:00,000", 1)),
+        stamped(("10:00:00,000", 1), ("10:00:00,000", 2)),
+        stamped(("10:00:05,000", 5), ("10:00:07,000", 5)),
+        stamped(("10:00:05,000", 5), ("10:00:07,000", 4)),
+        "10:00:00 step one\n10:00:05 step two",
+        "0.00it/s",
+        "0 it/s\n0.0 steps/s\n'train_steps_per_second': 0.0",
+    ],
+)
+def test_stamps_that_tell_no_time_and_rates_of_nothing_are_refused_in_one_line(text: str) -> None:
+    with pytest.raises(InputError, match=r"^<log>: expected lines with a step time.*") as refused:
+        read_step_times(text)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_log_without_times_is_refused() -> None:
     with pytest.raises(InputError, match="expected lines with a step time"):
         read_step_times("nothing here\n{]\n")
 
 
-SLOW = ["step_time" + " " * 100_000, "1" * 100_000 + "x", "step time (((( " * 10_000, "{" * 10_000]
+SLOW = [
+    "12:00:00 " * 10_000,
+    "step_time" + " " * 100_000,
+    "1" * 100_000 + "x",
+    "step time (((( " * 10_000,
+    "{" * 10_000,
+]
 
 
 @pytest.mark.parametrize("line", SLOW, ids=range(len(SLOW)))

@@ -16,6 +16,8 @@ from operator import mul
 from statistics import median
 from typing import Any, Unpack
 
+import numpy as np
+
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Floats, Named, Names, Numbers, Words, frozen, replace
@@ -214,23 +216,37 @@ _LONGEST_LINE = 10_000
 
 
 def read_step_times(text: str, where: str = "<log>") -> StepTimes:
-    """Step times of a log: Megatron's lines, ``step time 1.23``, ``1.23 s/it``, JSON lines, or bare seconds.
+    """Step times of a log: Megatron's lines, ``step time 1.23``, ``1.23 s/it``, ``2 it/s``, JSON lines, bare seconds.
 
-    Or of torch.profiler's trace. Raises InputError where no line holds one.
+    Where no line holds one, those between lines that a logger stamped with time and step (torchtitan's). Or of
+    torch.profiler's trace. Raises InputError where there is none.
     """
     if '"traceEvents"' in text:
         return _read_trace(text, where)
-    found = [_step_time(line) for line in text.splitlines() if line.strip()]
-    seconds = tuple(one for one in found if one is not None)
-    refuse(not seconds, "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it` or JSON", where=where)
-    return StepTimes(seconds, len(found) - len(seconds))
+    lines = [" ".join(line[:_LONGEST_LINE].split()) for line in text.splitlines() if line.strip()]
+    seconds = tuple(filter(None, map(_step_time, lines))) or _between_stamps(lines)
+    expected = (
+        "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it`, JSON, or steps with their dates"
+    )
+    refuse(not seconds, expected, where=where)
+    return StepTimes(seconds, len(lines) - len(seconds))
 
 
-#: What a line with a step's time looks like, and what its number is multiplied by to be seconds.
-_PATTERNS = [
-    (re.compile(pattern.replace("N", _NUMBER)), unit)
-    for pattern, unit in table_of(__file__, "step_times.toml")["patterns"]
-]
+def _between_stamps(lines: Iterable[str]) -> Floats:
+    """Seconds of a step from one stamped line to that of a later step: ranks may each write one of the same."""
+    found = [one.groups("0") for one in map(_STAMPED.search, lines) if one]
+    stamps = np.array(found, float).reshape(-1, 5)
+    steps, spent = np.diff(stamps[:, 4]), np.diff(stamps @ (3600, 60, 1, 1e-3, 0)) % DAY_S
+    known = (steps > 0) & (spent > 0)
+    return tuple((spent[known] / steps[known]).tolist())
+
+
+#: Of a clock that begins anew.
+DAY_S = 86400
+_LINES = table_of(__file__, "step_times.toml")
+#: What a line with a step's time looks like, and what its number is multiplied by to be seconds (0: a rate).
+_PATTERNS = [(re.compile(pattern.replace("N", _NUMBER)), unit) for pattern, unit in _LINES["patterns"]]
+_STAMPED = re.compile(_LINES["stamped"])
 #: Expressions for a kernel's name by the part of a step that it is of: the first that is found in it decides.
 _PARTS: Words = table_of(__file__, "kernels.toml")["parts"]
 
@@ -279,11 +295,11 @@ def _spans(events: Any) -> Iterator[Span]:
             yield start, start + one["dur"], ""
 
 
-def _step_time(line: str) -> float | None:
-    words = " ".join(line[:_LONGEST_LINE].split())
-    matches = ((pattern.search(words), unit) for pattern, unit in _PATTERNS)
-    value = next((float(match[1]) * unit for match, unit in matches if match), 0.0)
-    return value if 0 < value < math.inf else None
+def _step_time(line: str) -> float:
+    matches = ((pattern.search(line), unit) for pattern, unit in _PATTERNS)
+    number, unit = next(((float(match[1]), unit) for match, unit in matches if match), (0.0, 0.0))
+    value = number * unit or (number and 1 / number)
+    return value if value < math.inf else 0.0
 
 
 def mfu(
