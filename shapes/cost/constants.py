@@ -11,7 +11,7 @@ Kernels with a form and a few constants of their own (``published``) were fitted
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, fields
 from functools import cache, lru_cache
 from math import hypot, inf, log2
@@ -23,7 +23,7 @@ import numpy as np
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
-from shapes.frozen import Floats, Ints, Named, Names, Numbers, Pair, Values, frozen, replace
+from shapes.frozen import Floats, Function, Ints, Named, Names, Numbers, Pair, Values, frozen, replace
 from shapes.toml_table import DATA, content
 
 from .corrections import CLASSES, NO_FAMILY, AlignmentConstants, Cells, Correction, family_table
@@ -79,7 +79,7 @@ class GemmConstants:
 
     @classmethod
     def from_table(cls, table: Named, units: int) -> GemmConstants:
-        read: dict[str, Callable[[Any], Any]] = {
+        read: dict[str, Function] = {
             "split_steps": float,
             "correction": Correction.from_table,
             "cells": Cells.from_table,

@@ -44,7 +44,7 @@ from numpy.typing import NDArray
 from shapes.device import Device
 from shapes.dtypes import BYTES
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Floats, Named, Pair, Triple, frozen
+from shapes.frozen import Floats, Ints, Named, Pair, Triple, frozen
 from shapes.operators.types import Layout
 from shapes.toml_table import DATA, content
 
@@ -245,7 +245,7 @@ class Grid:
     tail_log2_k: Knots
 
     @property
-    def shapes(self) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def shapes(self) -> tuple[Ints, Ints]:
         """Of the table over waves and of the tail tables together."""
         tails = (len(self.tail_tiles), self.tail_waves, len(self.tail_idle), len(self.tail_log2_k))
         return (len(self.log2_waves), len(self.log2_k)), tails
@@ -382,8 +382,8 @@ class Cells:
     ``-`` marks a cell without measurements. Kept as text: it is read once a product is priced.
     """
 
-    m: tuple[int, ...]
-    n: tuple[int, ...]
+    m: Ints
+    n: Ints
     log2_k: Knots
     entries: str
 

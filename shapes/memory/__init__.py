@@ -23,7 +23,7 @@ from shapes.model import (
 from shapes.model.stages import STAGES, Stage, as_held, check_finetune
 from shapes.operators import image_workloads, sequence_length
 from shapes.operators.cores import cached_numbers, is_sparse, state_bytes
-from shapes.operators.parallel import check_split
+from shapes.operators.parallel import check_split, head_counts
 from shapes.toml_table import DATA, content
 from shapes.workload import LOSSES, Implementation, Loss, Workload
 
@@ -311,8 +311,7 @@ def savings(
 def _smallest(key: str, model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> int | None:
     """The smallest degree that fits; None where none does. ``options`` are those of ``memory``."""
     # Whole heads on every rank, as many layers on every stage.
-    heads = (part.heads for _, block in model.all_blocks() if (part := block.attention))
-    whole, most = (model.layers, model.layers) if key == "p" else (gcd(*heads), 64)
+    whole, most = (model.layers, model.layers) if key == "p" else (gcd(*head_counts(model)), 64)
     for degree in divisors(whole, most):
         try:
             found = memory(model, replace(workload, **{key: degree}), **options)

@@ -29,7 +29,7 @@ from shapes.model.stages import adapters, has_adapters, is_quantised, layers_tra
 from shapes.operators.cores import attended, core_sizes, is_sparse
 from shapes.workload import Implementation, Loss, Workload
 
-from .tape import Runs, Tape, Tensor, declared, play
+from .tape import ByName, Runs, Tape, Tensor, declared, play
 
 #: Words of modules.toml for how a family or implementation is written.
 Style = frozenset[str]
@@ -141,7 +141,7 @@ class Forward:
     def play(
         self,
         module: str,
-        tensors: dict[str, Tensor],
+        tensors: ByName,
         words: dict[str, bool] | None = None,
         runs: Runs | None = None,
         /,
@@ -344,7 +344,7 @@ class Forward:
             tape.named = ()
         return out
 
-    def projected(self, attention: Attention, linears: Linears, tensors: dict[str, Tensor]) -> None:
+    def projected(self, attention: Attention, linears: Linears, tensors: ByName) -> None:
         """Add queries, keys and values, and a gate on the output, to ``tensors``."""
         runs, numbers = self.products(linears), self.core(attention)
         numbers["unit"] = attention.head_dim if attention.qk_norm == "head" else 0
@@ -373,7 +373,7 @@ class Forward:
             scores, choice = 4 * rows * (s // indexer.rate), 4 * rows * min(indexer.top_k, s)
             self.play("indexer", {"x": x}, scores=min(scores, INDEX_SCORES_BYTES), choice=choice)
 
-    def sparse(self, attention: Attention, linears: Linears, tensors: dict[str, Tensor]) -> Tensor:
+    def sparse(self, attention: Attention, linears: Linears, tensors: ByName) -> Tensor:
         """Attention whose queries have keys of their own, by one fused kernel (shapes.operators.cores)."""
         rows, e, s = self.rows, self.element, self.s
         heads, (_, head_dim, v_dim, latent) = attention.on_shard(self.t)[0], core_sizes(attention, self.t)
@@ -395,7 +395,7 @@ class Forward:
         with self.marked("core_attn"):
             return self.play("sparse-core", tensors, words, choice=choice, **numbers)
 
-    def flash(self, attention: Attention, core: dict[str, Tensor]) -> Tensor:
+    def flash(self, attention: Attention, core: ByName) -> Tensor:
         """The core by a fused kernel; ``core``: queries, keys and values (q, k, v)."""
         workload, (heads, kv_heads) = self.workload, attention.on_shard(self.t)
         has_mask = masked(self.style, attention, self.s)
@@ -415,7 +415,7 @@ class Forward:
         sizes["q_rank"] = attention.q_lora_rank or 0
         return sizes | {"batch": batch, "square": batch * self.s**2}
 
-    def eager(self, attention: Attention, core: dict[str, Tensor]) -> Tensor:
+    def eager(self, attention: Attention, core: ByName) -> Tensor:
         """As ``flash``, its products by themselves."""
         numbers, (heads, kv_heads) = self.core(attention), attention.on_shard(self.t)
         several, sinks = self.workload.b > 1 or self.megatron, attention.sinks and not self.megatron
@@ -438,7 +438,7 @@ class Forward:
     def recurrence(self, mixer: RecurrentShape, hidden: int, x: Tensor) -> Tensor:
         rows, e, (heads, groups) = self.rows, self.element, mixer.on_shard(self.t)
         chunks, outward = -(-rows // mixer.chunk), mixer.linears(hidden)[-1]
-        projected: dict[str, Tensor] = {}
+        projected: ByName = {}
         for parts, linears in mixer.projections(hidden):
             y = x
             for linear in linears:

@@ -45,6 +45,7 @@ from shapes.model.stages import (
     widened,
 )
 from shapes.operators import image_workloads, sequence_length
+from shapes.operators.cores import whole_tokens
 from shapes.workload import BASES, Implementation, Loss, Workload
 
 from .modules import Forward, Style, alibi_in_fp32, masked, style_of
@@ -151,8 +152,7 @@ class StageStep:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
         workload, each = self.workload, self.precision.gradients
         sharded = workload.zero == 2 or workload.regathers
-        d, expert_d = (workload.d, workload.expert_d) if sharded else (1, 1)
-        whole = -(-there.dense * each // d) - (-there.experts * each // expert_d)
+        whole, _ = _over_ranks((there.dense * each, there.experts * each), workload, zero=2 if sharded else 4)
         # With the optimizer on the host they leave as they are made.
         return round((1 - sharded * workload.offload) * whole)
 
@@ -182,7 +182,7 @@ class StageStep:
     def forward(self, s: int) -> Forward:
         """One device's modules on sequences of length ``s``, and an empty tape."""
         workload, rows, e = self.workload, self.workload.b * s, self.workload.activation_bytes
-        whole = -(-rows // workload.t) if workload.sequence_parallel else rows
+        whole = whole_tokens(rows, workload)
         # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
         stored = self.quantised_bytes or e
         wide = 4 if widened(workload) else e

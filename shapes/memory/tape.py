@@ -32,17 +32,22 @@ class Tensor:
     key: int
 
 
+#: Tensors in order, and by their names.
+Row = tuple[Tensor, ...]
+ByName = dict[str, Tensor]
+
+
 @frozen
 class _Node:
     """One operator: what it reads, makes, keeps for the backward pass, and how its gradient is made."""
 
-    inputs: tuple[Tensor, ...]
+    inputs: Row
     output: Tensor
     saved: Ints
     recomputed: bool
     part: int = 0
     dropped: bool = False
-    holds: tuple[Tensor, ...] = ()
+    holds: Row = ()
     work: int = 0
     weights: int = 0
     shares_gradient: bool = False
@@ -79,7 +84,7 @@ class Tape:
     part: int = 0
     dropping: bool = False
     products: int = 0
-    named: tuple[Tensor, ...] = ()
+    named: Row = ()
     returned: int = 0
 
     @contextmanager
@@ -99,9 +104,9 @@ class Tape:
     def op(
         self,
         name: str,
-        inputs: tuple[Tensor, ...],
+        inputs: Row,
         size: int,
-        saves: tuple[Tensor, ...] = (),
+        saves: Row = (),
         *,
         saves_output: bool = False,
         saves_bytes: int = 0,
@@ -336,7 +341,7 @@ def _held(module: str, words: frozenset[str]) -> list[tuple[Line, bool]]:
 
 
 def play(
-    tape: Tape, module: str, words: frozenset[str], runs: Runs, numbers: dict[str, int], tensors: dict[str, Tensor]
+    tape: Tape, module: str, words: frozenset[str], runs: Runs, numbers: dict[str, int], tensors: ByName
 ) -> Tensor:
     """Put a module's operators on ``tape``; the last one's output.
 
@@ -361,7 +366,7 @@ def play(
 def _run(
     tape: Tape,
     line: Line,
-    inputs: tuple[Tensor, ...],
+    inputs: Row,
     runs: Runs,
     numbers: dict[str, int],
     tensors: Mapping[str, Tensor],

@@ -118,7 +118,7 @@ class Lowering:
                 )
 
 
-def _whole_tokens(tokens: int, workload: Workload) -> int:
+def whole_tokens(tokens: int, workload: Workload) -> int:
     """Tokens of the parts that tensor parallelism leaves whole: sequence parallelism splits exactly those."""
     return -(-tokens // workload.t) if workload.sequence_parallel else tokens
 
@@ -133,7 +133,7 @@ def _moved(part: object, run: Lowering, **own: Any) -> Listed:
 def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Listed:
     """One layer's norms, residual additions, rotary embedding, softmax, activation and dropout."""
     tokens = run.workload.own_tokens(s)
-    whole = _whole_tokens(tokens, run.workload) * hidden
+    whole = whole_tokens(tokens, run.workload) * hidden
     for index in range(block.norms):
         yield from run.moves(f"norm.{index}" if block.norms > 1 else "norm", "norm", whole, (1, 1, 2, 1))
     for part in (block.attention, block.cross):
@@ -179,7 +179,7 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Listed:
         first=workload.p == 1,
         learns=layers_train(workload),
         streams=model.main.residuals if model.main.streams else 0,
-        normed=_whole_tokens(tokens, workload) * model.hidden,
+        normed=whole_tokens(tokens, workload) * model.hidden,
         ends=model.main.final_norm,
     )
     if workload.train and model.head:

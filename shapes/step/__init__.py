@@ -4,6 +4,7 @@
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import exp, hypot, log
 from operator import attrgetter, mul
@@ -198,6 +199,7 @@ class Step:
 LONGEST_S = 1e30
 
 
+@dataclass(eq=False)
 class Pricer:
     """Prices operators on one device and remembers each, since a suggestion changes only a few of them.
 
@@ -205,17 +207,12 @@ class Pricer:
     it is used for another one (None: as its file says).
     """
 
-    def __init__(
-        self,
-        device: Device,
-        source: CostSource = predict_many,
-        stack: SoftwareStack | None = None,
-        stack_tier: str | None = None,
-    ) -> None:
-        self.device = device
-        self.stack = stack
-        self._stack_tier = stack_tier
-        self._source = source
+    device: Device
+    source: CostSource = predict_many
+    stack: SoftwareStack | None = None
+    stack_tier: str | None = None
+
+    def __post_init__(self) -> None:
         self._known: dict[object, Cost] = {}
         self._work = lru_cache(self._work_of)
 
@@ -241,7 +238,7 @@ class Pricer:
             stage, whole = slowest_stage(stage, model, workload.p), self.whole(model, workload)
         stack = self.stack.without_overlap(workload.exposed)
         cost = step_cost(
-            stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs), self._stack_tier
+            stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs), self.stack_tier
         )
         if workload.offload or workload.offload_params or workload.offload_saved:
             cost = with_host(cost, model, workload, self.device)
@@ -274,7 +271,7 @@ class Pricer:
         """InputError where a device's file, which anybody may write, holds constants that give no time."""
         try:
             with np.errstate(all="ignore"):  # what it gives is judged here
-                costs = self._source(wanted, self.device)
+                costs = self.source(wanted, self.device)
             wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < LONGEST_S]
         except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
             if isinstance(error, InputError) or Path(self.device.origin).is_relative_to(DATA):

@@ -18,7 +18,7 @@ not fill a wait for the host. What hides an expert's dispatch in its own microba
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from typing import Any, NamedTuple
 
@@ -27,7 +27,7 @@ import numpy as np
 from shapes.cost import Cost
 from shapes.device import Device
 from shapes.dtypes import QUANTISED
-from shapes.frozen import Named, Values, Words, frozen, replace
+from shapes.frozen import Function, Named, Values, Words, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
 
@@ -148,7 +148,7 @@ def _falls_back(operator: Operator) -> bool:
     return scores and isinstance(operator, Gemm) and operator.batch % FUSED_SOFTMAX_MULTIPLE != 0
 
 
-def each_value(one: Any, function: Callable[[Any], Any]) -> Any:
+def each_value(one: Any, function: Function) -> Any:
     """``one`` (work, a region, a mapping) with ``function`` of every value."""
     if isinstance(one, dict):
         return {key: each_value(value, function) for key, value in one.items()}

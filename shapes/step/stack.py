@@ -15,7 +15,7 @@ from typing import get_args
 
 from shapes.cost.constants import TIERS
 from shapes.errors import AnyPath, InputError, refuse
-from shapes.frozen import Named, Names, Numbers, frozen, replace
+from shapes.frozen import Named, Names, Numbers, Words, frozen, replace
 from shapes.toml_table import DATA, Amount, Share, Table, content, load, names, shipped
 from shapes.workload import LOSSES, AttentionKernel
 
@@ -120,20 +120,20 @@ class SoftwareStack:
     by_dtype: Numbers
     by_device: Numbers
     attention: Mapping[str, Mapping[int, float]]
-    attention_kernels: Mapping[str, str]
+    attention_kernels: Words
     host: Host
     overlap: Mapping[str, Overlap]
     optimizer: float
     fixed_s: float
     coverage: Share
     intervals: Mapping[str, Interval]
-    tiers: Mapping[str, str]
-    sources: Mapping[str, str]
+    tiers: Words
+    sources: Words
     rows: str
     loss: str
-    misaligned_bmm: float
     releases: tuple[Release, ...]
     origin: str
+    misaligned_bmm: float = 1.0
 
     def __hash__(self) -> int:
         # Mappings do not hash; stacks that compare equal have the same name and origin.
@@ -252,7 +252,6 @@ def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
         tiers=below("tiers").keyed(lambda table, key: table.choice(key, TIERS)),
         sources=top.documents(),
         loss=top.choice("loss", LOSSES) if top.has("loss") else "fp32",
-        misaligned_bmm=top.number("misaligned_bmm") if top.has("misaligned_bmm") else 1.0,
         releases=tuple(below("release").keyed(lambda table, key: table.table(key).record(Release)).values()),
         origin=where,
     )

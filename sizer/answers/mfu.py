@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from operator import mul
 from statistics import median
@@ -20,7 +20,7 @@ import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, positive_int, refuse
-from shapes.frozen import Floats, Named, Names, Numbers, Words, frozen, replace
+from shapes.frozen import Floats, Function, Named, Names, Numbers, Words, frozen, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.model import ModelShape
 from shapes.operators import operators
@@ -434,7 +434,7 @@ def _alternatives(run: Run) -> Iterator[tuple[str, Run]]:
         yield cause["what"].format(run=run), changed
 
 
-def _changed(one: Any, path: Sequence[str], new: Callable[[Any], Any]) -> Any:
+def _changed(one: Any, path: Sequence[str], new: Function) -> Any:
     """``one`` with ``new`` of what is at ``path``."""
     key, *rest = path
     inner = partial(_changed, path=rest, new=new) if rest else new
