@@ -13,6 +13,7 @@ by itself would give.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import starmap
 from typing import Any
 
 import numpy as np
@@ -45,7 +46,7 @@ class IntegerTable:
         self.columns = columns
         self.size = len(next(iter(columns.values())))
         self.rows, self.done = np.arange(self.size) if rows is None else rows, False
-        self._codes: dict[frozenset[str], tuple[Array, Array]] = {}
+        self._codes = {frozenset[str](): (np.zeros(self.size, np.intp), np.zeros(1, np.intp))}
         self._lifted: dict[tuple[frozenset[str], frozenset[str]], Array] = {}
 
     def keys(self) -> Iterable[str]:
@@ -65,7 +66,10 @@ class IntegerTable:
         if names not in self._codes:
             first, *others = sorted(names)
             if others:
-                (code, places), (own, values) = (self.codes(frozenset(one)) for one in (others, (first,)))
+                code, places = self.codes(frozenset(others))
+                if len(places) == self.size:  # no two rows are alike in fewer columns already
+                    return self._codes.setdefault(names, (code, places))
+                own, values = self.codes(frozenset((first,)))
                 code, count = _renumbered(code + len(places) * own, len(places) * len(values))
             else:
                 values = self.columns[first]
@@ -181,10 +185,13 @@ class Column(NDArrayOperatorsMixin, ManyIntegers):
         return self._hash
 
     def __round__(self) -> Column:
-        return self if _whole(self.values) else Column(self.table, self.names, np.rint(self.values).astype(np.int64))
+        return self._rounded(np.rint)
 
     def __ceil__(self) -> Column:
-        return self if _whole(self.values) else Column(self.table, self.names, np.ceil(self.values).astype(np.int64))
+        return self._rounded(np.ceil)
+
+    def _rounded(self, by: np.ufunc) -> Column:
+        return self if _whole(self.values) else Column(self.table, self.names, by(self.values).astype(np.int64))
 
     def __repr__(self) -> str:
         return f"Column({', '.join(sorted(self.names))}: {self.values})"
@@ -203,13 +210,34 @@ def spread(*values: Any) -> tuple[Callable[[Array], Any], Array]:
     return lambda found: Column(table, names, found), np.array(np.broadcast_arrays(*arrays), np.int64)
 
 
+def objects(table: IntegerTable, one: Any) -> list[Any]:
+    """For each row ``one`` with its columns' values, frozen objects and tuples of them too, the same for the same."""
+    names, made = _objects(table, one)
+    return [made[place] for place in table.codes(names)[0].tolist()]
+
+
+def _objects(table: IntegerTable, one: Any) -> tuple[frozenset[str], list[Any]]:
+    """The columns that ``one`` depends on, and it for each combination of them."""
+    if isinstance(one, Column):
+        return one.names, one.values.tolist()
+    whole = isinstance(one, tuple)
+    inner = one if whole else (getattr(one, name) for name in getattr(one, "__match_args__", ()))
+    parts = [_objects(table, part) for part in inner]
+    names = frozenset().union(*(own for own, _ in parts))
+    if not names:
+        return names, [one]
+    columns = ([made[place] for place in table.lifted(own, names).tolist()] for own, made in parts)
+    rows = zip(*columns, strict=True)
+    return names, [*rows] if whole else [*starmap(type(one), rows)]
+
+
 def _whole(values: Any) -> bool:
     return isinstance(values, int) or getattr(values, "dtype", None) == np.int64
 
 
 def each_part(table: IntegerTable, function: Callable[[IntegerTable], T]) -> Iterator[tuple[IntegerTable, T]]:
     """``function`` of the table, or of as many parts of it as rows go different ways in."""
-    waiting = [table]
+    waiting = [table] if table.size else []
     while waiting:
         part = waiting.pop()
         try:

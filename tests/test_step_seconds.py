@@ -321,7 +321,7 @@ def test_operators_are_added_up_by_where_they_run_and_what_they_serve() -> None:
         sent("data_parallel.all_gather", "all_gather", count=3),
         sent("adapters.tensor_parallel.all_reduce", phase="wgrad"),
     ]
-    found = work(listed, [cost(1.0)] * len(listed))
+    found = work(listed, [1.0] * len(listed))
     assert found.layers.seconds == {
         GEMM: 3.0,
         Kind("gemm", "fp8"): 1.0,
@@ -333,7 +333,7 @@ def test_operators_are_added_up_by_where_they_run_and_what_they_serve() -> None:
     # Each group of a grouped product is launched on its own, as many as a rank of the fitted runs had.
     assert found.layers.runs[Kind("grouped")] == 8
     many = [replace(one, groups=256) for one in listed if isinstance(one, GroupedGemm)]
-    assert work(many, [cost(1.0)]).layers.runs[Kind("grouped")] == 2 * MOST_GROUPS
+    assert work(many, [1.0]).layers.runs[Kind("grouped")] == 2 * MOST_GROUPS
     assert found.layers.fallbacks == 2  # 6 sequences x heads are no multiple of 4
     assert found.ends.seconds == {GEMM: 1.0}
     assert found.update_s == 1.0
@@ -383,7 +383,7 @@ def test_what_copies_of_gradients_and_weights_move(asked: dict[str, Any], each: 
     assert [(op.bytes_read, op.bytes_written) for op in found] == ([] if each is None else [(each[0] * n, each[1] * n)])
     # A step pays them in every microbatch, unless its products or gathers do without them.
     seconds = {
-        name: sum(step_cost(*[work(found, [cost(0.5)] * len(found))] * 2, Schedule(4), stack, H100).parts.values())
+        name: sum(step_cost(*[work(found, [0.5] * len(found))] * 2, Schedule(4), stack, H100).parts.values())
         for name, stack in (("bare", BARE), ("core", replace(BARE, kernels=CORE.kernels)))
     }
     assert seconds == {"bare": pytest.approx(2.0 * len(found)), "core": 0.0}

@@ -422,9 +422,9 @@ def test_what_a_trainer_does_not_overlap_shows_whole_part_by_part() -> None:
         Workload(no_overlap="dta")
 
 
-def _priced(workload: Workload) -> tuple[tuple[object, ...], tuple[object, ...]]:
+def _priced(workload: Workload) -> tuple[tuple[object, ...], list[float]]:
     listed = operators(LLAMA, workload)
-    return listed, predict_many(listed, H100)  # type: ignore[return-value]  # as work() takes them
+    return listed, [one.seconds for one in predict_many(listed, H100)]  # as work() takes them
 
 
 def collectives(workload: Workload, word: str, model: object = LLAMA) -> list[Collective]:
@@ -839,7 +839,7 @@ def test_steps_with_and_without_that_overlap_are_fitted_side_by_side() -> None:
 
 def _moe_work(name: str) -> Work:
     sent = Collective(f"layers.0.{name}.all_to_all", "forward", "all_to_all", 10**9, 32)
-    return work([sent], predict_many([sent], H100))
+    return work([sent], [one.seconds for one in predict_many([sent], H100)])
 
 
 @pytest.mark.parametrize(

@@ -386,7 +386,7 @@ def price_step(
 def works(model: ModelShape, workload: Workload, device: Device) -> tuple[Work, Work]:
     """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
     listed = operators(model, workload)
-    stage = work(listed, predict_many(listed, device))
+    stage = work(listed, [one.seconds for one in predict_many(listed, device)])
     if workload.p == 1:
         return stage, stage
     return slowest_stage(stage, model, workload.p), Pricer(device).whole(model, workload)

@@ -111,7 +111,8 @@ def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
     blocks = tuple(resized[id(block)] for block in stack.blocks)
     before, layers = sizes["layers"]
     old, every = sizes.get("full_every", (0, 0))
-    if main and (layers != before or every != old):
+    # Columns of layers are not told apart by whether they are as many as before: that many make the same blocks.
+    if main and (layers is not before or every != old):
         like, blocks = blocks, _with_layers(blocks, layers)
         if old:
             # Full attention in one layer of ``every``, placed as it was among ``old``. Each layer keeps its MLP, and

@@ -6,6 +6,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain, islice
 from math import exp, hypot, log
 from operator import attrgetter, mul
 from pathlib import Path
@@ -195,6 +196,7 @@ class Step:
         return max(listed, key=TIERS.index, default="measured")
 
 
+_SECONDS = attrgetter("seconds")
 #: No operator takes so long, and sums over the operators of a step stay finite.
 LONGEST_S = 1e30
 
@@ -217,13 +219,18 @@ class Pricer:
         self._work = lru_cache(self._work_of)
 
     def step(
-        self, listed: Sequence[Operator], workload: Workload | None = None, model: ModelShape | None = None
+        self,
+        listed: Sequence[Operator],
+        workload: Workload | None = None,
+        model: ModelShape | None = None,
+        costs: tuple[Cost, ...] = (),
     ) -> Step:
         """``listed`` priced; with a stack and the ``workload`` they are of, the global step they make.
 
-        ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
+        ``model`` gives the other pipeline stages' work (None: a trace, which has no stages). ``costs``: of each, where
+        they were looked up.
         """
-        listed, costs = tuple(listed), self._costs(listed)
+        listed, costs = tuple(listed), costs or self._costs(listed)
         if workload is not None and workload.serving:
             # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
             # Tables repeat one kernel, whose cache is warm: a whole step finds it cold, and waits for memory at least.
@@ -231,7 +238,7 @@ class Pricer:
             return Step(listed, costs, stages=workload.p, least_s=least_s)
         if self.stack is None or workload is None:
             return Step(listed, costs)
-        stage = whole = work(listed, costs)
+        stage = whole = work(listed, map(_SECONDS, costs))
         if model is None:  # a trace is of one whole pass, whatever the stages
             workload = replace(workload, p=1)
         elif workload.p > 1:
@@ -253,12 +260,15 @@ class Pricer:
 
     def _work_of(self, model: ModelShape, workload: Workload) -> Work:
         everything = operators(model, workload)
-        return work(everything, self._costs(everything))
+        return work(everything, map(_SECONDS, self._costs(everything)))
 
     def steps(self, many: Sequence[Operators], of: Sequence[tuple[ModelShape | None, Workload | None]]) -> list[Step]:
         """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of."""
-        self._costs([operator for listed in many for operator in listed])
-        return [self.step(listed, workload, model) for listed, (model, workload) in zip(many, of, strict=True)]
+        costs = iter(self._costs([*chain(*many)]))
+        return [
+            self.step(listed, workload, model, tuple(islice(costs, len(listed))))
+            for listed, (model, workload) in zip(many, of, strict=True)
+        ]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         keys = [*map(work_key, listed)]

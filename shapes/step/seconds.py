@@ -24,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.cost import Cost
 from shapes.device import Device
 from shapes.dtypes import QUANTISED
 from shapes.frozen import Function, Named, Values, Words, frozen, replace
@@ -119,11 +118,11 @@ def class_of(operator: Operator) -> Kind:
 MOST_GROUPS = 32
 
 
-def work(operators: Iterable[Operator], costs: Iterable[Cost]) -> Work:
-    """``operators`` of one microbatch (data parallelism's and the update once) with their costs, added up."""
+def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
+    """``operators`` of one microbatch (data parallelism's and the update once), added up; ``each``: a run's seconds."""
     total = Work()
-    for operator, cost in zip(operators, costs, strict=True):
-        count, seconds = operator.count, cost.seconds * operator.count
+    for operator, alone in zip(operators, each, strict=True):
+        count, seconds = operator.count, alone * operator.count
         if isinstance(operator, Collective):
             group = group_of(operator)
             total.messages[group] += count

@@ -18,11 +18,12 @@ from shapes.measure.stats import summarise
 from shapes.measure.store import Store
 from shapes.measure.workers import LOST, Session
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape
+from shapes.operators import operators
 from shapes.operators.types import Gemm, GroupedGemm
 from shapes.program import REQUESTS
 from shapes.workload import Workload
 
-from .pricing import Progress, TimedCandidate, Times, rebuilt, timed
+from .pricing import Progress, TimedCandidate, Times, rebuilt
 from .space import Objective, Space, whole_heads
 from .strategies import (
     MOST_PREPARED,
@@ -46,7 +47,7 @@ def weighted_jobs(space: Space, change: Sizes) -> WeightedJobs:
     """
     model, workload = rebuilt(space, change)
     if space.measured_parts == ():
-        found = timed(space, model, workload)
+        found = (space.timed or operators)(model, workload)
         return [(Job(operator), operator.count) for operator in found if isinstance(operator, Gemm | GroupedGemm)]
     names = space.measured_parts or (("layer", "head") if model.head else ("layer",))
     _refuse(model, workload, names)

@@ -6,13 +6,14 @@ costs and stack, so that what is found of many is what `price` gives for each.
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from operator import itemgetter
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from shapes.columns import Array, IntegerTable, rows_by
+from shapes.columns import Array, IntegerTable, each_part, objects, rows_by
 from shapes.cost import Cost, Timing, seconds_of
 from shapes.cost.constants import least_certain
 from shapes.device import Device
@@ -23,7 +24,7 @@ from shapes.operators import operators
 from shapes.operators.types import GroupedGemm, Operator, Operators, Product
 from shapes.program import REQUESTS
 from shapes.step import Pricer, Step, schedule_of
-from shapes.step.seconds import Work, each_value, slowest_stage, step_parts, work
+from shapes.step.seconds import each_value, slowest_stage, step_parts, work
 from shapes.workload import Workload
 
 from .space import EQUAL, TIE, Candidates, Objective, Space, reaches, resized
@@ -64,11 +65,6 @@ def rebuilt(space: Space, change: Sizes) -> tuple[ModelShape, Workload]:
     return resized(space.model, change), workload
 
 
-def timed(space: Space, model: ModelShape, workload: Workload) -> Operators:
-    """The operators that the time of ``model`` consists of."""
-    return tuple((space.timed or operators)(model, workload))
-
-
 @runtime_checkable
 class Layouts(Protocol):
     """How a baseline's step is spread over devices (`sizer.plan`'s answer), and how steps of models like it are."""
@@ -96,7 +92,7 @@ def in_layouts(
     """
 
     def run(change: Sizes, way: Workload) -> TimedCandidate:
-        (one,) = price(_spread(space, replace(way, s=space.workload.s)), [change], pricer)
+        (one,) = price(run_as(space, replace(way, s=space.workload.s)), [change], pricer)
         return replace(one, layout=way)
 
     found = [run(space.baseline, ways[0])]
@@ -111,45 +107,50 @@ def in_layouts(
     return found
 
 
-def _spread(space: Space, way: Workload) -> Space:
+def run_as(space: Space, way: Workload) -> Space:
+    """The space with every candidate run so, as whole steps."""
     return replace(space, workload=way, as_run=lambda workload, _: workload)
 
 
 def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedCandidate]:
     """Each candidate priced operator by operator, scaled to the baseline's tokens; the operators of all in one go."""
-    made = [as_run(space, change, pricer.device) for change in changes]
-    steps = pricer.steps([timed(space, *one) for one in made], made if space.as_run else [(None, None)] * len(made))
-    found = [_candidate(space, change, *one, step) for change, one, step in zip(changes, made, steps, strict=True)]
-    if space.as_run is None:
-        return found
-    model, workload = as_run(space, space.baseline, pricer.device)
-    own = pricer.step(timed(space, model, workload), workload, model)
+    every, whole, made = [space.baseline, *changes], space.as_run is not None, dict[int, _Run]()
+    for part, one in each_part(IntegerTable(Candidates.of(every).columns), partial(run_of, space, pricer.device)):
+        made.update(zip(part.rows.tolist(), objects(part, one), strict=True))
+    runs = [made[row] for row in range(len(every))]
+    own, *steps = pricer.steps([run[2] for run in runs], [run[:2] if whole else (None, None) for run in runs])
     return [
-        replace(one, ratio_error=pricer.error_s(own, step) / own.seconds)
-        for one, step in zip(found, steps, strict=True)
+        _candidate(change, run, step, pricer.error_s(own, step) / own.seconds if whole else None)
+        for change, run, step in zip(changes, runs[1:], steps, strict=True)
     ]
 
 
-def as_run(space: Space, change: Sizes, device: Device) -> tuple[ModelShape, Workload]:
-    """A candidate's model, and its workload as the space's stack runs it on ``device``."""
-    model, workload = rebuilt(space, change)
-    return model, workload if space.as_run is None else space.as_run(workload, device)
+#: A model, its workload, what of it is timed, the baseline's tokens over a step's, FLOPs at those, and parameters.
+_Run = tuple[ModelShape, Workload, Operators, float, int, int]
 
 
-def _candidate(space: Space, change: Sizes, model: ModelShape, workload: Workload, step: Step) -> TimedCandidate:
-    scale = space.tokens / (workload.tokens * step.accumulation)
+def run_of(space: Space, device: Device, change: Sizes | IntegerTable) -> _Run:
+    """A candidate, or many as columns, as the space's stack runs it on ``device``."""
+    model, workload = rebuilt(space, {**change})
+    runs = 1
+    if space.as_run is not None:
+        workload = space.as_run(workload, device)
+        runs = workload.accumulation
+    listed = tuple((space.timed or operators)(model, workload))
+    flops = sum(one.flops * one.count for one in listed if one.phase != "optimizer")
+    scale = space.tokens / (workload.tokens * runs)
+    return model, workload, listed, scale, round(space.tokens / workload.tokens * flops), model.parameters
+
+
+def _candidate(change: Sizes, run: _Run, step: Step, ratio_error: float | None) -> TimedCandidate:
+    model, _, _, scale, flops, parameters = run
     tier = least_certain((step.tier, step.cost.tier)) if step.cost is not None else step.tier
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
     products = [(op, cost, op.count * cost.seconds) for op, cost in step.priced if isinstance(op, Product)]
+    short_s = sum(own for _, cost, own in products if cost.seconds < HOST_S)
+    launch_bound = 2 * short_s > sum(own for *_, own in products)
     return TimedCandidate(
-        change,
-        timing,
-        round(step.flops * scale),
-        model.layers,
-        model.parameters,
-        _structure(products),
-        launch_bound=2 * sum(own for _, cost, own in products if cost.seconds < HOST_S)
-        > sum(own for *_, own in products),
+        change, timing, flops, model.layers, parameters, _structure(products), ratio_error, launch_bound
     )
 
 
@@ -230,9 +231,7 @@ def shortlist(
         taken += undominated(worth, found.seconds, *reach) if space.what == "model" else []
         taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
     else:
-        decode = estimates(
-            replace(space, workload=serving, as_run=None), space.candidates, pricer
-        ).seconds * objective.weight(found)
+        decode = estimates(run_as(space, serving), space.candidates, pricer).seconds * objective.weight(found)
         orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
         taken += undominated(values, decode, *[worth] * bool(space.loss), *reach)
@@ -243,12 +242,10 @@ def _cut(
     space: Space, found: Estimates, pricer: Pricer, budget: float | None, ways: Sequence[Workload]
 ) -> tuple[Space, Estimates]:
     """Those within the budget of what was priced before an end was asked for."""
-    conditions = {"the interrupt": ~np.isnan(found.seconds)} if REQUESTS else {}
+    conditions = {"the interrupt": ~np.isnan(found.seconds) | (not REQUESTS)}
     if budget is not None:
         longest = budget * estimates(space, [space.baseline], pricer, ways=ways).seconds[0]
         conditions[BUDGET.format(budget)] = found.seconds <= longest
-    if not conditions:
-        return space, found
     within = np.all([*conditions.values()], axis=0)
     return space.where(conditions), Estimates(*(one[within] for one in found))
 
@@ -260,7 +257,7 @@ def alike(losses: ArrayLike) -> Array:
 
 def undominated(*columns: ArrayLike) -> list[int]:
     """Candidates that no other beats in one of ``columns`` (less is better) without losing in another, ties apart."""
-    logs = np.log(np.stack([np.asarray(column, float) for column in columns]))
+    logs = np.log(np.array(columns, float))
     left, kept = np.lexsort(logs[::-1]), []
     while len(left):
         kept.append(int(left[0]))
@@ -280,7 +277,7 @@ def estimates(
         for way in ways:
             if REQUESTS and each:
                 break
-            each.append(estimates(_spread(space, way), changes, pricer))
+            each.append(estimates(run_as(space, way), changes, pricer))
             progress(len(each), len(ways), "")
         tried: Array = np.array(each)
         return Estimates(*tried[np.nan_to_num(tried[:, 0], nan=np.inf).argmin(axis=0), :, np.arange(len(changes))].T)
@@ -298,37 +295,30 @@ def estimates(
 
 def _estimated(space: Space, pricer: Pricer, part: IntegerTable) -> Sequence[Any]:
     """Rows: seconds, FLOPs, layers and parameters of the candidates that a part of the columns holds."""
+    if "head_dim" in part.columns:
+        int(part["head_dim"])  # attention's kernels differ by it: rows are told apart before the rest is worked out
     try:
-        model, workload = as_run(space, {name: part[name] for name in part.columns}, pricer.device)
-        listed = timed(space, model, workload)
-        seconds = _step_seconds(space, listed, model, workload, pricer, part)
+        model, workload, listed, scale, flops, parameters = run_of(space, pricer.device, part)
+        seconds = _step_seconds(listed, model, workload, pricer, part)
     except InputError:
         return (np.nan,) * 4
-    whole = space.tokens / workload.tokens
-    flops = round(whole * sum(one.flops * one.count for one in listed if one.phase != "optimizer"))
-    runs = workload.accumulation if space.as_run is not None else 1
-    return seconds * part.rows_of(whole / runs), flops, model.layers, model.parameters
+    return seconds * part.rows_of(scale), flops, model.layers, parameters
 
 
 def _step_seconds(
-    space: Space, listed: Sequence[Operator], model: ModelShape, workload: Workload, pricer: Pricer, part: IntegerTable
-) -> Array:
+    listed: Sequence[Operator], model: ModelShape, workload: Workload, pricer: Pricer, part: IntegerTable
+) -> Any:
     """Seconds of the steps that ``listed`` make, as `Pricer.step` has them."""
     costs = seconds_of(listed, pricer.device)
-    if space.as_run is None or pricer.stack is None or workload.serving:
+    if pricer.stack is None or workload.serving:
         stages = workload.p if workload.serving else 1
         return part.rows_of(stages * sum(cost * one.count for one, cost in zip(listed, costs, strict=True)))
-    rows = whole = each_value(slowest_stage(_work(listed, costs), model, workload.p), part.rows_of)
+    rows = whole = each_value(slowest_stage(work(listed, costs), model, workload.p), part.rows_of)
     if workload.p > 1:
         every = operators(model, replace(workload, p=1, vpp=1))
-        whole = each_value(_work(every, seconds_of(every, pricer.device)), part.rows_of)
-    schedule, stack = schedule_of(workload), pricer.stack.without_overlap(workload.exposed)
-    schedule = replace(schedule, accumulation=part.rows_of(schedule.accumulation))
-    return np.asarray(sum(step_parts(rows, whole, schedule, stack, pricer.device).values()))
-
-
-def _work(listed: Sequence[Operator], seconds: Sequence[Any]) -> Work:
-    return work(listed, (Cost(one, one, one, "", "", 0.0, "") for one in seconds))
+        whole = each_value(work(every, seconds_of(every, pricer.device)), part.rows_of)
+    stack = pricer.stack.without_overlap(workload.exposed)
+    return sum(step_parts(rows, whole, schedule_of(workload), stack, pricer.device).values())
 
 
 @frozen

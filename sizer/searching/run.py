@@ -14,7 +14,8 @@ from itertools import islice
 from math import log, sqrt
 from typing import TYPE_CHECKING
 
-from shapes.cost import Timing
+import numpy as np
+
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Floats, Names, Sizes, Values, frozen, replace
@@ -34,9 +35,11 @@ from .pricing import (
     TimedCandidate,
     Times,
     alike,
+    estimates,
     in_layouts,
     price,
     rebuilt,
+    run_as,
     shortlist,
     undominated,
 )
@@ -77,26 +80,28 @@ def listing(
     if not space.ruled:
         return rest[:top], (), {}
     checked = read_subject(space.model, stack=stack)
-    own = _objections(checked, space, space.baseline, pricer)
+    broken = partial(_objections, checked, space, pricer)
+    warned = partial(_warned, checked, space, pricer)
+    own = broken(space.baseline)
     unlike = (rest[at] for at in _distinct(one.change for one in rest))
-    passing, breaking = _judged(checked, space, unlike, own, pricer, top)
+    passing, breaking = _judged(broken, unlike, own, top)
     worth = worth_it(breaking, passing)
-    before = _warned(checked, space, space.baseline, pricer)
+    before = warned(space.baseline)
     best = [
-        replace(one, warns=tuple(sorted(_warned(checked, space, one.change, pricer) - before - {*one.breaks})))
+        replace(one, warns=tuple(sorted(warned(one.change) - before - {*one.breaks})))
         for one in (*passing, *worth)[:top]
     ]
     excluded = Counter(
         f"rules of check ({', '.join(one.breaks)}), and no better beyond the error than what keeps them"
         for one in breaking[len(worth) :]
     )
-    left = _objections(checked, space, best[0].change, pricer) if best and not best[0].breaks else own
+    left = broken(best[0].change) if best and not best[0].breaks else own
     fixes = (code for (code, field), outright in own.items() if outright and (code, field) not in left)
     return best, tuple(dict.fromkeys(fixes)), excluded
 
 
 def _judged(
-    checked: Subject, space: Space, listed: Iterable[Ranked], own: Objections, pricer: Pricer, top: int
+    broken: Callable[[Sizes], Objections], listed: Iterable[Ranked], own: Objections, top: int
 ) -> tuple[list[Ranked], list[Ranked]]:
     """The first ``top`` that break no rule which the baseline keeps, and those before them that do."""
     passing: list[Ranked] = []
@@ -104,7 +109,7 @@ def _judged(
     for one in islice(listed, LOOKED_AT):
         # What the baseline breaks in a dimension that is searched is no excuse.
         kept = {key: outright for key, outright in own.items() if key[1] not in one.change}
-        breaks = worse(_objections(checked, space, one.change, pricer), kept)
+        breaks = worse(broken(one.change), kept)
         (breaking if breaks else passing).append(replace(one, breaks=breaks))
         if len(passing) == top:
             break
@@ -144,13 +149,13 @@ def _aligned(change: Sizes) -> int:
     return min(widths, PREFERRED) * min(heads & -heads, MOST_SHARDS)
 
 
-def _warned(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -> frozenset[str]:
+def _warned(subject: Subject, space: Space, pricer: Pricer, change: Sizes) -> frozenset[str]:
     """Codes that `check` warns of, costs alone among them, of a candidate as its file's ``subject``."""
     findings = check_subject(resized_subject(subject, *rebuilt(space, change)), pricer.device).findings
     return frozenset(code for one in findings if one.severity != "info" for code in one.codes)
 
 
-def _objections(subject: Subject, space: Space, change: Sizes, pricer: Pricer) -> Objections:
+def _objections(subject: Subject, space: Space, pricer: Pricer, change: Sizes) -> Objections:
     """Violations of the rules on shapes by a candidate as its file's ``subject``."""
     changed = resized_subject(subject, *rebuilt(space, change))
     return objections(context_of(changed, pricer.device, pricer.step(changed.operators)))
@@ -224,6 +229,10 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     launched = not measured and stack is None and all(one.launch_bound for one in times.row)
     keep_it = "keep" if baseline.stack else "take"  # what nobody typed is no one's to keep
     nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
+    fixes = fixes or (("the device's alignment",) if nearest else ())
+    said = times.undecided + verdict(query.what, own, best, fixes, nearest, keep_it)
+    if launched:
+        said = f"keep {label(own)}: its products are shorter than their launches, so that no width near it is faster"
     return SearchResult(
         what=query.what,
         objective=objective.name,
@@ -241,7 +250,8 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         notes=(*baseline.notes, *space.notes, *times.notes),
         ranked=tuple(ranked),
         serving=query.serving,
-        **_words(query.what, own, best, fixes, nearest, launched, times.undecided, keep_it),
+        verdict=said,
+        keep=launched or keeps(best, fixes),
         **_fronts(query, space, ranked),
     )
 
@@ -292,24 +302,6 @@ def _space(baseline: Baseline, query: Query) -> Space:
         baseline.stack and baseline.stack.name,
     )
     return space
-
-
-def _words(
-    what: str,
-    own: Ranked,
-    best: Sequence[Ranked],
-    fixes: Names,
-    nearest: Ranked | None,
-    launched: bool,
-    undecided: str,
-    keep_it: str,
-) -> Values:
-    """The verdict, and whether it is to keep the baseline; ``launched``: launches bound every candidate."""
-    if launched:
-        said = "its products are shorter than their launches, so that no width near it is faster"
-        return {"verdict": f"keep {label(own)}: {said}", "keep": True}
-    fixes = fixes or (("the device's alignment",) if nearest else ())
-    return {"verdict": undecided + verdict(what, own, best, fixes, nearest, keep_it), "keep": keeps(best, fixes)}
 
 
 def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> Values:
@@ -456,19 +448,16 @@ def within_budget(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple
 
 
 def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: Pricer) -> list[Ranked]:
-    space, found = replace(space, workload=serving), []
-    own = pricer.step(operators(space.model, serving), serving)
-    for one in ranked:
-        try:
-            model, workload = rebuilt(space, one.change)
-            step = pricer.step(operators(model, workload), workload)
-        except InputError:
-            continue  # it does not split as it is to be served
-        timing = Timing(step.seconds, step.low, step.high, step.source, step.tier)
-        faster = own.seconds / step.seconds
+    space, found = run_as(space, serving), []
+    # Those that split as they are to be served.
+    split = ~np.isnan(estimates(space, [one.change for one in ranked], pricer).seconds)
+    kept = [one for one, divides in zip(ranked, split, strict=True) if divides]
+    own, *steps = (one.timing for one in price(space, [space.baseline, *(one.change for one in kept)], pricer))
+    for one, timing in zip(kept, steps, strict=True):
+        faster = own.seconds / timing.seconds
         # Over the gain in training: a second's worth by the objective is the same in both.
         mean = sqrt(faster / one.speedup)
-        error = max((each.high - each.low) / 2 / each.seconds for each in (own, step)) if one is not ranked[0] else 0.0
+        error = max(own.half_width, timing.half_width) if one is not ranked[0] else 0.0
         found.append(
             replace(
                 one,

@@ -252,10 +252,6 @@ class Candidates(Sequence[Sizes]):
         found: Candidates = self[kept]
         return found
 
-    def equal(self, change: Sizes) -> Array:
-        """Which of them are this change."""
-        return np.asarray(np.all([column == change[name] for name, column in self.columns.items()], axis=0))
-
 
 @frozen
 class Space:

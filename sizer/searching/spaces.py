@@ -4,7 +4,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from math import ceil, floor, gcd, lcm
+from math import gcd, lcm
+from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -59,9 +60,10 @@ def experts(request: Request) -> Space:
     """
     model = request.model
     found = mixtures_around(request, model.parameters, Candidates.of([{"layers": model.layers}]), request.step)
-    candidates = Candidates({name: column for name, column in found.columns.items() if name != "layers"})
+    columns, own = {**found.columns}, dimensions(model)
+    del columns["layers"]
     return request.space(
-        candidates[~candidates.equal(dimensions(model))],
+        Candidates(columns)[np.any([column != own[name] for name, column in columns.items()], axis=0)],
         f"total and active parameters stay within the tolerance, experts' width and top_k within a factor "
         f"{EXPERT_FACTOR:g}; what finer or coarser experts do to quality is yours",
         "router, experts, shared and dense MLPs are timed",
@@ -89,15 +91,15 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     around, outside, column = around[column > 0], outside[column > 0], column[column > 0]
     active = (active_target - outside) / column
     of, mixture = mixtures(moe, (target - outside) / column, active, widths, multiple)
-    wide = mixture["top_k"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
     more = mixture["top_k"] / moe.top_k
     near = (more >= 1 / factor) & (more <= factor)
-    near &= abs(wide - active[of]) * column[of] <= 2 * tolerance * active_target
-    whole = mixture["experts"] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
-    near &= abs(outside[of] + whole * column[of] - target) <= (tolerance + TOLERANCE) * target
+    for name, aim, slack in (("top_k", active_target, tolerance), ("experts", target, TOLERANCE)):
+        wide = mixture[name] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
+        near &= abs(outside[of] + wide * column[of] - aim) <= (tolerance + slack) * aim
     columns = dict(around[of[near]].columns)
     tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": columns.pop("layers")})
-    found: Candidates = tried[off_by(model, tried.columns, target, active_target) <= tolerance]
+    off = abs(counts(model, tried.columns) / [[target], [active_target]] - 1).max(axis=0)
+    found: Candidates = tried[off <= tolerance]
     if left_out := len(of) - len(found):
         request.excluded[f"--tolerance {tolerance:.2%} of total and active parameters, top_k"] += left_out
     return found
@@ -126,21 +128,12 @@ def mixtures(
     return of, {**change, "shared_d_ff": shared[place]} if moe.shared else change
 
 
-def off_by(model: ModelShape, change: Mapping[str, Array], total: float, active: float) -> Array:
-    """How far parameters with each ``change`` are from ``total``, or active ones from ``active``, the larger share."""
-    if not len(change["experts"]):
-        return np.zeros(0)
-    return np.asarray(np.abs(counts(model, change) / [[total], [active]] - 1).max(axis=0))
+_COUNTED = attrgetter("parameters", "active_parameters")
 
 
 def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
     """Parameters, and active ones, with each ``change``."""
-
-    def counted(table: IntegerTable) -> Pair:
-        changed = resized(model, table)
-        return changed.parameters, changed.active_parameters
-
-    return rows_by(IntegerTable(change), counted, 2)
+    return rows_by(IntegerTable(change), lambda part: _COUNTED(resized(model, part)), 2)
 
 
 def room(model: ModelShape) -> Pair:
@@ -227,27 +220,23 @@ def _dense(request: Request, target: float) -> Candidates:
     """Dense models: an MLP's width, then the layers that come nearest."""
     model, limits, step, p = request.model, request.limits, request.step, request.workload.p
     assert model.dense_mlp is not None
-    around = list(_around(request, step))
+    around = Candidates.of(list(_around(request, step)))
     if not around:
-        return Candidates({})
-    ratio, every = model.dense_mlp.width / model.hidden, limits.step or step
+        return around
+    usual = around.columns["hidden"] * (model.dense_mlp.width / model.hidden)
     factor = WIDTH_FACTOR if limits.spread is None else WIDER_FACTOR
-    ranges = ((fixed["hidden"] * ratio / factor, fixed["hidden"] * ratio * factor) for fixed in around)
-    widths = [np.arange(max(next_multiple(int(least), step), step), int(most) + 1, every) for least, most in ranges]
-    table = IntegerTable(Candidates.of(around).columns)
-    linear = rows_by(table, lambda part: parameters_by(model, part), 3)
-    of, width = np.repeat(np.arange(len(around)), list(map(len, widths))), np.concatenate(widths)
-    ends, rest, each = linear[:, of]
+    least = np.maximum(np.ceil(np.floor(usual / factor) / step), 1) * step
+    of, width = _stepped(least, usual * factor, limits.step or step)
+    ends, rest, each = rows_by(IntegerTable(around.columns), lambda part: parameters_by(model, part), 3)[:, of]
     layer = rest + width * each
     # Layers within the tolerance, or those that come closest.
     first = np.ceil((target * (1 - limits.tolerance) - ends) / layer)
     last = np.floor((target * (1 + limits.tolerance) - ends) / layer)
     nearest = np.maximum(np.rint((target - ends) / layer), 1)
-    first, last = np.maximum(np.where(last < first, nearest, first), 1), np.where(last < first, nearest, last)
-    many = np.maximum(last - first + 1, 0).astype(np.int64)
-    row = np.repeat(np.arange(len(of)), many)
-    layers = first[row].astype(np.int64) + np.arange(len(row)) - np.repeat(np.cumsum(many) - many, many)
-    tried = Candidates({**Candidates(table.columns)[of[row]].columns, "d_ff": width[row], "layers": layers})
+    row, layers = _stepped(
+        np.maximum(np.where(last < first, nearest, first), 1), np.where(last < first, nearest, last), 1
+    )
+    tried = Candidates({**around[of[row]].columns, "d_ff": width[row], "layers": layers})
     shape, parameters = tried.columns["hidden"] / layers, counts(model, tried.columns)[0]
     low, high = aspect_bounds(model, limits)
     return tried.where(
@@ -265,14 +254,23 @@ def _mixtures(request: Request, target: float) -> Candidates:
     model, step = request.model, request.step
     mlp, (low, high) = model.dense_mlp, aspect_bounds(model, request.limits)
     coarse = request.limits.step or lcm(step, gcd(COARSE, model.hidden))
-    fixed = []
-    for one in _around(request, coarse):
-        hidden = one["hidden"]
-        if mlp is not None:
-            one["d_ff"] = max(step, round(mlp.width * hidden / model.hidden / step) * step)
-        layers = range(max(1, ceil(hidden / high)), floor(hidden / low) + 1)
-        fixed += [{**one, "layers": count} for count in layers if count % request.workload.p == 0]
-    return mixtures_around(request, target, Candidates.of(fixed), coarse) if fixed else Candidates({})
+    around = Candidates.of(list(_around(request, coarse)))
+    if not around:
+        return around
+    hidden = around.columns["hidden"]
+    if mlp is not None:
+        widths = np.rint(mlp.width * hidden / model.hidden / step).astype(np.int64)
+        around = Candidates({**around.columns, "d_ff": np.maximum(step, widths * step)})
+    of, layers = _stepped(np.maximum(1, np.ceil(hidden / high)), hidden / low, 1)
+    fixed: Candidates = Candidates({**around[of].columns, "layers": layers})[layers % request.workload.p == 0]
+    return mixtures_around(request, target, fixed, coarse) if len(fixed) else Candidates({})
+
+
+def _stepped(first: Array, last: Array, step: int) -> tuple[Array, Array]:
+    """Each row's numbers from ``first`` to ``last``, ``step`` apart, and which row they are of: rows, numbers."""
+    many = np.maximum((last - first) // step + 1, 0).astype(np.int64)
+    of = np.repeat(np.arange(len(many)), many)
+    return of, first[of].astype(np.int64) + step * (np.arange(len(of)) - (np.cumsum(many) - many)[of])
 
 
 def aspect_bounds(model: ModelShape, limits: Limits) -> tuple[float, float]:
