@@ -239,7 +239,7 @@ SAID: list[tuple[str, str]] = [
     # Sixty drawn on 28 November 2026, evening: misspelt by other programs' names too, files of other kinds, layouts
     # that contradict each other.
     ("check empty.json", "expected a configuration, found an empty file"),
-    ("check list.json", "expected an object at the top level, found a list"),
+    ("check list.json", "expected an object at the top level, found [1"),
     ("check quoted.json", "num_attention_heads = '32': expected an integer"),
     ("check twice.json", "hidden_size: is given twice here: keep one"),
     ("check kv.json", "num_key_value_heads = 7: expected a divisor of the 32 attention heads"),

@@ -188,6 +188,16 @@ def test_a_trainer_that_says_how_many_layers_train_states_no_model_of_its_own(tm
     assert any("on its last layers alone" in note for note in reading.notes)
 
 
+def test_an_adapters_configuration_in_a_script_is_the_adapter_that_it_trains(tmp_path: Path) -> None:
+    text = f"""model = AutoModelForCausalLM.from_pretrained("{QWEN}")
+config = LoraConfig(r=16, target_modules=["q_proj", "v_proj"])
+model = get_peft_model(model, config)
+trainer = Trainer(model=model, args=TrainingArguments(per_device_train_batch_size=4))
+"""
+    found = read(tmp_path, text, "train.py").workload
+    assert (found["b"], found["lora_rank"], found["lora_targets"]) == (4, 16, "q_proj,v_proj")
+
+
 def test_commands_that_name_different_models_are_said(tmp_path: Path) -> None:
     runs = (f"python train.py --model_name {one} --train_type lora --context_length 64" for one in (QWEN, "gpt2"))
     reading = read(tmp_path, "\n".join(runs), "run.sh")

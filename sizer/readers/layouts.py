@@ -1,7 +1,7 @@
 """Formats that state a model whose parts another reader knows, under their own names: each a table of layouts.json."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
 from types import SimpleNamespace
@@ -87,7 +87,10 @@ def read(name: str, config: Config, where: str) -> Reading:
         fields.refuse(key not in found, said, key)
     plain = {**{key: key for key in found if through}, **_plain(names, held)}
     spelled = {ours: fields.prefix + key.replace("__", ".") for ours, key in plain.items()}
-    reading = _in_file_terms(partial(builder.read, found, where, **built), spelled, fields)
+    try:
+        reading: Reading = builder.read(found, where, **built)
+    except InputError as error:
+        raise _in_file_terms(error, spelled, fields) from None
     sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(builder.KEYS.get(one, ())))
     settled, notes = workload(row, flat({**usual, **given(config)}), outer)
     further = {fields.prefix + key for key in reading.asked} if through else set()
@@ -104,14 +107,15 @@ def read(name: str, config: Config, where: str) -> Reading:
     )
 
 
-def _in_file_terms(read: Callable[[], Reading], spelled: Words, fields: Fields) -> Reading:
-    """What ``read`` makes; what it refuses is named as the file spells it."""
-    try:
-        return read()
-    except InputError as error:
-        key = error.key and spelled.get(error.key, fields.prefix + error.key.replace("__", "."))
-        expected = error.expected.replace("--set ", f"--set {fields.prefix}")
-        raise InputError(expected, key, error.value, fields.where) from None
+def _in_file_terms(error: InputError, spelled: Words, fields: Fields) -> InputError:
+    """What another reader refuses, with its key as the file spells it."""
+    key = error.key and spelled.get(error.key, fields.prefix + error.key.replace("__", "."))
+    expected = re.sub(
+        r"--set (\w*)",
+        lambda found: f"--set {key if found[1] == error.key else fields.prefix + found[1]}",
+        error.expected,
+    )
+    return InputError(expected, key, error.value, fields.where)
 
 
 def opened(row: Config, fields: Fields) -> Values:

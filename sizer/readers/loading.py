@@ -19,7 +19,7 @@ from pathlib import Path
 from posixpath import join
 from typing import Any, NamedTuple
 
-from shapes.errors import InputError, decoded, read_bounded, refuse, within
+from shapes.errors import InputError, decoded, read_bounded, refuse, shorten, within
 
 from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at, with_settings
 
@@ -169,8 +169,7 @@ def parse_mapping(text: str, where: str) -> Config:
         refuse(not text.strip(), "expected a configuration, found an empty file")
         parsed = _parse_json_or_flow(text, where) if text.lstrip()[0] in "{[" else parse_yaml(text)
         if not isinstance(parsed, dict):
-            kind = {list: "a list", str: "text", type(None): "nothing", bool: "a boolean"}.get(type(parsed), "a number")
-            raise NoModel(f"expected an object at the top level, found {kind}")
+            raise NoModel(f"expected an object at the top level, found {shorten(parsed)}")
         for key in parsed:
             if not isinstance(key, str):
                 raise NoModel("expected text as keys", str(key))  # `on:` of a workflow is True

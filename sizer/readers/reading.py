@@ -365,8 +365,11 @@ def at(config: Config, key: str) -> Any:
 
 
 def underscored(config: Config) -> Values:
-    """Every key with underscores for dashes, which GPT-NeoX's files and vLLM's have; sections stay as they are."""
-    return {str(key).replace("-", "_"): value for key, value in config.items()}
+    """Every key with underscores for dashes, which GPT-NeoX's files and vLLM's have; sections, and keys of settings in
+
+    them, stay as they are.
+    """
+    return {key if "." in key else key.replace("-", "_"): value for key, value in config.items()}
 
 
 def with_settings(config: Config, settings: Config, normalised: Callable[[Config], Config] = dict) -> Values:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
+from posixpath import basename
 
 from shapes.errors import InputError, refuse, shorten
 from shapes.frozen import Words, replace
@@ -30,7 +31,7 @@ def released(name: str) -> tuple[Config, str]:
     """
     words, known = FORMATS["names"], _known()
     asked = _plain(name)
-    last = asked.rpartition("/")[2]
+    last = basename(asked)
     if found := known.get(asked):
         return _row(found)
     if cached := _cached(name):
@@ -40,7 +41,7 @@ def released(name: str) -> tuple[Config, str]:
     for pattern, bits in words["quantised"].items():
         if copied := re.fullmatch(pattern, asked):
             with suppress(InputError):
-                config, note = released(copied[1].rpartition("/")[2])
+                config, note = released(basename(copied[1]))
                 note += "; bits as it is called, in the usual groups and in every layer but the head"
                 return {**config, "quantization_config": bits}, note
     if found := _variants().get(_without_variant(last)):
@@ -72,14 +73,14 @@ def rows() -> Words:
 @cache
 def _known() -> Words:
     """The table's names by what is asked for: with their organisation, or without (then the last of them)."""
-    return {name: one for one in rows() for name in (_plain(one), _plain(one).rpartition("/")[2])}
+    return {name: one for one in rows() for name in (_plain(one), basename(_plain(one)))}
 
 
 @cache
 def _variants() -> Words:
     """Releases of their own by what is left of their names without the words for variants."""
     own = (one for one, row in rows().items() if '"as": "' not in row)
-    return {_without_variant(_plain(one).rpartition("/")[2]): one for one in own}
+    return {_without_variant(basename(_plain(one))): one for one in own}
 
 
 def speaks_of(text: str) -> str:
@@ -190,7 +191,7 @@ def _lora(config: Config, taken: Collection[str]) -> Values:
         place: one
         for place, one in flat(config).items()
         if re.fullmatch(FORMATS["names"]["lora"], place.lower())
-        or re.fullmatch(r"q?lora|(?:.*/)?(?:\w*(?:train|tun)\w*)?q?lora\w*\.py", str(one).lower())
+        or re.fullmatch(r"q?lora(?:config)?|(?:.*/)?(?:\w*(?:train|tun)\w*)?q?lora\w*\.py", str(one).lower())
     }
     off = any(one in (False, 0, "", "null", "None") for one in said.values())
     return {} if off or any("lora" in one and at(config, one) is not None for one in taken) else said

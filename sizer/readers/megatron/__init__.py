@@ -183,7 +183,7 @@ def _naming(script: Script) -> Values | None:
 def _states_model(words: Iterable[str]) -> bool:
     """Whether words have sizes: without a width a trainer's number of layers may be of those that it trains."""
     found = parse_options(words) if any(map(_STATES_MODEL.match, words)) else {}
-    return bool(found) and ("hidden_size" in found or not recipe_of(found))
+    return bool(found) and ("hidden_size" in found or not (recipe_of(found) or named_plainly(found)))
 
 
 def _split(words: Iterable[str]) -> list[str]:
