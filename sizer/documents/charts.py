@@ -33,7 +33,7 @@ class Layer:
 
     mark: Literal["point", "line", "rule", "text"]
     rows: Sequence[Row]
-    look: Named = field(default_factory=dict)
+    look: Named
 
 
 @frozen
@@ -46,7 +46,7 @@ class Chart:
     x: Axis
     y: Axis
     layers: Sequence[Layer]
-    colours: Words = field(default_factory=dict)
+    colours: Words
     shapes: Words = field(default_factory=dict)
     legend: str = ""
 
