@@ -21,12 +21,12 @@ from .cost.corrections import LEADING, LEVELS, Array, Booleans, Integers
 from .cost.gemm import aligned_seconds, uncorrected_seconds
 from .device import Device
 from .dtypes import BYTES
-from .errors import InputError, refuse, write_whole
+from .errors import InputError, read_text, refuse, write_whole
 from .frozen import Items, Named, Numbers, Values, frozen, plain, replace
 from .measure.dataset import control_median
 from .measure.environment import Environment
 from .measure.store import Store
-from .toml_table import DATA, content
+from .toml_table import DATA, MAX_BYTES, content
 
 
 @frozen
@@ -310,11 +310,7 @@ def write_tables(path: Path, tables: Mapping[str, Named]) -> None:
     """
     for name in tables.keys() - set(OWNED):
         raise InputError(f"expected one of {', '.join(OWNED)}", name, where=str(path))
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from None
-    write_whole(path, replaced(text, tables).encode())
+    write_whole(path, replaced(read_text(path, MAX_BYTES), tables).encode())
 
 
 def replaced(text: str, tables: Mapping[str, Named]) -> str:

@@ -205,9 +205,9 @@ def _allowed(device: Device, words: Names) -> Device:
     """``device`` under a limit of its power, or in nodes with cards of their own."""
     for word in words:
         kind, numbers = re.sub("[0-9]+", "n", word.lower()), [*map(int, re.findall("[0-9]+", word)), 1, 1]
-        first, low, high = numbers[0], device.power_w / 4, device.power_w
+        first, most = numbers[0], device.power_w
         if kind == "nw":
-            refuse(not low <= first <= high, f"expected {low:.0f} to {high:.0f} W", "power_limit", first)
+            refuse(not most / 4 <= first <= most, f"expected {most / 4:.0f} to {most:.0f} W", "power_limit", first)
             device = replace(device, limit_w=float(first))
             continue
         known = kind in ("nxngb", *_FABRIC) and all(numbers)

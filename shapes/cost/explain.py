@@ -111,18 +111,18 @@ def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list
     )
     together = float(overlapped(times.compute_s, times.memory_s, c)[0])
     step = 2 * bm * bn / c.flops_per_s
-    useful, computed = 2.0 * batch * m * n * k / c.flops_per_s, tiles * step * k
+    flops = 2 * batch * m * n * k
+    useful, computed = flops / c.flops_per_s, tiles * step * k
     paid, load = waves * c.units * step, tile_load(tile, c)
     # A slice of a product that is split along k starts and ends as a tile does.
     started = max(waves, 1.0)
     moved = float(moved_bytes(np.array(shape), size, out))
-    flops, rate = 2 * batch * m * n * k / 1e9, c.flops_per_s / 1e12
     kept = f"{tiles:.0f} tiles of {bm}x{bn} keep {useful / computed:.1%} of what they compute"
     filled = f"{tiles:.0f} tiles on {c.units} units: {waves:.2f} waves paid for {tiles / c.units:.2f}"
     steps = f"{c.prologue_steps:.0f} steps of k a tile that nothing overlaps"
     return [
         Term("launch", c.launch_s, "kernel launch and first bytes"),
-        Term("arithmetic", useful, f"{flops:.4g} GFLOP at {rate:.0f} TFLOPS"),
+        Term("arithmetic", useful, f"{flops / 1e9:.4g} GFLOP at {c.flops_per_s / 1e12:.0f} TFLOPS"),
         Term("partial tiles", computed - useful, kept),
         Term("unfilled waves", paid * k - computed, filled),
         Term("operand loads", paid * k * (load - 1), f"feeding a {bm}x{bn} tile takes x{load:.3f} of its arithmetic"),

@@ -183,9 +183,9 @@ def _kin(kernel: str, device: Device) -> Device:
         # A kernel that leaves a newer generation's instructions alone says nothing of another vendor's own build of it.
         stands_in = other.name == usual and other.vendor == device.vendor
         # Compute capability 8.6 (GA102) is built like 8.9 (Ada): `relative` knows.
-        if stands_in and (device.compute_capability == "8.6" or not near):
-            return 1 if device.compute_capability == "8.6" else 3
-        return 2 if near else 4
+        if stands_in and device.compute_capability == "8.6":
+            return 1
+        return 2 if near else 3 if stands_in else 4
 
     return min(map(load_device, fitted), key=rank)
 

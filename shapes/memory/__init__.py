@@ -165,9 +165,8 @@ def _overhead(step: StageStep, context_bytes: int) -> Iterator[Component]:
     """Components in addition to a step's own tensors."""
     workload = step.workload
     distributed = DISTRIBUTED_BYTES if workload.t * workload.p * workload.d > 1 and context_bytes else 0
-    text = "CUDA context and kernels (0.5 to 2 GiB, most if CUDA_MODULE_LOADING=EAGER)" + (
-        " and torch.distributed (1 to 2 GiB)" if distributed else ""
-    )
+    text = "CUDA context and kernels (0.5 to 2 GiB, most if CUDA_MODULE_LOADING=EAGER)"
+    text += " and torch.distributed (1 to 2 GiB)" * (distributed > 0)
     yield Component("framework", context_bytes + distributed, text)
     if buffers := buffer_bytes(step.model, step.style, step.layers):
         yield Component("buffers", buffers, f"the class's own, of {step.model.max_positions} positions")

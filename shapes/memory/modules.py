@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
+from itertools import compress
 
 from shapes.frozen import replace
 from shapes.model import (
@@ -99,7 +100,7 @@ class Forward:
             "learned": layers_train(self.workload),
             "fp8-input": "fp8_act_input" in self.workload.saving.again,
         }
-        self.words = self.style | {word for word, holds in found.items() if holds}
+        self.words = self.style.union(compress(found, found.values()))
         by_operator = self.workload.saving.alternate
         named = {"e": self.element, "product_e": self.product, "adapter_e": self.adapter, "by_operator": by_operator}
         self.numbers = named | {name: getattr(self, name) for name in ("mask", "rows", "whole", "s")}
@@ -148,7 +149,7 @@ class Forward:
         **numbers: int,
     ) -> Tensor:
         """A module's operators where ``words`` hold in addition to the style's; the last one's output."""
-        holding = self.words | {word for word, holds in words.items() if holds} if words else self.words
+        holding = self.words.union(compress(words, words.values())) if words else self.words
         return play(
             self.tape, module, holding, {"norm": self.norm} | (runs or {}), {**self.numbers, **numbers}, tensors
         )

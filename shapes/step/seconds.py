@@ -281,7 +281,6 @@ class Microbatch:
     device: Named
     exposed: Named
     waiting_for_host: Any
-    host: Any
 
     @property
     def computing(self) -> Any:
@@ -311,7 +310,7 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
         for device, own in zip((in_layers, in_ends), host, strict=True)
     )
     everything = {key: layers.get(key, 0.0) + ends.get(key, 0.0) for key in (*layers, *ends)}
-    return Microbatch(everything, shows, waiting, sum(host))
+    return Microbatch(everything, shows, waiting)
 
 
 #: With graphs: so many devices wait for no slowest one, and doubled so often (512) as long as without. MLPerf's LoRA
