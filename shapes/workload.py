@@ -22,8 +22,15 @@ from .toml_table import DATA, content, hold, nearest, ours, spelled
 #: torchtitan's selective checkpointing by operator (torchtitan/distributed/activation_checkpoint.py): of a layer the
 #: attention core, reduce-scatters and every second product keep what they made, and all else runs again.
 ALTERNATE = "every-second-product"
-#: Names of whole policies -> the modules that run again; None: all of a layer.
-POLICIES: Mapping[str, Names | None] = {"none": (), "selective": ("core_attn",), "full": None, ALTERNATE: None}
+#: Names of whole policies -> the modules that run again; None: all of a layer. "unknown", where nobody said: none,
+#: and a step's interval allows for all of it.
+POLICIES: Mapping[str, Names | None] = {
+    "none": (),
+    "unknown": (),
+    "selective": ("core_attn",),
+    "full": None,
+    ALTERNATE: None,
+}
 
 
 @cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import importlib
 import json
+import math
 import os
 import subprocess
 import sys
@@ -957,12 +958,38 @@ def test_a_step_names_the_network_that_was_not_stated() -> None:
     assert steps[0]["high"] > steps[1]["high"]
 
 
+def test_a_step_whose_recomputation_nobody_states_may_take_as_long_as_with_all_of_it() -> None:
+    pricer = Pricer(load_device("h100-sxm"), stack=load_stack("megatron-core-te"))
+    ways = [Workload(b=1, s=4096, t=2, p=2, d=2, checkpointing=one) for one in ("none", "unknown", "full")]
+    none, unknown, full = (pricer.step(operators(LLAMA, one), one, LLAMA).cost for one in ways)
+    assert none is not None
+    assert unknown is not None
+    assert full is not None
+    assert (unknown.seconds, unknown.low, unknown.parts) == (none.seconds, none.low, none.parts)
+    assert full.seconds < unknown.high < full.high
+    more, usual = math.log(full.seconds / none.seconds), math.log(none.high / none.seconds)
+    assert unknown.high == pytest.approx(none.seconds * math.exp(math.hypot(usual, more)))
+    assert (none.unknown, unknown.unknown) == ((), ("recomputation not stated (--checkpointing)",))
+    held = [memory(LLAMA, one) for one in ways]
+    assert held[0].components == held[1].components != held[2].components
+
+
+def test_a_row_without_a_policy_is_of_an_unknown_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rows = importlib.import_module("step_rows")
+    line = {"stack": "megatron-core-te", "notes": ""}
+    said = ("", "unknown", "none", "full", "selective")
+    found = [rows._policy(line | {"checkpointing": one}) for one in said]
+    assert found == ["unknown", "unknown", "none", "full", "selective"]
+
+
 def test_a_power_limit_without_a_figure_widens_a_rows_interval(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     rows, judging = importlib.import_module("step_rows"), importlib.import_module("steps")
     line = dict.fromkeys(rows.NEEDED, "") | {
         "id": "a", "stack": "torchtitan-2025-fsdp2-compile-bf16", "gpu": "b200", "s": "8192", "micro_batch": "1",
         "accumulation": "1", "dtype": "bf16", "t": "1", "p": "1", "d": "8", "gpus": "8", "zero": "3", "step_s": "1",
+        "checkpointing": "none",
         "config": (CONFIGS / "llama-3.1-8b.json").read_text(encoding="utf-8"),
     }  # fmt: skip
     plain, limited = (judging.predicted(rows._row(line | {"notes": notes})) for notes in ("", "power limited B200"))

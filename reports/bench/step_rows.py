@@ -259,7 +259,7 @@ def _policy(line: Mapping[str, str]) -> str:
         return f"full:{layers[1]}"
     if said == "selective" and ("per-op SAC" in notes or line["stack"].startswith("torchtitan-")):
         return ALTERNATE
-    return said if said and said != "unknown" else "none"
+    return said or "unknown"
 
 
 def _flags(line: Mapping[str, str]) -> set[str]:

@@ -51,7 +51,7 @@ class Suite:
     title: str
     jobs: tuple[Job, ...]
     settings: Values
-    scale: float
+    scale: float = 1.0
 
 
 def load_suite(path: Path, scale: float = 1.0) -> Suite:

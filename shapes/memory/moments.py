@@ -213,7 +213,7 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
         for tower, own, patches, _ in (image_workloads(model, workload) if step.first else ())
         for block in tower.stack.kinds
     )
-    if step.first and has_adapters(workload) and workload.checkpointing == "none":
+    if step.first and has_adapters(workload) and workload.checkpointing in ("none", "unknown"):
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         saved -= step.in_flight * kinds[runs[0][0]].unneeded
     everything = _held(step.at_rest)[0]
@@ -253,7 +253,7 @@ def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: Sha
 
     grow, unless they are added to those that are there all the time, ``made``.
     """
-    again = ", its forward run again" if step.workload.checkpointing not in ("none", "fp8_act_input") else ""
+    again = ", its forward run again" if step.workload.checkpointing not in ("none", "unknown", "fp8_act_input") else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
     for backward, alive, there in _alive(step, kinds, runs, saved):
         yield _moment(name if backward else "forward of a layer", alive, saved, made + there)

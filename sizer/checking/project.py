@@ -18,6 +18,7 @@ import os
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -43,11 +44,11 @@ FAIL_ON = ("warning", "error", "info", "never")
 class Defaults:
     """A project's defaults for one configuration; ``workload`` under the fields' own names. None: not said."""
 
-    device: str | None
-    stack: str | None
-    fail_on: str | None
-    format: str | None
-    workload: Named
+    device: str | None = None
+    stack: str | None = None
+    fail_on: str | None = None
+    format: str | None = None
+    workload: Named = field(default_factory=dict)
 
 
 class ProjectTable(Table):

@@ -95,7 +95,7 @@ class Pair:
     path: str
     old: Source | None
     new: Source | None
-    named: bool
+    named: bool = True
 
 
 def of_git(revision: str, paths: Names, *, models_only: bool = False) -> Iterator[Pair]:

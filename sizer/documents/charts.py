@@ -33,7 +33,7 @@ class Layer:
 
     mark: Literal["point", "line", "rule", "text"]
     rows: Sequence[Row]
-    look: Named
+    look: Named = field(default_factory=dict)
 
 
 @frozen
@@ -46,7 +46,7 @@ class Chart:
     x: Axis
     y: Axis
     layers: Sequence[Layer]
-    colours: Words
+    colours: Words = field(default_factory=dict)
     shapes: Words = field(default_factory=dict)
     legend: str = ""
 
