@@ -17,6 +17,13 @@ from shapes.measure.in_process import ALIVE
 from shapes.measure.jobs import Job
 from shapes.measure.record import Measurement, summary_fields
 
+#: What `python -c` runs as `python -m sizer`, with the small cache of conftest.py: filling 300 MiB takes minutes.
+SMALL_CACHE_PROGRAM = """
+import runpy
+from shapes.measure import backend
+backend.cpu_cache_bytes = lambda: 2**14
+runpy.run_module("sizer", run_name="__main__", alter_sys=True)
+"""
 ENVIRONMENT = Environment("Fake 1", "fake-uuid", "1.0", None, (("torch", "0.0"),), host={"node": "there"})
 
 

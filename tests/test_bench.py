@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
-from measure_fakes import measurement
+from measure_fakes import SMALL_CACHE_PROGRAM, measurement
 
 from shapes.measure.environment import Environment
 from shapes.measure.jobs import Job
@@ -200,9 +200,7 @@ def test_without_click_the_program_measures_everything_and_knows_no_other_comman
     named = ("click", "yaml", "scipy", "tabulate", "rich", "platformdirs", "pytest", "hypothesis")
     bare.write_text(f"import sys\nsys.modules.update(dict.fromkeys({named!r}))\n")
     path = os.pathsep.join((str(tmp_path), str(ROOT)))
-    # As `python -m sizer` does, with the small cache of the other tests.
-    small = "import runpy, shapes.measure.backend as b; b.cpu_cache_bytes = lambda: 2**14; "
-    made = [sys.executable, "-c", small + "runpy.run_module('sizer', run_name='__main__', alter_sys=True)"]
+    made = [sys.executable, "-c", SMALL_CACHE_PROGRAM]
 
     def run(*arguments: str) -> subprocess.CompletedProcess[str]:
         named = {**os.environ, "PYTHONPATH": path, "SIZER_STORE": str(tmp_path / "s.db")}

@@ -15,6 +15,7 @@ import measure_fakes
 import pytest
 from click.testing import CliRunner
 
+from shapes.measure.in_process import InProcess
 from shapes.measure.jobs import Job
 from shapes.measure.runner import measure
 from shapes.measure.store import Store
@@ -85,7 +86,21 @@ def cluster() -> Iterator[str]:
 
 
 @pytest.mark.slow
-def test_bench_measures_on_the_cluster_and_the_driver_alone_stores(cluster: str, tmp_path: Path) -> None:
+def test_bench_measures_on_the_cluster_and_the_driver_alone_stores(
+    cluster: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from shapes.measure import ray_workers
+
+    there = ray_workers.accelerator_or_cpu
+
+    def with_a_small_cache(device: str | None) -> InProcess:
+        """As conftest.py has it here, in an actor's own process."""
+        from shapes.measure import backend
+
+        backend.cpu_cache_bytes = lambda *_: 2**14
+        return there(device)
+
+    monkeypatch.setattr(ray_workers, "accelerator_or_cpu", with_a_small_cache)
     path = tmp_path / "s.db"
     arguments = ["bench", *PRODUCTS, *FAST, "--store", str(path), "--device", "cpu", "--ray", cluster]
     first = CliRunner().invoke(main, arguments, catch_exceptions=False)
