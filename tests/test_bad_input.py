@@ -12,6 +12,7 @@ import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tiers import draws
 
 from shapes.errors import InputError
 from sizer.readers import Reading, UnknownModelType, read_config
@@ -108,7 +109,7 @@ YAML = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@draws(300)
 @given(value=st.dictionaries(st.text("abc", min_size=1, max_size=4), YAML, max_size=4), flow=st.booleans())
 def test_yaml_is_read_as_pyyaml_reads_it(value: dict[str, Any], flow: bool) -> None:
     shared = {"first": value, "second": value}  # dumped with an anchor and an alias
@@ -165,7 +166,7 @@ JSON = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=500)
+@draws(500)
 @given(name=st.sampled_from(sorted(CONFIGS)), data=st.data())
 def test_a_mutated_configuration_is_read_or_refused_cleanly(name: str, data: st.DataObject) -> None:
     config = dict(CONFIGS[name])

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tiers import draws
 
 from shapes.columns import Column, IntegerTable, Split, each_part
 from shapes.device import load_device
@@ -113,6 +114,7 @@ STACKS = (None, "transformers-eager", "megatron-core-te", "transformers-compile"
 
 
 @pytest.mark.slow
+@draws(100)
 @given(st.integers(0, 10**6), st.sampled_from(sorted(path.stem for path in CONFIGS.glob("*.json"))))
 def test_random_spaces_cost_what_each_of_their_candidates_costs_alone(seed: int, name: str) -> None:
     draw = random.Random(seed)

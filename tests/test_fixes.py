@@ -11,10 +11,11 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from lsprotocol import types
 from pygls.workspace import TextDocument
+from tiers import draws
 
 from shapes.errors import InputError
 from sizer.checking.checks import CheckRequest, report_of
@@ -237,7 +238,7 @@ SIZES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=30)
+@draws(30)
 @given(SIZES, st.booleans(), st.sampled_from([1, 2, 3]))
 def test_fixes_of_any_configuration_agree_and_end(sizes: dict[str, Any], unsafe: bool, tp: int) -> None:
     config = ConfigText("config.json", json.dumps({"model_type": "gpt2", **sizes}), CheckRequest(workload={"tp": tp}))

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
+from tiers import draws
 
 import sizer
 from shapes.device import Device, load_device
@@ -92,7 +93,7 @@ MOVED = ["hidden", "heads", "kv_heads", "d_ff", "expert_d_ff", "experts", "vocab
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@draws(60)
 @given(
     name=st.sampled_from(sorted(table("released"))),
     device=st.sampled_from(["h100-sxm", "a100-sxm", "b200", "mi300x", "h200", "l40s", "v100-sxm", "rtx-4090"]),
@@ -155,7 +156,7 @@ def applied(config: dict[str, Any], asked: dict[str, Any], one: PricedSuggestion
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@draws(30)
 @given(drawn=configurations())
 def test_no_suggestion_leaves_a_worse_finding_and_practice_is_kept(
     drawn: tuple[dict[str, Any], dict[str, Any]],

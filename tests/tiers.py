@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 
 def every_run(cases: Iterable[Any], *kept: Any) -> list[Any]:
@@ -22,3 +24,11 @@ def every_run(cases: Iterable[Any], *kept: Any) -> list[Any]:
         found.append(pytest.param(*values, marks=() if names else pytest.mark.exhaustive))
     assert len(used) == len(kept), "expected cases of this test"
     return found
+
+
+def draws(many: int) -> settings:
+    """Hypothesis draws ``many`` examples at night, where SIZER_SEED is set, and a third of them in every run.
+
+    Of tests whose examples take long: each run has others, so that a third is no fixed part.
+    """
+    return settings(max_examples=many if "SIZER_SEED" in os.environ else -(-many // 3))
