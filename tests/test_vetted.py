@@ -216,6 +216,14 @@ def test_no_smaller_split_is_offered_that_its_memory_does_not_fit() -> None:
         assert [one.change for one in copied.suggestions] == offered
 
 
+def test_no_change_is_offered_that_cannot_fit_where_what_runs_now_may() -> None:
+    # t 8 needs 33.5 GiB of 32 and may fit; t 4 needs 40.8, and 29 with half the microbatch.
+    asked: dict[str, Any] = {"t": 8, "e": 8, "b": 4, "s": 2048, "gpus": 64, "global_batch": 512, "zero": 1}
+    report = sizer.check("Alibaba-NLP/Tongyi-DeepResearch-30B-A3B", device="v100-sxm", **asked)
+    (copied,) = [one for one in report.findings if "SZ115" in one.codes]
+    assert [one.change for one in copied.suggestions] == [{"tp": 4, "microbatch": 2, "dp": 16}]
+
+
 def test_a_suggestion_has_its_own_price_where_its_finding_is_worth_less() -> None:
     asked: dict[str, Any] = {"gpus": 128, "global_batch": 1024, "b": 1, "s": 4096, "checkpointing": "full"}
     report = sizer.check("mosaicml/mpt-7b", t=16, d=8, **asked)

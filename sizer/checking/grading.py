@@ -544,7 +544,8 @@ def _left(change: Change, own: Proposals, said: _Said) -> Numbers:
     return {
         code: -cost * scale
         for code, (level, cost) in _said(grade(rule, one, then, then) for rule, one in then.findings()).items()
-        if level < (was := said.get(code, (2, 0.0)))[0] and was[1] - cost * scale > TIE * own.step.seconds
+        # Two costs without end differ by no number, which is not within a tie.
+        if level < (was := said.get(code, (2, 0.0)))[0] and not was[1] - cost * scale <= TIE * own.step.seconds
     }
 
 
