@@ -462,8 +462,9 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
             traced = built.listed(train=settled.train, **run)
         else:
             traced = trace_config(plain, phase=settled.phase, attention=settled.attention, dtype=settled.dtype, **run)
-    unproven = getattr(proof, "unproven", ())
-    return _of_trace(traced, where, settled, traced.dimensions, unproven, given=frozenset(workload))
+    return _of_trace(
+        traced, where, settled, traced.dimensions, getattr(proof, "unproven", ()), given=frozenset(workload)
+    )
 
 
 def _of_module(
@@ -485,8 +486,8 @@ def _of_module(
         refuse(name not in DIMENSIONS, f"expected one of {', '.join(DIMENSIONS)}", f"dims[{name!r}]", size, where=where)
         positive_int(size, f"dims[{name!r}]", where=where)
     try:
-        reading = read_module(module, example_inputs, workload.get("dtype"))
-        return _of_reading(reading, workload, stack, nearest=nearest)
+        recognised = read_module(module, example_inputs, workload.get("dtype"))
+        return _of_reading(recognised, workload, stack, nearest=nearest)
     except NotUnderstood as error:
         proof = error.proof
     positional, keywords, ran = _called(example_inputs, where)
@@ -506,8 +507,7 @@ def _of_module(
         lambda: trace(module, *positional, phase=settled.phase, **keywords), Traced((), proof.parameters, None, where)
     )
     traced = replace(traced, notes=(*traced.notes, *notes))
-    found = _of_trace(traced, where, settled, dims or {}, proof.unproven, given=frozenset(workload))
-    return _run_by(found, stack)
+    return _run_by(_of_trace(traced, where, settled, dims or {}, proof.unproven, given=frozenset(workload)), stack)
 
 
 def read_module(module: Any, example_inputs: object, dtype: str | None = None) -> Reading:

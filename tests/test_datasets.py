@@ -137,7 +137,7 @@ def test_a_device_s_name_is_never_a_file_s(tmp_path: Path) -> None:
     path.write_text(text.replace('name = "h100-sxm"', 'name = "../../outside"'))
     (written,) = export_dataset([at_half_the_peak(1024, environment=replace(H100, device=str(path)))], tmp_path / "d")
     assert (tmp_path / "d") in Path(written.path).resolve().parents
-    assert read_datasets(tmp_path / "d")[0].device is None
+    assert read_datasets(tmp_path / "d")[0].environment.accelerator is None
     with pytest.raises(
         InputError, match=r"name = '\.\./\.\./outside': expected small letters, digits, dots and dashes"
     ):

@@ -202,11 +202,30 @@ def made_up() -> Checked:
     """A check whose figures no calibration moves."""
     suggestion = PricedSuggestion({"vocab_size": 50304}, -0.0039, 36096, 0, within_error=False)
     within = PricedSuggestion({"n_head": 6}, -0.0001, 0, 0, within_error=True, note="128 a head")
+    first, second = (((code,), False, False, "") for code in ("SZ101", "SZ102"))  # codes, and how it was graded
     findings = (
         PricedFinding(
-            "SZ101", "vocab-multiple", "warning", "vocab_size", 50257, "v is odd | <b>", 0.0039, (suggestion,)
+            "SZ101",
+            "vocab-multiple",
+            "warning",
+            "vocab_size",
+            50257,
+            "v is odd | <b>",
+            0.0039,
+            (suggestion,),
+            *first,
         ),
-        PricedFinding("SZ102", "head-dim-power-of-two", "info", "head_dim", 80, "no power of two", 0.0, (within,)),
+        PricedFinding(
+            "SZ102",
+            "head-dim-power-of-two",
+            "info",
+            "head_dim",
+            80,
+            "no power of two",
+            0.0,
+            (within,),
+            *second,
+        ),
     )
     step = StepTime(0.025, 0.0174, 0.0366, 0.14, 10**12, "predicted:h100-sxm", 1, "extrapolated", 0.9, {"layers": 0.02})
     model = ModelSummary("gpt2", 124_439_808, 124_439_808, {"vocab": 50257}, "formula")

@@ -46,10 +46,6 @@ class Dataset:
     environment: Environment
     measurements: tuple[Measurement, ...]
 
-    @property
-    def device(self) -> Device | None:
-        return self.environment.accelerator
-
 
 @frozen
 class Exchanged:
@@ -75,7 +71,7 @@ def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[E
     for identity, group in sorted(groups.items()):
         environment = group[0].environment
         path = folder / slug(environment) / identity
-        make_folder(str(path))
+        make_folder(path)
         rows = sorted(group, key=lambda one: (one.key, one.created, one.uid))
         lines = "".join(json.dumps(_row(one), sort_keys=True) + "\n" for one in rows)
         content = gzip.compress(lines.encode(), mtime=0)
@@ -157,8 +153,8 @@ def _read(folder: Path) -> Dataset:
 def _environment(sidecar: Named, where: str) -> Environment:
     try:
         own = {key: sidecar[key] for key in ("driver", "threads", "harness", "host")}
-        own["load"] = sidecar.get("load")
-        found = Environment.from_dict({**own, "device": sidecar["sku"], "versions": sidecar["libraries"]})
+        own |= {"load": sidecar.get("load"), "device": sidecar["sku"], "versions": sidecar["libraries"]}
+        found = Environment.from_dict(own)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
             f"expected SKU, driver, libraries, threads, harness and host ({error!r})", where=where
@@ -174,7 +170,7 @@ def _environment(sidecar: Named, where: str) -> Environment:
 
 def import_dataset(dataset: Dataset, store: Store) -> Exchanged:
     """Add to ``store`` the rows of ``dataset`` that can be true and are not there; what becomes of it."""
-    device, rows = dataset.device, dataset.measurements
+    device, rows = dataset.environment.accelerator, dataset.measurements
     notes = () if device is not None else ("no data sheet of this device is known: rates were held against no peak",)
     ours = [one for one in store.measurements() if one.environment.identity == dataset.environment.identity]
     samples, known = {_samples(one) for one in ours if one.ok}, {one.uid for one in ours}

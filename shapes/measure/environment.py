@@ -16,7 +16,7 @@ from typing import Any
 
 from shapes.device import Device, load_device
 from shapes.errors import InputError
-from shapes.frozen import Named, Values, Words, frozen
+from shapes.frozen import Named, Values, frozen
 from shapes.toml_table import DATA, content
 
 from .backend import Backend
@@ -55,8 +55,8 @@ class Environment:
         known = {"device": self.device, "driver": self.driver, "threads": self.threads, "versions": self.versions}
         if self.load != BURST:
             known["load"] = self.load
-        text = json.dumps({**known, "harness": self.harness}, sort_keys=True)
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+        known["harness"] = self.harness
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
     def cpu(self) -> bool:
@@ -125,21 +125,14 @@ def read_environment(backend: Backend) -> "Environment":
     for label, value in (("cuda", cuda), ("hip", torch.version.hip), ("cudnn", cuda and cudnn.version())):
         if value:
             versions[label] = str(value)
-    versions.update(_packages())
+    for package, name in TIMING["packages"].items():
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(package)
     uuid = getattr(properties, "uuid", None)
     host["multiprocessors"] = getattr(properties, "multi_processor_count", None)
     host |= {"memory_bytes": properties.total_memory, "cache_bytes": backend.cache_bytes}
-    name, known = str(module.get_device_name(backend.device)), str(uuid) if uuid is not None else None
-    return Environment(name, known, kernel_module_driver(), None, tuple(sorted(versions.items())), host=host)
-
-
-def _packages() -> Words:
-    """Versions of installed kernel libraries."""
-    found = {}
-    for package, name in TIMING["packages"].items():
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(package)
-    return found
+    card, known = str(module.get_device_name(backend.device)), str(uuid) if uuid is not None else None
+    return Environment(card, known, kernel_module_driver(), None, tuple(sorted(versions.items())), host=host)
 
 
 @lru_cache(1)

@@ -241,10 +241,8 @@ def checked_row(row: Named, where: str) -> Measurement:
         json.dumps(row).encode()
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
         raise InputError(f"expected a measurement exported by `sizer store export` ({error!r})", where=where) from None
-    names = ("batch", "m", "n", "k")
-    _check(
-        {f"description.{name}": sizes[name] for name in names}, {f"description.{name}": COUNT for name in names}, where
-    )
+    named = {f"description.{name}": sizes[name] for name in ("batch", "m", "n", "k")}
+    _check(named, dict.fromkeys(named, COUNT), where)
     return one
 
 

@@ -86,9 +86,8 @@ def summarise(samples: ArrayLike, confidence: float = CONFIDENCE) -> Summary:
     ordered = np.sort(level)
     low, high = _interval(ordered, confidence, correlation)
     seconds = float(np.median(ordered))
-    return Summary(
-        seconds, low, high, len(values), float(slope * len(values) / seconds) if seconds else 0.0, correlation
-    )
+    drift = float(slope * len(values) / seconds) if seconds else 0.0
+    return Summary(seconds, low, high, len(values), drift, correlation)
 
 
 def _interval(ordered: Array, confidence: float, correlation: float) -> tuple[float, float]:
@@ -135,16 +134,12 @@ def _clear_slope(values: Array) -> float:
     if third < 4:
         return 0.0
     first, last = np.sort(values[:third]), values[-third:]
-    below = np.searchsorted(first, last, side="left") + np.searchsorted(first, last, side="right")
-    statistic = float(below.sum()) / 2
+    statistic = float((np.searchsorted(first, last) + np.searchsorted(first, last, "right")).sum()) / 2
     slope = float(np.median(last) - np.median(first)) / (count - third)
-    residual = values - slope * np.arange(count)
     # Two clock states that last long look like a drift in a rank test; their residuals are correlated, a drift's not.
-    correlation = correlation_length(residual)
+    correlation = correlation_length(values - slope * np.arange(count))
     spread = sqrt(third * third * (2 * third + 1) / 12 * correlation)
-    if abs(statistic - third * third / 2) <= DRIFT_Z * spread:
-        return 0.0
-    return slope
+    return slope if abs(statistic - third * third / 2) > DRIFT_Z * spread else 0.0
 
 
 def correlation_length(values: Array) -> float:

@@ -153,10 +153,6 @@ class Bencher:
     fresh: bool = False
     out: Path | None = None
 
-    @property
-    def device(self) -> Device | None:
-        return self.executor.environment.accelerator
-
     def dtypes(self, named: Sequence[str]) -> Sequence[str]:
         """Those named, else what the device trains in."""
         return named or (("fp32",) if self.executor.environment.cpu else ("bf16",))
@@ -221,7 +217,7 @@ class Bencher:
 
     def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: Names = ()) -> MeasuredTable:
         """A row for every job, or for a step's every operator."""
-        rows, device = list[Row](), self.device
+        rows, device = list[Row](), self.executor.environment.accelerator
         for job, operator in listed:
             title, count = (job.title, 1) if operator is None else (f"{operator.name} {operator.phase}", operator.count)
             work = operator or (job.work if isinstance(job.work, Gemm | Attention) and not job.kernel else None)

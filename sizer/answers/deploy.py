@@ -83,7 +83,7 @@ class Deployment(Printable):
     device: str
     memory: RequestFit | None
     engines: tuple[Deployed, ...]
-    notes: Names = ()
+    notes: Names
 
     COMMAND = "deploy"
 
@@ -145,8 +145,9 @@ def deploy(
         ]
         taken = {at: {one.engine for one in over(at)[1] if one.verdict not in ("refused", "unknown")} for at in others}
         found = [replace(one, taken_at=tuple(at for at in others if one.engine in taken[at])) for one in found]
-    own = (reading.source, model.model_type, tp, ep, form, target.name, served, tuple(found))
-    return Deployment(*own, reading.left_out)
+    return Deployment(
+        reading.source, model.model_type, tp, ep, form, target.name, served, tuple(found), reading.left_out
+    )
 
 
 #: Tokens of the request that has to fit.

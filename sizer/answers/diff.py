@@ -9,10 +9,11 @@ from typing import NamedTuple, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import InputError, refuse
-from shapes.frozen import Named, Names, Numbers, frozen
+from shapes.frozen import Named, Names, frozen
 from shapes.keywords import WorkloadKeywords
 from shapes.memory import memory
 from shapes.operators.parallel import check_split
+from shapes.toml_table import table_of
 from shapes.workload import WORDS, WORKLOAD_FIELDS
 from sizer.checking.checks import report_of
 from sizer.checking.findings import SEVERITIES, PricedFinding, Severity, worst_of
@@ -21,18 +22,10 @@ from sizer.checking.project import Suppression
 from sizer.printing import Printable
 from sizer.subject import Subject, read_subject
 
-_UNITS = {"b": 1} | {
-    f"{prefix}{end}": base**power for end, base in (("b", 1000), ("ib", 1024)) for power, prefix in enumerate("kmgt", 1)
-}
-#: Units of a share.
-_SHARES = {"": 1, "%": 0.01}
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
 
-#: What [tool.sizer.budgets] may hold -> units of its value, and what is expected of it.
-_BUDGETS: dict[str, tuple[Numbers, str]] = {
-    "max-step-regression": (_SHARES, "a percentage, such as 1%"),
-    "max-memory": (_UNITS | _SHARES | {"": 1}, "bytes, such as 72GiB, or a share of the device's, such as 90%"),
-}
+#: What [tool.sizer.budgets] may hold -> what is expected of its value, units of that, and what breaking it is.
+BUDGETS: Named = table_of(__file__, "budgets.toml")
 
 
 @frozen
@@ -79,13 +72,13 @@ def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
         given[key] = value, {"key": f"--budget {key}"}
     found: dict[str, float] = {}
     for key, (value, named) in given.items():
-        refuse(key not in _BUDGETS, f"expected {' or '.join(_BUDGETS)}", value=value, **named)
-        units, expected = _BUDGETS[key]
+        refuse(key not in BUDGETS, f"expected {' or '.join(BUDGETS)}", value=value, **named)
+        units = BUDGETS[key]["units"]
         size = _SIZE.fullmatch(str(value).strip())
         # 1 is no share, and 72 no bytes: a unit was forgotten.
         bare = size is not None and not size[2] and 1 <= float(size[1]) < 2**20
         if size is None or size[2].lower() not in units or isinstance(value, bool) or bare:
-            raise InputError(f"expected {expected}", value=value, **named)
+            raise InputError(f"expected {BUDGETS[key]['expected']}", value=value, **named)
         found[key.replace("-", "_")] = float(size[1]) * units[size[2].lower()]
     return DiffBudgets(**found)
 

@@ -234,8 +234,7 @@ def read_step_times(text: str, where: str = "<log>") -> StepTimes:
 
 def _between_stamps(lines: Iterable[str]) -> Floats:
     """Seconds of a step from one stamped line to that of a later step: ranks may each write one of the same."""
-    found = [one.groups("0") for one in map(_STAMPED.search, lines) if one]
-    stamps = np.array(found, float).reshape(-1, 5)
+    stamps = np.array([one.groups("0") for one in map(_STAMPED.search, lines) if one], float).reshape(-1, 5)
     steps, spent = np.diff(stamps[:, 4]), np.diff(stamps @ (3600, 60, 1, 1e-3, 0)) % DAY_S
     known = (steps > 0) & (spent > 0)
     return tuple((spent[known] / steps[known]).tolist())
@@ -410,8 +409,7 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
         if worth * towards > NOTABLE * cost.seconds:
             causes.append(LikelyCause(what, worth))
     causes.sort(key=lambda cause: -abs(cause.seconds))
-    columns = table_of(__file__, "causes.toml")["row"]
-    row = {column: getattr(subject.workload, key) for column, key in columns.items()}
+    row = {name: getattr(subject.workload, key) for name, key in table_of(__file__, "causes.toml")["row"].items()}
     config = json.dumps(subject.reading.config if subject.reading else {}, default=str)
     row |= {"id": subject.where, "stack": run.stack.name, "gpu": device.name, "config": config, "step_s": measured_s}
     return Explanation(measured_s, cost, subject.stack.name, subject.workload.accumulation, tuple(causes), row)

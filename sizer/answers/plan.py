@@ -317,8 +317,9 @@ def plan_config(
     if phase == "decode":
         served_as = _asked(found, *serving.values())
         context = served_as.prompt_tokens + served_as.output_tokens
-        read = read_subject(config, config_format=config_format, phase=phase, context=context, **found)
-        subject = run_on(read, target)
+        subject = run_on(
+            read_subject(config, config_format=config_format, phase=phase, context=context, **found), target
+        )
         return replace(
             plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top),
             notes=(*subject.left_out, *beyond_positions(subject.reading, context)),

@@ -131,16 +131,8 @@ def _by_precision(step: Step, device: Device, told: StepTime) -> Names:
 
 
 def summary(subject: Subject) -> ModelSummary:
-    return ModelSummary(
-        subject.model_type,
-        subject.parameters,
-        subject.active_parameters,
-        dict(subject.dimensions),
-        subject.path,
-        subject.notes,
-        subject.unread,
-        subject.unproven,
-    )
+    """What a ``ModelSummary`` names alike."""
+    return ModelSummary(*(getattr(subject, name) for name in ModelSummary.__match_args__))
 
 
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:

@@ -105,11 +105,11 @@ class PricedFinding:
     value: int | float | str
     message: str
     step_seconds: float | None
-    suggestions: tuple[PricedSuggestion, ...] = ()
-    codes: Names = ()
-    violated: bool = False
-    within_error: bool = False
-    tier: str = ""
+    suggestions: tuple[PricedSuggestion, ...]
+    codes: Names
+    violated: bool
+    within_error: bool
+    tier: str
 
 
 def worst_of(findings: Iterable[PricedFinding]) -> Severity | None:

@@ -252,7 +252,7 @@ def _next(
     """
     left: dict[tuple[str, str], str] = {}
     for finding in now.report.findings:
-        asked = finding.severity in levels and any(one.startswith(only) for one in (finding.code, *finding.codes))
+        asked = finding.severity in levels and any(one.startswith(only) for one in finding.codes)
         for suggestion in finding.suggestions * asked:
             said = f"{finding.code} " + ", ".join(f"{key} {value}" for key, value in suggestion.change.items())
             found = fix_of(suggestion, now.config, now.settled.subject)

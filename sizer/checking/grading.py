@@ -329,8 +329,7 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     after = pricer.step(changed.operators, changed.workload, changed.model)
     unsplit = changed.workload if changed.asked is not None else None
     left = objections(context_of(changed, pricer.device, after), unsplit)
-    breaks = worse(left, by.broken, 0 if subject.asked else -1)
-    if breaks and not (runs and changed.asked is None):
+    if worse(left, by.broken, 0 if subject.asked else -1) and not (runs and changed.asked is None):
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale

@@ -58,8 +58,8 @@ def check_measured(
         replace(one, message=one.message + said) if one.severity == "info" and (one.code, one.field) in before else one
         for one in report.findings
     )
-    notes = (*report.model.notes, *costs.notes)
-    return replace(report, findings=findings, model=replace(report.model, notes=notes))
+    model = replace(report.model, notes=(*report.model.notes, *costs.notes))
+    return replace(report, findings=findings, model=model)
 
 
 def _jobs_of(subjects: Iterable[Subject]) -> tuple[dict[Operator, Job], set[str]]:

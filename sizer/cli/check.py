@@ -197,8 +197,7 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
     if found.subjects:  # of each report that is shown all there is to see
         from sizer.answers.operator_table import overview
 
-        seen = (overview(found.subjects[one.path], load_device(one.device), one) for one in shown.reports)
-        asked.answer(tuple(seen))
+        asked.answer(tuple(overview(found.subjects[one.path], load_device(one.device), one) for one in shown.reports))
     elif shown.reports or asked.format_ != "text":
         asked.answer(shown)
 

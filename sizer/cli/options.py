@@ -346,8 +346,9 @@ class Asked(SimpleNamespace):
         settings = dict(parse_setting(text) for text in self.set)
         if config == "-":
             return Source("<stdin>", settings, self.training, read_standard_input(), self.root)
-        given = settings or self.training or self.root
-        return Source(config, settings, self.training, root=self.root) if given else config
+        if not (settings or self.training or self.root):
+            return config
+        return Source(config, settings, self.training, root=self.root)
 
     def suppression(self) -> Values:
         """Rules' codes as people type them, several an option with commas between; after a + those selected too."""
@@ -475,8 +476,7 @@ def option_error(error: InputError) -> InputError:
         key = option_of(key)
     elif key:
         key = ", ".join(options.get(one) or options.get(f"{one}s", one) for one in key.split(", "))
-    expected = error.expected + _meant(error.expected, key, error.value)
-    return InputError(expected, key, error.value, error.where)
+    return InputError(error.expected + _meant(error.expected, key, error.value), key, error.value, error.where)
 
 
 def _meant(expected: str, key: str | None, value: object) -> str:
@@ -519,8 +519,7 @@ def write_answer(command: str, answer: object, format_: str | None = None, outpu
 def left_open(option: str) -> bool:
     """Whether an option was left at its default."""
     context = click.get_current_context(silent=True)
-    source = context.get_parameter_source(option) if context is not None else None
-    return source is click.core.ParameterSource.DEFAULT
+    return context is not None and context.get_parameter_source(option) is click.core.ParameterSource.DEFAULT
 
 
 def say(text: str) -> None:

@@ -252,11 +252,11 @@ def percent_text(share: float | None) -> str:
 
 
 def signed_count_text(number: int) -> str:
-    return f"{'+' if number > 0 else '-' if number else ''}{count_text(abs(number))}"
+    return f"{'+' if number > 0 else ''}{count_text(number)}"
 
 
 def signed_seconds_text(seconds: float) -> str:
-    return f"{'+' if seconds >= 0 else '-'}{seconds_text(abs(seconds))}"
+    return f"{'+' if seconds >= 0 else ''}{seconds_text(seconds)}"
 
 
 def width_text(half_width: float) -> str:

@@ -144,8 +144,7 @@ def _section(report: Report, seen: Overview | None, compared: bool) -> Section:
 
 def _if_fixed(report: Report) -> Iterable[Text]:
     """The step with the best suggestions together; of pages with the first, where there is but one."""
-    offers = (one for finding in report.findings for one in finding.suggestions)
-    offer = report.joint or next(offers, None)
+    offer = report.joint or next((one for finding in report.findings for one in finding.suggestions), None)
     if offer is not None and offer.step_seconds_change and report.step_s is not None:
         after = seconds_text(report.step_s + offer.step_seconds_change)
         yield Text(

@@ -7,18 +7,13 @@ from typing import cast
 
 from shapes.frozen import Names, frozen
 from shapes.program import installed
-from sizer.answers.diff import Diff
+from sizer.answers.diff import BUDGETS, Diff
 from sizer.checking.findings import Checked, Fix, PricedFinding, Severity
 from sizer.documents import Document, change_text, cost_text, suggestion_text
 from sizer.documents.check import place_of, text_of
 from sizer.readers.locate import Place
 from sizer.rules import find_rule
 
-#: Budgets of `diff`: name -> one line.
-BUDGETS = {
-    "max-step-regression": "A token takes longer than before by more than allowed",
-    "max-memory": "A device needs more memory than allowed",
-}
 #: The rules' page where it is not the one that the package names: a company's own copy of the documentation.
 RULES_URL_VARIABLE = "SIZER_RULES_URL"
 
@@ -77,7 +72,7 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
                 device,
                 finding.field,
                 "; ".join(parts),
-                finding.codes or (finding.code,),
+                finding.codes,
                 tuple((suggestion_text(one, step_s), one.fix) for one in finding.suggestions if one.fix is not None),
             )
     for broken in () if isinstance(answer, Checked) else answer.violations:
@@ -87,7 +82,7 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
 
 def title(code: str) -> str:
     """One line on a rule or a budget."""
-    return BUDGETS[code] if code in BUDGETS else find_rule(code).summary
+    return str(BUDGETS[code]["summary"]) if code in BUDGETS else find_rule(code).summary
 
 
 def rule_url(code: str) -> str | None:

@@ -3,9 +3,10 @@
 from pathlib import Path
 
 from shapes.errors import printable
+from sizer.answers.diff import BUDGETS
 from sizer.documents import Document, plural
 
-from .findings import BUDGETS, Annotation, annotate, reviewed
+from .findings import Annotation, annotate, reviewed
 
 
 def render(document: Document, page: object) -> str:

@@ -7,12 +7,13 @@ from urllib.parse import quote
 
 from shapes.frozen import Sizes, Values, Words
 from shapes.program import installed
+from sizer.answers.diff import BUDGETS
 from sizer.checking.findings import Fix
 from sizer.documents import Document
 from sizer.readers.locate import Place
 from sizer.rules import find_rule
 
-from .findings import BUDGETS, Annotation, annotate, reviewed, rule_url, title
+from .findings import Annotation, annotate, reviewed, rule_url, title
 
 SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 

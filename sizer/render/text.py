@@ -150,8 +150,7 @@ def _grid(said: list[list[str]], numbers: list[bool]) -> "RenderableType":
 
 
 def _finding(finding: PricedFinding, part: Findings, page: Page) -> Iterator[str]:
-    codes = ", ".join(finding.codes or (finding.code,))
-    said = Cell(f"{part.label} {finding.severity:<7} {codes}".lstrip(), style=finding.severity)
+    said = Cell(f"{part.label} {finding.severity:<7} {', '.join(finding.codes)}".lstrip(), style=finding.severity)
     price = f" {finding.field} = {finding.value}{_cost(finding, part.step_s)}"
     yield from _flowed(Text([said, Cell(price)]), page)
     if page.terminal and part.path is not None:

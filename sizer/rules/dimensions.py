@@ -153,8 +153,7 @@ def swiglu_width(context: Context) -> Answer:
         return "no gated dense MLP"
 
     def near(width: int, step: int) -> list[int]:
-        multiples = {value for times in (1, 2, 4) for value in neighbours(width, times * step)}
-        return nearest_first(multiples, width)[:4]
+        return nearest_first({value for times in (1, 2, 4) for value in neighbours(width, times * step)}, width)[:4]
 
     origin = " (8h/3 rounded)" if abs(mlp.width - 8 * context.dimensions["hidden"] / 3) <= 1 else ""
     return unaligned_shards(context, "d_ff", "d_ff", mlp.width, f"the width{origin}: {{}}", near)
@@ -204,8 +203,7 @@ def _cut(context: Context) -> Iterator[Finding]:
 def _misaligned(context: Context) -> Iterator[Finding]:
     """One finding a dimension, however many products have it: fixing it fixes them all."""
     step_s = context.step_s
-    lost = _lost_seconds(context)
-    for (dtype, value), by_name in sorted(lost.items(), key=lambda item: -sum(item[1].values())):
+    for (dtype, value), by_name in sorted(_lost_seconds(context).items(), key=lambda item: -sum(item[1].values())):
         seconds = sum(by_name.values())
         if seconds < NOTABLE_PRODUCT * step_s:
             continue
@@ -305,7 +303,7 @@ def dtype_on_device(context: Context) -> Answer:
         return _recipe(context)
     instead = [other for other in ALTERNATIVES[dtype] if other in peaks][:1]
     message = f"{context.device.name} has no tensor cores for {dtype}"
-    changes = suggest("dtype", instead) if context.workload.recipe is None else ()
+    changes = suggest("dtype", instead) * (context.workload.recipe is None)
     return Finding("dtype", dtype, message, changes, error=True)
 
 

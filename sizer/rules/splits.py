@@ -228,8 +228,8 @@ def expert_shapes(context: Context) -> Answer:
         return "no experts"
     refused = "; grouped products refuse rows off 16 bytes" * context.off_vector(moe.width, workload.expert_t)
     said = f"each expert's width: {{}}{refused}"
-    width = unaligned_shards(context, "expert_d_ff", "d_ff", moe.width, said, neighbours)
-    found = [*width, *_spread(model, moe, workload)]
+    found = unaligned_shards(context, "expert_d_ff", "d_ff", moe.width, said, neighbours)
+    found += _spread(model, moe, workload)
     routed = workload.expert_tokens(workload.tokens) * moe.top_k * workload.e
     if routed / moe.experts < TILE_ROWS * (1 - NOTABLE_PADDING) and not workload.decode:
         message = (

@@ -96,7 +96,7 @@ def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagno
                 _range(place_of(finding, path, text)),
                 "\n".join(lines),
                 types.DiagnosticSeverity(SEVERITIES.index(finding.severity) + 1),
-                code=", ".join(finding.codes or (finding.code,)),
+                code=", ".join(finding.codes),
                 code_description=types.CodeDescription(url) if url else None,
                 source="sizer",
             )

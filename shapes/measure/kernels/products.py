@@ -86,8 +86,7 @@ def _check(operator: Gemm, kernel: str, a: Any, b: Any, c: Any) -> float:
     """Relative error of a spread of rows; the whole output must have been written."""
     c.fill_(float("nan") if c.dtype.is_floating_point else -(2**31))
     _call(operator, kernel, a, b, c)()
-    unwritten = c.isnan() if c.dtype.is_floating_point else c == -(2**31)
-    if bool(unwritten.any()):
+    if bool((c.isnan() if c.dtype.is_floating_point else c == -(2**31)).any()):
         return float("nan")
     # Evenly spread whole numbers; in fp64, since fp32 cannot count beyond 16 million rows, and so made on the host.
     rows: Any = (
