@@ -286,6 +286,17 @@ def test_a_packed_log_is_read_and_what_gzip_did_not_pack_is_refused(tmp_path: Pa
     assert "broken.gz: expected gzip" in refused.output
 
 
+def test_a_traces_times_have_a_unit_that_nobody_asks_after(tmp_path: Path) -> None:
+    file = tmp_path / "trace.json"
+    file.write_text(trace(KERNELS, 1).replace('"dur": 100.0', '"dur": 1e10'), encoding="utf-8")
+    call = ["mfu", "tests/data/configs/gpt2.json", "--gpus", "1", "--global-batch", "8"]
+    said = CliRunner().invoke(main, [*call, "--profile", str(file)]).output
+    typed = CliRunner().invoke(main, [*call, "--step-time", "1000"]).output
+    assert "MFU 0.0" in said
+    assert "milliseconds?" not in said
+    assert "milliseconds?" in typed
+
+
 def test_a_trace_is_compared_with_the_predicted_parts(tmp_path: Path) -> None:
     file = tmp_path / "trace.json"
     file.write_text(trace([(1e4 * ts, 1e4 * dur, name) for ts, dur, name in KERNELS], 1), encoding="utf-8")

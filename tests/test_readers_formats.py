@@ -1004,6 +1004,53 @@ def test_olmos_shared_experts_are_refused() -> None:
         read_config({"model": config["model"] | {"moe_shared_expert": True}})
 
 
+#: vllm-project/speculators' config.json: the draft's layers in a section.
+SPECULATOR = {
+    **{"speculators_model_type": "eagle3", "draft_vocab_size": 100, "norm_before_residual": True},
+    **{"auto_map": {"": "x.Y"}, "target_hidden_size": None, "speculators_version": "0.1.0"},
+    "speculators_config": {"algorithm": "eagle3", "verifier": {"name_or_path": "meta-llama/Llama-3.1-8B-Instruct"}},
+    "transformer_layer_config": {
+        **{"model_type": "llama", "hidden_size": 64, "intermediate_size": 96, "num_attention_heads": 4, "head_dim": 16},
+        **{"num_hidden_layers": 1, "num_key_value_heads": 2, "vocab_size": 1000},
+    },
+}
+#: q, k, v of one input, o, gate, up, down; the norms of a layer and the last one.
+LAYER = 64 * (4 + 2 * 2) * 16 + 64 * 64 + 3 * 64 * 96
+NORMS = 3 * 64
+
+
+@pytest.mark.parametrize(
+    ("kind", "more", "parameters"),
+    [  # Eagle3DraftModel: q, k, v read the embedding too, whose norm is one more; three states, a head of its own
+        ("Eagle3", {}, LAYER + 64 * (4 + 2 * 2) * 16 + NORMS + 64 + 3 * 64 * 64 + 100 * 64),
+        (
+            *("Eagle3", {"eagle_aux_hidden_state_layer_ids": [1, 2]}),
+            LAYER + 64 * (4 + 2 * 2) * 16 + NORMS + 64 + 2 * 64 * 64 + 100 * 64,
+        ),
+        # DFlashDraftModel: what a matrix and a norm make of five states
+        ("DFlash", {"aux_hidden_state_layer_ids": [1, 2, 3, 4, 5]}, LAYER + NORMS + 64 + 5 * 64 * 64),
+    ],
+)
+def test_speculators_drafts_have_the_parameters_of_their_classes(
+    kind: str, more: dict[str, Any], parameters: int
+) -> None:
+    reading = read_config({**SPECULATOR, **more, "architectures": [f"{kind}Speculator"]})
+    assert (reading.model.parameters, reading.model.vocab, reading.unread) == (parameters, 100, ())
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({"architectures": ["DSparkSpeculator"]}, "expected a draft of Eagle3, PEagle, DFlash, Eagle"),
+        ({"architectures": ["MTPSpeculator"]}, "expected a draft of Eagle3, PEagle, DFlash, Eagle"),
+        ({"architectures": ["Eagle3Speculator"], "norm_before_fc": True}, "changes the norms before a draft's first"),
+    ],
+)
+def test_a_speculator_with_other_parts_is_refused(more: dict[str, Any], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        read_config({**SPECULATOR, **more})
+
+
 def test_a_draft_of_another_kind_than_eagles_is_no_model_of_its_layers_type() -> None:
     draft = {"architectures": ["DominoDraftModel"], "model_type": "qwen3", "num_hidden_layers": 5, "hidden_size": 64}
     with pytest.raises(InputError, match="expected a draft of Eagle3"):

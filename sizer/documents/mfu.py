@@ -28,7 +28,7 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
     )
     if price := answer.device.price_usd_per_h:
         yield Text(f"{price * answer.gpus * answer.seconds / 3600:,.2f} USD a step, at {price:g} a device hour")
-    if all(row.mfu < UNLIKELY for row in answer.rows):
+    if not times and all(row.mfu < UNLIKELY for row in answer.rows):  # a log says its unit
         yield Text(f"under {UNLIKELY:.0%}: is the time in milliseconds? --step-time {answer.seconds:g}ms", "warning")
     achievable = f"{mamf / 1e12:.1f}" if mamf else "not known"
     yield Text(f"{answer.dtype} peak {answer.peak_flops / 1e12:.1f} TFLOPS, achievable {achievable}")

@@ -419,7 +419,7 @@ def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
         return model, ()
     if row := _TABLE["drafts"].get(head):
         return _draft(fields, model, row), (f"{architecture}: a draft model, {row['note']}",)
-    strange = architecture.endswith("DraftModel")
+    strange = architecture.endswith(("DraftModel", "Speculator"))
     fields.refuse(strange, f"expected a draft of {', '.join(_TABLE['drafts'])}", "architectures")
     if architecture.endswith("EncoderModel"):
         model = replace(model, stacks=model.stacks[:1])
@@ -437,20 +437,22 @@ def _draft(fields: Fields, model: ModelShape, row: Values) -> ModelShape:
     ``inputs``: hidden sizes that the first attention reads. ``norms``: more of the first layer's.
     """
     stack, hidden = model.main, model.hidden
+    fields.defaults = fields.config.get("transformer_layer_config", {})  # speculators'
     first, *others = each_layer(stack.blocks)
     if isinstance(core := first.attention, AttentionShape):
         first = replace(first, attention=replace(core, inputs=row["inputs"], causal=row["causal"]))
     elif row["inputs"] > 1:
         raise fields.error("expected a draft with keys and values of heads", "architectures")
     chosen = fields.nested("dflash_config").integers("target_layer_ids") if row["reads"] == 0 else []
+    chosen = chosen or fields.integers("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
     states = len(chosen) or row["reads"] or model.layers
-    read = states * fields.integer("target_hidden_size", default=hidden)
+    read = states * (fields.optional("target_hidden_size") or hidden)
     fc = Linear("fc", hidden, read, fields.flag("bias", default=row["bias"]))
     first = replace(first, norms=first.norms + row["norms"])
     return replace(
         model,
         stacks=(replace(stack, blocks=(first, *others), final_norm=row["final_norm"]),),
-        vocab=(row["inputs"] > 1 and fields.optional("draft_vocab_size")) or model.vocab,
+        vocab=(not row["tables"] and fields.optional("draft_vocab_size")) or model.vocab,
         tied=row["tied"],
         head_bias=False,
         embedding_tables=row["tables"],
