@@ -224,9 +224,9 @@ def _format_of(config: Config, where: str) -> str | Config:
         for name in near[:2]
         if len(lacks[name]) < len(claims[name]["all"])
     )
-    usual = f"expected a configuration in one of the known formats ({', '.join(claims)})"
     raise NoModel(
-        f"{usual}: " + (f"nearest are {said}" if said else "no model_type found (--config-format NAME names one)"),
+        "expected a configuration in one of the known formats: "
+        + (f"nearest are {said}" if said else "no model_type found (--config-format NAME names one)"),
         where=where,
     )
 

@@ -151,8 +151,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     wrapper = _type_of(outer)
     fields, model_type, part = _sized(outer, wrapper)
     if not family and model_type not in BUILDERS:
-        kinds = f"no reader for this model type (known: {', '.join(sorted({*BUILDERS, *NESTED}))})"
-        raise UnknownModelType(kinds, fields.key_of("model_type"), model_type, where)
+        raise UnknownModelType("no reader for this model type", fields.key_of("model_type"), model_type, where)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
     if part and "tie_word_embeddings" in config:  # said twice, either ties, as in transformers 5
