@@ -388,6 +388,8 @@ def test_what_is_not_understood_of_layers_with_embeddings_of_their_own_is_named_
     [
         # Layers numbered for a random generator alone are alike.
         ("big_bird", {"num_hidden_layers": 12}, 1),
+        # So are those of which each has its own number in a list of the configuration.
+        ("llama", {"num_hidden_layers": 12, "kv_source_layers": [*range(12)]}, 1),
         # Two stacks of 16 layers in a configuration of 128.
         ("hrm_text", {}, 2),
     ],
@@ -403,6 +405,17 @@ def test_layers_that_are_alike_run_twice_however_they_are_numbered(
     with layers_cut(module, config, config.num_hidden_layers) as cut:
         assert cut is not None
         assert (cut.kept, len(cut.containers)) == ((0, 1), lists)
+
+
+def test_layers_that_a_list_sends_to_other_layers_are_told_apart() -> None:
+    from shapes.trace.config import build, load_config
+    from shapes.trace.repeats import layers_cut
+
+    asked = {"model_type": "llama", "num_hidden_layers": 12, "kv_source_layers": [*range(11), 0]}
+    config, where = load_config(asked)
+    module, _ = build(config, where, attention="auto", dtype="bf16")
+    with layers_cut(module, config, 12) as cut:
+        assert cut is None
 
 
 @pytest.mark.parametrize("model_type", ["xlnet", "xlstm"])

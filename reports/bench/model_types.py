@@ -13,7 +13,10 @@ import argparse
 import json
 import multiprocessing
 import re
+import resource
+import subprocess
 import sys
+import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -188,8 +191,29 @@ def _time_taken(types: list[dict[str, Any]]) -> str:
     return (
         f"Only these, and those above that are in part or refused, load torch and transformers, before any command's "
         f"answer or refusal; recognising then takes {middle:.1f} s of CPU in the middle and at most {longest:.1f} s "
-        f"({slowest}). Types that a formula reads, and types that transformers does not know, load neither."
+        f"({slowest}). Types that a formula reads, and types that transformers does not know, load neither. "
+        f"{check_of_the_largest()}"
     )
+
+
+#: Of the types without a formula, the one whose default configuration is the largest to run.
+LARGEST = "mistral_large4"
+
+
+def check_of_the_largest() -> str:
+    """CPU of a whole process that checks the default configuration of ``LARGEST``, none of its layers left out."""
+    settings, before = default(LARGEST, whole=True), _children_s()
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_text(json.dumps(settings.to_dict(), default=str), "utf-8")
+        subprocess.run([sys.executable, "-m", "sizer", "check", str(path)], capture_output=True, check=False, cwd=ROOT)
+    layers = getattr(settings, "text_config", settings).num_hidden_layers
+    return f"`sizer check` of {LARGEST} whole ({layers} layers) takes {_children_s() - before:.1f} s of CPU."
+
+
+def _children_s() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _row(answer: dict[str, Any]) -> str:

@@ -83,7 +83,7 @@ def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, 
             yield path, children
         elif isinstance(container, nn.Sequential) and len(children) > 1:
             classes = {type(child) for _, child in children}
-            if len(classes) == 1 and any(True for _ in children[0][1].children()):
+            if len(classes) == 1 and [*children[0][1].children()]:
                 yield path, children
 
 
@@ -196,11 +196,11 @@ def _kept(container: nn.Module, config: object) -> tuple[Ints, Ints] | None:
 
 
 def _per_layer_lists(config: object, layers: int) -> list[list[Any]]:
-    """Lists of the configuration (and of those inside it) with one entry a layer."""
+    """Lists of the configuration (and of those inside it) with one entry a layer, which is not the layer's number."""
     found: list[list[Any]] = []
     for value in getattr(config, "__dict__", {}).values():
         if isinstance(value, (list, tuple)) and len(value) == layers > 1:
-            found.append(list(value))
+            found += [[*value]] * ([*value] != [*range(layers)])
         elif hasattr(value, "to_dict") and value is not config:
             found.extend(_per_layer_lists(value, layers))
     return found
