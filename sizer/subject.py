@@ -316,8 +316,9 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     if workload.serving:
         notes.append("operators added up: an engine's host time, launches and other requests' prompts are not in them")
     for *_, tokens in image_workloads(reading.model, workload):
-        each = tokens // workload.b
-        notes.append(f"images: {each} of a sequence's {workload.s} tokens, which its vision tower makes")
+        notes.append(
+            f"images: {tokens // workload.b} of a sequence's {workload.s} tokens, which its vision tower makes"
+        )
     notes += beyond_positions(reading, workload.context)
     if workload.speculative:
         notes.append(f"tokens/s with no draft accepted; up to {1 + workload.speculative} x that with all of them")

@@ -13,6 +13,7 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -192,7 +193,11 @@ def import_dataset(dataset: Dataset, store: Store) -> Exchanged:
 
 def import_rows(path: str, rows: Sequence[Measurement], store: Store) -> Exchanged:
     """Add to ``store`` the ``rows`` of an export or of another store that their device can do; what becomes of them."""
-    refused = {one.uid: (one.key, why) for one in rows if (why := _impossible(one, one.environment.accelerator))}
+    refused = {
+        one.uid: (one.key, why)
+        for one in rows
+        if one.ok and (why := next(_limits(one, one.environment.accelerator), None))
+    }
     added = store.add(one for one in rows if one.uid not in refused)
     return Exchanged(path, "", added, len(rows) - len(refused) - added, tuple(refused.values()))
 
@@ -231,15 +236,11 @@ def objection(one: Measurement, device: Device | None, control_s: float | None) 
 
     ``control_s``: the control shape's median over the rows that ``one`` belongs to.
     """
-    return _impossible(one, device) or (next(_objections(one, control_s), None) if one.ok else None)
-
-
-def _impossible(one: Measurement, device: Device | None) -> str | None:
-    """Why no device like ``device`` gives such a row."""
-    return next(_limits(one, device), None) if one.ok else None
+    return next(chain(_limits(one, device), _objections(one, control_s)), None) if one.ok else None
 
 
 def _limits(one: Measurement, device: Device | None) -> Iterator[str]:
+    """Why no device like ``device`` gives such a row."""
     seconds = one.seconds or math.inf
     if device is not None:
         peak = device.peak_flops.get(str(one.description.get("dtype")), math.inf)

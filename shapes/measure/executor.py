@@ -98,7 +98,6 @@ class Executor(Protocol):
     @property
     def environment(self) -> Environment:
         """Of the devices that jobs run on, which are all alike."""
-        ...
 
     def run(
         self,
@@ -113,4 +112,3 @@ class Executor(Protocol):
         No job is started when ``deadline`` (time.monotonic seconds) has passed. ``unfinished``: what an interrupted run
         has left.  DeviceLostError where the device answers nothing any more.
         """
-        ...

@@ -172,7 +172,9 @@ class InProcess:
             prepared = self.prepare(job, settings)
         except NotMeasured as failure:
             self.backend.release()
-            return None if failure.status == "oom" and not alone else self._failed(job, failure)
+            if failure.status == "oom" and not alone:
+                return None
+            return outcome(job, self.environment, failure.status, message=str(failure))
         if job.key in unfinished:
             prepared.samples, prepared.controls = unfinished[job.key]
             kernel: _Kernel = prepared.handle
@@ -189,7 +191,7 @@ class InProcess:
                 if prepared is control:
                     raise DeviceLostError(str(failure)) from failure
                 open_.remove(prepared)
-                yield self._failed(prepared.job, failure)
+                yield outcome(prepared.job, self.environment, failure.status, message=str(failure))
                 continue
             if prepared is control:
                 controls = taken
@@ -234,9 +236,6 @@ class InProcess:
         )
         self.release(prepared)
         return result
-
-    def _failed(self, job: Job, why: NotMeasured) -> Measurement:
-        return outcome(job, self.environment, why.status, message=str(why))
 
     def _outcome(self, error: Exception) -> NotMeasured:
         """The outcome that a kernel's exception means; DeviceLostError if the device does not answer after it."""

@@ -141,7 +141,7 @@ class _Sweep:
         for values in self._combined(*map(self._axis, names)):
             each = dict(zip(names, values, strict=True))
             kernel = each.pop("kernels", "")
-            work = made(**each)
+            work = made(*each.values())
             # A layer's name tells it from the sweep's others.
             name = f" {work.model.model_type}" if self.op == "layer" else ""
             yield Job(work, kernel, self.priority, self.label + name)
@@ -186,8 +186,8 @@ class _Sweep:
         """Every combination; refused before the first is made where they are too many."""
         lists = [tuple(one) for one in choices]
         if prod(map(len, lists)) > MOST_VALUES:
-            key = self._table.prefix.rstrip(".")
-            raise InputError(f"expected at most {MOST_VALUES} jobs", key, where=self._table.where)
+            expected = f"expected at most {MOST_VALUES} jobs"
+            raise InputError(expected, self._table.prefix.rstrip("."), where=self._table.where)
         return itertools.product(*lists)
 
     def _shape(self) -> Iterator[Ints]:
@@ -266,5 +266,4 @@ class _Sweep:
         block = Block(attention, mlp, norm_weights=2 if biases else 1, parallel=parallel)
         return ModelShape(table.text("name"), (Stack("main", hidden, (block,)),), head=False)
 
-    def _memory(self, what: str, rows: int, columns: int, phases: Any, dtypes: str) -> MemoryBound:
-        return MemoryBound(what, rows, columns, phases, dtypes)
+    _memory = staticmethod(MemoryBound)

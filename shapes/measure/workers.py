@@ -71,11 +71,9 @@ class Worker(Protocol):
 
         nothing for ``patience_s`` seconds.
         """
-        ...
 
     def stop(self) -> None:
         """End the process at once, whatever it does."""
-        ...
 
 
 class DeviceServer:
@@ -232,7 +230,8 @@ class _Leases:
                 suspect = job.key in self._losses
                 if suspect and taken:
                     break
-                taken.append(self._jobs[heapq.heappop(self.waiting)])
+                heapq.heappop(self.waiting)
+                taken.append(job)
                 share = 1 if suspect else share
             self._out += bool(taken)
             return taken

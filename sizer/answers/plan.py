@@ -7,7 +7,7 @@ requests a rank as its memory holds, and listed at the number that makes most to
 
 from bisect import insort
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import takewhile
 from math import gcd, inf
@@ -18,7 +18,7 @@ import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
-from shapes.frozen import Items, Named, Names, Pair, T, Values, frozen, replace
+from shapes.frozen import Items, Named, Names, Pair, Values, frozen, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.memory import ROOM, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
@@ -403,14 +403,16 @@ def plan(
 
     listed = lru_cache(partial(operators, model))
     every = _splits(model, device, gpus, base, dropped)
-    tried = [one for one in every if wanted is None or _DEGREES(one) in wanted]
-    tried.sort(key=lambda one: _odd(model.layers, one.p))
+    tried = sorted(
+        (one for one in every if wanted is None or _DEGREES(one) in wanted), key=lambda one: _odd(model.layers, one.p)
+    )
     found: list[tuple[Candidate, float]] = []
-    for at, split in enumerate(_going(tried), 1):
+    for at, split in enumerate(takewhile(lambda _: not REQUESTS, tried), 1):  # until somebody asks to stop
         if found and _odd(model.layers, split.p):
             dropped["pp is a power of two, or divides the layers (fours of them with the ends as layers)"] += 1
             continue
-        for workload, used in _going(_fitting(model, device, split, policies, sized, dropped)):
+        fitting = _fitting(model, device, split, policies, sized, dropped)
+        for workload, used in takewhile(lambda _: not REQUESTS, fitting):
             # Chunks of a pipeline run the same operators.
             one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
             insort(found, one, key=lambda pair: (pair[0].memory_bytes > ROOM * device.memory.bytes, pair[0].seconds))
@@ -441,11 +443,6 @@ def _some(found: object, gpus: int, dropped: Counter[str]) -> None:
     most = max(reversed(dropped), key=lambda reason: ("even at b 1" in reason, dropped[reason]), default="")
     why = f"; most often: {most}" * bool(most)
     refuse(not found, f"expected a number of devices that some split of the model fits{why}", "gpus", gpus)
-
-
-def _going(items: Iterable[T]) -> Iterator[T]:
-    """``items`` until somebody asks to stop."""
-    return takewhile(lambda _: not REQUESTS, items)
 
 
 def _fitting(

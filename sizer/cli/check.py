@@ -9,8 +9,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import click
-
 from shapes.device import load_device
 from shapes.errors import InputError, one_of, printable, refuse
 from shapes.frozen import Names, replace
@@ -23,7 +21,7 @@ from sizer.readers.loading import expand, find_config, head_states_a_model
 from sizer.render import formats
 from sizer.subject import Subject
 
-from .options import MODELS, Asked, codes, config_name, exceeds, left_open, option_error, pass_on, say_line, subcommand
+from .options import Asked, codes, exceeds, left_open, option_error, pass_on, say_line, subcommand
 
 if TYPE_CHECKING:
     from shapes.measure import Executor
@@ -41,7 +39,7 @@ class _Found:
     ``known``: findings that a baseline accepts. ``texts``: patches, and standard input fixed.
     """
 
-    known: Accepted | None
+    known: Accepted
     reports: list[Report] = field(default_factory=list)
     subjects: dict[str, Subject] = field(default_factory=dict)
     refused: bool = False
@@ -49,13 +47,9 @@ class _Found:
     texts: list[str] = field(default_factory=list)
     executor: Executor | None = None
 
-    def new_in(self, report: Report) -> tuple[Report, int]:
-        """``report`` without the findings that the baseline has, and their number."""
-        return (report, 0) if self.known is None else self.known.new_in(report)
-
     def checked(self) -> Checked:
         """The answer, without findings that a baseline has."""
-        new = [self.new_in(one) for one in self.reports]
+        new = [self.known.new_in(one) for one in self.reports]
         return Checked(tuple(report for report, _ in new), sum(number for _, number in new), len(self.passed_over))
 
 
@@ -64,7 +58,6 @@ class _Found:
     "check stack workload config measuring ray rules output",
     "For example: sizer check config.json --device b200 --tp 8 -b 2 -s 8192",
 )
-@click.argument("configs", nargs=-1, type=config_name, metavar="CONFIG...", shell_complete=MODELS)
 def command(asked: Asked) -> None:
     """Check configurations (files, directories, globs, or - for standard input) and price each finding in step time.
 
@@ -83,7 +76,7 @@ def command(asked: Asked) -> None:
         "--device",
         ", ".join(asked.devices),
     )
-    found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else None)
+    found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else Accepted({}, Path()))
     if asked.measure:
         from .measuring import chosen_executor
 
@@ -160,7 +153,7 @@ def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
     refuse(asked.measure, "expected --predict: suggestions are applied by their predicted price", "--fix")
     worst = "warning" if asked.fail_on == "never" else asked.fail_on
     only = tuple(known_rule(code, "--fix-only") for code in codes(asked.fix_only)) or ("",)
-    fixed = fix(config, worst, unsafe=asked.unsafe_fixes, only=only, kept=lambda report: found.new_in(report)[0])
+    fixed = fix(config, worst, unsafe=asked.unsafe_fixes, only=only, kept=lambda report: found.known.new_in(report)[0])
     if not asked.fix:
         found.texts.append(fixed.patch)
     elif config.data is None:

@@ -9,8 +9,6 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-import click
-
 from shapes.device import load_device
 from shapes.errors import InputError, decoded, refuse
 from shapes.frozen import Names, Words, frozen, replace
@@ -20,11 +18,10 @@ from sizer.checking.project import nearest_table
 from sizer.readers import NoModel, Source
 from sizer.readers.loading import MAX_BYTES, may_be_configuration, states_a_model
 
-from .options import Asked, config_name, exceeds, option_error, say_line, subcommand
+from .options import Asked, exceeds, option_error, say_line, subcommand
 
 
 @subcommand("diff", "diff stack workload rules output")
-@click.argument("paths", nargs=-1, type=config_name, metavar="[OLD NEW | --git REV [PATH...]]")
 def command(asked: Asked) -> None:
     """Price a change of configurations: step, MFU, memory, findings added and fixed.
 

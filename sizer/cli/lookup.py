@@ -8,11 +8,10 @@ import click
 from shapes.errors import InputError
 from shapes.program import DISTRIBUTION, install
 
-from .options import Asked, Command, completing, declared, subcommand
+from .options import Asked, Command, declared, subcommand
 
 
-@subcommand("devices", "output")
-@click.argument("names", nargs=-1, metavar="[NAME]...", shell_complete=completing("shapes.device:list_devices"))
+@subcommand("devices", "devices output")
 def devices(asked: Asked) -> None:
     """List the known accelerators, or show all that is known of those named, with its sources.
 
@@ -31,8 +30,7 @@ def rules(asked: Asked) -> None:
     asked.answer(RULES)
 
 
-@subcommand("explain", "output")
-@click.argument("rule", shell_complete=completing("sizer.rules:rule_names"))
+@subcommand("explain", "explain output")
 def explain(asked: Asked) -> None:
     """Print one RULE's page, by its code or slug."""
     from sizer.rules import find_rule

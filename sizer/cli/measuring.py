@@ -43,7 +43,7 @@ from sizer.answers.bench import (
 from sizer.process import KEPT, working
 from sizer.subject import read_subject
 
-from .options import Asked, Command, config_name, declared, output_options, say, say_line, subcommand, write_answer
+from .options import Asked, Command, declared, output_options, say, say_line, subcommand, write_answer
 
 
 def chosen_executor(ray: str | None, on: str | None, device: str | None = None) -> Session:
@@ -66,7 +66,6 @@ def chosen_executor(ray: str | None, on: str | None, device: str | None = None) 
 
 
 @subcommand("bench", "bench ray output")
-@click.argument("config", type=config_name, required=False, metavar="[all | CONFIG]")
 def bench(asked: Asked) -> None:
     """Measure operators, a configuration's operators (with their predictions) or a suite on the device at hand.
 
@@ -240,7 +239,6 @@ def export(path: str | None, /, dataset: str | None, format_: str, output: str |
 
 
 @store.command("import")
-@click.argument("sources", nargs=-1, required=True, type=click.Path())
 @declared("store import")
 @click.pass_obj
 def import_(path: str | None, /, sources: Names, **asked: Any) -> None:

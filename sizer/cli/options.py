@@ -123,10 +123,6 @@ def config_name(said: str) -> str:
     return os.path.expanduser(said)
 
 
-#: What CONFIG completes: names of models, and files.
-MODELS = completing("sizer.readers.released:rows")
-
-
 class _File(click.Path):
     """A file's name: an empty one is refused before there is an answer to write."""
 
@@ -146,7 +142,9 @@ _KINDS: Values = {
     "float": float,
     "file": _File(dir_okay=False),
     "folder": click.Path(file_okay=False),
+    "path": click.Path(),
     "there": click.Path(exists=True, file_okay=False),
+    "config": config_name,
 }
 
 
@@ -164,10 +162,10 @@ TABLES: Values = table_of(__file__, "options.json")
 
 
 def declared(table: str) -> Decorator:
-    """The options of a table of options.json, in its order.
+    """The options of a table of options.json, in its order; a row without "help" is an argument.
 
-    A row is click's keywords, but "names"; "kind": count, quantity, time (``numbers``), int, float, file,
-    folder, there (a folder that is), with "least" (of floats excluded) and "most"; "choices", or where they are;
+    A row is click's keywords, but "names"; "kind": count, quantity, time (``numbers``), int, float, file, folder, path,
+    there (a folder that is), config, with "least" (of floats excluded) and "most"; "choices", or where they are;
     "completes": where names are. Help lists the names of a {module:name}.
     """
     return several(*(_declared(dict(row)) for row in TABLES[table]))
@@ -182,6 +180,8 @@ def _declared(said: Values) -> Decorator:
         said["type"] = Known(_held(known) if isinstance(known, str) else known)
     if "completes" in said:
         said["shell_complete"] = completing(*said.pop("completes"))
+    if "help" not in said:
+        return click.argument(*names, **said)
     said["help"] = re.sub(r"\{(.*?:.*?)\}", lambda found: ", ".join(_held(found[1])), said["help"])
     return click.option(*names, cls=Option, **said)
 
@@ -365,7 +365,7 @@ def codes(values: Names) -> Names:
 def subcommand(name: str, parts: str, epilog: str | None = None) -> Callable[[Callable[[Asked], None]], Command]:
     """A command of a function that takes its options as one object; its errors name options, not fields.
 
-    ``parts``: its argument, then tables of options.json in the order of help, and "workload" and "output".
+    ``parts``: tables of options.json in the order of help, and "workload" and "output".
     """
 
     def decorate(function: Callable[[Asked], None]) -> Command:
@@ -386,8 +386,6 @@ def subcommand(name: str, parts: str, epilog: str | None = None) -> Callable[[Ca
 
 
 def _part(part: str, command: str) -> Decorator:
-    if "CONFIG" in part:
-        return click.argument("config", type=config_name, required=part == "CONFIG", shell_complete=MODELS)
     if part == "workload":
         return workload_options
     return output_options(command) if part == "output" else declared(part)

@@ -132,12 +132,11 @@ def _section(report: Report, seen: Overview | None, compared: bool) -> Section:
         if seen.memory is not None:
             parts += memory.components(seen.memory)
         parts.append(ops.operators(seen.table))
-    folded = f"{report.path}: {plural(len(found), 'finding')} on {report.device}"
     shown = {"html": True, "markdown": bool(found), "text": not compared}
     return Section(
         f"{report.path}{f' on {report.device}' * compared}",
         parts,
-        folded,
+        f"{report.path}: {plural(len(found), 'finding')} on {report.device}",
         only=tuple(name for name in shown if shown[name]),
     )
 

@@ -101,8 +101,7 @@ def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
         yield Table(shown, answer.front, f"Pareto (none {judged})")
     if answer.pareto:
         apart = "".join(f", alike or better in {name}" for name in REACH if name in answer.baseline.change)
-        title = f"Pareto (each is faster than every one with more parameters{apart})"
-        yield Table(by_size, answer.pareto, title)
+        yield Table(by_size, answer.pareto, f"Pareto (each is faster than every one with more parameters{apart})")
 
 
 def _records(answer: SearchResult) -> Iterable[Named]:

@@ -358,8 +358,7 @@ def unaligned_shards(
 def square(context: Context) -> bool:
     """Whether heads x head_dim is known to be the hidden size; a trace's caller may have named only some of them."""
     dims = context.dimensions
-    known = {"heads", "head_dim", "hidden"} <= dims.keys()
-    return known and dims["heads"] * dims["head_dim"] == dims["hidden"]
+    return {"heads", "head_dim", "hidden"} <= dims.keys() and dims["heads"] * dims["head_dim"] == dims["hidden"]
 
 
 #: Head dimensions that every fused kernel takes, the widest first, and the widest that any takes in training.

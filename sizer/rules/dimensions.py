@@ -378,12 +378,8 @@ def _cut_blocks(model: ModelShape, t: int, recipe: Recipe | None) -> dict[str, S
     return found
 
 
-def _refuses(recipe: Recipe | None) -> bool:
-    """Whether nothing runs what a block of ``recipe`` is cut of."""
-    return recipe is not None and recipe.alignment.otherwise == "refused"
-
-
-#: What becomes of a release's cut block.
+#: What becomes of a cut block that nothing runs, and of a release's.
+REFUSED = "refused"
 RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
 
 
@@ -402,7 +398,8 @@ def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
         near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)
         fewer = [one for one in smaller if dimension not in _cut_blocks(model, one, recipe)][:1]
         changes = suggest(dimension, near) + suggest("t", fewer)
-        value, refused = context.dimensions.get(dimension, side.whole), _refuses(recipe)
+        value = context.dimensions.get(dimension, side.whole)
+        refused = recipe is not None and recipe.alignment.otherwise == REFUSED
         yield Finding(dimension, value, message, changes, violated=True, error=refused)
 
 
@@ -417,7 +414,7 @@ def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:
             f"{tokens} tokens are no multiple of {rows} ({recipe.title}): {recipe.alignment.otherwise}",
             suggest("s", neighbours(workload.s, rows * workload.cp)),
             violated=True,
-            error=_refuses(recipe),
+            error=recipe.alignment.otherwise == REFUSED,
         )
 
 
