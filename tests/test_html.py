@@ -14,7 +14,6 @@ from click.testing import CliRunner
 
 from sizer.cli import main
 from sizer.documents.charts import LOOKS as LOOKS_OF
-from sizer.documents.charts import POINTS
 from sizer.render import html as html_page
 from sizer.render.vega import asset
 
@@ -233,7 +232,7 @@ def test_colours_of_charts_have_a_contrast_of_3_on_light_and_dark_paper(paper: s
     ground = parts(paper)
     for colour in {one for table in ("alignment", "families", "roles") for one in LOOKS_OF[table].values()}:
         mark = [
-            POINTS["opacity"] * one + (1 - POINTS["opacity"]) * under
+            LOOKS_OF["points"]["opacity"] * one + (1 - LOOKS_OF["points"]["opacity"]) * under
             for one, under in zip(parts(colour), ground, strict=True)
         ]
         low, high = sorted((luminance(mark), luminance(ground)))

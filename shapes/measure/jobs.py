@@ -24,10 +24,8 @@ Direction = Literal["forward", "forward+backward", "dgrad", "wgrad"]
 EXPERTS = ("grouped_mm", "loop")
 #: Kernels of attention.
 ATTENTION = content(DATA / "timing.toml")["attention"]
-#: Names of kinds of work in progress bars and tables; tensors that memory-bound kernels read and write.
+#: Names and sizes of kinds of work in progress bars and tables; what of an operator does not change what is timed.
 ROWS = content(DATA / "rows.toml")
-#: Fields of an operator that do not change what is timed: a job says itself which kernel it runs.
-UNTIMED = ("name", "count", "kernel", "training", "deterministic", "recipe", "pads")
 
 
 @frozen
@@ -82,7 +80,6 @@ class Part:
         """
         from shapes.operators import operators
 
-        wanted = {"mlp": "mlp.", "self_attention": ".attention.", "layer": "layers.*.", "head": "lm_head"}[self.part]
         one_layer = ModelShape(
             self.model.model_type,
             (Stack("main", self.model.hidden, (replace(self.block, count=1),)),),
@@ -93,7 +90,7 @@ class Part:
         return sum(
             one.flops * one.count
             for one in operators(one_layer, workload)
-            if wanted in one.name and self.direction in ("forward+backward", one.phase)
+            if ROWS["parts"][self.part] in one.name and self.direction in ("forward+backward", one.phase)
         )
 
 
@@ -139,7 +136,7 @@ class Job:
         if isinstance(work, Part):
             out = _describe_part(work)
         else:
-            out = {key: value for key, value in asdict(work).items() if key not in UNTIMED}
+            out = {key: value for key, value in asdict(work).items() if key not in ROWS["untimed"]}
             if out.get("weight_bytes", 0) is None:
                 del out["weight_bytes"]
         if isinstance(work, Elementwise):
@@ -214,8 +211,7 @@ def flat(description: Values) -> Values:
     Memory-bound: m rows, n columns. Attention: m q_len, n kv_len, k head_dim, batch of sequences.
     """
     kind = description["kind"]
-    names = {"memory_bound": ("rows", "columns", ""), "attention": ("q_len", "kv_len", "head_dim")}
-    m, n, k = (description.get(name) for name in names.get(kind, ("m", "n", "k")))
+    m, n, k = map(description.get, ROWS["sizes"].get(kind, "mnk"))
     batch = description.get("batch", description.get("groups", 1))
     if kind in get_args(PartName):
         m, k, batch = description["b"] * description["s"], description["hidden"], 1

@@ -112,11 +112,11 @@ def _range(text: str) -> range:
     return range(first, last + 1, step)
 
 
-#: Layout -> the phase that has it.
-PHASES: dict[str, Phase] = {"tn": "forward", "nn": "dgrad", "nt": "wgrad", "tt": "forward"}
 #: What a sweep goes through by op; the words of an axis that are taken where none is named; sizes that stay as they are
 #: whatever the scale.
 SWEEPS = content(DATA / "sweeps.toml")
+#: Layout -> the phase that has it.
+PHASES: dict[str, Phase] = SWEEPS["phases"]
 #: Axis, or op with kernels -> the words that there are.
 KNOWN: Mapping[str, Collection[str]] = {
     **SWEEPS["known"],

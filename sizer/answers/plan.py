@@ -30,6 +30,7 @@ from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
+from shapes.toml_table import table_of
 from shapes.workload import Implementation, Workload, saving, workload_fields
 from sizer.printing import Printable
 from sizer.subject import beyond_positions, read_subject, run_on
@@ -50,21 +51,11 @@ PROMPT = 1024
 MOST_RUN = 2048
 #: Share of their time that ranks for prompts run them: beyond it their queue would grow for ever.
 MOST_BUSY = 0.95
-#: Modules that run again in next to no time (shapes.saving).
-CHEAP = ("layernorm", "moe_act", "mla_up_proj")
-#: Chunks a pipeline stage is cut into for the interleaved schedule, none aside.
-CHUNKS = (2, 4, 8)
 
 #: What a split is known by.
 _DEGREES = attrgetter("t", "cp", "p", "e")
-ASSUMPTIONS = (
-    "1F1B pipelines, interleaved where vpp > 1; layers spread as evenly as they divide, embedding and head on the ends",
-    "tensor parallelism within one node's fast links, with sequence parallelism; context parallelism next to it",
-    "ZeRO 2 with a pipeline, reducing every microbatch's gradients, where ZeRO 1 fits with recomputation alone",
-    "ZeRO 3 not with a pipeline, whose stages keep their weights whole; HSDP shards within nodes",
-    "expert parallelism inside the data-parallel group, routing even",
-    "sustained clocks; loading data, logging and checkpoints to disk take no time",
-)
+#: What a person is told; modules that run again in next to no time; chunks of a stage; a workload to begin from.
+ASSUMPTIONS, CHEAP, CHUNKS, _FOUND = table_of(__file__, "plan.toml").values()
 
 
 @frozen
@@ -262,9 +253,6 @@ class ServingPlan(Printable):
 #: A split's bytes of a device.
 Sized = Callable[[Workload], int]
 
-#: What a file says of its own split does not bind a plan.
-_FOUND: Values = dict.fromkeys(("t", "p", "e", "b", "cp", "vpp"), 1) | {"zero": 0}
-
 
 def plan_config(
     config: object,
@@ -426,7 +414,7 @@ def plan(
         device.memory.bytes,
         tuple(candidate for candidate, _ in found),
         tuple(Dropped(*one) for one in dropped.most_common()),
-        ASSUMPTIONS,
+        tuple(ASSUMPTIONS),
         f"predicted:{device.name}",
         implementation=base.implementation,
         stack=load_stack(stack).name,

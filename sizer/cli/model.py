@@ -14,7 +14,7 @@ from shapes.frozen import given, replace
 from shapes.workload import option_of
 from sizer.process import working
 
-from .options import Asked, codes, pass_on, read_standard_input, seconds, several, subcommand, workload_option
+from .options import Asked, codes, pass_on, read_standard_input, seconds, subcommand
 
 if TYPE_CHECKING:
     from sizer.answers.mfu import StepTimes
@@ -55,14 +55,7 @@ def deploy(asked: Asked) -> None:
     sys.exit(not found.ok)
 
 
-#: Fields of the workload that a plan does not find itself.
-_TAKEN = "images dtype attention optimizer offload precision implementation finetune s context kv_dtype phase"
-
-
 @subcommand("plan", "CONFIG device stack plan config output")
-@workload_option("gpus", help="Devices.")
-@workload_option("global_batch", help="Sequences a step, over all devices.")
-@several(*(workload_option(field) for field in _TAKEN.split()))
 def plan(asked: Asked) -> None:
     """List the fastest ways to spread a training step over N devices, or with --phase decode to serve the model.
 

@@ -164,14 +164,16 @@ TABLES: Values = table_of(__file__, "options.json")
 def declared(table: str) -> Decorator:
     """The options of a table of options.json, in its order; a row without "help" is an argument.
 
-    A row is click's keywords, but "names"; "kind": count, quantity, time (``numbers``), int, float, file, folder, path,
-    there (a folder that is), config, with "least" (of floats excluded) and "most"; "choices", or where they are;
-    "completes": where names are. Help lists the names of a {module:name}.
+    A row is a "field" of a workload, or click's keywords, but "names"; "kind": count, quantity, time (``numbers``),
+    int, float, file, folder, path, there (a folder that is), config, with "least" (of floats excluded) and "most";
+    "choices", or where they are; "completes": where names are. Help lists the names of a {module:name}.
     """
     return several(*(_declared(dict(row)) for row in TABLES[table]))
 
 
 def _declared(said: Values) -> Decorator:
+    if "field" in said:
+        return workload_option(**said)
     kind, names, ends = said.pop("kind", ""), said.pop("names"), [said.pop(end, None) for end in ("least", "most")]
     if kind:
         said["type"] = _RANGES[kind](*ends) if any(end is not None for end in ends) else _KINDS[kind]
@@ -243,7 +245,7 @@ def _no_such_option(name: str, path: str, own: Values, instead: Values) -> str:
     having = [
         command
         for command in TABLES["brief"]
-        if any(name in "/".join(one["names"]).split("/") for one in TABLES[command])
+        if any(name in "/".join(one.get("names", ())).split("/") for one in TABLES[command])
     ]
     begun = [one for one in own if one.startswith(f"{name}-")]
     every = [*own, *(f"--{one.replace('_', '-')}" for one in same)]

@@ -10,9 +10,8 @@ from shapes.workload import Workload
 
 from . import percent_text, seconds_scale
 
-#: How points look that may lie on each other.
-POINTS = {"opacity": 0.9}
-LABEL = {"align": "left", "dx": 9, "fontWeight": "bold"}
+#: Colours, shapes and sizes by what they mean; how points and labels look.
+LOOKS = table_of(__file__, "looks.toml")
 #: A chart's row: keys are the channels of ``Layer`` that it has a value for.
 Row = Named
 
@@ -62,9 +61,9 @@ def points(rows: Sequence[Row], *more: Layer) -> list[Layer]:
     return [
         *more,
         Layer("rule", within, {"opacity": 0.5}),
-        Layer("point", drawn, POINTS),
+        Layer("point", drawn, LOOKS["points"]),
         # The first above its point, the second below: on a phone they would lie on each other.
-        *(Layer("text", [row], {**LABEL, "dy": dy}) for row, dy in zip(labels, (-9, 18))),  # noqa: B905 - the shorter ends it
+        *(Layer("text", [row], {**LOOKS["labels"], "dy": dy}) for row, dy in zip(labels, (-9, 18))),  # noqa: B905 - the shorter ends it
     ]
 
 
@@ -75,10 +74,6 @@ def _at(row: Row, group: str = "group") -> Values:
 def path(places: Iterable[tuple[float, float]], what: str = "", **look: object) -> Layer:
     """A line through ``places``."""
     return Layer("line", [{"x": x, "y": y, **({"what": what} if what else {})} for x, y in places], look)
-
-
-#: Colours, shapes and sizes by what they mean.
-LOOKS = table_of(__file__, "looks.toml")
 
 
 #: Forwards that are drawn at most.

@@ -3,13 +3,15 @@
 from collections.abc import Iterator
 from types import SimpleNamespace
 
+from shapes.frozen import Words
 from shapes.memory.engine import UTILIZATION
 from sizer.answers.deploy import Deployed, Deployment, FactOutcome
 
 from . import Cell, Document, Part, Section, Table, Text, columns, lines, notes
+from .charts import LOOKS
 
 #: How a verdict is coloured.
-STYLES = {"refused": "error", "unknown": "warning", "falls back": "warning", "pads": "info", "copies": "info"}
+STYLES: Words = LOOKS["verdicts"]
 
 ENGINES = columns(
     "deploy",

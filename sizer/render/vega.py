@@ -19,7 +19,7 @@ def asset(name: str) -> str:
     return resources.files("sizer.render").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-#: How charts look everywhere (``config``), a row's key -> Vega-Lite's channels of it, shapes of points.
+#: How charts look everywhere (``config``, ``padding``), a row's key -> Vega-Lite's channels of it, shapes of points.
 ASSETS: Values = json.loads(asset("vega.json"))
 
 
@@ -33,7 +33,7 @@ def spec(chart: Chart) -> Values:
         "width": "container",
         "height": HEIGHT,
         "description": chart.caption,
-        "padding": {"left": 5, "right": 56, "top": 5, "bottom": 5},
+        "padding": ASSETS["padding"],
         "layer": [_layer(layer, chart, colours, shapes) for layer in chart.layers if layer.rows],
     }
 
