@@ -13,6 +13,8 @@ from sizer.checking.project import Suppression, load_suppression
 from sizer.cli import main
 
 GPT2 = Path(__file__).parent / "data" / "configs" / "gpt2.json"
+#: Of the command line.
+NOTHING_SAID: dict[str, tuple[str, ...]] = {"select": (), "ignore": (), "extend_select": ()}
 
 
 def project(folder: Path, toml: str, *places: str) -> Path:
@@ -26,7 +28,7 @@ def project(folder: Path, toml: str, *places: str) -> Path:
 
 def keeps_sz101(folder: Path, place: str) -> bool:
     path = str(folder / place)
-    return load_suppression(path).keeps("SZ101", path)
+    return load_suppression(path, **NOTHING_SAID).keeps("SZ101", path)
 
 
 @pytest.mark.parametrize(
@@ -58,7 +60,7 @@ def test_pyproject_ignores_a_rule_for_everything_below_it(tmp_path: Path) -> Non
 
 def test_the_command_lines_select_replaces_the_files_and_its_ignore_adds_to_it(tmp_path: Path) -> None:
     path = str(project(tmp_path, '[tool.sizer]\nselect = ["SZ101"]\nignore = ["SZ112"]\n') / "gpt2.json")
-    suppression = load_suppression(path, select=("SZ11",), ignore=("SZ113",))
+    suppression = load_suppression(path, select=("SZ11",), ignore=("SZ113",), extend_select=())
     kept = [code for code in ("SZ101", "SZ111", "SZ112", "SZ113") if suppression.keeps(code, path)]
     assert kept == ["SZ111"]
 
@@ -100,7 +102,7 @@ def test_a_per_file_pattern_holds_from_another_working_directory(
     toml = '[[tool.sizer.per-file]]\npath = "a/*.json"\nignore = ["SZ101"]\nreason = "released"\n'
     project(tmp_path, toml, "a/gpt2.json")
     monkeypatch.chdir(tmp_path / "a")
-    assert not load_suppression("gpt2.json").keeps("SZ101", "gpt2.json")
+    assert not load_suppression("gpt2.json", **NOTHING_SAID).keeps("SZ101", "gpt2.json")
 
 
 def test_what_is_suppressed_is_named_in_the_report(tmp_path: Path) -> None:

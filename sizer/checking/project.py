@@ -26,18 +26,16 @@ from typing import Any
 
 from shapes.errors import InputError, read_bounded, read_text, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen, replace
-from shapes.toml_table import Table
+from shapes.toml_table import Table, table_of
 from shapes.workload import workload_fields
 from sizer.rules import MERGED, RULES, find_rule
 
 from .findings import SEVERITIES, PricedFinding, Report, Severity
 
-#: Keys of the table, and of each per-file table.
-KEYS = ("select", "ignore", "per-file", "budgets", "device", "stack", "fail-on", "format", "workload")
-FILE_KEYS = ("path", "ignore", "reason", "device", "stack", "workload")
+#: Keys of the table and of each per-file table, severities that a check fails on, keys of a finding in a baseline.
+KEYS, FILE_KEYS, FAIL_ON, _KEYS = table_of(__file__, "project.json").values()
 #: No project says so much.
 MOST_BYTES = 2**20
-FAIL_ON = ("warning", "error", "info", "never")
 
 
 @frozen
@@ -180,7 +178,7 @@ def _longest(prefixes: Names, code: str) -> int:
     return max((len(one) for one in prefixes if code.startswith(one)), default=-1)
 
 
-def load_suppression(config: str, *, select: Names = (), ignore: Names = (), extend_select: Names = ()) -> Suppression:
+def load_suppression(config: str, *, select: Names, ignore: Names, extend_select: Names) -> Suppression:
     """The command line's choice over that of the nearest sizer.toml, or pyproject.toml with a [tool.sizer] table.
 
     As in ruff: ``select`` replaces the file's, ``extend_select`` adds to what is selected (where nothing is, every rule
@@ -220,7 +218,6 @@ def known_rule(name: str, key: str, where: str | None = None) -> str:
 #: Of the baseline's form; its largest size.
 VERSION = 1
 MOST_ACCEPTED = 64 * 2**20
-_KEYS = ("path", "device", "code", "field", "severity")
 
 
 @frozen

@@ -206,15 +206,7 @@ def _help_all(context: click.Context, _parameter: click.Parameter, asked: bool) 
         context.exit()
 
 
-_HELP_ALL = Option(
-    ["--help-all"],
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_help_all,
-    help="Show all options.",
-    group="Output",
-)
+_HELP_ALL = Option(**TABLES["help all"], callback=_help_all)
 
 
 def usage_text(error: click.UsageError) -> str:

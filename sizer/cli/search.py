@@ -11,23 +11,17 @@ from sizer.process import KEPT, working
 from .options import TABLES, Asked, stated, subcommand
 
 
-def _ends(number: Callable[[str], Any], low: Any = None, high: Any = None) -> Callable[[str], tuple[Any, Any]]:
+def _ends(text: str, number: Callable[[str], Any], low: Any = None, high: Any = None) -> tuple[Any, Any]:
     """LOW:HIGH as numbers; either may be missing."""
-
-    def read(text: str) -> tuple[Any, Any]:
-        ends = text.split(":")
-        if len(ends) != 2:
-            raise ValueError
-        return number(ends[0]) if ends[0] else low, number(ends[1]) if ends[1] else high
-
-    return read
+    first, last = text.split(":")
+    return number(first) if first else low, number(last) if last else high
 
 
 #: The search of one product alone, that of the ML Engineering book.
 ONE_PRODUCT = "swiglu-gemm"
 _READS: dict[str, Callable[[str], Any]] = {
-    "ends": _ends(float, 1e-9, 1e9),
-    "whole ends": _ends(int),
+    "ends": lambda text: _ends(text, float, 1e-9, 1e9),
+    "whole ends": lambda text: _ends(text, int),
     "integers": lambda text: tuple(map(int, text.split(","))),
     "integer": int,
     "names": lambda text: tuple(map(str.strip, text.split(","))),

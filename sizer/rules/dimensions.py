@@ -390,17 +390,21 @@ def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
     for dimension, side in _cut_blocks(model, t, recipe).items():
         step, kept = _step(side, recipe), recipe or side.kept
         padded = next_multiple(side.features, step)
-        message = (
-            f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
-            f"{recipe.alignment.otherwise if recipe else RELEASED}; "
-            f"padded to {padded} it is {padded / side.features - 1:.1%} more"
-        )
         near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)
         fewer = [one for one in smaller if dimension not in _cut_blocks(model, one, recipe)][:1]
         changes = suggest(dimension, near) + suggest("t", fewer)
         value = context.dimensions.get(dimension, side.whole)
         refused = recipe is not None and recipe.alignment.otherwise == REFUSED
-        yield Finding(dimension, value, message, changes, violated=True, error=refused)
+        yield Finding(
+            dimension,
+            value,
+            f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
+            f"{recipe.alignment.otherwise if recipe else RELEASED}; "
+            f"padded to {padded} it is {padded / side.features - 1:.1%} more",
+            changes,
+            violated=True,
+            error=refused,
+        )
 
 
 def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:

@@ -172,16 +172,20 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     ends = "the head" + f", once more for each of {passes} predicted tokens," * bool(passes)
     violated = over >= min(LARGEST_WAIT, excused + NOTABLE_WAIT)
     if violated or usual - best >= NOTABLE_WAIT * usual:
-        message = (
-            f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: the slowest stage takes {usual:.1f} layers' "
-            f"time, in the best layout {best:.1f}, {over:.0%} over the mean: take fewer stages, or count the ends as "
-            "layers (Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)"
-        )
         lost_s = (best - mean if violated else usual - best) * layer_s * context.workload.accumulation
         # Where the devices are said, what fewer stages save is known.
         said = violated and context.sets_any("gpus", "d")
         changes = tuple(islice(_fewer_stages(context), MOST_TRIED * said))
-        yield Finding("p", p, message, changes, violated=violated and not said, at_most_s=lost_s)
+        yield Finding(
+            "p",
+            p,
+            f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: the slowest stage takes {usual:.1f} layers' "
+            f"time, in the best layout {best:.1f}, {over:.0%} over the mean: take fewer stages, or count the ends as "
+            "layers (Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)",
+            changes,
+            violated=violated and not said,
+            at_most_s=lost_s,
+        )
 
 
 #: Ways out that are priced.
@@ -305,16 +309,13 @@ def expert_group_padding(context: Context) -> Answer:
     share = padding / (rows + padding)
     if share < NOTABLE_PADDING:
         return ()
-    message = (
-        f"{moe.experts // workload.e} experts' groups are padded to multiples of {multiple} rows: about {padding:,.0f} "
-        f"rows on top of the {rows:,} routed, {share:.0%} of the grouped products' work"
-    )
     spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, GroupedGemm))
     wanted = workload.b * -(-int(padding / NOTABLE_PADDING) // rows)
     return Finding(
         "b",
         workload.b,
-        message,
+        f"{moe.experts // workload.e} experts' groups are padded to multiples of {multiple} rows: about {padding:,.0f} "
+        f"rows on top of the {rows:,} routed, {share:.0%} of the grouped products' work",
         larger_microbatch(context, wanted, "less padding"),
         at_most_s=spent * share * workload.accumulation,
     )

@@ -124,13 +124,15 @@ def wave_quantization(context: Context) -> Answer:
     if not idle:
         return ()
     share, op, cost = max(idle, key=lambda one: one[0])
-    message = (
-        f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) is {cost.tiles} tiles on {context.device.compute.units} "
-        f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle"
-    )
     step = max(context.alignment, 128) * t
     near = {*neighbours(width, step), *neighbours(width, 2 * step)} - {width}
-    return Finding("d_ff", width, message, suggest("d_ff", nearest_first(near, width)[:4]))
+    return Finding(
+        "d_ff",
+        width,
+        f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) is {cost.tiles} tiles on {context.device.compute.units} "
+        f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle",
+        suggest("d_ff", nearest_first(near, width)[:4]),
+    )
 
 
 #: Queries a thread block works on in FlashAttention 2 and 3 forward (most head dimensions).
@@ -157,10 +159,6 @@ def attention_occupancy(context: Context) -> Answer:
     blocks = core.batch * core.heads * -(-core.q_len // QUERY_TILE)
     if blocks >= units:
         return ()
-    message = (
-        f"attention has {blocks} thread blocks (b x a/t = {core.batch * core.heads}, s {core.q_len}) "
-        f"for {units} multiprocessors"
-    )
     larger = larger_microbatch(context, workload.b * -(-units // blocks))
     spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, Attention))
     idle_s = spent * (1 - blocks / units) * workload.accumulation
@@ -169,7 +167,14 @@ def attention_occupancy(context: Context) -> Answer:
         for t in divisors(workload.t, workload.t - 1)
         if context.total_bytes(within(workload, {"t": t})) <= context.room_bytes
     )
-    return Finding("b", workload.b, message, larger + suggest("t", smaller), at_most_s=idle_s)
+    return Finding(
+        "b",
+        workload.b,
+        f"attention has {blocks} thread blocks (b x a/t = {core.batch * core.heads}, s {core.q_len}) "
+        f"for {units} multiprocessors",
+        larger + suggest("t", smaller),
+        at_most_s=idle_s,
+    )
 
 
 #: Times the tokens at which a projection's FLOPs a byte no longer grow.
@@ -259,15 +264,17 @@ def launch_bound(context: Context) -> Answer:
     waiting = idle_s / context.step.seconds
     if waiting < NOTABLE_WAITING:
         return ()
-    message = (
-        f"the device waits {waiting:.0%} of the step for {context.stack} to launch its kernels: they are too "
-        "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help"
-    )
     # What is bound by arithmetic grows with the microbatch, to more than what the device waits.
     idle_s /= context.workload.accumulation
     grows_s = sum(seconds for _, cost, seconds in context.timed() if cost.bound == "compute")
     wanted = b << ceil(idle_s / max(grows_s, idle_s / MANY)).bit_length()
-    return Finding("b", b, message, larger_microbatch(context, wanted, "as many launches for more work"))
+    return Finding(
+        "b",
+        b,
+        f"the device waits {waiting:.0%} of the step for {context.stack} to launch its kernels: they are too "
+        "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help",
+        larger_microbatch(context, wanted, "as many launches for more work"),
+    )
 
 
 #: Share of the step that padded rows' products must take before the rule speaks.

@@ -246,11 +246,13 @@ def packed_documents(context: Context) -> Answer:
         if ring == 1 or document >= 2 * ring * ATTENTION_TILE
         if context.total_bytes(within(workload, {"cp": ring})) <= context.room_bytes
     )
-    message = (
+    return Finding(
+        "cp",
+        cp,
         f"documents of {document} tokens are cut into {2 * cp} parts of {document / (2 * cp):.0f} (tiles have "
-        f"{ATTENTION_TILE} rows) and padded to multiples of {multiple}, {share:.0%} of all tokens"
+        f"{ATTENTION_TILE} rows) and padded to multiples of {multiple}, {share:.0%} of all tokens",
+        suggest("cp", islice(rings, 1)),
     )
-    return Finding("cp", cp, message, suggest("cp", islice(rings, 1)))
 
 
 @rule(

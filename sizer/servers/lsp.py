@@ -142,10 +142,16 @@ def completions(priced: Priced, document: TextDocument, at: types.Position) -> l
     for one, _, (edit, *others) in _sayable(priced, document, near):
         start, end = edit.range.start, edit.range.end
         if start <= at <= end:
-            item = types.CompletionItem(edit.new_text, detail=priced.text(one), sort_text=f"{len(found)}")
-            item.filter_text = document.lines[at.line][start.character : end.character]
-            item.text_edit, item.additional_text_edits = edit, others
-            found.append(item)
+            found.append(
+                types.CompletionItem(
+                    edit.new_text,
+                    detail=priced.text(one),
+                    sort_text=f"{len(found)}",
+                    filter_text=document.lines[at.line][start.character : end.character],
+                    text_edit=edit,
+                    additional_text_edits=others,
+                )
+            )
     return found
 
 

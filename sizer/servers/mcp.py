@@ -74,7 +74,7 @@ def answer(tool: str, arguments: Named, root: Path) -> Values:
 def _meant(asked: Any, takes: Named) -> str:
     """What an argument that is none may have meant: by its sense, else by its letters."""
     inside = takes.get("workload", {}).get("properties", ())
-    known = {name: f"workload.{name}" for name in inside} | dict(zip(takes, takes, strict=True))
+    known = {name: f"workload.{name}" for name in inside} | {name: name for name in takes}
     for name in asked if isinstance(asked, Mapping) else ():
         meant = (_SAID["meant"].get(name), *others_words()["same"].get(name, ()), *nearest(name, known))
         if name not in takes and (found := [known[one] for one in meant if one in known]):
