@@ -13,7 +13,8 @@ import json
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 from pathlib import Path
 
 import numpy as np
@@ -65,11 +66,9 @@ class Exchanged:
 
 def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[Exchanged, ...]:
     """``measurements`` as datasets under ``folder``, by device and environment."""
-    groups: dict[str, list[Measurement]] = {}
-    for one in measurements:
-        groups.setdefault(one.environment.identity, []).append(one)
-    written = []
-    for identity, group in sorted(groups.items()):
+    by, written = attrgetter("environment.identity"), []
+    for identity, listed in groupby(sorted(measurements, key=by), by):
+        group = list(listed)
         environment = group[0].environment
         path = folder / slug(environment) / identity
         make_folder(path)

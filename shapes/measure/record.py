@@ -224,7 +224,11 @@ def read_export(lines: Iterable[str], where: str, of: Environment | None = None)
 
 def checked_row(row: Named, where: str) -> Measurement:
     """The measurement that ``row`` holds; InputError naming the field that is wrong."""
-    _check(_by_path(row), _CHECKS, where)
+    values = dict(row)
+    for name in ("environment", "description", "clocks"):
+        if isinstance(row.get(name), Mapping):
+            values |= {f"{name}.{key}": value for key, value in row[name].items()}
+    _check(values, _CHECKS, where)
     if row["status"] == "ok":
         low, seconds, high = (row.get(name) or 0.0 for name in ("low", "seconds", "high"))
         refuse(
@@ -244,15 +248,6 @@ def checked_row(row: Named, where: str) -> Measurement:
     named = {f"description.{name}": sizes[name] for name in ("batch", "m", "n", "k")}
     _check(named, dict.fromkeys(named, COUNT), where)
     return one
-
-
-def _by_path(row: Named) -> Values:
-    """A row's values, those of its environment and description under their paths too."""
-    values = dict(row)
-    for name in ("environment", "description", "clocks"):
-        if isinstance(row.get(name), Mapping):
-            values |= {f"{name}.{key}": value for key, value in row[name].items()}
-    return values
 
 
 def _check(values: Named, checks: Mapping[str, Check], where: str) -> None:

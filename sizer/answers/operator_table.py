@@ -68,9 +68,10 @@ class OperatorTable(Printable):
             found.setdefault((row["name"], seen[phase]), []).append(row)
             seen[phase] += 1
         folded = [_folded(rows) for rows in found.values()]
-        _tell_apart(folded)
-        whole = sum(one["step_seconds"] or 0.0 for one in folded)
+        whole, names = sum(one["step_seconds"] or 0.0 for one in folded), Counter(one["name"] for one in folded)
         for one in folded:
+            if names[one["name"]] > 1:
+                one["name"] += f" (window {one['window']})" if one["window"] else f" ({one['count']} layers)"
             one["share"] = one["step_seconds"] / whole if one["step_seconds"] is not None and whole else None
         return sorted(folded, key=_ORDERS[self.sort]) if self.sort in _ORDERS else folded
 
@@ -90,14 +91,6 @@ _ORDERS: dict[str, Callable[[Values], Any]] = {
     "time": lambda one: -(one["step_seconds"] or 0.0),
     "flops": lambda one: -one["step_flops"],
 }
-
-
-def _tell_apart(rows: Sequence[Values]) -> None:
-    """Say of rows that share a name which layers' they are."""
-    names = Counter(row["name"] for row in rows)
-    for row in rows:
-        if names[row["name"]] > 1:
-            row["name"] += f" (window {row['window']})" if row["window"] else f" ({row['count']} layers)"
 
 
 def _folded(rows: Sequence[Values]) -> Values:

@@ -112,7 +112,9 @@ def of_git(revision: str, paths: Names, *, models_only: bool = False) -> Iterato
         inside = not wanted or any(path.is_relative_to(one) for one in wanted)
         if not inside or not (named or may_be_configuration(name)):
             continue
-        here = _content(path) if name in tracked else None
+        # More than a configuration has is none.
+        known = name in tracked and path.is_file() and path.stat().st_size <= MAX_BYTES
+        here = path.read_bytes() if known else None
         # Git for Windows checks files out with its lines' ends.
         texts = () if here is None else (here, here.replace(b"\r\n", b"\n"))
         if old.get(name) in [_hash(one, old.get(name, "")) for one in texts] or (here is None and name not in old):
@@ -128,13 +130,6 @@ def _objects(listed: bytes) -> Words:
     """Regular files' names and their contents' hashes, as `git ls-tree -r` or `ls-files -s` lists them."""
     entries = [entry.partition("\t") for entry in os.fsdecode(listed).split("\0") if entry.startswith("100")]
     return {name: max(kind.split()[1:], key=len) for kind, _, name in entries}
-
-
-def _content(path: Path) -> bytes | None:
-    """The file's content; None where there is none, or more than a configuration has."""
-    if not path.is_file() or path.stat().st_size > MAX_BYTES:
-        return None
-    return path.read_bytes()
 
 
 def _hash(content: bytes, like: str) -> str:

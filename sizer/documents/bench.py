@@ -7,7 +7,6 @@ from typing import Any
 
 from shapes.calibrate import Calibration
 from shapes.measure.record import Measurement
-from shapes.measure.runner import Sweep
 from sizer.answers.bench import Bench, MeasuredTable, Planned, Row, SelfTest, Stored
 
 from . import Cell, Column, Document, Part, Section, Table, Text, columns, lines, seconds_text
@@ -42,10 +41,17 @@ def _sweep(table: MeasuredTable) -> Iterator[Part]:
         for row in ran
         if not row.measurement.seconds
     ]
-    yield from lines((*said, *_closing(table.sweep)))
+    sweep, drift = table.sweep, table.sweep.drift
+    said.append(f"{sweep.measured} measured, {sweep.reused} from the store, in {sweep.elapsed_s:.1f} s")
+    if drift.timings > 1 and not drift.steady:
+        said.append(
+            f"warning: the control shape's time spread over {drift.spread:.1%} and changed by "
+            f"{drift.change:+.1%}: the device is shared, hot or throttled"
+        )
+    yield from lines(said)
     yield Table(
-        (Column(f"{len(table.sweep.left)} jobs", "title"),),
-        table.sweep.left,
+        (Column(f"{len(sweep.left)} jobs", "title"),),
+        sweep.left,
         "not reached in time, the same command goes on with them",
         LISTED,
     )
@@ -80,16 +86,6 @@ def _step(rows: Sequence[Row], timed: Sequence[Any]) -> str:
     return text
 
 
-def _closing(sweep: Sweep) -> Iterator[str]:
-    yield f"{sweep.measured} measured, {sweep.reused} from the store, in {sweep.elapsed_s:.1f} s"
-    drift = sweep.drift
-    if drift.timings > 1 and not drift.steady:
-        yield (
-            f"warning: the control shape's time spread over {drift.spread:.1%} and changed by "
-            f"{drift.change:+.1%}: the device is shared, hot or throttled"
-        )
-
-
 def planned(answer: Planned) -> Document:
     """What is measured of each suite and the longest that takes; a job a line in JSON and CSV, in their order."""
     parts, rows = [], []
@@ -118,10 +114,10 @@ def self_tested(answer: SelfTest) -> Document:
 
 def calibration(answer: Calibration) -> Document:
     """Each error on what was held out."""
-    rows = []
-    for name, error in answer.error.items():
-        text = ", ".join(f"{k} {v:.1%}" for k, v in error.items()) if isinstance(error, dict) else f"{error:.1%}"
-        rows.append((name, text))
+    rows = [
+        (name, ", ".join(f"{k} {v:.1%}" for k, v in error.items()) if isinstance(error, dict) else f"{error:.1%}")
+        for name, error in answer.error.items()
+    ]
     return Document("sizer calibrate", (Section("", (Table(columns("calibrate"), rows),)),))
 
 
