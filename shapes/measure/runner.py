@@ -55,10 +55,6 @@ class Sweep:
     reused: int
     elapsed_s: float
 
-    @property
-    def failed(self) -> tuple[Measurement, ...]:
-        return tuple(one for one in self.results.values() if not one.ok)
-
 
 def measure(
     jobs: Iterable[Job],
@@ -140,7 +136,7 @@ class _Book:
         return Progress(done, total, max(0.0, min(ends)) if ends else None, self.best)
 
 
-def ordered(jobs: list[Job], seed: int) -> list[Job]:
+def ordered(jobs: Iterable[Job], seed: int) -> list[Job]:
     """By priority, in random order within one: what drifts with time then does not look like an effect of shape."""
     shuffled = list(jobs)
     random.Random(seed).shuffle(shuffled)
@@ -159,7 +155,7 @@ def shard_of(jobs: Iterable[Job], text: str) -> list[Job]:
         "--shard",
         text,
     )
-    return ordered(list(by_key(jobs).values()), 0)[int(number) - 1 :: int(of)]
+    return ordered(by_key(jobs).values(), 0)[int(number) - 1 :: int(of)]
 
 
 def _stored(

@@ -293,7 +293,7 @@ def _insert(connection: sqlite3.Connection, one: Measurement) -> int:
     _, *columns = (column[1] for column in connection.execute("PRAGMA table_info(measurement)"))
     named = ", ".join(f":{name}" for name in columns)
     statement = f"INSERT OR IGNORE INTO measurement ({', '.join(columns)}) VALUES ({named})"
-    return connection.execute(statement, {name: values[name] for name in columns}).rowcount
+    return connection.execute(statement, values).rowcount
 
 
 def _readable(row: Iterable[Any]) -> Measurement | None:

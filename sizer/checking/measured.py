@@ -116,7 +116,8 @@ def measured_costs(
     good = {key: result for key, result in sweep.results.items() if result.ok}
     known = {operator: good[job.key] for operator, job in jobs.items() if job.key in good}
     if not known:
-        reason = sweep.failed[0].message if sweep.failed else "--time-limit was up first"
+        why = (one.message for one in sweep.results.values() if not one.ok)
+        reason = next(why, "--time-limit was up first")
         raise InputError(f"nothing could be measured ({reason})", "--measure")
     alone.update(operator.name for operator in jobs.keys() - known.keys())
     notes: Names = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()

@@ -82,14 +82,11 @@ def bench(asked: Asked) -> None:
     settings: Values = {**SUSTAINED} if asked.sustained else {}
     settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
     if asked.dry_run:
-        asked.answer(_planned(asked, settings), " --dry-run")
+        usual = [(one, Settings(**{**one.settings, **settings})) for one in _suites(asked)]
+        planned = {one.name: (ordered(one.jobs, its.seed), its.time_s) for one, its in usual}
+        asked.answer(Planned(planned), " --dry-run")
     else:
         _measure(asked, settings, everything)
-
-
-def _planned(asked: Asked, settings: Named) -> Planned:
-    usual = [(one, Settings(**{**one.settings, **settings})) for one in _suites(asked)]
-    return Planned({one.name: (ordered(list(one.jobs), its.seed), its.time_s) for one, its in usual})
 
 
 def _of_the_tree() -> Values:

@@ -48,11 +48,14 @@ def command(asked: Asked) -> None:
     With a GPU at hand times are measured, by racing; without one they are predicted for --device (`sizer devices`).
     A measured search that is stopped goes on where it was when it is started again.
     """
+    from shapes.measure.backend import accelerator_here
     from sizer.searching import search
     from sizer.searching.result import of_file
     from sizer.subject import read_model
 
-    said, measure = _said(asked.limits), _measure(asked)
+    said, measure = _said(asked.limits), asked.measure
+    if measure is None:
+        measure = not asked.device and accelerator_here()
     limits, named = _limits(asked, said), asked.config is not None
     reading = read_model(asked.source(asked.config), config_format=asked.config_format) if named else None
     refuse(
@@ -128,13 +131,6 @@ def _said(texts: Names) -> Values:
         )
         found[_LIMITS[key][0]] = _read(_LIMITS[key], value, f"--limit {key}")
     return found
-
-
-def _measure(asked: Asked) -> bool:
-    """Whether to measure: where nobody says, if there is an accelerator."""
-    from shapes.measure.backend import accelerator_here
-
-    return asked.measure if asked.measure is not None else not asked.device and accelerator_here()
 
 
 def _serving(text: str | None) -> Values | None:

@@ -124,8 +124,8 @@ def _listed(rule: Rule) -> Values:
 
 
 def page(rule: Rule) -> Document:
-    records = [{**_listed(rule), "page": rule.page}]
-    return Document("", (Section("", (Text(_page(rule), "page"),)),), records=lambda: records)
+    parts = (Text(_page(rule), "page"),)
+    return Document("", (Section("", parts),), records=lambda: [{**_listed(rule), "page": rule.page}])
 
 
 def _page(rule: Rule) -> str:

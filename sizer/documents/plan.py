@@ -1,7 +1,5 @@
 """A plan: the recommended split, the fastest ones, and why others are not listed."""
 
-from collections.abc import Callable
-
 from shapes.frozen import Values, plain
 from shapes.step.serving import load_serving_stack
 from sizer.answers.plan import Candidate, Plan, ServingPlan
@@ -100,11 +98,12 @@ def _zero(candidate: Candidate) -> str:
     return str(w.zero) if w.replicas == 1 else f"{w.zero}, HSDP over {w.d // w.replicas}"
 
 
-def _share(field: str) -> Callable[[Candidate], float]:
-    return lambda one: getattr(one, field) / one.seconds
-
-
-SPLIT = columns("plan", zero=_zero, communication=_share("communication_s"), bubble=_share("bubble_s"))
+SPLIT = columns(
+    "plan",
+    zero=_zero,
+    communication=lambda one: one.communication_s / one.seconds,
+    bubble=lambda one: one.bubble_s / one.seconds,
+)
 
 
 #: Metric of published serving rows -> what people call it.
