@@ -69,11 +69,11 @@ class Subject:
     active_parameters: int
     workload: Workload
     operators: Operators
+    dimensions: Sizes
+    notes: Names
+    given: frozenset[str]
     model: ModelShape | None = None
     reading: Reading | None = None
-    dimensions: Sizes = field(default_factory=dict)
-    notes: Names = ()
-    given: frozenset[str] = frozenset()
     keys: Words = field(default_factory=dict)
     unproven: tuple[Unproven, ...] = ()
     asked: Workload | None = None
@@ -254,11 +254,7 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
             proof = recognise_config(plain)
     except MissingExtra as error:
         raise InputError(f"{unknown.expected}; {error.expected}", unknown.key, unknown.value, unknown.where) from None
-    if proof.model is None:
-        refused = _not_understood(proof.unproven, unknown)
-        refused.proof = proof
-        raise refused
-    return _reading_of(proof, proof.model, where, plain if isinstance(plain, Mapping) else {})
+    return _reading_of(proof, where, plain if isinstance(plain, Mapping) else {}, unknown)
 
 
 def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:
@@ -268,11 +264,16 @@ def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnd
     return NotUnderstood(what + todo, unknown.key, unknown.value, unknown.where)
 
 
-def _reading_of(proof: Proof, model: ModelShape, where: str, config: Named) -> Reading:
+def _reading_of(proof: Proof, where: str, config: Named, unknown: InputError) -> Reading:
+    """A class as it is proven to be; NotUnderstood, of what was ``unknown``, where it is not."""
+    if proof.model is None:
+        refused = _not_understood(proof.unproven, unknown)
+        refused.proof = proof
+        raise refused
     notes = [f"recognised in its class, {proof.parameters:,} parameters and all products proven"]
     notes += [f"not run, and not counted: {', '.join(proof.held)}"] if proof.held else []
     return Reading(
-        model,
+        proof.model,
         "huggingface",
         where,
         keys=proof.keys,
@@ -519,11 +520,7 @@ def read_module(module: Any, example_inputs: object, dtype: str | None = None) -
     positional, keywords, ran = _called(example_inputs, where)
     proof = recognise_module(module, tuple(positional), keywords)
     dtype, notes = _module_dtype(proof.dtype, dtype, where)
-    if proof.model is None:
-        refused = _not_understood(proof.unproven, InputError("", where=where))
-        refused.proof = proof
-        raise refused
-    reading = _reading_of(proof, proof.model, where, {})
+    reading = _reading_of(proof, where, {}, InputError("", where=where))
     return replace(reading, notes=(*reading.notes, *notes), workload={**ran, "dtype": dtype})
 
 

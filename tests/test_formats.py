@@ -127,7 +127,7 @@ def mfu_of_gpt2() -> Any:
 
     device = load_device("h100-sxm")
     rows = tuple(utilization(count, 1.0, 8, device) for count in counts(read_config(GPT2).model, 1024, 64))
-    return MfuAnswer(1.0, 8, 64, 1024, device, "bf16", "none", rows)
+    return MfuAnswer(1.0, 8, 64, 1024, device, "bf16", "none", rows, None, None, ())
 
 
 #: A small answer of every command that needs nothing measured, with a formula and markup where a file may have them.
@@ -311,7 +311,7 @@ def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> N
 
     left = tuple(Job(Gemm("bench", "forward", size, 8, 8, 1, "bf16", "tn")) for size in range(8, 20))
     environment = Environment("h200", None, None, None, ())
-    table = MeasuredTable((), Sweep({}, left, Drift(0.0, 0.0, 0), 0, 0, 1.0), environment)
+    table = MeasuredTable((), Sweep({}, left, Drift(0.0, 0.0, 0), 0, 0, 1.0), environment, ())
     text, page = (str(render("bench", name, Bench((table,)))) for name in ("text", "html"))
     assert "12 jobs" in text
     assert "gemm 8 x 8 x 8" in text

@@ -227,9 +227,26 @@ def made_up() -> Checked:
             *second,
         ),
     )
-    step = StepTime(0.025, 0.0174, 0.0366, 0.14, 10**12, "predicted:h100-sxm", 1, "extrapolated", 0.9, {"layers": 0.02})
-    model = ModelSummary("gpt2", 124_439_808, 124_439_808, {"vocab": 50257}, "formula")
-    return Checked((Report("models/a_b.json", model, Workload(), "h100-sxm", step, findings, ("SZ106",)),))
+    step = StepTime(
+        0.025,
+        0.0174,
+        0.0366,
+        0.14,
+        10**12,
+        "predicted:h100-sxm",
+        1,
+        "extrapolated",
+        0.9,
+        {"layers": 0.02},
+        0.5,
+        None,
+        "train",
+        (),
+    )
+    model = ModelSummary("gpt2", 124_439_808, 124_439_808, {"vocab": 50257}, "formula", (), (), ())
+    further: Any = ((), "huggingface", (), "", None, None)
+    report = Report("models/a_b.json", model, Workload(), "h100-sxm", step, findings, ("SZ106",), *further)
+    return Checked((report,))
 
 
 @pytest.mark.parametrize(("format_", "name"), [("github", "check.github.txt"), ("markdown", "check.md")])

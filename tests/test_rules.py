@@ -16,10 +16,11 @@ from shapes.cost import predict_many
 from shapes.device import load_device
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError
+from shapes.frozen import replace
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack, Unproven
 from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
-from shapes.workload import Workload
+from shapes.workload import WORKLOAD_FIELDS, Workload
 from sizer.checking.findings import PricedFinding, Report
 from sizer.render import render
 from sizer.rules import MERGED, RULES, find_rule
@@ -64,6 +65,11 @@ def latent(rank: int = 512, rope: int = 64, heads: int = 16) -> ModelShape:
 NO_ATTENTION = ModelShape("mlp", (Stack("tower", 2048, (Block(None, MlpShape(5632), count=4),)),), vocab=32000)
 
 
+#: Of a context whose workload was given whole, and of which nothing else is known.
+UNSAID: Any = {"given": frozenset(WORKLOAD_FIELDS), "kept": {}, "step": None, "stack": "", "unread": ()}
+UNSAID |= {"parameters": 0, "unproven": ()}
+
+
 def context(shape: ModelShape, device: str = "h100-sxm", **workload: Any) -> Context:
     """What `check` would show a rule. Splits that cannot run have no operators, which a rule of errors needs not."""
     settled, target = Workload(**{"s": 2048, **workload}), load_device(device)
@@ -73,7 +79,7 @@ def context(shape: ModelShape, device: str = "h100-sxm", **workload: Any) -> Con
         found = ()
     costs = predict_many(found, target) if settled.dtype in target.peak_flops else ()
     found = found if costs else ()
-    return Context(shape, settled, target, found, costs, dimensions(shape))
+    return Context(shape, settled, target, found, costs, dimensions(shape), dtype=settled.dtype, **UNSAID)
 
 
 WIDE = model(hidden=4096, heads=32, kv=8, d_ff=14336, vocab=128_256)
@@ -461,7 +467,7 @@ def test_a_trace_whose_caller_named_only_some_dimensions_is_checked_by_every_rul
     shape = model(hidden=2568, heads=24, kv=4, head_dim=107, d_ff=6850, vocab=50257)
     whole = context(shape, t=t, attention=attention)
     dims = {name: size for name, size in whole.dimensions.items() if name in names}
-    traced = Context(None, whole.workload, whole.device, whole.operators, whole.costs, dims)
+    traced = replace(whole, model=None, dimensions=dims)
     for rule in RULES:
         answer = rule.check(traced)
         assert isinstance(answer, NotApplicable) or all(isinstance(one, Finding) for one in answer)
@@ -722,7 +728,8 @@ def test_padding_of_expert_groups_is_priced_by_what_the_grouped_products_take() 
 
 @pytest.mark.parametrize("whole", [32, 2**31 - 2, 2**30])
 def test_a_microbatch_of_billions_names_the_largest_that_divides(whole: int) -> None:
-    given = Context(model(), Workload(b=2**31 - 1, s=1024, global_batch=whole), load_device("h100-sxm"), (), (), {})
+    asked = Workload(b=2**31 - 1, s=1024, global_batch=whole)
+    given = replace(context(model()), workload=asked, operators=(), costs=(), dimensions={})
     (finding,) = find_rule("SZ120").check(given)
     divisor = finding.suggestions[0].change["b"]
     assert whole % divisor == 0

@@ -51,7 +51,7 @@ class Suite:
     title: str
     jobs: tuple[Job, ...]
     settings: Values
-    scale: float = 1.0
+    scale: float
 
 
 def load_suite(path: Path, scale: float = 1.0) -> Suite:

@@ -88,8 +88,8 @@ class Row:
 
     title: str
     measurement: Measurement | None
-    predicted_s: float | None = None
-    count: int = 1
+    predicted_s: float | None
+    count: int
 
 
 @frozen
@@ -99,7 +99,7 @@ class MeasuredTable:
     rows: Sequence[Row]
     sweep: Sweep
     environment: Environment
-    notes: Names = ()
+    notes: Names
     title: str = ""
 
 
@@ -149,7 +149,7 @@ class Bencher:
     store: Store
     asked: Named
     progress: Callable[[Progress], None]
-    time_limit_s: float | None = None
+    time_limit_s: float | None
     fresh: bool = False
     out: Path | None = None
 

@@ -146,7 +146,7 @@ class FileDiff:
     stack: str
     changes: Mapping[str, Change]
     devices: tuple[DeviceDiff, ...]
-    notes: Names = ()
+    notes: Names
 
     @property
     def status(self) -> str:

@@ -55,11 +55,11 @@ class MemoryBreakdown(Printable):
     smallest_tp: int | None
     smallest_pp: int | None
     savings: tuple[Saved, ...]
-    trained: int = 0
-    engine: Engine | None = None
-    times: Floats = ()
-    notes: Names = ()
-    explained: tuple[Held, ...] | None = None
+    trained: int
+    engine: Engine | None
+    times: Floats
+    notes: Names
+    explained: tuple[Held, ...] | None
 
     @property
     def formulas(self) -> Words:

@@ -139,9 +139,9 @@ class MfuAnswer(Printable):
     dtype: str
     checkpointing: str
     rows: tuple[Utilization, ...]
-    log: StepTimes | None = None
-    explanation: Explanation | None = None
-    notes: Names = ()
+    log: StepTimes | None
+    explanation: Explanation | None
+    notes: Names
 
     @property
     def peak_flops(self) -> float:

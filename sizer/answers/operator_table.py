@@ -43,7 +43,7 @@ class OperatorTable(Printable):
     step: StepTime | None
     operators: Operators
     costs: tuple[Cost | None, ...]
-    stack: str = ""
+    stack: str
     sort: str = "time"
     top: int | None = None
 

@@ -128,14 +128,14 @@ class Plan(Printable):
     dropped: tuple[Dropped, ...]
     assumptions: Names
     source: str
+    implementation: Implementation | None
+    stack: str
+    ratio_error: float
+    power_w: float
+    tokens: float | None
+    price: float | None
+    again: Any
     top: int = 8
-    implementation: Implementation | None = None
-    stack: str = ""
-    ratio_error: float = 0.0
-    power_w: float = 0.0
-    tokens: float | None = None
-    price: float | None = None
-    again: Any = None
     notes: Names = ()
 
     @property
@@ -246,7 +246,7 @@ class ServingPlan(Printable):
     intervals: Named
     ways: tuple[Way, ...]
     dropped: tuple[Dropped, ...]
-    weights: Names = ()
+    weights: Names
     notes: Names = ()
 
 

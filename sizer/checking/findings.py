@@ -1,7 +1,6 @@
 """The answer of `check`: frozen results that every report format only renders."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import field
 from typing import TYPE_CHECKING, Literal
 
 from shapes.frozen import Names, Numbers, Sizes, frozen
@@ -42,14 +41,14 @@ class StepTime:
     mfu: float | None
     flops: int
     source: str
-    accumulation: int = 1
-    tier: str = ""
-    coverage: float = 0.0
-    parts: Numbers = field(default_factory=dict)
-    mbu: float | None = None
-    tokens_per_s: float | None = None
-    phase: RunPhase = "train"
-    unknown: Names = ()
+    accumulation: int
+    tier: str
+    coverage: float
+    parts: Numbers
+    mbu: float | None
+    tokens_per_s: float | None
+    phase: RunPhase
+    unknown: Names
 
 
 @frozen
@@ -65,7 +64,7 @@ class Fix:
     """A suggestion as edits of its file. ``unsafe``: why a person has to ask for it ("": it is safe)."""
 
     edits: tuple[Edit, ...]
-    unsafe: str = ""
+    unsafe: str
 
 
 @frozen
@@ -126,9 +125,9 @@ class ModelSummary:
     active_parameters: int
     dimensions: Sizes
     path: str
-    notes: Names = ()
-    unread: tuple[Unread, ...] = ()
-    unproven: tuple[Unproven, ...] = ()
+    notes: Names
+    unread: tuple[Unread, ...]
+    unproven: tuple[Unproven, ...]
 
 
 @frozen
@@ -149,12 +148,12 @@ class Report(Printable):
     step: StepTime | None
     findings: tuple[PricedFinding, ...]
     not_applicable: Names
-    suppressed: Names = ()
-    implementation: str = "huggingface"
-    attention: Names = ()
-    stack: str = ""
-    joint: PricedSuggestion | None = None
-    price_usd_per_h: float | None = None
+    suppressed: Names
+    implementation: str
+    attention: Names
+    stack: str
+    joint: PricedSuggestion | None
+    price_usd_per_h: float | None
 
     COMMAND = "check"
 

@@ -96,7 +96,7 @@ def context_of(subject: Subject, device: Device, step: Step) -> Context:
         costs=[cost for _, cost in own],
         dimensions=subject.dimensions,
         given=subject.given,
-        priced_dtype=subject.workload.dtype,
+        dtype=subject.workload.dtype,
         kept=subject.kept,
         step=step.cost,
         stack=subject.stack.name,

@@ -26,8 +26,8 @@ from .project import Suppression
 def check_measured(
     subject: Subject,
     executor: Executor,
-    device: str | Device | None = None,
-    suppression: Suppression | None = None,
+    device: str | Device | None,
+    suppression: Suppression | None,
     *,
     time_limit_s: float | None = None,
     store: str | None = None,
@@ -85,7 +85,7 @@ class MeasuredCosts:
 
     known: Mapping[Operator, Measurement]
     source: str
-    notes: Names = ()
+    notes: Names
 
     def __call__(self, operators: Sequence[Operator], device: Device) -> Sequence[Cost]:
         return [

@@ -18,7 +18,6 @@ import os
 import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
-from dataclasses import field
 from fnmatch import fnmatchcase
 from functools import lru_cache
 from pathlib import Path
@@ -42,11 +41,11 @@ MOST_BYTES = 2**20
 class Defaults:
     """A project's defaults for one configuration; ``workload`` under the fields' own names. None: not said."""
 
-    device: str | None = None
-    stack: str | None = None
-    fail_on: str | None = None
-    format: str | None = None
-    workload: Named = field(default_factory=dict)
+    device: str | None
+    stack: str | None
+    fail_on: str | None
+    format: str | None
+    workload: Named
 
 
 class ProjectTable(Table):

@@ -92,7 +92,7 @@ class Pair:
     path: str
     old: Source | None
     new: Source | None
-    named: bool = True
+    named: bool
 
 
 def of_git(revision: str, paths: Names, *, models_only: bool = False) -> Iterator[Pair]:

@@ -32,7 +32,7 @@ class Layer:
 
     mark: Literal["point", "line", "rule", "text"]
     rows: Sequence[Row]
-    look: Named = field(default_factory=dict)
+    look: Named
 
 
 @frozen
@@ -45,7 +45,7 @@ class Chart:
     x: Axis
     y: Axis
     layers: Sequence[Layer]
-    colours: Words = field(default_factory=dict)
+    colours: Words
     shapes: Words = field(default_factory=dict)
     legend: str = ""
 

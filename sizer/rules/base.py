@@ -8,7 +8,6 @@ findings (none: pass). Rules do no I/O, parse nothing and assert no speed-up: th
 import math
 from bisect import bisect
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import field
 from inspect import cleandoc
 from math import lcm
 from typing import Any
@@ -109,8 +108,8 @@ class Context:
     ``model`` is None where the class was traced: its products and ``parameters`` are known, what is ``unproven`` was
     not understood, and no step has a price. ``costs`` holds one ``Cost`` an
     operator, in the order of ``operators``; ``step_s`` is their sum over counts. ``given`` names the workload's fields
-    that the person or the file set, the rest being defaults (None: all of them). ``priced_dtype`` is the element type
-    the costs are of, where the device does not know the workload's. ``kept``: options of ``shapes.memory.memory``.
+    that the person or the file set, the rest being defaults. ``dtype`` is the element type that products are priced
+    in, which the workload's is not where the device does not know that. ``kept``: options of ``shapes.memory.memory``.
     ``step``: the global step as software stack ``stack`` runs it (None: prices were measured, not a stack's).
     """
 
@@ -119,15 +118,15 @@ class Context:
     device: Device
     operators: Sequence[Operator]
     costs: Sequence[Cost]
-    dimensions: Sizes = field(default_factory=dict)
-    given: frozenset[str] | None = None
-    priced_dtype: str | None = None
-    kept: Values = field(default_factory=dict)
-    step: StepCost | None = None
-    stack: str = ""
-    unread: tuple[Unread, ...] = ()
-    parameters: int = 0
-    unproven: tuple[Unproven, ...] = ()
+    dimensions: Sizes
+    given: frozenset[str]
+    dtype: str
+    kept: Values
+    step: StepCost | None
+    stack: str
+    unread: tuple[Unread, ...]
+    parameters: int
+    unproven: tuple[Unproven, ...]
 
     @property
     def divides(self) -> bool:
@@ -173,7 +172,7 @@ class Context:
 
     def sets_any(self, *fields: str) -> bool:
         """Whether one of these workload fields was set, so that advice on it is asked for."""
-        return self.given is None or not self.given.isdisjoint(fields)
+        return not self.given.isdisjoint(fields)
 
     def timed(self) -> Iterator[tuple[Operator, Cost, float]]:
         """Each operator with its cost and the seconds that all its runs in a microbatch take."""
@@ -183,11 +182,6 @@ class Context:
     @property
     def step_s(self) -> float:
         return sum(seconds for _, _, seconds in self.timed())
-
-    @property
-    def dtype(self) -> str:
-        """The element type that products are priced in."""
-        return self.priced_dtype or self.workload.dtype
 
     @property
     def alignment(self) -> int:

@@ -64,7 +64,7 @@ def vocab_multiple(context: Context) -> Answer:
     # Recipes keep the head in 16 bits.
     head = next((op.dtype for op in context.operators if op.name == "lm_head"), context.dtype)
     return unaligned_shards(
-        replace(context, priced_dtype=head), "vocab", "v", vocab, said, lambda value, step: [next_multiple(value, step)]
+        replace(context, dtype=head), "vocab", "v", vocab, said, lambda value, step: [next_multiple(value, step)]
     )
 
 
@@ -208,7 +208,7 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         if seconds < NOTABLE_PRODUCT * step_s:
             continue
         names = sorted(by_name, key=by_name.__getitem__, reverse=True)
-        own = replace(context, priced_dtype=dtype)
+        own = replace(context, dtype=dtype)
         more = f" and {len(names) - 2} more" * (len(names) > 2)
         message = (
             f"{' and '.join(names[:2])}{more}: a dimension of {value} is {power_text(value)}, not a multiple of "
