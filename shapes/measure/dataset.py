@@ -175,7 +175,8 @@ def import_dataset(dataset: Dataset, store: Store) -> Exchanged:
     ours = [one for one in store.measurements() if one.environment.identity == dataset.environment.identity]
     samples, known = {_samples(one) for one in ours if one.ok}, {one.uid for one in ours}
     control, theirs = control_median(rows), {one.uid for one in rows}
-    off = _apart(control, control_median(one for one in ours if one.uid not in theirs))
+    there_s = control_median(one for one in ours if one.uid not in theirs)
+    off = control / there_s - 1 if control and there_s else 0.0
     good: list[Measurement] = []
     refused: list[tuple[str, str]] = []
     wanted = {one.uid: one for one in rows if one.uid not in known}.values()
@@ -208,11 +209,6 @@ def _unlike(one: Measurement, off: float, samples: set[tuple[str, bytes]]) -> st
     if one.ok and _samples(one) in samples:
         return "duplicate: the same samples under another name"
     return None
-
-
-def _apart(control_s: float | None, other_s: float | None) -> float:
-    """How far a control shape's time is from another's, relative; 0 where one is not known."""
-    return control_s / other_s - 1 if control_s is not None and other_s is not None else 0.0
 
 
 def _samples(one: Measurement) -> tuple[str, bytes]:
@@ -262,7 +258,7 @@ def _limits(one: Measurement, device: Device | None) -> Iterator[str]:
 def _objections(one: Measurement, control_s: float | None) -> Iterator[str]:
     if one.clocks.get("throttle"):
         yield f"throttled: {', '.join(map(str, one.clocks['throttle']))}"
-    off = _apart(one.control_s, control_s)
+    off = one.control_s / control_s - 1 if one.control_s and control_s else 0.0
     if abs(off) > CONTROL_ROOM:
         yield f"control shape off by {off:+.0%}"
 

@@ -16,6 +16,7 @@ from pathlib import Path
 from shapes.errors import InputError, read_bounded, refuse, write_whole
 from shapes.frozen import Names, frozen, replace
 from shapes.model.resize import DIMENSIONS
+from shapes.toml_table import table_of
 from shapes.workload import WORKLOAD_FIELDS, option_of
 from sizer.readers import Source, is_name
 from sizer.readers.loading import MAX_BYTES, decode, find_config
@@ -27,15 +28,13 @@ from .checks import CheckRequest, Settled, report_of
 from .findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, Severity
 from .grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
 
-#: Dimensions that may be padded with what nothing reads: the tokenizer and the checkpoint's users keep theirs.
-PADDED = ("vocab", "d_ff", "expert_d_ff", "shared_d_ff")
-#: Fields of a workload that say how a model is run, and change nothing of what it learns.
-LAYOUT = ("b", "t", "p", "d", "e", "cp", "vpp", "zero", "checkpointing")
+#: Dimensions that may be padded with what nothing reads: the tokenizer and the checkpoint's users keep theirs. Fields
+#: of a workload that say how a model is run, and change nothing of what it learns. Weights next to a configuration:
+#: its dimensions are theirs.
+PADDED, LAYOUT, _WEIGHTS = table_of(__file__, "fixes.json").values()
 #: Places where a value may stand, and combinations of them, that are tried.
 MOST_PLACES = 20
 MOST_TRIED = 60
-#: Weights next to a configuration: its dimensions are theirs.
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin", "*.index.json")
 
 
 @frozen
