@@ -241,6 +241,9 @@ class Workload(AsJson):
     offload_saved: float = 0.0
     document: int | None = None
 
+    def __hash__(self) -> int:
+        return hash(_VARIED(self))  # of a part: a plan looks workloads up half a million times
+
     def __post_init__(self) -> None:
         said = zip(OPTIONS, _VALUES(self), _DEFAULTS, strict=True)
         asked = {key: value for key, value, default in said if value is not default}
@@ -460,6 +463,8 @@ def _options() -> Mapping[str, Option]:
 
 
 OPTIONS = _options()
+#: What a plan varies.
+_VARIED = attrgetter("t", "cp", "p", "e", "d", "b", "s", "zero", "vpp", "checkpointing")
 _VALUES, _DEFAULTS = attrgetter(*OPTIONS), [one.default for one in OPTIONS.values()]
 #: Fields of which more is asked than a kind and a range.
 _DEMANDING = {*content(DATA / "demands.toml")["asking"]}

@@ -124,6 +124,9 @@ class StageStep:
     layouts: int = 2
     gradients_stay: bool = False
 
+    def __hash__(self) -> int:
+        return hash((self.workload, self.stage))  # of a part, as a workload's
+
     @property
     def blocks(self) -> list[tuple[Stack, Block]]:
         """The kinds of layers, one after the other."""
@@ -482,7 +485,8 @@ def training(
     states = _held(step.at_rest)[1]
     kinds, runs = _kinds(step)
     moved = sum(kinds[place].moved * count for place, count in runs)
-    states = [_offloaded(part, step) for part in states]
+    if workload.offload or workload.offload_params:
+        states = [_offloaded(part, step) for part in states]
     looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step)}
     fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])
     exchanged, text = communication(step)
