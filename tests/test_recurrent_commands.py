@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from itertools import product
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from tiers import every_run
 
 from sizer.cli import main
 from tests.test_recurrent import HYBRIDS, read
@@ -31,6 +33,14 @@ COMMANDS = {
     "deploy": ["--device", "h100-sxm", "--tp", "2"],
     "mfu": [*STEP, "--gpus", "1", "--global-batch", "4", "--step-time", "0.1"],
 }
+
+
+SPACES = ("swiglu", "heads", "experts", "model")
+#: Every space of a mixture and of a dense hybrid, and one of each other kind.
+SEARCHED = (
+    *product(("qwen3_5_moe_text", "falcon_h1"), SPACES),
+    *(("kimi_linear", "heads"), ("lfm2", "swiglu"), ("jamba", "model"), ("minimax", "experts")),
+)
 
 
 @pytest.fixture
@@ -64,8 +74,7 @@ def test_every_command_answers(config: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("config", KINDS, indirect=True)
-@pytest.mark.parametrize("what", ["swiglu", "heads", "experts", "model"])
+@pytest.mark.parametrize(("config", "what"), every_run(product(KINDS, SPACES), *SEARCHED), indirect=["config"])
 def test_a_search_finds_candidates_or_says_what_the_model_lacks(config: Path, what: str) -> None:
     limits = {"swiglu": ["--step", "1"], "experts": ["--tolerance", "50%"], "model": ["--range", "64:128"]}
     code, said = output_of("search", config, "--what", what, *limits.get(what, []), *STEP)
