@@ -193,10 +193,136 @@ def _again(run: Callable[..., Any]) -> Callable[..., Any]:
     return partial(checkpoint, run, use_reentrant=False)
 
 
+class _Discarded(torch.autograd.Function):
+    """A function whose output goes: Megatron-Core's CheckpointWithoutOutput (tensor_parallel/random.py)."""
+
+    @staticmethod
+    def forward(ctx: Any, made: _Made, *inputs: Any) -> Any:
+        ctx.made = made
+        made.inputs = [one.detach().requires_grad_(one.requires_grad) for one in inputs]
+        with torch.no_grad():
+            found = made.run(*(one.detach() for one in inputs))
+        made.outputs = found if isinstance(found, tuple) else (found,)
+        return found
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Any) -> Any:
+        made = ctx.made
+        torch.autograd.backward(made.again, gradients)
+        inputs, made.inputs, made.again = made.inputs, [], ()
+        return None, *(one.grad for one in inputs)
+
+
+class _Made:
+    """One run of a function whose storages are emptied, and filled by another as the gradient ``behind`` it comes."""
+
+    def __init__(self, run: Callable[..., Any]) -> None:
+        self.run = run
+        self.inputs: list[Any] = []
+        self.outputs: tuple[Any, ...] = ()
+        self.again: tuple[Any, ...] = ()
+
+    def __call__(self, *inputs: Any) -> Any:
+        return _Discarded.apply(self, *inputs)
+
+    def discard(self, behind: Any) -> None:
+        for one in self.outputs:
+            one.untyped_storage().resize_(0)
+        behind.register_hook(self._fill)
+
+    def _fill(self, _: Any) -> None:
+        with torch.enable_grad():
+            found = self.run(*self.inputs)
+        self.again = found if isinstance(found, tuple) else (found,)
+        for one, new in zip(self.outputs, self.again, strict=True):
+            one.untyped_storage().resize_(new.untyped_storage().size())
+        self.outputs = ()
+
+
+#: Norms behind a part, where a family has them next to those before one.
+_BEHIND = {
+    "gemma2": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "gemma3_text": ("post_attention_layernorm", "post_feedforward_layernorm"),
+    "glm4": ("post_self_attn_layernorm", "post_mlp_layernorm"),
+}
+
+
+def _norms_discarded(layer: Any, behind: tuple[str, ...]) -> None:
+    """The norm before each part of a layer, or before both, until what it is for has run."""
+    pending: list[_Made] = []
+    ran: list[Any] = []
+
+    def made(run: Callable[..., Any], x: Any) -> Any:
+        pending.append(_Made(run))
+        return pending[-1](x)
+
+    def discard(module: Any, inputs: Any, output: Any) -> None:
+        ran.append(module)
+        while pending and len(ran) % each == 0:
+            pending.pop().discard(output[0] if isinstance(output, tuple) else output)
+
+    children = dict(layer.named_children())
+    norms = {name for name, child in children.items() if name[:3] == "ln_" or "norm" in type(child).__name__.lower()}
+    parts = children.keys() - norms - {name for name, child in children.items() if not [*child.parameters()]}
+    each = len(parts) // len(norms.difference(behind))
+    for name, child in children.items():
+        if name in parts:
+            child.register_forward_hook(discard)
+        elif name in norms.difference(behind):
+            child.forward = partial(made, child.forward)
+
+
+def _gates_discarded(experts: Any) -> None:
+    """The experts' activation, until their second product has run."""
+    gate, run, pending = experts._apply_gate, experts.forward, []
+
+    def apply(x: Any) -> Any:
+        pending.append(_Made(gate))
+        return pending[-1](x)
+
+    def forward(*inputs: Any, **options: Any) -> Any:
+        found = run(*inputs, **options)
+        pending.pop().discard(found)
+        return found
+
+    experts._apply_gate, experts.forward = apply, forward
+
+
+def _latent_discarded(attention: Any, file: Any) -> None:
+    """DeepSeek-V3's queries, keys and values, made of the latent ones, until the core has run."""
+
+    def up(low: Any, latent: Any, turned: Any, cos: Any, sin: Any) -> Any:
+        queries = attention.q_b_proj(low).unflatten(-1, (-1, attention.qk_head_dim)).transpose(1, 2)
+        plain, rotary = queries.split([attention.qk_nope_head_dim, attention.qk_rope_head_dim], dim=-1)
+        rotary, turned = file.apply_rotary_pos_emb_interleave(rotary, turned.unsqueeze(1), cos, sin)
+        return torch.cat((plain, rotary), dim=-1), *attention.expand_kv(latent.unsqueeze(1), turned)
+
+    def forward(hidden_states: Any, position_embeddings: Any, attention_mask: Any = None, **options: Any) -> Any:
+        low = attention.q_a_layernorm(attention.q_a_proj(hidden_states))
+        sizes = [attention.kv_lora_rank, attention.qk_rope_head_dim]
+        latent, turned = attention.kv_a_proj_with_mqa(hidden_states).split(sizes, dim=-1)
+        cos, sin = position_embeddings
+        made = _Made(lambda *inputs: up(*inputs, cos, sin))
+        heads = made(low, attention.kv_a_layernorm(latent), turned)
+        core = file.ALL_ATTENTION_FUNCTIONS["sdpa"]
+        out, _ = core(attention, *heads, attention_mask, dropout=0.0, scaling=attention.scaling)
+        made.discard(out)
+        return attention.o_proj(out.flatten(2)), None
+
+    attention.forward = forward
+
+
 @contextmanager
 def _modules_again(model: Any, names: str) -> Iterator[None]:
-    """Modules of the model's layers by their names in Megatron-Core, each in torch's own checkpoint."""
+    """Modules of the model's layers by their names in Megatron-Core, each in torch's own checkpoint, or its own."""
     asked, file = names.split(","), sys.modules[type(model).__module__]
+    for module in [*model.modules()]:
+        if "layernorm" in asked and isinstance(module, transformers.modeling_layers.GradientCheckpointingLayer):
+            _norms_discarded(module, _BEHIND.get(model.config.model_type, ()))
+        if "moe_act" in asked and hasattr(module, "_apply_gate"):
+            _gates_discarded(module)
+        if "mla_up_proj" in asked and hasattr(module, "kv_a_proj_with_mqa"):
+            _latent_discarded(module, file)
     for layer in model.modules():
         mlp = getattr(layer, "mlp", None) or getattr(layer, "block_sparse_moe", None)
         if mlp is None:

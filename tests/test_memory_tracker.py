@@ -288,6 +288,34 @@ def test_by_operator_all_families_are_within_1_percent(family: str) -> None:
     ),
 )
 def test_modules_that_run_again_are_within_1_percent(family: str, attention: Any, modules: str) -> None:
+    judge_modules(family, attention, modules)
+
+
+#: Families with experts whose activation is a function of its own, and with norms before their parts.
+MIXTURES = ("deepseek_v2", "deepseek_v3", "glm4_moe", "gpt_oss", "minimax_m2", "mixtral", "qwen2_moe", "qwen3_moe")
+NORMED = sorted(CHECKED - {"olmo2"})
+
+
+@pytest.mark.parametrize(
+    ("family", "modules"),
+    every_run(
+        [
+            *((family, "layernorm") for family in NORMED),
+            *((family, "moe_act") for family in MIXTURES),
+            ("deepseek_v3", "mla_up_proj"),
+        ],
+        ("gpt2", "layernorm"),
+        ("glm4", "layernorm"),
+        ("qwen3_moe", "moe_act"),
+        ("deepseek_v3", "mla_up_proj"),
+    ),
+)
+def test_modules_whose_output_goes_too_are_within_1_percent(family: str, modules: str) -> None:
+    """Megatron-Core's own kind of checkpoint, on transformers' norms, experts' activation and latent attention."""
+    judge_modules(family, "eager" if family in oracle.EAGER_ONLY else "flash", modules)
+
+
+def judge_modules(family: str, attention: Any, modules: str) -> None:
     changes = FURTHER.get(family) or {"num_hidden_layers": 2, "vocab_size": 512}
     config = oracle.config_of(family, **changes)
     tracked = oracle.track(config, 2, 256, attention=attention, modules=modules)

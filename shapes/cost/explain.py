@@ -53,13 +53,21 @@ def explain(operator: Operator, cost: Cost, device: str | Device) -> tuple[Term,
 
 def moved_terms(operator: Operator, cost: Cost, device: Device) -> Iterator[Term]:
     moved = operator.bytes / 1e6
-    facts = {"one": operator, "moved": moved, "gflop": operator.flops / 1e9}
-    facts["cache"] = getattr(operator, "cache_bytes", 0) / operator.bytes
-    facts["reached"] = achieved_bandwidth(moving_constants(device)[0]) / 1e12
+    facts = {
+        "one": operator,
+        "moved": moved,
+        "gflop": operator.flops / 1e9,
+        "cache": getattr(operator, "cache_bytes", 0) / operator.bytes,
+        "reached": achieved_bandwidth(moving_constants(device)[0]) / 1e12,
+    }
     if isinstance(operator, Collective):
-        share = leaving_switch(device, operator)
-        facts |= {"sent": bus_factor(operator) * moved, "link": link_bytes_per_s(device, operator) / 1e9}
-        facts["leaving"] = f", {share:.0%} of it beyond a leaf switch" * (share > 0)
+        facts |= {
+            "sent": bus_factor(operator) * moved,
+            "link": link_bytes_per_s(device, operator) / 1e9,
+            "leaving": f", {share:.0%} of it beyond a leaf switch"
+            if (share := leaving_switch(device, operator))
+            else "",
+        }
     for (what, why), seconds in zip(
         TERMS[operator.__class__.__name__].items(), moved_parts(operator, device), strict=True
     ):

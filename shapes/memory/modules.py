@@ -131,7 +131,7 @@ class Forward:
     def marked(self, name: str, *, product: bool = False) -> AbstractContextManager[None]:
         """What of such a module is no product, or a ``product`` by its name."""
         policy, tape = self.workload.saving, self.tape
-        own = policy.modules_of(f".{name}", mixture=self.mixture) if product else policy.again.intersection([name])
+        own = policy.modules_of(f".{name}", mixture=self.mixture) if product else policy.again & {name}
         said = own or (product and not policy.everything)
         return tape.marked(again=bool(own), drops=policy.drops(own)) if said else nullcontext()
 
@@ -225,7 +225,8 @@ class Forward:
             normed = self.norm(x, n)
         branch = self.attention(block.attention, hidden, normed) if block.attention else normed
         tape.hold(normed)
-        second = self.norm(x, n) if block.norms > 1 else normed
+        with self.marked("layernorm"):
+            second = self.norm(x, n) if block.norms > 1 else normed
         other = self.part(block.mlp, hidden, second)
         tape.hold(second)
         joint = "joint-dropout" in self.words

@@ -169,7 +169,8 @@ class Tape:
         ``seed_bytes``: the gradient of the last output, alive from the start. A weight's gradient is made in
         ``made_bytes`` an element; it is added to one that is there already (``kept_bytes`` 0), or stays in
         ``kept_bytes`` an element, the made one itself where the two are the same size. Operators that run again do so
-        together, for the first node that asks for anything they saved or made.
+        together, for the first node that asks for anything they saved or made, or ran while a name held that:
+        Megatron-Core makes a norm's output again before the backward of all that it was made for.
         """
         passing = made_bytes * (made_bytes != kept_bytes)
         parts = defaultdict(list)
@@ -184,13 +185,21 @@ class Tape:
         # tensor key -> [bytes, readers], shared between keys that share one
         gradients = {node.output.key: [seed_bytes, 1] for node in self.nodes[-1:]}
         views: set[int] = set()
+        twice: dict[int, int] = {}
         for node, needed in zip(reversed(self.nodes), reversed(asked), strict=True):
             own = gradients.pop(node.output.key, None)
             if own is None:
                 continue  # nothing downstream needs its gradient
             peak, first = alive, node.part * (bool(node.saved) or node.views_gradient)
-            for part in parts.keys() & {first, *map(makers.get, needed - there)} - {0}:
-                there, fullest, more = self._again(parts.pop(part), there, users)
+            asking = {*needed, *(one.storage for one in node.holds)} - there
+            for part in parts.keys() & {first, *map(makers.get, asking)} - {0}:
+                again = parts.pop(part)
+                there, fullest, more = self._again(again, there, users)
+                if again[0].dropped and part != node.part:
+                    # What went is filled again, and what was made for it stays until that has run backward.
+                    filled = self._sum(asking.intersection(one.output.storage for one in again))
+                    twice[again[0].output.key] = filled
+                    more += filled
                 peak, alive = max(peak, alive + fullest), alive + more
             new = [(tensor.key, own if node.shares_gradient else [tensor.bytes, 1]) for tensor in node.inputs]
             if node.shares_gradient:
@@ -204,7 +213,7 @@ class Tape:
             alive, there = alive - self._sum(gone), there - gone
             alive -= _release(own)
             freed, third = _accumulate(new, gradients, views, is_view=node.views_gradient)
-            peak, alive = max(peak, alive + third), alive - freed
+            peak, alive = max(peak, alive + third), alive - freed - twice.pop(node.output.key, 0)
             yield peak
 
     def _again(self, part: list[_Node], there: set[int], users: Counter[int]) -> tuple[set[int], int, int]:
