@@ -142,7 +142,7 @@ def test_a_kernel_that_waits_for_the_host_is_not_captured() -> None:
 def test_an_old_torch_is_refused_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch, "accelerator")
     with pytest.raises(InputError, match=r"expected torch 2\.6 or later"):
-        open_backend()
+        open_backend(None)
 
 
 def test_inputs_that_fit_the_cache_are_timed_with_a_flush_before_each_call() -> None:

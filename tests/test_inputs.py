@@ -313,7 +313,7 @@ def test_a_folder_holds_the_files_that_a_diff_of_its_repository_looks_at(
     seeming = saved(tmp_path / "runs", "data.yaml", "columns: [model_type, seconds]\n")
     git("add", "-f", ".")
     monkeypatch.chdir(tmp_path)
-    looked_at = {str(tmp_path / pair.path) for pair in of_git("HEAD", ())}
+    looked_at = {str(tmp_path / pair.path) for pair in of_git("HEAD", (), models_only=False)}
     assert looked_at == set(expand(str(tmp_path))) == {*models, seeming}
     answer = run(str(tmp_path), "--fail-on", "never")
     assert (answer.exit_code, answer.output.count("MFU")) == (0, len(models))

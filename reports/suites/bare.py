@@ -73,7 +73,7 @@ def _measured(given: argparse.Namespace) -> bool:
 
 def _all(given: argparse.Namespace, store: Store, executor: Executor) -> bool:
     out = Path(given.out) if given.out else None
-    bencher = Bencher(executor, store, {}, lambda _: None, 60 * given.minutes, out=out)
+    bencher = Bencher(executor, store, {}, lambda _: None, 60 * given.minutes, False, out)
     groups, passed = TREE["everything"](bencher, TREE["every_suite"](), say, None)
     answer = Bench(tuple(groups))
     say(answer.failed or f"{len(answer.measurements)} measured")

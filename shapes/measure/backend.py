@@ -36,7 +36,7 @@ PROFILED = 8
 UNKNOWN_CACHE_BYTES = 128 * 2**20
 
 
-def open_backend(device: str | None = None) -> "Backend":
+def open_backend(device: str | None) -> "Backend":
     """The backend of ``device`` ("cpu", "cuda", "cuda:1" …; None: the accelerator at hand, else the CPU).
 
     InputError without torch, with one before 2.6, or where torch does not see the device.

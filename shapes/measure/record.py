@@ -124,9 +124,7 @@ class Measurement:
         """Flat fields for exports and calibration: kind, phase, layout, dtype, batch, m, n, k, seconds, device …"""
         description = dict(self.description)
         out = {
-            "kind": description["kind"],
-            "phase": description.get("phase"),
-            "dtype": description.get("dtype"),
+            **{name: description.get(name) for name in ("kind", "phase", "dtype")},
             "kernel": description.get("kernel", ""),
             **flat(description),
             **{name: getattr(self, name) for name in COLUMNS if name not in _NESTED},

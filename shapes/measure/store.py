@@ -67,8 +67,7 @@ _NO_ROOM = (sqlite3.SQLITE_IOERR_WRITE, sqlite3.SQLITE_IOERR_SHMSIZE, sqlite3.SQ
 
 def default_path() -> Path:
     """SIZER_STORE, else ``measurements.db`` in the user's cache folder."""
-    named = os.environ.get("SIZER_STORE")
-    if named:
+    if named := os.environ.get("SIZER_STORE"):
         return Path(named)
     try:
         from platformdirs import user_cache_path

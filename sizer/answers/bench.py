@@ -150,8 +150,8 @@ class Bencher:
     asked: Named
     progress: Callable[[Progress], None]
     time_limit_s: float | None
-    fresh: bool = False
-    out: Path | None = None
+    fresh: bool
+    out: Path | None
 
     def dtypes(self, named: Sequence[str]) -> Sequence[str]:
         """Those named, else what the device trains in."""
@@ -193,7 +193,16 @@ class Bencher:
                 sweep = self._measure(suite.jobs, limit_s, suite.settings, keep)
             finally:  # what was measured until it was stopped, too
                 if self.out is not None:
-                    summaries[suite.name] = self._summary(suite, sweep, rows.count)
+                    summaries[suite.name] = {
+                        "title": suite.title,
+                        "scale": suite.scale,
+                        "jobs": len(suite.jobs),
+                        "environment": self.executor.environment.to_dict(),
+                        "results": rows.count,
+                        "left": None if sweep is None else len(sweep.left),
+                        "drift": None if sweep is None else asdict(sweep.drift),
+                        "elapsed_s": None if sweep is None else sweep.elapsed_s,
+                    }
                     write_whole(self.out / file, (json.dumps(summaries, indent=2) + "\n").encode())
         return replace(self._table([(job, None) for job in suite.jobs], sweep), title=f"{suite.name}: {suite.title}")
 
@@ -226,19 +235,6 @@ class Bencher:
                 seconds = predict(work, device).seconds if work is not None and device is not None else None
             rows.append(Row(title, sweep.results.get(job.key), seconds, count))
         return MeasuredTable(rows, sweep, self.executor.environment, notes)
-
-    def _summary(self, suite: Suite, sweep: Sweep | None, results: int) -> Values:
-        """``sweep`` None: it was stopped."""
-        return {
-            "title": suite.title,
-            "scale": suite.scale,
-            "jobs": len(suite.jobs),
-            "environment": self.executor.environment.to_dict(),
-            "results": results,
-            "left": None if sweep is None else len(sweep.left),
-            "drift": None if sweep is None else asdict(sweep.drift),
-            "elapsed_s": None if sweep is None else sweep.elapsed_s,
-        }
 
 
 class Rows(ExitStack):

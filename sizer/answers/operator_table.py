@@ -16,7 +16,7 @@ from shapes.frozen import Values, frozen, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.memory import Memory, memory
 from shapes.operators.types import Attention, CachedAttention, Operator, Operators
-from shapes.step import Pricer, Step
+from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.toml_table import table_of
 from shapes.workload import Workload
@@ -127,7 +127,7 @@ def ops_of_subject(subject: Subject, device: Device) -> "OperatorTable":
     """``ops`` of a resolved input."""
     subject = run_on(subject, device)
     step = Pricer(device, stack=subject.stack).step(subject.operators, subject.workload, subject.model)
-    known = subject.model is not None
+    known, understood = subject.model is not None, set(subject.understood)
     return OperatorTable(
         subject.where,
         summary(subject),
@@ -135,15 +135,10 @@ def ops_of_subject(subject: Subject, device: Device) -> "OperatorTable":
         device,
         step_time(subject, step, device) if known else None,
         step.operators,
-        step.costs if known else _alone(subject, step),
+        # Else of the products that are a kernel's whatever the rest is: with a weight, or attention, and understood.
+        step.costs if known else tuple(cost if one in understood else None for one, cost in step.priced),
         subject.stack.name if step.cost is not None else "",
     )
-
-
-def _alone(subject: Subject, step: Step) -> tuple[Cost | None, ...]:
-    """Costs of the products that are a kernel's whatever the rest is: with a weight, or attention, and understood."""
-    known = set(subject.understood)
-    return tuple(cost if one in known else None for one, cost in step.priced)
 
 
 #: What a row has of an operator and of its cost, null where there is no such thing or it is not known.

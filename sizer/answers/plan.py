@@ -157,8 +157,7 @@ class Plan(Printable):
 
     def best(self, model: ModelShape, ways: Sequence[Workload]) -> Workload:
         """The fastest way to run another model, of the splits of ``ways``. InputError: it does not fit in any."""
-        base = replace(self.again.keywords["base"], s=ways[0].s)
-        found: Plan = self.again(model, splits=ways, base=base)
+        found: Plan = self.again(model, splits=ways, base=replace(self.again.keywords["base"], s=ways[0].s))
         return found.candidates[0].workload
 
     @property

@@ -78,8 +78,7 @@ def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff:
         notes.append(f"{pair.path} has one version alone: no budget compares it (renamed? sizer diff OLD NEW)")
     old, new = (replace(side.subject, where=pair.path) if side else None for side in sides)
     one = next(filter(None, sides))  # either's device and rules: the project's are one
-    targets = [one.device, *(load_device(name) for name in devices[1:])]
-    return diff_of([compare(old, new, targets, one.suppression)], budgets)
+    return diff_of([compare(old, new, [one.device, *map(load_device, devices[1:])], one.suppression)], budgets)
 
 
 @frozen
@@ -95,7 +94,7 @@ class Pair:
     named: bool
 
 
-def of_git(revision: str, paths: Names, *, models_only: bool = False) -> Iterator[Pair]:
+def of_git(revision: str, paths: Names, *, models_only: bool) -> Iterator[Pair]:
     """What changed since ``revision`` among the tracked files in ``paths`` (none: all): files that state a model, and
 
     unless ``models_only`` those that ``paths`` name. Contents are compared as they are: no command of the repository's

@@ -4,7 +4,7 @@ accelerators of a cluster.
 """
 
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
@@ -19,7 +19,7 @@ from shapes.device import load_device
 from shapes.errors import InputError, read_bounded, read_text, refuse
 from shapes.frozen import Ints, Named, Names, Values, given
 from shapes.measure import Progress, Settings
-from shapes.measure.dataset import Dataset, Exchanged, export_dataset, import_dataset, import_rows, read_datasets
+from shapes.measure.dataset import Dataset, export_dataset, import_dataset, import_rows, read_datasets
 from shapes.measure.jobs import PartName
 from shapes.measure.others import read_others
 from shapes.measure.record import MAX_IMPORT, Measurement, packed_lines, read_export
@@ -73,8 +73,12 @@ def bench(asked: Asked) -> None:
     `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products. Results go to the store at once: the same command
     again goes on where this one was stopped.
     """
-    everything = _of_the_tree() if asked.config == "all" else None
-    if everything:
+    everything: Values = {}
+    if asked.config == "all":  # of a working tree alone: neither it nor the suites are installed
+        path = Path(sizer.__file__).parents[1] / "reports/suites/everything.py"
+        expected = "expected a working tree of sizer's, where the suites are"
+        refuse(not path.is_file(), expected, "bench all", str(path.parent))
+        everything = run_path(str(path))
         asked.suite, asked.config = everything["every_suite"](), None
         asked.time_limit = asked.time_limit or 60 * asked.minutes
     refuse(asked.suite and asked.config is not None, "expected one of CONFIG and --suite", "bench")
@@ -89,16 +93,7 @@ def bench(asked: Asked) -> None:
         _measure(asked, settings, everything)
 
 
-def _of_the_tree() -> Values:
-    """What runs `bench all`, of a working tree alone: it and the suites are not installed."""
-    path = Path(sizer.__file__).parents[1] / "reports/suites/everything.py"
-    refuse(
-        not path.is_file(), "expected a working tree of sizer's, where the suites are", "bench all", str(path.parent)
-    )
-    return run_path(str(path))
-
-
-def _measure(asked: Asked, settings: Values, everything: Values | None) -> None:
+def _measure(asked: Asked, settings: Values, everything: Values) -> None:
     """Exit code 1 where not all could be measured."""
     elsewhere = asked.config is not None or asked.suite or asked.self_test
     sizes = {} if elsewhere else sizes_of_op(asked.op, partial(_sizes, asked))
@@ -255,9 +250,12 @@ def import_(path: str | None, /, sources: Names, **asked: Any) -> None:
                 if isinstance(read, list)
                 else [import_dataset(one, store) for one in read]
             )
-            refused |= _say_exchanged(exchanged)
-    if refused:
-        sys.exit(1)
+            for one in exchanged:
+                say(f"{one.path}: {one.added} added, {one.there} there already, {len(one.refused)} refused")
+                for line in (*one.notes, *(f"{why} ({key})" for key, why in one.refused[:LISTED])):
+                    say(f"  {line}")
+                refused |= bool(one.refused)
+    sys.exit(refused)
 
 
 def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] | tuple[Dataset, ...]:
@@ -270,17 +268,6 @@ def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] |
         return list(read_export(packed_lines(read_bounded(name, MAX_IMPORT), name), name))
     text = read_text(name, MAX_IMPORT)
     return read_others(text, name, asked) or list(read_export(text.split("\n"), name))
-
-
-def _say_exchanged(exchanged: Iterable[Exchanged]) -> bool:
-    """What became of rows; whether some were refused."""
-    for one in exchanged:
-        say(f"{one.path}: {one.added} added, {one.there} there already, {len(one.refused)} refused")
-        for note in one.notes:
-            say(f"  {note}")
-        for key, why in one.refused[:LISTED]:
-            say(f"  {why} ({key})")
-    return any(one.refused for one in exchanged)
 
 
 @store.command()

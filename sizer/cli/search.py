@@ -51,12 +51,16 @@ def command(asked: Asked) -> None:
     from shapes.measure.backend import accelerator_here
     from sizer.searching import search
     from sizer.searching.result import of_file
+    from sizer.searching.space import Limits
     from sizer.subject import read_model
 
     said, measure = _said(asked.limits), asked.measure
     if measure is None:
         measure = not asked.device and accelerator_here()
-    limits, named = _limits(asked, said), asked.config is not None
+    low, high = _read(_BOUNDS["range"], asked.range_, "--range")
+    further = {name: said.pop(name) for name in [*said] if name in Limits.__match_args__}
+    limits = Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, asked.step, **further)
+    named = asked.config is not None
     reading = read_model(asked.source(asked.config), config_format=asked.config_format) if named else None
     refuse(
         asked.emit and asked.format_ not in ("text", "json"),
@@ -110,15 +114,6 @@ def _planned(asked: Asked, reading: Any, tell: Any) -> Values:
         **asked.workload,
     )
     return {**given({**asked.workload, **dict.fromkeys(SPREAD)}), "layouts": found, **asked.named("stack")}
-
-
-def _limits(asked: Asked, said: Values) -> Any:
-    """The limits of a space, which are taken out of what was ``said``."""
-    from sizer.searching.space import Limits
-
-    low, high = _read(_BOUNDS["range"], asked.range_, "--range")
-    further = {name: said.pop(name) for name in [*said] if name in Limits.__match_args__}
-    return Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, asked.step, **further)
 
 
 def _said(texts: Names) -> Values:

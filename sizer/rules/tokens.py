@@ -117,8 +117,13 @@ def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
     """A step that is no whole number of microbatches; a microbatch that nobody ``said`` is the times' alone."""
     whole, b, d = workload.global_batch, workload.b, workload.d
     if whole is not None and workload.vpp > 1 and workload.accumulation < workload.p:
-        few = f"{workload.accumulation} of microbatches a step: Megatron-LM interleaves p = {workload.p} or more"
-        yield Finding("vpp", workload.vpp, few, suggest("vpp", [1]), violated=True)
+        yield Finding(
+            "vpp",
+            workload.vpp,
+            f"{workload.accumulation} of microbatches a step: Megatron-LM interleaves p = {workload.p} or more",
+            suggest("vpp", [1]),
+            violated=True,
+        )
     if whole is None or whole % (b * d) == 0:
         return
     below = [] if whole % d else divisors(whole // d, b - 1)
