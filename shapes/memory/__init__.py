@@ -29,6 +29,7 @@ from shapes.workload import LOSSES, Implementation, Loss, Workload
 
 from .modules import buffer_bytes
 from .moments import AtMoment, Component, Gradients, StageStep, communication, microbatches_of, training
+from .tape import peak_bytes
 
 GIB = 2**30
 #: How full of a device's memory a step is said to fit: what the caching allocator's fragmentation takes is unknown, and
@@ -202,7 +203,7 @@ def _inference(step: StageStep, weight_dtype: str | None) -> Iterator[Component]
         for block in tower.stack.kinds
     ]
     forward = max(
-        run.layer_tape(block, hidden).forward_peak_bytes(compiled=step.megatron) for hidden, block, run in layers
+        peak_bytes(run.layer_tape(block, hidden).forward(compiled=step.megatron)) for hidden, block, run in layers
     )
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
     positions = workload.b * (workload.s if workload.decode else 1)

@@ -49,7 +49,7 @@ from shapes.operators.cores import whole_tokens
 from shapes.workload import BASES, Implementation, Loss, Workload
 
 from .modules import Forward, Style, alibi_in_fp32, masked, style_of
-from .tape import INPUT, Tape
+from .tape import INPUT, Tape, peak_bytes
 
 
 @frozen
@@ -349,7 +349,7 @@ def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     return _Layer(
         saved=saved - moved,
         moved=moved,
-        forward=tape.forward_peak_bytes(kept) + moved,
+        forward=peak_bytes(tape.forward(kept)) + moved,
         backward=_backward(tape, tape.storages[INPUT], made, step) + moved,
         returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
@@ -364,7 +364,7 @@ def _backward(tape: Tape, seed: int, made: int, step: StageStep) -> int:
     ``made``: bytes of a new gradient's element.
     """
     kept = 0 if step.gradients_stay else step.precision.gradients
-    return max(tape.backward(seed, made, kept))
+    return peak_bytes(tape.backward(seed, made, kept), sum(tape.saved(selective=True).values()))
 
 
 def _embedding(step: StageStep) -> int:

@@ -9,15 +9,20 @@ The operators of each kind of module, and what each saves, are lines of modules.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from itertools import accumulate, count
 from types import CodeType
 from typing import Any
 
-from shapes.frozen import Ints, Named, Names, Pair, Values, frozen, replace
+from shapes.frozen import Ints, Named, Names, Values, frozen, replace
 from shapes.toml_table import DATA, content, formula, hold
+
+#: A storage, or below 0 a gradient or another tensor of a backward, and so many bytes that come, or (below 0) go.
+Event = tuple[int, int]
+Events = Iterator[Event]
 
 #: The storage of a tape's first tensor: its module's input.
 INPUT = 0
@@ -163,14 +168,14 @@ class Tape:
                 kept |= node.needed(needs)
         return self._sum(self.saved().keys() - kept)
 
-    def backward(self, seed_bytes: int, made_bytes: int = 2, kept_bytes: int = 0) -> Iterator[int]:
-        """Bytes alive at each node's fullest while the tape runs backward, its saved tensors included.
+    def backward(self, seed_bytes: int, made_bytes: int = 2, kept_bytes: int = 0) -> Events:
+        """What comes and goes while the tape runs backward: what the forward saved goes, gradients of weights stay.
 
-        ``seed_bytes``: the gradient of the last output, alive from the start. A weight's gradient is made in
-        ``made_bytes`` an element; it is added to one that is there already (``kept_bytes`` 0), or stays in
-        ``kept_bytes`` an element, the made one itself where the two are the same size. Operators that run again do so
-        together, for the first node that asks for anything they saved or made, or ran while a name held that:
-        Megatron-Core makes a norm's output again before the backward of all that it was made for.
+        ``seed_bytes``: the gradient of the last output. A weight's gradient is made in ``made_bytes`` an element; it is
+        added to one that is there already (``kept_bytes`` 0), or stays in ``kept_bytes`` an element, the made one
+        itself where the two are the same size. Operators that run again do so together, for the first node that asks
+        for anything they saved or made, or ran while a name held that: Megatron-Core makes a norm's output again before
+        the backward of all that it was made for.
         """
         passing = made_bytes * (made_bytes != kept_bytes)
         parts = defaultdict(list)
@@ -181,43 +186,47 @@ class Tape:
         asked = [{*node.saved, *given[node.part].intersection(node.read)} for node in self.nodes]
         makers = {node.output.storage: node.part for node in self.nodes}
         users, there = Counter(one for those in asked for one in those), {*self.saved(selective=True)}
-        alive = self._sum(there) + seed_bytes
-        # tensor key -> [bytes, readers], shared between keys that share one
-        gradients = {node.output.key: [seed_bytes, 1] for node in self.nodes[-1:]}
+        names = count(-1, -1)
+        seed = _Gradient(next(names), seed_bytes)
+        yield seed.name, seed_bytes
+        # tensor key -> its gradient, shared between keys that share one
+        gradients = {node.output.key: seed for node in self.nodes[-1:]}
         views: set[int] = set()
-        twice: dict[int, int] = {}
+        twice: dict[int, Event] = {}
         for node, needed in zip(reversed(self.nodes), reversed(asked), strict=True):
             own = gradients.pop(node.output.key, None)
             if own is None:
                 continue  # nothing downstream needs its gradient
-            peak, first = alive, node.part * (bool(node.saved) or node.views_gradient)
+            first = node.part * (bool(node.saved) or node.views_gradient)
             asking = {*needed, *(one.storage for one in node.holds)} - there
             for part in parts.keys() & {first, *map(makers.get, asking)} - {0}:
                 again = parts.pop(part)
-                there, fullest, more = self._again(again, there, users)
+                there = yield from self._again(again, there, users)
                 if again[0].dropped and part != node.part:
                     # What went is filled again, and what was made for it stays until that has run backward.
-                    filled = self._sum(asking.intersection(one.output.storage for one in again))
-                    twice[again[0].output.key] = filled
-                    more += filled
-                peak, alive = max(peak, alive + fullest), alive + more
-            new = [(tensor.key, own if node.shares_gradient else [tensor.bytes, 1]) for tensor in node.inputs]
-            if node.shares_gradient:
-                own[1] += len(new)
-            else:
-                alive += sum(tensor.bytes for tensor in node.inputs)
-            alive += node.weights * kept_bytes
-            peak = max(peak, alive + node.work + node.weights * passing)
+                    filled = sum(self.storages[one] for one in asking.intersection(one.output.storage for one in again))
+                    twice[again[0].output.key] = next(names), filled
+                    yield twice[again[0].output.key]
+            shared = own if node.shares_gradient else None
+            new = [(tensor.key, shared or _Gradient(next(names), tensor.bytes, 0)) for tensor in node.inputs]
+            yield from ((one.name, one.bytes) for _, one in new if one is not own)
+            yield next(names), node.weights * kept_bytes
+            yield from _passing(names, node.work, node.weights * passing)
             users.subtract(needed)
             gone = {one for one in needed if not users[one]}
-            alive, there = alive - self._sum(gone), there - gone
-            alive -= _release(own)
-            freed, third = _accumulate(new, gradients, views, is_view=node.views_gradient)
-            peak, alive = max(peak, alive + third), alive - freed - twice.pop(node.output.key, 0)
-            yield peak
+            there = there - gone
+            yield from self._freed(gone)
+            for _, one in new:
+                one.readers += 1
+            yield from own.read()
+            yield from _accumulate(new, gradients, views, names, is_view=node.views_gradient)
+            name, filled = twice.pop(node.output.key, (0, 0))
+            yield name, -filled
+        yield from {one.name: -one.bytes for one in gradients.values()}.items()
+        yield from self._freed(there)
 
-    def _again(self, part: list[_Node], there: set[int], users: Counter[int]) -> tuple[set[int], int, int]:
-        """What is there once ``part`` has run forward again, and more bytes at the fullest meanwhile and from then on.
+    def _again(self, part: list[_Node], there: set[int], users: Counter[int]) -> Generator[Event, None, set[int]]:
+        """``part`` runs forward again; what is there from then on.
 
         It ends with the last thing that is asked for (torch.utils.checkpoint's early stop); an operator saves what it
         reads before it runs, and takes up what was kept and nothing else asks for.
@@ -227,17 +236,18 @@ class Tape:
             at for at, node in enumerate(part, 1) if node.saved or node.views_gradient or node.output.storage in made
         )
         left = there.difference(node.output.storage for node in part[: last - 1] if not users[node.output.storage])
-        sizes = [size * (one not in left) for one, size in enumerate(self.storages)]
-        gone = self._sum(there - left)
-        return left | made, Tape(sizes, part).forward_peak_bytes(made, last) - gone, self._sum(made) - gone
+        yield from self._freed(there - left)
+        yield from Tape([size * (one not in left) for one, size in enumerate(self.storages)], part).forward(made, last)
+        return left | made
 
     def _sum(self, storages: Iterable[int]) -> int:
         return sum(map(self.storages.__getitem__, storages))
 
-    def forward_peak_bytes(
-        self, kept: Collection[int] = (), until: int | None = None, *, compiled: bool = False
-    ) -> int:
-        """Most bytes alive while the tape runs forward: each tensor dies at its last use.
+    def _freed(self, storages: Iterable[int]) -> Events:
+        return ((one, -self.storages[one]) for one in storages)
+
+    def forward(self, kept: Collection[int] = (), until: int | None = None, *, compiled: bool = False) -> Events:
+        """What comes and goes while the tape runs forward: each tensor dies at its last use.
 
         ``kept``: storages that stay, since autograd saves them. ``until``: of so many nodes, the last of which need not
         make what is not kept. ``compiled``: no name of running code holds a tensor that was read.
@@ -245,15 +255,18 @@ class Tape:
         uses = [(*(replace(node, holds=()) if compiled else node).read, node.output.storage) for node in self.nodes]
         last = {storage: index for index, storages in enumerate(uses) for storage in storages}
         born: set[int] = set()
-        alive = peak = 0
         for index, node in enumerate(self.nodes[:until]):
             made = uses[index] if index + 1 != until or node.output.storage in kept else node.read
-            new = {*made, *filter(kept.__contains__, node.saved)} - born
-            born |= new
-            alive += self._sum(new)
-            peak = max(peak, alive)
-            alive -= self._sum({one for one in uses[index] if last[one] == index}.difference(kept))
-        return peak
+            new = [one for one in dict.fromkeys((*made, *filter(kept.__contains__, node.saved))) if one not in born]
+            born.update(new)
+            yield from ((one, self.storages[one]) for one in new)
+            yield from self._freed({one for one in uses[index] if last[one] == index}.difference(kept))
+        yield from self._freed(one for one in born.difference(kept) if until and last[one] >= until)
+
+
+def peak_bytes(events: Events, there: int = 0) -> int:
+    """Most bytes at once, ``there`` being there before."""
+    return max(accumulate((size for _, size in events), initial=there))
 
 
 def _inputs(nodes: list[_Node]) -> set[int]:
@@ -262,27 +275,46 @@ def _inputs(nodes: list[_Node]) -> set[int]:
     return {tensor.storage for node in nodes for tensor in node.inputs if tensor.key not in made}
 
 
+@dataclass(slots=True)
+class _Gradient:
+    """A gradient, its bytes, and how many read it."""
+
+    name: int
+    bytes: int
+    readers: int = 1
+
+    def read(self) -> Events:
+        """One reader fewer, the last of which frees it."""
+        self.readers -= 1
+        if not self.readers:
+            yield self.name, -self.bytes
+
+
+def _passing(names: Iterator[int], *sizes: int) -> Events:
+    """What is there for a moment only."""
+    passing = [*zip(names, sizes)]  # noqa: B905 - names have no end
+    yield from passing
+    yield from ((name, -size) for name, size in passing)
+
+
 def _accumulate(
-    new: list[tuple[int, list[int]]], gradients: dict[int, list[int]], views: set[int], *, is_view: bool
-) -> Pair:
-    """Add ``new`` gradients to those that are there: bytes freed, and the most that a sum with a view takes."""
-    freed = third = 0
+    new: list[tuple[int, _Gradient]],
+    gradients: dict[int, _Gradient],
+    views: set[int],
+    names: Iterator[int],
+    *,
+    is_view: bool,
+) -> Events:
+    """Add ``new`` gradients to those that are there; a sum with a view is a third tensor."""
     for key, gradient in new:
         if key not in gradients:
             gradients[key] = gradient
             views |= {key} if is_view else set()
             continue
         if key in views:
-            third = max(third, gradients[key][0] - freed)
+            yield from _passing(names, gradients[key].bytes)
             views.remove(key)
-        freed += _release(gradient)
-    return freed, third
-
-
-def _release(gradient: list[int]) -> int:
-    """Drop one reader of a gradient; its bytes if that was the last."""
-    gradient[1] -= 1
-    return gradient[0] if gradient[1] == 0 else 0
+        yield from gradient.read()
 
 
 #: Functions that put a module on the tape, by name.
