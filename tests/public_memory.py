@@ -20,6 +20,7 @@ GIB = 2**30
 #: Of a run what its source says, or what no split is.
 SETTINGS = (
     "gib",
+    "reserved",
     "gathers",
     "reduces",
     "checkpointing",
@@ -33,7 +34,10 @@ SETTINGS = (
 
 @dataclass(frozen=True)
 class Peak:
-    """One run: allocated GiB, sizer's and the published, at which moment sizer has it, and how far off it may be."""
+    """One run: allocated GiB, sizer's and the published, at which moment sizer has it, and how far off it may be.
+
+    ``reserved``: GiB that torch's allocator held of the device, published and as sizer simulates it.
+    """
 
     source: str
     model: str
@@ -42,6 +46,7 @@ class Peak:
     published: float
     moment: str
     within: float
+    reserved: tuple[float, float] | None = None
 
     @property
     def off(self) -> float:
@@ -58,12 +63,15 @@ def peaks() -> Iterator[Peak]:
         for name, runs in source["runs"].items():
             model = read_config(source["models"][name]).model
             for run in runs:
-                own = {key: value for key, value in run.items() if key not in ("gib", "device")}
+                own = {key: value for key, value in run.items() if key not in ("gib", "reserved", "device")}
                 fields = {**source["workload"], **own}
                 workload = Workload(**fields, sequence_parallel=fields.get("t", 1) > 1)
                 # What the caching allocator hands out: no context, no rounding.
-                answer = memory(model, workload, context_bytes=0, device=run.get("device"), **source["options"])
+                answer = memory(
+                    model, workload, context_bytes=0, device=run.get("device"), simulate=True, **source["options"]
+                )
                 said = {key: value for key, value in run.items() if key not in SETTINGS}
                 split = ", ".join(value if key == "device" else f"{key} {value}" for key, value in said.items())
                 ours = answer.total_bytes / GIB
-                yield Peak(source["name"], name, split, ours, run["gib"], answer.moment, source["within"])
+                held = (run["reserved"], (answer.reserved_bytes or 0) / GIB) if "reserved" in run else None
+                yield Peak(source["name"], name, split, ours, run["gib"], answer.moment, source["within"], held)

@@ -48,13 +48,35 @@ def report() -> str:
     ]
     for source in sources():
         lines += ["", f"## {source['name']}", "", f"{source['document']}. {source['software']}. {source['says']}", ""]
+        own = [peak for peak in found if peak.source == source["name"]]
         rows = [
             [peak.model, peak.split, f"{peak.published:.2f}", f"{peak.ours:.2f}", f"{peak.off:+.2%}", moment_of(peak)]
-            for peak in found
-            if peak.source == source["name"]
+            for peak in own
         ]
         lines.append(table(rows, ["model", "split", "published GiB", "sizer", "off", "sizer's fullest moment"]))
+        lines += reserved(own)
     return "\n".join([*lines, ""])
+
+
+def reserved(found: list[Peak]) -> list[str]:
+    """What the allocator held of the device in these runs, where that was published."""
+    held = [(peak, *peak.reserved) for peak in found if peak.reserved is not None]
+    if not held:
+        return []
+    off = [ours / published - 1 for _, published, ours in held]
+    alone = fmean(abs(peak.published / published - 1) for peak, published, _ in held)
+    rows = [
+        [peak.model, peak.split, f"{published:.2f}", f"{ours:.2f}", f"{one:+.1%}"]
+        for (peak, published, ours), one in zip(held, off, strict=True)
+    ]
+    return [
+        "",
+        f"Reserved by torch's allocator (max_memory_reserved, the largest of all ranks) and as its rules are simulated "
+        f"over sizer's tape: {max(off):+.1%} to {min(off):+.1%}, mean error {fmean(map(abs, off)):.1%}; the published "
+        f"allocated bytes taken for it would be {alone:.1%} off. Other streams' pools and workspaces are not in it.",
+        "",
+        table(rows, ["model", "split", "reserved GiB", "simulated", "off"]),
+    ]
 
 
 def moment_of(peak: Peak) -> str:

@@ -47,7 +47,8 @@ BERT_LARGE = {
 }
 GRADIENT_BYTES = 4
 WHY_OFF = (
-    "nine rows of the guide: torch 1 kept gradients (1.2 GiB), and nvidia-smi counts segments, which are not predicted"
+    "nine rows of the guide of 2022: torch 1 kept gradients (1.2 GiB); what of the rest torch 2 does not request is not "
+    "known: its own requests, replayed, come out as sizer's"
 )
 #: Capability, a command, what it says (one pattern or several), whether that is whole, a note.
 ROWS = (
@@ -68,10 +69,10 @@ ROWS = (
     (
         "temporary memory, fragmentation, PYTORCH_CUDA_ALLOC_CONF",
         (f"memory {LLAMA} -b 1",),
-        r"allocator +(.*)",
-        "in part",
-        "what a run's allocator holds depends on the order of its requests: measured (`memory --explain`), not "
-        "predicted; the setting against it is named",
+        r"nvidia-smi +(.*)",
+        "works",
+        "the allocator's rules over the tape's requests in their order (reports/memory-peaks.md), and the setting "
+        "against it; a run's own by `memory --explain`",
     ),
     (
         "CUDA context by version and lazy loading",
@@ -161,7 +162,7 @@ def guide() -> list[list[str]]:
         for options, (megabytes, rate) in GUIDE.items():
             words = f"{file} --device v100-sxm-16 -s 512 --attention eager {options}"
             memory = json.loads(said(f"memory {words} --format json"))
-            used = memory["total_bytes"] / 2**20
+            used = (memory["reserved_bytes"] + memory["components"]["framework"]) / 2**20
             # torch 1's zero_grad zeroed gradients in place: they were there at the fullest moment too.
             left = memory["model"]["parameters"] * GRADIENT_BYTES - memory["components"]["gradients"]
             kept = used + max(0, left) / 2**20

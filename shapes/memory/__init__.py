@@ -27,6 +27,7 @@ from shapes.operators.parallel import check_split, head_counts
 from shapes.toml_table import DATA, content
 from shapes.workload import LOSSES, Implementation, Loss, Workload
 
+from .allocator import reserved_bytes
 from .modules import buffer_bytes
 from .moments import AtMoment, Component, Gradients, StageStep, communication, microbatches_of, training
 from .tape import peak_bytes
@@ -55,7 +56,8 @@ class Memory:
 
     ``stage``: the pipeline stage that holds most. ``device_bytes`` and ``fits`` are None where no device was named.
     ``moment`` is the fullest one's name, ``moments`` the total bytes of each that was looked at (training only), and
-    ``gradients`` says whether gradients stay allocated between microbatches.
+    ``gradients`` says whether gradients stay allocated between microbatches. ``reserved_bytes``: what torch's allocator
+    holds of the device for them, in use, cached and in pieces (None: not simulated).
     """
 
     parts: tuple[Component, ...]
@@ -68,6 +70,7 @@ class Memory:
     moment: str = ""
     moments: tuple[AtMoment, ...] = ()
     gradients: Gradients | None = None
+    reserved_bytes: int | None = None
 
     @property
     def components(self) -> Sizes:
@@ -108,6 +111,7 @@ def memory(
     context_bytes: int = CONTEXT_BYTES,
     dropout_mask_bytes: int = 1,
     loss: Loss | None = None,
+    simulate: bool = False,
 ) -> Memory:
     """Bytes of one device by component, for training or inference as ``workload.phase`` says.
 
@@ -117,7 +121,8 @@ def memory(
     inference's.
     ``context_bytes``: of a process on the device before its first tensor (0: tensors alone are counted, as
     torch.cuda.max_memory_allocated does). ``dropout_mask_bytes``: 1 as CUDA's kernels, the element's own size on the
-    CPU. ``loss``: of ``LOSSES`` (None: the implementation's). InputError: an unknown name, a split not allowed.
+    CPU. ``loss``: of ``LOSSES`` (None: the implementation's). ``simulate``: torch's allocator too, in training.
+    InputError: an unknown name, a split not allowed.
     """
     check_split(model, workload)
     check_finetune(model, workload)
@@ -134,8 +139,11 @@ def memory(
     steps = [
         StageStep(as_held(model, workload), whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])
     ]
-    found = (_of_step(step, kept_in, limit, context_bytes, weight_dtype) for step in steps)
-    return max(found, key=lambda one: one.total_bytes)
+    found = ((_of_step(step, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
+    most, step = max(found, key=lambda one: one[0].total_bytes)
+    if simulate and workload.train and not workload.offload_saved:
+        return replace(most, reserved_bytes=reserved_bytes(step.trained, most.components))
+    return most
 
 
 def _of_step(step: StageStep, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
@@ -175,7 +183,7 @@ def _overhead(step: StageStep, context_bytes: int) -> Iterator[Component]:
         yield Component(
             "allocator",
             OPEN_SEGMENTS,
-            "segments half used (torch's caching allocator; fragmentation unknown: expandable_segments)",
+            "segments half used (torch's caching allocator)",
         )
 
 

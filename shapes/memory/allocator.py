@@ -1,32 +1,30 @@
 """torch's caching allocator: what it reserves of a device for the requests of training steps, in their order.
 
 After c10/cuda/CUDACachingAllocator.cpp of torch 2: a request takes the smallest free block of its pool that holds it,
-of which what is of use is cut off; else a new segment, and segments stay. Free neighbours become one.
+and what is left of the block is cut off; else a segment is reserved, and stays. Free neighbours become one block.
 """
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Iterator
+from collections import Counter
+from collections.abc import Hashable
 
 from shapes.frozen import Sizes, replace
 
-from .moments import StageStep, embedding_gradient, gradients_of, in_flight, layer_runs, layer_tapes, moments, tail_tape
-from .tape import Events
+from .moments import StageStep, tapes_of_step
 
 MIB = 2**20
 #: Blocks are multiples of it (kMinBlockSize).
 ROUND = 512
-#: Requests up to it share segments of 2 MiB (kSmallSize, kSmallBuffer); cut off of a larger one is more than it.
+#: Requests up to it share segments of 2 MiB (kSmallSize, kSmallBuffer); from larger ones more than it is cut off.
 SMALL = MIB
 #: Requests below it share segments of 20 MiB (kMinLargeAlloc, kLargeBuffer), others have their own (kRoundLarge).
 OWN = 10 * MIB
-#: Components that are not there from the start, or are not the allocator's.
+#: Components that come with the step, or are not the allocator's.
 LATER = ("optimizer_states", "gradients", "activations", "logits_and_loss", "temporary", "framework", "allocator")
-#: Steps until nothing new is reserved: the optimizer's states are made at the end of the first.
-STEPS = 2
 
 
 class Segments:
-    """Segments of one device, ``reserved`` bytes of them."""
+    """A device's segments: ``reserved`` bytes."""
 
     def __init__(self) -> None:
         self.reserved = 0
@@ -35,7 +33,7 @@ class Segments:
         self._held: dict[Hashable, tuple[bool, int, int]] = {}
 
     def change(self, name: Hashable, size: int) -> None:
-        """So many bytes come, or (below 0) what has the name goes."""
+        """A tensor of so many bytes comes, or (below 0) goes."""
         if size > 0:
             self._held[name] = self._taken(-(-size // ROUND) * ROUND)
         elif size:
@@ -47,13 +45,13 @@ class Segments:
         if at < len(self._free) and self._free[at][0] is small:
             _, there, address = self._free.pop(at)
         else:
-            own = -(-size // (2 * MIB)) * 2 * MIB
-            there = 2 * MIB if small else 20 * MIB if size < OWN else own
+            there = 2 * MIB if small else 20 * MIB if size < OWN else -(-size // (2 * MIB)) * 2 * MIB
             # Gaps as long as the segments: no two are neighbours.
             address = 2 * self.reserved
             self.reserved += there
-        if there - size > SMALL * (not small):
-            insort(self._free, (small, there - size, address + size))
+        left = there - size
+        if left > SMALL * (not small):
+            insort(self._free, (small, left, address + size))
             there = size
         return small, there, address
 
@@ -65,37 +63,31 @@ class Segments:
 
 
 def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
-    """Bytes that the allocator reserves for training steps of a stage, whose components take ``sizes``."""
+    """Bytes that the allocator reserves for training steps of a stage, whose components take ``sizes``.
+
+    Each tensor is requested by itself, Megatron's in its buffers; AdamW's two moments come with the first update, into
+    what the first backward left free, and the second step finds them there.
+    """
     segments = Segments()
-    step = replace(step, in_flight=in_flight(step), gradients_stay=gradients_of(step).stay)
-    for name, size in _requests(step, sizes):
-        segments.change(name, size)
-    return segments.reserved
+    pieces = [1] if step.megatron else [one.elements for one in step.tensors for _ in range(one.copies)]
 
+    def last(component: str, share: int = 1) -> None:
+        for at, one in enumerate(one for one in pieces for _ in range(share)):
+            segments.change((component, at), sizes[component] * one // (share * sum(pieces)))
 
-def _requests(step: StageStep, sizes: Sizes) -> Iterator[tuple[Hashable, int]]:
-    """What comes and goes from the weights on: tensor by tensor, of Megatron in its buffers."""
-    tensors = [one.elements for one in step.tensors for _ in range(one.copies)]
-    lasting = [name for name in sizes if name not in LATER or (name == "gradients" and step.gradients_stay)]
-
-    def in_pieces(component: str) -> Iterator[tuple[Hashable, int]]:
-        pieces = [1] if step.megatron else tensors
-        return (((component, at), sizes[component] * one // sum(pieces)) for at, one in enumerate(pieces))
-
-    for name in lasting:
-        yield from in_pieces(name)
-    for first in (True, *(False,) * (STEPS - 1)):
-        there: dict[Hashable, int] = {}
-        for where, events in _of_step(step):
+    for name in sizes:
+        if name not in LATER or (name == "gradients" and (step.megatron or step.sharded)):
+            last(name)
+    for update in (True, False):
+        there = Counter[tuple[Hashable, int]]()
+        now = step if step.megatron else replace(step, gradients_stay=step.gradients_stay and not update)
+        for where, events in tapes_of_step(now):
             for key, size in events:
-                there[where, key] = there.get((where, key), 0) + size
-                yield (where, key), size
-        if first:
-            yield from in_pieces("optimizer_states")
-        yield from ((name, -size) for name, size in there.items())
-
-
-def _of_step(step: StageStep) -> Iterator[tuple[Hashable, Events]]:
-    """A step's tapes as they run, each by where it is; gradients of weights are left."""
-    layers = [tape for place, count in layer_runs(step) for tape in [layer_tapes(step)[place]] * count]
-    ...
+                segments.change((where, key), size)
+                there[where, key] += size
+        if update:
+            last("optimizer_states", 2)
+        for each, size in there.items():
+            if each[1] >= 0 or not step.gradients_stay:
+                segments.change(each, -size)
+    return segments.reserved

@@ -8,7 +8,7 @@ activation is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
@@ -49,7 +49,7 @@ from shapes.operators.cores import whole_tokens
 from shapes.workload import BASES, Implementation, Loss, Workload
 
 from .modules import Forward, Style, alibi_in_fp32, masked, style_of
-from .tape import INPUT, Tape, peak_bytes
+from .tape import INPUT, Event, Tape, peak_bytes
 
 
 @frozen
@@ -144,6 +144,11 @@ class StageStep:
         return replace(self, workload=self.workload.at_rest(), microbatches=None, in_flight=1)
 
     @property
+    def trained(self) -> StageStep:
+        """With the microbatches in flight, and whether gradients stay."""
+        return replace(self, in_flight=_in_flight(self), gradients_stay=gradients_of(self).stay)
+
+    @property
     def tensors(self) -> Tensors:
         return parameter_tensors(self.model, self.workload, self.stage)
 
@@ -151,18 +156,29 @@ class StageStep:
     def megatron(self) -> bool:
         return self.implementation == "megatron"
 
+    @property
+    def sharded(self) -> bool:
+        """Whether a rank keeps its share of the gradients alone."""
+        return self.workload.zero == 2 or self.workload.regathers
+
     def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
         workload, each = self.workload, self.precision.gradients
         sharded = workload.zero == 2 or workload.regathers
         whole, _ = _over_ranks((there.dense * each, there.experts * each), workload, zero=2 if sharded else 4)
         # With the optimizer on the host they leave as they are made.
-        return round((1 - sharded * workload.offload) * whole)
+        return round((1 - self.sharded * workload.offload) * whole)
 
     @property
     def fused_wgrad(self) -> bool:
         """Whether a layer's product adds its weight's gradient to the buffer itself (gradient accumulation fusion)."""
         return self.megatron and self.workload.zero < 3 and layers_train(self.workload)
+
+    @property
+    def made_bytes(self) -> Pair:
+        """Bytes of an element of a layer's new gradients of weights, and of what stays of them."""
+        made = 0 if self.fused_wgrad else self.workload.activation_bytes
+        return made, 0 if self.gradients_stay or self.sharded else self.precision.gradients
 
     @property
     def quantised_bytes(self) -> float:
@@ -307,16 +323,15 @@ def _kinds(step: StageStep) -> tuple[list[_Layer], Runs]:
 @lru_cache(2**12)
 def _seen(step: StageStep) -> list[_Layer]:
     """The model's kinds of layers as a step ``_alone`` sees them; what has no experts is alike on all their ranks."""
+    return [_layer(*each) for each in _each_kind(step)]
+
+
+def _each_kind(step: StageStep) -> Iterator[tuple[StageStep, Block, int, int]]:
+    """The arguments of ``_layer``."""
     dense = replace(step, workload=replace(step.workload, d=1, e=1))
-    return [
-        _layer(
-            step if isinstance(block.mlp, MoeShape) else dense,
-            block,
-            stack.hidden,
-            sequence_length(step.model, stack, step.workload) + block.joint_tokens,
-        )
-        for stack, block in layer_kinds(step.model)
-    ]
+    for stack, block in layer_kinds(step.model):
+        s = sequence_length(step.model, stack, step.workload) + block.joint_tokens
+        yield step if isinstance(block.mlp, MoeShape) else dense, block, stack.hidden, s
 
 
 def _alone(step: StageStep, checkpointing: str) -> StageStep:
@@ -335,22 +350,52 @@ def _alone(step: StageStep, checkpointing: str) -> StageStep:
 @lru_cache(2048)
 def _tail(step: StageStep) -> int:
     """The fullest moment of the final norm, head and loss."""
-    run = step.forward(sequence_length(step.model, step.model.main, step.workload))
-    return _backward(run.tail_tape(step.model), 4, step.workload.activation_bytes, step)
+    return _backward(_tail_tape(step), 4, step.workload.activation_bytes, step)
+
+
+def _tail_tape(step: StageStep) -> Tape:
+    return step.forward(sequence_length(step.model, step.model.main, step.workload)).tail_tape(step.model)
+
+
+def tapes_of_step(step: StageStep) -> Iterator[tuple[Hashable, Sequence[Event]]]:
+    """What comes and goes in a training step, tape by tape as they run; gradients of weights (below 0) are left.
+
+    What the ends save is there from the start, and what is with the host on the device.
+    """
+    (kinds, runs), (made, kept), element = _kinds(step), step.made_bytes, step.workload.activation_bytes
+    # As `_kinds` numbers them.
+    passes = [
+        ([*tape.forward(tape.saved(selective=True))], [*tape.backward(tape.storages[INPUT], made, kept)])
+        for policy in (step.workload.saving.name, "none")
+        for own, block, hidden, s in _each_kind(_alone(step, policy))
+        for tape in [own.forward(s).layer_tape(block, hidden)]
+    ]
+    layers = [*enumerate(passes[place] for place, count in runs for _ in range(count))]
+    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs)
+    yield "ends", [(0, max(0, moments(step)[0].saved - saved))]
+    for microbatch in range(step.in_flight):
+        yield from (((microbatch, at), forward) for at, (forward, _) in layers)
+    for microbatch in range(step.in_flight):
+        if step.last and step.model.head:
+            tail = _tail_tape(_alone(step, "none"))
+            yield "tail", [*tail.forward(tail.saved()), *tail.backward(4, element, kept)]
+        yield from (((microbatch, at), backward) for at, (_, backward) in reversed(layers))
+        if step.first:
+            yield "embedding", [(-1, kept * _embedding_gradient(step) // element)]
 
 
 #: A plan goes through degrees of pipelines, and for each through the same experts, microbatches and policies.
 @lru_cache(2**14)
 def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
-    kept, made = tape.saved(selective=True), 0 if step.fused_wgrad else workload.activation_bytes
+    kept = tape.saved(selective=True)
     saved = sum(kept.values())
     moved = round(workload.offload_saved * saved)
     return _Layer(
         saved=saved - moved,
         moved=moved,
         forward=peak_bytes(tape.forward(kept)) + moved,
-        backward=_backward(tape, tape.storages[INPUT], made, step) + moved,
+        backward=_backward(tape, tape.storages[INPUT], step.made_bytes[0], step) + moved,
         returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
         gradients=counted(trained_block(block, hidden, workload)),
@@ -481,7 +526,7 @@ def training(
     """
     workload = step.workload
     gradients, each = gradients_of(step), step.precision.gradients
-    step = replace(step, in_flight=_in_flight(step), gradients_stay=gradients.stay)
+    step = step.trained
     states = _held(step.at_rest)[1]
     kinds, runs = _kinds(step)
     moved = sum(kinds[place].moved * count for place, count in runs)

@@ -126,7 +126,7 @@ def memory(
     engine = _engine(model, settled, on, memory_utilization, weight_dtype)
     times = _timed(subject, on, saved)
     priced = (replace(one, step_seconds=seconds) for one, seconds in zip(saved, times[1:]))  # noqa: B905 - the shorter ends it
-    found, named = bytes_by_component(model, settled, device=on, **options), model.model_type
+    found, named = bytes_by_component(model, settled, device=on, simulate=True, **options), model.model_type
     guessed = settled.train and found.implementation != "megatron" and named not in CHECKED
     unchecked = [f"activations as the closest checked family saves them: {named} was not compared with torch"]
     beyond = beyond_positions(subject.reading, engine and engine.longest_context)
