@@ -347,6 +347,14 @@ def test_a_forward_finds_what_the_layer_before_it_returned_and_not_its_own() -> 
         model = ModelShape("gptj", (Stack("decoder", 256, (first, few)),), vocab=1000)
         last[name] = moments_of(StageStep(model, w), STAY, "forward of a layer")[0].bytes
     assert last["many"] - last["few"] == 2 * (8 - 2) * 256 * 256 * 2
+    # What is saved anyway is there once.
+    ends = {}
+    for name, first in (("many", many), ("few", few)):
+        model = ModelShape("gptj", (Stack("decoder", 256, (first, few)),), vocab=1000)
+        step = StageStep(model, replace(w, checkpointing="none"))
+        ends[name] = [moments_of(step, STAY, start)[0].bytes for start in ("forward of a layer", "end of the forward")]
+    forward, end = (many - few for many, few in zip(ends["many"], ends["few"], strict=True))
+    assert forward == end > 0
 
 
 @pytest.mark.parametrize("fuller", ["backward", "forward run again"])

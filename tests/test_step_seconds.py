@@ -250,6 +250,7 @@ def test_parts_are_added_up_as_often_as_they_run_and_a_token_passes_every_stage(
     assert replace(one, accumulation=2).flops == 2 * (3 + 1) * 2 * 8**3
     # Where nothing takes time, all are as notable: the cost's own tier.
     assert replace(one, costs=(cost(0.0), cost(0.0))).tier == "fitted"
+    assert Step((), ()).tier == "measured"  # of no operator nothing is less certain
 
 
 @pytest.mark.parametrize(

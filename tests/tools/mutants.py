@@ -39,6 +39,7 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "test_saving.py",
             "test_recurrent.py",
             "test_towers.py",
+            "test_offload.py",
         ),
     ),
     "collectives": (
