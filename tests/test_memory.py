@@ -625,3 +625,10 @@ def test_every_dropout_keeps_a_mask_of_so_many_bytes_an_element() -> None:
 
 def test_all_degrees_are_tried_where_no_heads_are_to_divide() -> None:
     assert [divisors(0, 3), divisors(12, 5)] == [[1, 2, 3], [1, 2, 3, 4]]
+
+
+@pytest.mark.parametrize("finetune", [None, "qlora"])
+def test_the_head_of_a_quantised_base_is_said_to_run_in_16_bits(finetune: str | None) -> None:
+    found = memory(llama_8b(), Workload(b=1, s=1024, finetune=finetune))
+    parts = {part.name: part.formula for part in found.parts}
+    assert ("head in 16 bits" in parts["logits_and_loss"]) is (finetune == "qlora")

@@ -171,6 +171,14 @@ def test_the_host_reaches_a_share_of_its_memorys_rate_which_is_the_interval() ->
     assert found.high - found.low == pytest.approx(least * (1 / 0.05 - 1 / 0.6))
 
 
+def test_gradients_that_are_sharded_leave_in_every_microbatch() -> None:
+    """Of four microbatches five times what goes down once (four times down, and up as weights), for twice."""
+    whole, sharded = (
+        added(LLAMA, "h100-sxm", Workload(b=1, s=2048, d=2, zero=zero, global_batch=8, offload=1.0)) for zero in (1, 2)
+    )
+    assert sharded.parts["copies to the host"] == pytest.approx(2.5 * whole.parts["copies to the host"])
+
+
 def test_an_update_that_hides_behind_the_backward_is_faster() -> None:
     """PrimeIntellect-ai/prime-rl, 3234: Qwen3-30B-A3B, eight H200: 1.75 s, 3.96 s with a kernel of their own."""
     found = added(MOE, "h200", Workload(b=1, s=8192, d=8, zero=3, offload=1.0))
