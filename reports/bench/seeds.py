@@ -47,8 +47,8 @@ BERT_LARGE = {
 }
 GRADIENT_BYTES = 4
 WHY_OFF = (
-    "nine rows of the guide of 2022: torch 1 kept gradients (1.2 GiB); what of the rest torch 2 does not request is not "
-    "known: its own requests, replayed, come out as sizer's"
+    "nine rows of the guide of 2022: torch 1 kept gradients (1.2 GiB); what else was held is not known: torch 2's "
+    "own requests come out as sizer's"
 )
 #: Capability, a command, what it says (one pattern or several), whether that is whole, a note.
 ROWS = (

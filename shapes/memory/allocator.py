@@ -69,7 +69,11 @@ def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
     what the first backward left free, and the second step finds them there.
     """
     segments = Segments()
-    pieces = [1] if step.megatron else [one.elements for one in step.tensors for _ in range(one.copies)]
+    pieces = [1]
+    if not step.megatron:
+        # A layer's experts are one tensor.
+        copies = [(one, min(one.copies, step.layers)) for one in step.tensors]
+        pieces = [one.elements * one.copies // count for one, count in copies for _ in range(count)]
 
     def last(component: str, share: int = 1) -> None:
         for at, one in enumerate(one for one in pieces for _ in range(share)):

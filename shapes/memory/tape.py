@@ -166,7 +166,7 @@ class Tape:
             if node.weights or any(needs):
                 needing.add(node.output.key)
                 kept |= node.needed(needs)
-        return self._sum(self.saved().keys() - kept)
+        return sum(map(self.storages.__getitem__, self.saved().keys() - kept))
 
     def backward(self, seed_bytes: int, made_bytes: int = 2, kept_bytes: int = 0) -> Events:
         """What comes and goes while the tape runs backward: what the forward saved goes, gradients of weights stay.
@@ -239,9 +239,6 @@ class Tape:
         yield from self._freed(there - left)
         yield from Tape([size * (one not in left) for one, size in enumerate(self.storages)], part).forward(made, last)
         return left | made
-
-    def _sum(self, storages: Iterable[int]) -> int:
-        return sum(map(self.storages.__getitem__, storages))
 
     def _freed(self, storages: Iterable[int]) -> Events:
         return ((one, -self.storages[one]) for one in storages)

@@ -83,7 +83,9 @@ def _rows(memory: Memory) -> Iterator[tuple[str, int, str]]:
 
 
 #: What the device holds, how far off it was, and what makes it less.
-RESERVED = "context and what torch's allocator reserves, simulated (runs: 0 to 6% more); less by expandable_segments:True"
+RESERVED = (
+    "context and what torch's allocator reserves, simulated (runs: 0 to 6% more); less by expandable_segments:True"
+)
 
 
 def components(memory: Memory, stage: str = "") -> list[Table]:
