@@ -274,7 +274,9 @@ def _resolve(name: str) -> str:
     by_name = {_normalise(known): known for known in list_devices()}
     if wanted in by_name:
         return by_name[wanted]
-    heads = {known: _head(known) for known in by_name.values()}
+    # A file's text before its first table: its names are there, and the rest need not be parsed for them.
+    files = {known: shipped("devices", known) for known in by_name.values()}
+    heads = {known: file.read_text("utf-8").partition("\n[")[0] for known, file in files.items()}
     for known, head in heads.items():
         # The first test is cheap and passes for a file or two; only those are parsed.
         if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):
@@ -284,11 +286,6 @@ def _resolve(name: str) -> str:
     near = dict.fromkeys(map(spelt.__getitem__, like))
     listed = f"nearest: {', '.join(list(near)[:4])}" if near else f"known: {', '.join(heads)}"
     raise InputError(f"expected a known device or a path to a .toml file; {listed}", "device", name)
-
-
-def _head(name: str) -> str:
-    """The file's text before its first table: its names are there, and the rest need not be parsed for them."""
-    return shipped("devices", name).read_text(encoding="utf-8").partition("\n[")[0]
 
 
 def _spellings(head: str) -> Names:

@@ -175,12 +175,6 @@ class StageStep:
         return self.megatron and self.workload.zero < 3 and layers_train(self.workload)
 
     @property
-    def made_bytes(self) -> Pair:
-        """Bytes of an element of a layer's new gradients of weights, and of what stays of them."""
-        made = 0 if self.fused_wgrad else self.workload.activation_bytes
-        return made, 0 if self.gradients_stay or self.sharded else self.precision.gradients
-
-    @property
     def quantised_bytes(self) -> float:
         """Bytes of an element that the weights' gradients are multiplied from, scales included; 0: not quantised."""
         low = self.workload.low_precision
@@ -362,7 +356,11 @@ def tapes_of_step(step: StageStep) -> Iterator[tuple[Hashable, Sequence[Event]]]
 
     What the ends save is there from the start, and what is with the host on the device.
     """
-    (kinds, runs), (made, kept), element = _kinds(step), step.made_bytes, step.workload.activation_bytes
+    (kinds, runs), element = _kinds(step), step.workload.activation_bytes
+    made, kept = (
+        element * (not step.fused_wgrad),
+        step.precision.gradients * (not (step.gradients_stay or step.sharded)),
+    )
     # As `_kinds` numbers them.
     passes = [
         ([*tape.forward(tape.saved(selective=True))], [*tape.backward(tape.storages[INPUT], made, kept)])
@@ -388,14 +386,14 @@ def tapes_of_step(step: StageStep) -> Iterator[tuple[Hashable, Sequence[Event]]]
 @lru_cache(2**14)
 def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
-    kept = tape.saved(selective=True)
+    kept, made = tape.saved(selective=True), 0 if step.fused_wgrad else workload.activation_bytes
     saved = sum(kept.values())
     moved = round(workload.offload_saved * saved)
     return _Layer(
         saved=saved - moved,
         moved=moved,
         forward=peak_bytes(tape.forward(kept)) + moved,
-        backward=_backward(tape, tape.storages[INPUT], step.made_bytes[0], step) + moved,
+        backward=_backward(tape, tape.storages[INPUT], made, step) + moved,
         returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
         gradients=counted(trained_block(block, hidden, workload)),

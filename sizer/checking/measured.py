@@ -88,19 +88,19 @@ class MeasuredCosts:
     notes: Names
 
     def __call__(self, operators: Sequence[Operator], device: Device) -> Sequence[Cost]:
+        measured = (self.known.get(replace(operator, count=1)) for operator in operators)
         return [
-            self._measured(cost, found) if (found := self.known.get(replace(operator, count=1))) is not None else cost
-            for operator, cost in zip(operators, predict_many(operators, device), strict=True)
+            replace(
+                cost,
+                **{name: getattr(found, name) for name in ("seconds", "low", "high")},
+                source=self.source,
+                regime="measured",
+                error=found.half_width or 0.0,
+            )
+            if found
+            else cost
+            for cost, found in zip(predict_many(operators, device), measured, strict=True)
         ]
-
-    def _measured(self, cost: Cost, found: Measurement) -> Cost:
-        return replace(
-            cost,
-            **{name: getattr(found, name) for name in ("seconds", "low", "high")},
-            source=self.source,
-            regime="measured",
-            error=found.half_width or 0.0,
-        )
 
 
 def measured_costs(

@@ -25,7 +25,8 @@ ASSETS: Values = json.loads(asset("vega.json"))
 
 def spec(chart: Chart) -> Values:
     """``chart`` as Vega-Lite's specification, as wide as its container."""
-    groups, kinds = (_seen(chart, key) for key in ("group", "kind"))
+    rows = [row for layer in chart.layers for row in layer.rows]
+    groups, kinds = (list(dict.fromkeys(row[key] for row in rows if key in row)) for key in ("group", "kind"))
     colours = {name: colour for name, colour in chart.colours.items() if name in groups}
     named = chart.shapes or dict(zip(kinds, cycle(ASSETS["shapes"])))
     shapes = {name: shape for name, shape in named.items() if name in (kinds or groups)}
@@ -36,11 +37,6 @@ def spec(chart: Chart) -> Values:
         "padding": ASSETS["padding"],
         "layer": [_layer(layer, chart, colours, shapes) for layer in chart.layers if layer.rows],
     }
-
-
-def _seen(chart: Chart, key: str) -> list[str]:
-    """The values of ``key`` that rows have."""
-    return list(dict.fromkeys(row[key] for layer in chart.layers for row in layer.rows if key in row))
 
 
 def _layer(layer: Layer, chart: Chart, colours: Words, shapes: Words) -> Values:
