@@ -189,23 +189,20 @@ class ClassError:
 
 def expected_errors(device: Device) -> tuple[ClassError, ...]:
     """Products by element type, size and alignment, grouped ones, attention by kernel and phase, what only moves."""
-    origin = moving_constants(device)[1]
+    origin, found = moving_constants(device)[1], list[ClassError]()
+    for dtype in device.peak_flops:
+        for recipe in (None, *(name for name in RECIPES if load_recipe(name).dtype == dtype)):
+            constants, own = gemm_constants(device, dtype, recipe)
+            if recipe is None or own.table == f"{dtype}_{recipe}":
+                named = f"{dtype} {recipe}" if recipe else dtype
+                for regime in _regimes(constants, () if recipe else alignment_constants(device, dtype).served):
+                    found.append(ClassError("product", named, regime, expected(device, own, regime, dtype)))
     dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
     grouped, elementwise, collective = (
         ClassError(kernel, dtype, regime, expected(device, origin, regime, dtype))
         for kernel, regime in (("product", GROUPED), ("elementwise", "memory_bound"), ("collective", "collective"))
     )
-    return *_of_products(device), grouped, *_of_attention(device, dtype), elementwise, collective
-
-
-def _of_products(device: Device) -> Iterator[ClassError]:
-    for dtype in device.peak_flops:
-        for recipe in (None, *(name for name in RECIPES if load_recipe(name).dtype == dtype)):
-            constants, origin = gemm_constants(device, dtype, recipe)
-            if recipe is None or origin.table == f"{dtype}_{recipe}":
-                named = f"{dtype} {recipe}" if recipe else dtype
-                for regime in _regimes(constants, () if recipe else alignment_constants(device, dtype).served):
-                    yield ClassError("product", named, regime, expected(device, origin, regime, dtype))
+    return *found, grouped, *_of_attention(device, dtype), elementwise, collective
 
 
 def _of_attention(device: Device, dtype: str) -> Iterator[ClassError]:

@@ -8,7 +8,7 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable
 
-from shapes.frozen import Sizes, replace
+from shapes.frozen import Pair, Sizes, replace
 
 from .moments import StageStep, tapes_of_step
 
@@ -28,9 +28,9 @@ class Segments:
 
     def __init__(self) -> None:
         self.reserved = 0
-        # Whether of the small pool, bytes, address.
-        self._free: list[tuple[bool, int, int]] = []
-        self._held: dict[Hashable, tuple[bool, int, int]] = {}
+        # Of the large pool and of the small one: bytes and addresses.
+        self._free: tuple[list[Pair], list[Pair]] = [], []
+        self._held: dict[Hashable, Pair] = {}
 
     def change(self, name: Hashable, size: int) -> None:
         """A tensor of so many bytes comes, or (below 0) goes."""
@@ -39,11 +39,12 @@ class Segments:
         elif size:
             self._give(*self._held.pop(name))
 
-    def _taken(self, size: int) -> tuple[bool, int, int]:
+    def _taken(self, size: int) -> Pair:
         small = size <= SMALL
-        at = bisect_left(self._free, (small, size, 0))
-        if at < len(self._free) and self._free[at][0] is small:
-            _, there, address = self._free.pop(at)
+        free = self._free[small]
+        at = bisect_left(free, (size, 0))
+        if at < len(free):
+            there, address = free.pop(at)
         else:
             there = 2 * MIB if small else 20 * MIB if size < OWN else -(-size // (2 * MIB)) * 2 * MIB
             # Gaps as long as the segments: no two are neighbours.
@@ -51,15 +52,16 @@ class Segments:
             self.reserved += there
         left = there - size
         if left > SMALL * (not small):
-            insort(self._free, (small, left, address + size))
+            insort(free, (left, address + size))
             there = size
-        return small, there, address
+        return there, address
 
-    def _give(self, small: bool, size: int, address: int) -> None:
-        for one in [one for one in self._free if one[2] + one[1] == address or address + size == one[2]]:
-            self._free.remove(one)
-            size, address = size + one[1], min(address, one[2])
-        insort(self._free, (small, size, address))
+    def _give(self, size: int, address: int) -> None:
+        free = self._free[size <= SMALL]
+        for one in [one for one in free if sum(one) == address or address + size == one[1]]:
+            free.remove(one)
+            size, address = size + one[0], min(address, one[1])
+        insort(free, (size, address))
 
 
 def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
@@ -69,11 +71,9 @@ def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
     what the first backward left free, and the second step finds them there.
     """
     segments = Segments()
-    pieces = [1]
-    if not step.megatron:
-        # A layer's experts are one tensor.
-        copies = [(one, min(one.copies, step.layers)) for one in step.tensors]
-        pieces = [one.elements * one.copies // count for one, count in copies for _ in range(count)]
+    # A layer's experts are one tensor.
+    copies = [] if step.megatron else [(one, min(one.copies, step.layers)) for one in step.tensors]
+    pieces = [one.elements * one.copies // count for one, count in copies for _ in range(count)] or [1]
 
     def last(component: str, share: int = 1) -> None:
         for at, one in enumerate(one for one in pieces for _ in range(share)):

@@ -146,7 +146,11 @@ class StageStep:
     @property
     def trained(self) -> StageStep:
         """With the microbatches in flight, and whether gradients stay."""
-        return replace(self, in_flight=_in_flight(self), gradients_stay=gradients_of(self).stay)
+        workload = self.workload
+        # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
+        most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
+        most = 1 if self.last else min(most, microbatches_of(workload, self.microbatches) or most)
+        return replace(self, in_flight=most, gradients_stay=gradients_of(self).stay)
 
     @property
     def tensors(self) -> Tensors:
@@ -164,8 +168,7 @@ class StageStep:
     def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
         workload, each = self.workload, self.precision.gradients
-        sharded = workload.zero == 2 or workload.regathers
-        whole, _ = _over_ranks((there.dense * each, there.experts * each), workload, zero=2 if sharded else 4)
+        whole, _ = _over_ranks((there.dense * each, there.experts * each), workload, zero=2 if self.sharded else 4)
         # With the optimizer on the host they leave as they are made.
         return round((1 - self.sharded * workload.offload) * whole)
 
@@ -262,30 +265,24 @@ def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment
 
 
 def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: ShardParameters) -> Iterator[Moment]:
-    """The forward and backward of the ends of each run of layers: what is saved shrinks from layer to layer, gradients
+    """The forward and backward of the ends of each run of layers, from the last: what is saved shrinks from layer to
 
-    grow, unless they are added to those that are there all the time, ``made``.
+    layer, gradients grow, unless they are added to those that are there all the time, ``made``.
     """
     again = ", its forward run again" if step.workload.checkpointing not in ("none", "unknown", "fp8_act_input") else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
-    for backward, alive, there in _alive(step, kinds, runs, saved):
-        yield _moment(name if backward else "forward of a layer", alive, saved, made + there)
-
-
-def _alive(step: StageStep, kinds: Layers, runs: Runs, below: int) -> Iterator[tuple[bool, int, ShardParameters]]:
-    """Of each run's layers, from the last: (whether backward, bytes alive, the layers' new gradients)."""
-    none, tied_head, outlive = ShardParameters(), _tied_head(step), _outlive(step, kinds, runs)
-    grown = none if step.gradients_stay else counted(trained_ends(step.model, step.workload, step.stage))
+    outlive, below = _outlive(step, kinds, runs), saved
+    grown = made if step.gradients_stay else counted(trained_ends(step.model, step.workload, step.stage))
     held = 0 if _keeps_masks(step) else sum(_masks(step).values())
     for index, (place, count) in reversed(list(enumerate(runs))):
         layer = kinds[place]
-        new = none if step.gradients_stay else layer.gradients
+        new = layer.gradients.times(not step.gradients_stay)
         # Within a run of equal layers both change evenly: its ends are the extremes.
         for done in sorted({0, count - 1}):
-            alive = below - outlive[index] - (done + 1) * layer.saved + layer.backward + tied_head
-            yield True, alive, grown + new.times(done)
+            alive = below - outlive[index] - (done + 1) * layer.saved + layer.backward + _tied_head(step)
+            yield _moment(name, alive, saved, grown + new.times(done))
         before = kinds[runs[index - 1][0] if count == 1 else place].returned if index or count > 1 else 0
-        yield False, below - layer.saved + layer.forward + before + held, none
+        yield _moment("forward of a layer", below - layer.saved + layer.forward + before + held, saved, made)
         below -= layer.saved * count
         grown += new.times(count)
 
@@ -552,16 +549,6 @@ def training(
     for moment, size in looked_at.items():
         totals[moment.name] = max(totals.get(moment.name, 0), always + moment.bytes + size)
     return parts, (fullest.name, tuple(map(AtMoment, totals, totals.values())), gradients)
-
-
-def _in_flight(step: StageStep) -> int:
-    """Microbatches whose activations the stage holds at once."""
-    workload = step.workload
-    if step.last:
-        return 1
-    # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
-    most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
-    return min(most, microbatches_of(workload, step.microbatches) or most)
 
 
 def _offloaded(part: Component, step: StageStep) -> Component:

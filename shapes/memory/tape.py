@@ -219,7 +219,7 @@ class Tape:
             for _, one in new:
                 one.readers += 1
             yield from own.read()
-            yield from _accumulate(new, gradients, views, names, is_view=node.views_gradient)
+            yield from _accumulate(node, new, gradients, views, names)
             name, filled = twice.pop(node.output.key, (0, 0))
             yield name, -filled
         yield from {one.name: -one.bytes for one in gradients.values()}.items()
@@ -295,18 +295,17 @@ def _passing(names: Iterator[int], *sizes: int) -> Events:
 
 
 def _accumulate(
+    node: _Node,
     new: list[tuple[int, _Gradient]],
     gradients: dict[int, _Gradient],
     views: set[int],
     names: Iterator[int],
-    *,
-    is_view: bool,
 ) -> Events:
-    """Add ``new`` gradients to those that are there; a sum with a view is a third tensor."""
+    """Add the ``new`` gradients of a ``node`` to those that are there; a sum with a view is a third tensor."""
     for key, gradient in new:
         if key not in gradients:
             gradients[key] = gradient
-            views |= {key} if is_view else set()
+            views |= {key} if node.views_gradient else set()
             continue
         if key in views:
             yield from _passing(names, gradients[key].bytes)

@@ -26,7 +26,7 @@ import numpy as np
 
 from shapes.device import Device
 from shapes.dtypes import QUANTISED
-from shapes.frozen import Function, Named, Values, Words, frozen, replace
+from shapes.frozen import Function, Named, Values, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators.types import Collective, Gemm, GroupedGemm, Operator, Product, kind_of
 
@@ -89,12 +89,6 @@ class Work:
 WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 
 
-def group_of(operator: Collective) -> str:
-    """The group that a collective serves: one of ``GROUPS``."""
-    groups: Words = FACTS["groups"]
-    return next((groups[word] for word in operator.name.split(".") if word in groups), "tensor")
-
-
 def _part_of(group: str, operator: Collective) -> str | None:
     """Of ``PARTS``: the gathers of updated weights, and what tensor parallelism sends in the forward."""
     if group == "data":
@@ -120,11 +114,11 @@ MOST_GROUPS = 32
 
 def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
     """``operators`` of one microbatch (data parallelism's and the update once), added up; ``each``: a run's seconds."""
-    total = Work()
+    total, groups_of = Work(), FACTS["groups"]
     for operator, alone in zip(operators, each, strict=True):
         count, seconds = operator.count, alone * operator.count
         if isinstance(operator, Collective):
-            group = group_of(operator)
+            group = next((groups_of[word] for word in operator.name.split(".") if word in groups_of), "tensor")
             total.messages[group] += count
             total.communication[group] += seconds
             if part := _part_of(group, operator):

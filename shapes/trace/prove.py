@@ -275,7 +275,11 @@ def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Size
     for path, reason in problems.items():
         if any(path.startswith(f"{other}.") for other in problems):
             continue
-        share = sum(each for node, each in zip(graph.nodes, times, strict=True) if _within(node, path)) / total
+        share = sum(
+            each / total
+            for node, each in zip(graph.nodes, times, strict=True)
+            if not path or any(f"{one}.".startswith(f"{path}.") for one in (node.where, node.weight or ""))
+        )
         name = names.fold(path.removesuffix(".weight"))
         seen = found.get(name, Unproven(name, 0.0, reason))
         found[name] = replace(seen, share=seen.share + share)
@@ -286,7 +290,3 @@ def _flops(node: Node) -> int:
     if node.core is not None:
         return int(node.core.flops)
     return 2 * node.m * node.n * node.k * (node.batch if node.kind in ("gemm", "bmm", "conv") else 1)
-
-
-def _within(node: Node, path: str) -> bool:
-    return not path or any(name == path or name.startswith(f"{path}.") for name in (node.where, node.weight or ""))

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from shapes.cost import Cost, predict_many
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.dtypes import BYTES
-from shapes.errors import InputError, refuse
+from shapes.errors import refuse
 from shapes.frozen import Names, Words, frozen, replace
 from shapes.measure.executor import Executor
 from shapes.measure.jobs import ATTENTION, Job, MemoryBound
@@ -115,10 +115,8 @@ def measured_costs(
         sweep = measure(jobs.values(), executor=executor, store=kept, time_limit_s=time_limit_s)
     good = {key: result for key, result in sweep.results.items() if result.ok}
     known = {operator: good[job.key] for operator, job in jobs.items() if job.key in good}
-    if not known:
-        why = (one.message for one in sweep.results.values() if not one.ok)
-        reason = next(why, "--time-limit was up first")
-        raise InputError(f"nothing could be measured ({reason})", "--measure")
+    reason = next((one.message for one in sweep.results.values() if not one.ok), "--time-limit was up first")
+    refuse(not known, f"nothing could be measured ({reason})", "--measure")
     alone.update(operator.name for operator in jobs.keys() - known.keys())
     notes: Names = (f"predicted, not measured: {', '.join(sorted(alone))}",) if alone else ()
     if executor.environment.cpu:

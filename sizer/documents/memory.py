@@ -82,16 +82,12 @@ def _rows(memory: Memory) -> Iterator[tuple[str, int, str]]:
         yield part.name, part.bytes, part.formula + there
 
 
-#: What the device holds, how far off it was, and what makes it less.
-RESERVED = (
-    "context and what torch's allocator reserves, simulated (runs: 0 to 6% more); less by expandable_segments:True"
-)
-
-
 def components(memory: Memory, stage: str = "") -> list[Table]:
     """Bytes by component at the fullest moment, and of each moment in all."""
     rows = [*_rows(memory), ("total", memory.total_bytes, ", ".join(filter(None, (memory.moment, stage))))]
     if memory.reserved_bytes is not None:
-        rows.append(("nvidia-smi", memory.reserved_bytes + memory.components["framework"], RESERVED))
+        # What the device holds, how far off it was, and what makes it less.
+        how = "context and what torch's allocator reserves, simulated (runs: 0-6% more; expandable_segments:True: less)"
+        rows.append(("nvidia-smi", memory.reserved_bytes + memory.components["framework"], how))
     moments = Table(columns("memory moments"), memory.moments, "by moment")
     return [Table(columns("memory"), rows, "memory by component"), *([moments] if len(memory.moments) > 1 else [])]

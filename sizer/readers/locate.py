@@ -74,12 +74,12 @@ def _keys(text: str, path: str) -> Iterator[Entry]:
     if path.endswith((".toml", ".py")):
         return _assigned_keys(text)
     known = text.lstrip()[:1] == "{" or path.endswith((".yaml", ".yml"))
-    return _node_keys(_node_of(text), "", set()) if known else _words(text)
-
-
-def _words(text: str) -> Iterator[Entry]:
-    for word in _WORD.finditer(text):
-        yield Entry(word[1].replace("-", "_"), (word.start(), word.end(1)), word.span(2) if word[2] else None)
+    if known:
+        return _node_keys(_node_of(text), "", set())
+    return (
+        Entry(word[1].replace("-", "_"), (word.start(), word.end(1)), word.span(2) if word[2] else None)
+        for word in _WORD.finditer(text)
+    )
 
 
 def place(text: str, start: int, end: int) -> Place:

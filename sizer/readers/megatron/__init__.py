@@ -57,10 +57,9 @@ _SIZES, _NODES, _PER_NODE, _SCRIPTS = map(tuple, _TABLE["words"].values())
 
 def is_script(text: str, where: str) -> bool:
     """Whether ``text`` is a launch script: by its name, its first line, or options with two dashes."""
-    if where.endswith(_SCRIPTS) or text.startswith("#!"):
-        return True
     # An option followed by a value, not by a colon as in a YAML file.
-    return text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text) is not None
+    option = text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text)
+    return bool(option) or where.endswith(_SCRIPTS) or text.startswith("#!")
 
 
 def parse_script(text: str, settings: Config, tree: Tree) -> Values:
