@@ -185,7 +185,7 @@ def test_a_sweep_survives_what_a_device_does_and_names_who_did_it() -> None:
     jobs = [product(k) for k in (32, 40, 48, 56, 64, 72, 80)]
     executor = Workers([Child(None, shimmed)], said.append, silent_s=10.0)
     sweep = measure(jobs, executor=executor, settings=FAST)
-    failed = {one.description["k"]: (one.status, one.message) for one in sweep.failed}
+    failed = {one.description["k"]: (one.status, one.message) for one in sweep.results.values() if not one.ok}
     assert {one.description["k"] for one in sweep.results.values() if one.ok} == {32, 40, 80}, said
     assert failed == {
         48: ("oom", "CUDA out of memory"),

@@ -137,7 +137,7 @@ def test_a_sweep_outlives_its_devices_processes_and_names_who_ended_them() -> No
     said: list[str] = []
     executor = Workers([Child("cuda", Device)], said.append, silent_s=10.0)
     sweep = measure([job(k) for k in (1, 1000, 2, 2000, 3, 3000, 4, 4000)], executor=executor)
-    assert {one.description["k"]: one.message.split(": ", 1)[1] for one in sweep.failed} == {
+    assert {one.description["k"]: one.message.split(": ", 1)[1] for one in sweep.results.values() if not one.ok} == {
         1000: "its process died (exit code 7)",
         2000: "answered nothing for 10 s",
         3000: "an illegal memory access",

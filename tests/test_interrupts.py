@@ -30,7 +30,8 @@ from sizer.process import working
 from sizer.searching.strategies import STRATEGIES, Race
 
 ROOT = Path(__file__).parents[1]
-GPT2, DEEPSEEK, QWEN = (str(ROOT / f"tests/data/configs/{name}.json") for name in ("gpt2", "deepseek-v3", "qwen2.5-7b"))
+NAMES = ("gpt2", "llama-3.1-8b", "qwen2.5-7b")
+GPT2, LLAMA, QWEN = (str(ROOT / f"tests/data/configs/{name}.json") for name in NAMES)
 SPLIT = ("--gpus", "4", "--global-batch", "16")
 #: Runs the program; ``moment``'s function asks for an end when it is called for the n-th time.
 PROGRAM = """
@@ -106,7 +107,8 @@ def test_a_second_signal_ends_at_once() -> None:
 
 @pytest.mark.slow
 def test_a_predicted_search_that_is_interrupted_ranks_what_was_priced() -> None:
-    words = ("search", DEEPSEEK, "--what", "model", "--predict", "--tolerance", "5%", "--format", "json")
+    # Head dimensions of 64 and 128, of which one is priced by then.
+    words = ("search", LLAMA, "--what", "model", "--predict", "--tolerance", "5%", "--format", "json")
     done = interrupted("sizer.searching.pricing:_estimated", 1, *words)
     assert done.returncode == 130, done.stderr
     assert done.stderr.startswith("sizer: interrupted, pricing: ")

@@ -131,7 +131,7 @@ def test_actors_that_die_or_hang_are_replaced_and_their_culprits_named(cluster: 
     jobs = [job(k) for k in (*range(1, 41), 1313, 2313, 3313)]
     sweep = measure(jobs, executor=Workers(made, said.append, silent_s=3.0))
     assert Counter(one.description["k"] for one in sweep.results.values()) == Counter([*range(1, 41), 1313, 2313, 3313])
-    failed = {one.description["k"]: one.message for one in sweep.failed}
+    failed = {one.description["k"]: one.message for one in sweep.results.values() if not one.ok}
     assert failed.keys() == {1313, 2313, 3313}, said
     assert "its process died" in failed[1313]
     assert "answered nothing for 3 s" in failed[2313]

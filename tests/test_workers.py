@@ -112,8 +112,8 @@ def test_many_faults_are_named_and_nothing_is_lost_or_doubled_however_often_it_i
                 seen = now
         assert store.count() == SHAPES
     assert stops == 50
-    assert {one.key for one in sweep.failed} == bad
-    assert {one.status for one in sweep.failed} == {"error"}
+    assert {one.key for one in sweep.results.values() if not one.ok} == bad
+    assert {one.status for one in sweep.results.values() if not one.ok} == {"error"}
 
 
 def stopping(after: int) -> Any:
@@ -186,7 +186,7 @@ def test_real_processes_that_die_hang_or_fail_are_replaced_and_their_culprits_na
     said: list[str] = []
     executor = Workers([Child(None, Faulty)], said.append, silent_s=1.0)
     result = measure([job(k) for k in (1, 1000, 2, 2000, 3, 3000, 4)], executor=executor)
-    failed = {one.description["k"]: one.message for one in result.failed}
+    failed = {one.description["k"]: one.message for one in result.results.values() if not one.ok}
     assert failed == {
         1000: "the device was lost with it: its process died (SIGSEGV)",
         2000: "the device was lost with it: answered nothing for 1 s",

@@ -74,6 +74,9 @@ def read(name: str, config: Config, where: str) -> Reading:
     usual = row.get("defaults", {})
     held = {**usual, **flat(config), **opened(row, fields)}
     kind = dict(_kind(row, held, fields))
+    # An expression passes over what it cannot take.
+    for key, what in row.get("checked", {}).items():
+        getattr(fields, what)(key)
     limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
     built = {"family": kind.pop("family")} if "family" in kind else {}
     check_allowed(limits, row, held, fields)
@@ -119,12 +122,7 @@ def _in_file_terms(error: InputError, spelled: Words, fields: Fields) -> InputEr
 
 
 def opened(row: Config, fields: Fields) -> Values:
-    """The file's keys with values over the row's defaults, those of its ``sections`` as section__key.
-
-    Keys that the row has ``checked`` are of their kind: an expression passes over what it cannot take.
-    """
-    for key, kind in row.get("checked", {}).items():
-        getattr(fields, kind)(key)
+    """The file's keys with values over the row's defaults, those of its ``sections`` as section__key."""
     held = given(fields.config)
     for section in filter(held.get, row.get("sections", ())):
         inner = fields.nested(section).config
