@@ -275,8 +275,7 @@ def _resolve(name: str) -> str:
     if wanted in by_name:
         return by_name[wanted]
     # A file's text before its first table: its names are there, and the rest need not be parsed for them.
-    files = {known: shipped("devices", known) for known in by_name.values()}
-    heads = {known: file.read_text("utf-8").partition("\n[")[0] for known, file in files.items()}
+    heads = {known: shipped("devices", known).read_text("utf-8").partition("\n[")[0] for known in by_name.values()}
     for known, head in heads.items():
         # The first test is cheap and passes for a file or two; only those are parsed.
         if wanted in _normalise(head) and wanted in map(_normalise, _spellings(head)):

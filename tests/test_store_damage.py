@@ -96,6 +96,21 @@ def test_no_store_is_made_next_to_the_log_of_one_that_was_moved_away(tmp_path: P
     assert ks(fill(path, range(1, 3))) == [1, 2]
 
 
+def test_a_store_whose_writer_was_killed_in_a_checkpoint_is_whole(tmp_path: Path) -> None:
+    """The first page says how long the database is before the pages are there; its log has them all."""
+    path, cut = tmp_path / "s.db", tmp_path / "cut.db"
+    with Store.open(path) as store:
+        store._connection.execute("PRAGMA wal_autocheckpoint=0")
+        fill(path, range(1, 200))
+        for end in ("", "-wal"):
+            shutil.copy(f"{path}{end}", f"{cut}{end}")
+        store._connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    with cut.open("r+b") as file:
+        file.write(path.read_bytes()[:4096])
+    assert cut.stat().st_size < path.stat().st_size
+    assert ks(cut) == list(range(1, 200))
+
+
 def damage(path: Path) -> bytes:
     """One page of rows overwritten."""
     content = bytearray(path.read_bytes())

@@ -395,8 +395,7 @@ def _refuse_foreign(place: Path) -> None:
         if (number := _program_of(place)) is not None:
             break
         time.sleep(_LOOK_S)  # a checkpoint of another process may be under way
-    else:
-        raise InputError(f"{wrong} kind of file: name another with --store or SIZER_STORE", where=where)
+    refuse(number is None, f"{wrong} kind of file: name another with --store or SIZER_STORE", where=where)
     refuse(number != APPLICATION_ID, f"{wrong} program's database", where=where)
 
 
@@ -408,7 +407,10 @@ def _program_of(place: Path) -> int | None:
         with closing(sqlite3.connect(uri, uri=True)) as connection:
             number: int = connection.execute("PRAGMA application_id").fetchone()[0]
     except sqlite3.DatabaseError as error:
-        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        if code == sqlite3.SQLITE_CORRUPT and _companion(place, "-wal").exists():
+            return APPLICATION_ID  # cut off in a checkpoint: SQLite makes it whole by its log
+        if code not in (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT):
             raise
         return None
     return None if place.stat().st_size < _SMALLEST else number

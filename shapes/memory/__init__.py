@@ -142,8 +142,8 @@ def memory(
     found = ((_of_step(step, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
     most, step = max(found, key=lambda one: one[0].total_bytes)
     if simulate and workload.train and not workload.offload_saved:
-        reserved = reserved_bytes(step.trained, most.components)
-        return replace(most, reserved_bytes=max(reserved, most.allocated_bytes))
+        own = max(most.allocated_bytes, reserved_bytes(step.trained, most.components))
+        return replace(most, reserved_bytes=own)
     return most
 
 

@@ -17,8 +17,6 @@ MIB = 2**20
 ROUND = 512
 #: Requests up to it share segments of 2 MiB (kSmallSize, kSmallBuffer); from larger ones more than it is cut off.
 SMALL = MIB
-#: Requests below it share segments of 20 MiB (kMinLargeAlloc, kLargeBuffer), others have their own (kRoundLarge).
-OWN = 10 * MIB
 #: Components that come with the step, or are not the allocator's.
 LATER = ("optimizer_states", "gradients", "activations", "logits_and_loss", "temporary", "framework", "allocator")
 
@@ -46,7 +44,8 @@ class Segments:
         if at < len(free):
             there, address = free.pop(at)
         else:
-            there = 2 * MIB if small else 20 * MIB if size < OWN else -(-size // (2 * MIB)) * 2 * MIB
+            # From kMinLargeAlloc on a request has a segment of its own (kLargeBuffer, kRoundLarge).
+            there = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
             # Gaps as long as the segments: no two are neighbours.
             address = 2 * self.reserved
             self.reserved += there
