@@ -99,3 +99,13 @@ def test_it_is_an_answer_of_training_alone() -> None:
     assert found.memory.reserved_bytes >= found.memory.allocated_bytes
     for other in ({"phase": "decode"}, {"offload_saved": 1.0}):
         assert sizer.memory(SMALL, device="h100-sxm", b=1, **other).memory.reserved_bytes is None  # type: ignore[arg-type]
+
+
+def test_gradients_are_there_once_however_many_microbatches_are_in_flight() -> None:
+    """A pipeline of eager modules adds all its microbatches' up."""
+    own = {"device": "h100-sxm", "b": 1, "s": 256, "p": 4, "implementation": "huggingface"}
+    few, many = (sizer.memory({**SMALL, "num_hidden_layers": 8}, **own, global_batch=size).memory for size in (4, 64))  # type: ignore[arg-type]
+    assert few.reserved_bytes is not None
+    assert many.reserved_bytes is not None
+    assert many.components["gradients"] == few.components["gradients"] > 0
+    assert 0 <= many.reserved_bytes - many.allocated_bytes < many.components["gradients"]

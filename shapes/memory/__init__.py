@@ -142,8 +142,7 @@ def memory(
     found = ((_of_step(step, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
     most, step = max(found, key=lambda one: one[0].total_bytes)
     if simulate and workload.train and not workload.offload_saved:
-        own = max(most.allocated_bytes, reserved_bytes(step.trained, most.components))
-        return replace(most, reserved_bytes=own)
+        return replace(most, reserved_bytes=max(most.allocated_bytes, reserved_bytes(step.trained, most.components)))
     return most
 
 

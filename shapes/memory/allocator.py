@@ -79,11 +79,15 @@ def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
             segments.change((component, at), sizes[component] * one // (share * sum(pieces)))
 
     for name in sizes:
-        if name not in LATER or (name == "gradients" and (step.megatron or step.sharded)):
+        if name not in LATER:
             last(name)
+    # Else each tensor's comes with the first backward, whose other microbatches are not in flight.
+    buffers = step.megatron or step.sharded or step.in_flight > 1
+    if buffers:
+        last("gradients")
     for update in (True, False):
         there = Counter[tuple[Hashable, int]]()
-        now = step if step.megatron else replace(step, gradients_stay=step.gradients_stay and not update)
+        now = step if buffers else replace(step, gradients_stay=step.gradients_stay and not update)
         for where, events in tapes_of_step(now):
             for key, size in events:
                 segments.change((where, key), size)
