@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.cost import predict
-from shapes.cost.constants import collective_constants
+from shapes.cost.constants import collective_constants, moving_constants
 from shapes.cost.explain import explain
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, Streams
@@ -256,6 +256,13 @@ def test_zero_3_gathers_a_frozen_base_in_its_own_type_for_both_directions() -> N
         ("forward", "all_gather", 4, 2 * LAYERS)
     ]
     assert found[0][2] * LAYERS == pytest.approx(dense().parameters * (0.5 + 1 / 64 + 4 / 16384), rel=1e-3)
+
+
+def test_what_only_moves_reaches_what_skinny_products_do() -> None:
+    constants = moving_constants(H100)[0]
+    assert constants.small is not None
+    norm = Elementwise("norm", "forward", "norm", 1 << 33, 1 << 33, "bf16")
+    assert predict(norm, H100).seconds == pytest.approx((1 << 34) / constants.small.bandwidth_bytes_per_s, rel=1e-3)
 
 
 def seconds(what: Any, size: int, ranks: int, stride: int = 1) -> float:

@@ -632,3 +632,11 @@ def test_the_head_of_a_quantised_base_is_said_to_run_in_16_bits(finetune: str | 
     found = memory(llama_8b(), Workload(b=1, s=1024, finetune=finetune))
     parts = {part.name: part.formula for part in found.parts}
     assert ("head in 16 bits" in parts["logits_and_loss"]) is (finetune == "qlora")
+
+
+@pytest.mark.parametrize(("model", "experts"), [(llama_8b(), False), (mixtral(), True)], ids=["dense", "mixture"])
+def test_experts_of_a_quantised_base_are_said_to_stay_wide_where_there_are_some(
+    model: ModelShape, experts: bool
+) -> None:
+    parts = {part.name: part.formula for part in memory(model, Workload(b=1, finetune="qlora")).parts}
+    assert ("experts, embeddings" in parts["weights"]) is experts

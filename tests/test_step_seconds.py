@@ -73,6 +73,15 @@ def model(layers: int, head_passes: int = 1) -> ModelShape:
     return ModelShape("m", (Stack("decoder", 512, (block,)),), vocab=1024, head_passes=head_passes)
 
 
+@pytest.mark.parametrize("p", [1, 2])
+def test_a_decode_step_waits_at_least_for_its_bytes_of_every_stage(p: int) -> None:
+    run = Workload(b=1, s=1, phase="decode", context=1024, p=p)
+    listed = operators(model(4), run)
+    moved = sum(one.count * one.bytes for one in listed)
+    free = Pricer(H100, lambda asked, _: [cost(0.0) for _ in asked]).step(listed, run)
+    assert free.seconds == pytest.approx(p * moved / H100.memory.bandwidth_bytes_per_s, rel=0.02)
+
+
 def test_a_group_that_sends_nothing_takes_no_time_of_the_host() -> None:
     sends = replace(BARE, host=replace(BARE.host, collective_s=1.0))
     assert [microbatch(stage(**sent), sends, H100).waiting_for_host for sent in ({}, {"tensor": 0.0})] == [
