@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 import transformers
+from tiny_models import LLAMA
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.distributed._tools.mem_tracker import MemTracker
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
@@ -25,14 +26,7 @@ from shapes.workload import ALTERNATE
 
 #: Small and medium configurations of the six families; dropout off unless a case asks for it.
 CONFIGS: dict[str, dict[str, Any]] = {
-    "llama": {
-        "hidden_size": 1024,
-        "intermediate_size": 2816,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 16,
-        "num_key_value_heads": 4,
-        "vocab_size": 32000,
-    },
+    "llama": LLAMA,
     "gpt2": {
         "n_embd": 768,
         "n_layer": 4,

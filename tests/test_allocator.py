@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from public_memory import peaks
+from tiny_models import LLAMA
 
 import sizer
 from shapes.memory import memory
@@ -17,15 +18,7 @@ from shapes.memory.allocator import MIB, Segments
 from shapes.workload import Workload
 from sizer.readers import read_config
 
-SMALL = {
-    "model_type": "llama",
-    "hidden_size": 1024,
-    "intermediate_size": 2816,
-    "num_hidden_layers": 4,
-    "num_attention_heads": 16,
-    "num_key_value_heads": 4,
-    "vocab_size": 32000,
-}
+SMALL = {"model_type": "llama", **LLAMA}
 
 
 def reserved(*sizes: int) -> int:
