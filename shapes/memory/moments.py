@@ -353,23 +353,20 @@ def tapes_of_step(step: StageStep) -> Iterator[tuple[Hashable, Sequence[Event]]]
 
     What the ends save is there from the start, and what is with the host on the device.
     """
-    (kinds, runs), element = _kinds(step), step.workload.activation_bytes
-    made, kept = (
-        element * (not step.fused_wgrad),
-        step.precision.gradients * (not (step.gradients_stay or step.sharded)),
-    )
+    (kinds, runs), element, saving = _kinds(step), step.workload.activation_bytes, step.workload.saving
+    made = 0 if step.fused_wgrad else element
+    kept = 0 if step.gradients_stay or step.sharded else step.precision.gradients
     # As `_kinds` numbers them.
     passes = [
         ([*tape.forward(tape.saved(selective=True))], [*tape.backward(tape.storages[INPUT], made, kept)])
-        for policy in (step.workload.saving.name, "none")
+        for policy in (saving.name, *["none"] * (saving.layers is not None))
         for own, block, hidden, s in _each_kind(_alone(step, policy))
         for tape in [own.forward(s).layer_tape(block, hidden)]
     ]
     layers = [*enumerate(passes[place] for place, count in runs for _ in range(count))]
-    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs)
-    yield "ends", [(0, max(0, moments(step)[0].saved - saved))]
-    for microbatch in range(step.in_flight):
-        yield from (((microbatch, at), forward) for at, (forward, _) in layers)
+    saved = sum(kinds[place].saved * count for place, count in runs)
+    yield "ends", [(0, max(0, moments(step)[0].saved - step.in_flight * saved))]
+    yield from (((one, at), forward) for one in range(step.in_flight) for at, (forward, _) in layers)
     for microbatch in range(step.in_flight):
         if step.last and step.model.head:
             tail = _tail_tape(_alone(step, "none"))

@@ -92,7 +92,9 @@ class MeasuredCosts:
         return [
             replace(
                 cost,
-                **{name: getattr(found, name) for name in ("seconds", "low", "high")},
+                seconds=found.seconds,
+                low=found.low,
+                high=found.high,
                 source=self.source,
                 regime="measured",
                 error=found.half_width or 0.0,
