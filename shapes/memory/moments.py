@@ -49,7 +49,7 @@ from shapes.operators.cores import whole_tokens
 from shapes.workload import BASES, Implementation, Loss, Workload
 
 from .modules import Forward, Style, alibi_in_fp32, masked, style_of
-from .tape import INPUT, Event, Tape, peak_bytes
+from .tape import INPUT, Tape, peak_bytes
 
 
 @frozen
@@ -271,7 +271,7 @@ def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: Sha
     """
     again = ", its forward run again" if step.workload.checkpointing not in ("none", "unknown", "fp8_act_input") else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
-    outlive, below = _outlive(step, kinds, runs), saved
+    outlive, below, tied = _outlive(step, kinds, runs), saved, _tied_head(step)
     grown = made if step.gradients_stay else counted(trained_ends(step.model, step.workload, step.stage))
     held = 0 if _keeps_masks(step) else sum(_masks(step).values())
     for index, (place, count) in reversed(list(enumerate(runs))):
@@ -279,7 +279,7 @@ def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: Sha
         new = layer.gradients.times(not step.gradients_stay)
         # Within a run of equal layers both change evenly: its ends are the extremes.
         for done in sorted({0, count - 1}):
-            alive = below - outlive[index] - (done + 1) * layer.saved + layer.backward + _tied_head(step)
+            alive = below - outlive[index] - (done + 1) * layer.saved + layer.backward + tied
             yield _moment(name, alive, saved, grown + new.times(done))
         before = kinds[runs[index - 1][0] if count == 1 else place].returned if index or count > 1 else 0
         yield _moment("forward of a layer", below - layer.saved + layer.forward + before + held, saved, made)
@@ -348,7 +348,7 @@ def _tail_tape(step: StageStep) -> Tape:
     return step.forward(sequence_length(step.model, step.model.main, step.workload)).tail_tape(step.model)
 
 
-def tapes_of_step(step: StageStep) -> Iterator[tuple[Hashable, Sequence[Event]]]:
+def tapes_of_step(step: StageStep) -> Iterator[tuple[Hashable, Sequence[Pair]]]:
     """What comes and goes in a training step, tape by tape as they run; gradients of weights (below 0) are left.
 
     What the ends save is there from the start, and what is with the host on the device.

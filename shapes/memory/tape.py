@@ -17,12 +17,11 @@ from itertools import accumulate, count
 from types import CodeType
 from typing import Any
 
-from shapes.frozen import Ints, Named, Names, Values, frozen, replace
+from shapes.frozen import Ints, Named, Names, Pair, Values, frozen, replace
 from shapes.toml_table import DATA, content, formula, hold
 
 #: A storage, or below 0 a gradient or another tensor of a backward, and so many bytes that come, or (below 0) go.
-Event = tuple[int, int]
-Events = Iterator[Event]
+Events = Iterator[Pair]
 
 #: The storage of a tape's first tensor: its module's input.
 INPUT = 0
@@ -192,7 +191,7 @@ class Tape:
         # tensor key -> its gradient, shared between keys that share one
         gradients = {node.output.key: seed for node in self.nodes[-1:]}
         views: set[int] = set()
-        twice: dict[int, Event] = {}
+        twice: dict[int, Pair] = {}
         for node, needed in zip(reversed(self.nodes), reversed(asked), strict=True):
             own = gradients.pop(node.output.key, None)
             if own is None:
@@ -225,7 +224,7 @@ class Tape:
         yield from {one.name: -one.bytes for one in gradients.values()}.items()
         yield from self._freed(there)
 
-    def _again(self, part: list[_Node], there: set[int], users: Counter[int]) -> Generator[Event, None, set[int]]:
+    def _again(self, part: list[_Node], there: set[int], users: Counter[int]) -> Generator[Pair, None, set[int]]:
         """``part`` runs forward again; what is there from then on.
 
         It ends with the last thing that is asked for (torch.utils.checkpoint's early stop); an operator saves what it
