@@ -101,7 +101,7 @@ class Products:
     def predicted(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
         one = np.ones_like(self.m)
         seconds = aligned_seconds(np.array([self.m, self.n, self.k, one]), size, out, constants)
-        if constants.cells is None:
+        if not constants.cells:
             return seconds
         m, n, k, batch = (dims.astype(np.int64) for dims in (self.m, self.n, self.k, one))
         return constants.cells.corrected(seconds, m, n, k, batch)
@@ -187,7 +187,7 @@ def fit_closed_form(
 
     def residuals(theta: Array) -> Array:
         trial = _with(guess, theta)
-        price = uncorrected_seconds if trial.correction is None else aligned_seconds
+        price = aligned_seconds if trial.correction else uncorrected_seconds
         pull = () if prior is None else (theta - centre) * (ROBUST_SCALE / prior)
         return np.concatenate([np.log(price(dims, *sizes, trial) / seen.seconds), pull])
 
@@ -290,7 +290,7 @@ def refine(measured: "Products", device: Device, dtype: str, seed: int = 0) -> G
         limits[name] = (0.5 * now if 0 < now <= low else low, 2 * now if now >= high else high)
     refined = fit_closed_form(measured, present, limits, sizes, starts=1, seed=seed, prior=PRIOR)
     small = present.small
-    if small is None:
+    if not small:
         return refined
     rates = ("flops_per_s", "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "launch_s")
     moved = {name: getattr(small, name) * getattr(refined, name) / getattr(present, name) for name in rates}
@@ -320,7 +320,7 @@ def replaced(text: str, tables: Mapping[str, Named]) -> str:
     for line in text.splitlines(keepends=True):
         header = _HEADER.match(line)
         # A nested array's line starts with "[[" as well, but only a header is alone before its bracket's end.
-        if header is not None and line.rstrip().endswith("]") and "," not in line:
+        if header and line.rstrip().endswith("]") and "," not in line:
             owned = header.group(1) in tables
         if not owned:
             kept.append(line)
@@ -354,6 +354,6 @@ def gemm_table(constants: GemmConstants) -> Values:
     numbers = [*NUMBERS, *(["split_steps"] if isfinite(constants.split_steps) else [])]
     table: Values = {name: float(f"{getattr(constants, name):.6g}") for name in numbers}
     table["tiles"] = [list(tile) for tile in constants.tiles]
-    if constants.small is not None:
+    if constants.small:
         table["small"] = gemm_table(constants.small)
     return table

@@ -149,7 +149,7 @@ def write_whole(path: AnyPath, data: bytes) -> None:
         except FileNotFoundError:
             present = None
         resolved = Path(os.path.realpath(where))
-        if present is not None and stat.S_ISDIR(present.st_mode):
+        if present and stat.S_ISDIR(present.st_mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         irregular = present is not None and not stat.S_ISREG(present.st_mode)
         # Paths that name something else: /dev/stdout may be a file that is being appended to.
@@ -175,14 +175,14 @@ def make_folder(path: AnyPath) -> None:
 
 
 def _replace(target: Path, data: bytes, present: os.stat_result | None) -> None:
-    if present is not None and not os.access(target, os.W_OK):
+    if present and not os.access(target, os.W_OK):
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     aside = target.parent / f".sizer-{os.urandom(8).hex()}.part"
     with _unstopped():
         try:
             with open(aside, "xb") as file:
                 file.write(data)
-            if present is not None:
+            if present:
                 with suppress(OSError, AttributeError):  # another's file in a shared folder; Windows
                     os.chown(aside, present.st_uid, present.st_gid)
                 os.chmod(aside, stat.S_IMODE(present.st_mode))

@@ -97,6 +97,6 @@ def blamed(error: BaseException) -> InputError | None:
 
 
 def _refused(one: EntryPoint, error: BaseException) -> InputError:
-    owner = f"`pip uninstall {one.dist.name}`" if one.dist is not None else "uninstall it"
+    owner = f"`pip uninstall {one.dist.name}`" if one.dist else "uninstall it"
     said = f"failed with {type(error).__name__}: {error}; mend it or {owner}"
     return InputError(said, where=f"plug-in {one.name} of {one.group}")

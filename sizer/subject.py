@@ -82,19 +82,19 @@ class Subject:
     @property
     def unread(self) -> tuple[Unread, ...]:
         """Keys of the file that matter, or that nobody knows, and that were not read."""
-        return self.reading.unread if self.reading is not None else ()
+        return self.reading.unread if self.reading else ()
 
     @property
     def left_out(self) -> Names:
         """Notes on parts of the file that no figure counts, which every answer has."""
-        return self.reading.left_out if self.reading is not None else ()
+        return self.reading.left_out if self.reading else ()
 
     @property
     def path(self) -> str:
         """Which way the operators were found: "formula", "recognised" (a class proven to be a formula's) or "trace"."""
-        if self.model is None:
+        if not self.model:
             return "trace"
-        return "recognised" if self.reading is not None and self.reading.recognised else "formula"
+        return "recognised" if self.reading and self.reading.recognised else "formula"
 
     @property
     def understood(self) -> Operators:
@@ -108,11 +108,11 @@ class Subject:
             within = any(not path or operator.name == path or operator.name.startswith(f"{path}.") for path in unknown)
             return not within and operator.kind in ("gemm", "grouped_gemm", "attention")
 
-        return self.operators if self.model is not None else tuple(filter(kernel, self.operators))
+        return self.operators if self.model else tuple(filter(kernel, self.operators))
 
     def whole(self) -> ModelShape:
         """The model; InputError, naming what of it was not understood, where it is not known."""
-        if self.model is None:
+        if not self.model:
             raise _not_understood(self.unproven, InputError("", where=self.where))
         return self.model
 
@@ -145,7 +145,7 @@ class Subject:
 
     def name_of(self, key: str) -> str:
         """A dimension or workload field as the person's file or the command line names it."""
-        keys = self.reading.keys if self.reading is not None else self.keys
+        keys = self.reading.keys if self.reading else self.keys
         return keys.get(key) or WORDS.get(key, key)
 
 
@@ -191,7 +191,7 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
     model = _once(model)
     settled = settle_workload(replace(reading, model=model), workload)
     # Experts asked of a model that has none are a mistake, not a shape: no rule says it.
-    problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe is not None) else ()
+    problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe) else ()
     runs = runnable_split(model, settled) if problems else settled
     with within(reading.source):
         found = operators(model, runs)
@@ -266,7 +266,7 @@ def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnd
 
 def _reading_of(proof: Proof, where: str, config: Named, unknown: InputError) -> Reading:
     """A class as it is proven to be; NotUnderstood, of what was ``unknown``, where it is not."""
-    if proof.model is None:
+    if not proof.model:
         refused = _not_understood(proof.unproven, unknown)
         refused.proof = proof
         raise refused
@@ -313,7 +313,7 @@ def beyond_positions(reading: Reading | None, context: int | None) -> Names:
 
 def _assumed(reading: Reading, workload: Workload) -> list[str]:
     """What the figures of a mixture, of a prompt and of a decode step assume."""
-    notes = [routing_note(workload.expert_load)] if reading.model.moe is not None else []
+    notes = [routing_note(workload.expert_load)] if reading.model.moe else []
     if workload.serving:
         notes.append("operators added up: an engine's host time, launches and other requests' prompts are not in them")
     for *_, tokens in image_workloads(reading.model, workload):
@@ -451,7 +451,7 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
     with within(where):
         asked = dict(workload)
         if "s" not in asked:  # the same as by formula
-            longest = longest_sequence(plain) if proof is None else proof.longest
+            longest = proof.longest if proof else longest_sequence(plain)
             asked["s"] = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
         _check_adapters(asked)
         settled = Workload(**_with_data_parallelism(asked))
@@ -588,17 +588,17 @@ def run_on(subject: Subject, device: Device) -> Subject:
 
     A quantised release whose products the device cannot multiply runs with its weights alone quantised.
     """
-    if subject.model is None:
+    if not subject.model:
         return subject
     subject = _with_products_of(subject, subject.model, device)
-    if subject.workload.serving or subject.model is None:
+    if subject.workload.serving or not subject.model:
         return subject
     run = partial(run_by, subject.stack, subject.given, device=device)
     workload = run(subject.workload)
     if workload == subject.workload:
         return subject
     # The split that was asked for runs as the one without it does: what replaces it is compared with that.
-    asked = run(subject.asked) if subject.asked is not None else None
+    asked = run(subject.asked) if subject.asked else None
     return replace(resized_subject(subject, subject.model, workload), asked=asked)
 
 
@@ -630,7 +630,7 @@ def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> 
 
     Where its own split cannot run, what of the new one still cannot is left out.
     """
-    if subject.asked is not None:
+    if subject.asked:
         workload = runnable_split(model, workload)
     return replace(
         subject,

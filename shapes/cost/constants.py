@@ -195,7 +195,7 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
         slower = constants.scaled(clock_share(device), 1.0, 1.0, 1.0, constants.units)
         return replace(slower, cells=constants.cells), origin
     peak = device.peak(dtype)
-    if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")) is not None:
+    if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")):
         return found
     kin = _whose(device, dtype)
     base = _base(kin, dtype)
@@ -322,10 +322,10 @@ def _without_tables(constants: GemmConstants) -> GemmConstants:
     constants may sit on their fit's bounds: small ones do.
     """
     form, small = constants.uncorrected(), constants.small
-    if constants.correction is None:
+    if not constants.correction:
         return form
     form = replace(form, split_steps=CARRY.split_steps)
-    if small is None:
+    if not small:
         return form
     keys = ("bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes")
     least = {key: min(getattr(constants, key), getattr(small, key)) for key in keys}

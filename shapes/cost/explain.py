@@ -96,7 +96,7 @@ def product_terms(operator: Product, cost: Cost, device: Device) -> Iterator[Ter
 def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKernels) -> Iterator[Term]:
     """From the ``closed`` form to ``aligned`` seconds: what tables by waves and by m and n say."""
     chosen = aligned
-    if by.cells is not None and by.cells.hit(*shape).size:
+    if by.cells and by.cells.hit(*shape).size:
         # Grouped products have no cells.
         chosen = float(bounded_seconds(shape, by._replace(grouped=True))[0])
     factor = f"measured products of these waves, tails and this k take x{chosen / closed:.3f} of the above"
@@ -110,7 +110,7 @@ def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKe
 def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list[Term]:
     """The closed form's parts, by the set of constants that weighs more for this shape."""
     (m, n, k, batch), (size, *_, out), c = shape, by.elements, by.constants
-    if c.small is not None and min(m, n, k) < LARGE / 2**0.5:
+    if c.small and min(m, n, k) < LARGE / 2**0.5:
         c = c.small
     total = float(uncorrected_seconds(np.array(shape, float)[:, None], size, out, c)[0])
     tile = bm, bn = c.tiles[int(times.tile[0])]

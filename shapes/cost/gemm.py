@@ -150,7 +150,7 @@ def uncorrected_seconds(dims: Array, size: Values, out: float, c: GemmConstants)
 def set_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Array:
     """Seconds by one set of constants, blending aside, without misalignment."""
     seconds = uncorrected_seconds(dims, size, out, c)
-    if c.correction is not None:
+    if c.correction:
         seconds = seconds * sampled(c.correction, c.units).factor(*dims)
     return seconds
 
@@ -166,14 +166,14 @@ def aligned_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> 
     ``size`` and ``out`` are bytes per element of the operands and of C.
     """
     seconds = set_seconds(dims, size, out, c)
-    if c.small is None:
+    if not c.small:
         return seconds
     share = large_share(dims)
     below = np.flatnonzero(share < 1)
     if below.size:
         each = size[below] if isinstance(size, np.ndarray) and size.ndim else size
         small = set_seconds(dims[:, below], each, out, c.small)
-        if c.correction is None:
+        if not c.correction:
             # Tables are bound to times that do not fall between the sets; bare closed forms are not.
             np.minimum(small, seconds[below], out=small)
         seconds[below] = seconds[below] ** share[below] * small ** (1 - share[below])
@@ -238,7 +238,7 @@ def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
     dims = sizes.astype(float)
     size = by.read_bytes(dims[0], dims[1])
     seconds = aligned_seconds(dims, size, by.out, by.constants)
-    if by.cells is not None:
+    if by.cells:
         seconds = by.cells.corrected(seconds, *sizes)
     return np.maximum(seconds, least_seconds(dims, size, by.out, by.device, by.dtype))
 
@@ -270,7 +270,7 @@ def gemm_times(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> GemmTime
     dims, constants = sizes.astype(float), by.constants
     aligned, size = bounded_seconds(sizes, by), by.read_bytes(dims[0], dims[1])
     choice = _choice(dims, size, by.out, constants)
-    if constants.small is not None:
+    if constants.small:
         choice = np.where(large_share(dims) < 0.5, _choice(dims, size, by.out, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
     a, b, c = _misaligned(sizes, aligned, by)

@@ -91,7 +91,7 @@ class Backend:
     def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> Array:
         seconds = np.empty(len(calls))
         for index, call in enumerate(calls):
-            if flush is not None:
+            if flush:
                 flush()
             start = self.now()
             call()
@@ -186,7 +186,7 @@ class AcceleratorBackend(Backend):
         sleep(int(WAIT_HZ * min(MOST_LEAD_S, max(LEAST_LEAD_S, queueing_s))))
         begun = time.perf_counter()
         for call, start, end in zip(calls, starts, ends, strict=True):
-            if flush is not None:
+            if flush:
                 flush()
             start.record()
             call()
@@ -265,7 +265,7 @@ def cpu_cache_bytes(root: str = "/sys/devices/system/cpu/cpu0/cache") -> int:
     """The processor's largest cache, from Linux's sysfs; a generous guess elsewhere."""
     texts = (entry.read_text(encoding="ascii").strip() for entry in Path(root).glob("index*/size"))
     found = [re.fullmatch(r"(\d+)([KMG]?)", text) for text in texts]
-    sizes = [int(one[1]) * 1024 ** " KMG".index(one[2] or " ") for one in found if one is not None]
+    sizes = [int(one[1]) * 1024 ** " KMG".index(one[2] or " ") for one in found if one]
     return max(sizes, default=0) or UNKNOWN_CACHE_BYTES
 
 
@@ -280,7 +280,7 @@ def driver_here() -> bool:
 
 def accelerator_here() -> bool:
     """Whether torch is installed and sees an accelerator."""
-    if not driver_here() or find_spec("torch") is None:
+    if not driver_here() or not find_spec("torch"):
         return False
     import torch
 

@@ -84,7 +84,7 @@ def export_dataset(measurements: Iterable[Measurement], folder: Path) -> tuple[E
 
 def slug(environment: Environment) -> str:
     """A folder's name for an environment's device: h100-sxm, or what is printable of a name that is not known."""
-    if environment.accelerator is not None:
+    if environment.accelerator:
         return environment.accelerator.name
     return "-".join("".join(c if c.isascii() and c.isalnum() else " " for c in environment.device.lower()).split())
 
@@ -171,7 +171,7 @@ def _environment(sidecar: Named, where: str) -> Environment:
 def import_dataset(dataset: Dataset, store: Store) -> Exchanged:
     """Add to ``store`` the rows of ``dataset`` that can be true and are not there; what becomes of it."""
     device, rows = dataset.environment.accelerator, dataset.measurements
-    notes = () if device is not None else ("no data sheet of this device is known: rates were held against no peak",)
+    notes = () if device else ("no data sheet of this device is known: rates were held against no peak",)
     ours = [one for one in store.measurements() if one.environment.identity == dataset.environment.identity]
     samples, known = {_samples(one) for one in ours if one.ok}, {one.uid for one in ours}
     control, theirs = control_median(rows), {one.uid for one in rows}
@@ -237,7 +237,7 @@ def objection(one: Measurement, device: Device | None, control_s: float | None) 
 def _limits(one: Measurement, device: Device | None) -> Iterator[str]:
     """Why no device like ``device`` gives such a row."""
     seconds = one.seconds or math.inf
-    if device is not None:
+    if device:
         peak = device.peak_flops.get(str(one.description.get("dtype")), math.inf)
         clock, published = one.clocks.get("sm_mhz"), device.compute.clock_mhz
         known = isinstance(clock, int | float) and published

@@ -148,7 +148,7 @@ class InProcess:
         """Open the last of ``waiting`` while there is room and time; what cannot be opened is an outcome."""
         while waiting and len(open_) < settings.interleave and time.monotonic() < deadline:
             opened = self._open(waiting[-1], settings, unfinished, alone=not open_)
-            if opened is None:  # no room with the others: try again when one has left
+            if not opened:  # no room with the others: try again when one has left
                 return
             waiting.pop()
             if isinstance(opened, Measurement):
@@ -159,7 +159,7 @@ class InProcess:
 
     def _ready_control(self, settings: Settings) -> Prepared:
         """The control shape, prepared once for sweeps of the same settings: leases may be many short ones."""
-        if self._control is None or self._control.handle.settings != settings:
+        if not self._control or self._control.handle.settings != settings:
             try:
                 self._control = self.prepare(control_of(cpu=self.backend.device == "cpu"), settings)
             except NotMeasured as failure:

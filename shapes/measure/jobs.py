@@ -191,7 +191,7 @@ def _describe_part(part: Part) -> Values:
         "b": workload.b,
         "s": workload.s,
     }
-    if workload.low_precision is not None:
+    if workload.low_precision:
         out["recipe"] = workload.low_precision.name
     if part.part == "head":
         return {**out, "vocab": model.vocab}

@@ -215,7 +215,7 @@ def read_export(lines: Iterable[str], where: str, of: Environment | None = None)
                 "expected JSON lines of `sizer store export`, or a program's file (`sizer store import --help`)",
                 where=place,
             )
-        if of is not None:
+        if of:
             row["environment"] = replace(of, uuid=row.get("card")).to_dict()
         yield checked_row(row, place)
 

@@ -78,7 +78,7 @@ def measure(
     wanted = by_key(jobs)
     deadline = inf if time_limit_s is None else start + time_limit_s
     with ExitStack() as held:
-        kept = store if store is not None else held.enter_context(Store.in_memory())
+        kept = store or held.enter_context(Store.in_memory())
         environment = replace(executor.environment, load=settings.load)
         book = _Book(kept, environment, {} if fresh else _stored(kept, environment, settings, wanted))
         for one in book.found.values():
@@ -93,7 +93,7 @@ def measure(
                 keep(one)
             else:
                 book.hear(heard)
-            if progress is not None:
+            if progress:
                 progress(book.progress(len(wanted), time.monotonic() - start, time_limit_s))
             if REQUESTS:
                 break
@@ -165,6 +165,6 @@ def _stored(
     found = {}
     for key in wanted:
         one = store.find(key, environment)
-        if one is not None and not (one.stop == "precision" and (one.half_width or 0.0) > settings.precision):
+        if one and not (one.stop == "precision" and (one.half_width or 0.0) > settings.precision):
             found[key] = one
     return found

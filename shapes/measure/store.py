@@ -226,7 +226,7 @@ class Store(ExitStack):
         with self._guarded() as connection:
             for row in connection.execute(query, (*values, -1 if newest is None else newest)):
                 one = _readable(row)
-                if one is None:
+                if not one:
                     raise InputError("a measurement was damaged: `sizer store prune` deletes it", where=str(self.path))
                 yield one
 
@@ -259,7 +259,7 @@ class Store(ExitStack):
         """Delete measurements that failed or cannot be read; returns how many rows went."""
         with self.transaction() as connection:
             rows = connection.execute(_SELECT.replace("SELECT", "SELECT id, status,", 1)).fetchall()
-            gone = [(id_,) for id_, status, *row in rows if status != "ok" or _readable(row) is None]
+            gone = [(id_,) for id_, status, *row in rows if status != "ok" or not _readable(row)]
             connection.executemany("DELETE FROM measurement WHERE id = ?", gone)
             connection.execute("DELETE FROM environment WHERE identity NOT IN (SELECT identity FROM measurement)")
         return len(gone)

@@ -103,7 +103,7 @@ class Stopwatch:
         self._flush = backend.flusher() if kernel.needs_flush else None
         # A first call may load libraries: it is no estimate, however long it took.
         estimate = float(np.median(self.take(3 if self.take(1)[0] < most_warm_up_s else 1)))
-        if kernel.capturable and self._flush is None:
+        if kernel.capturable and not self._flush:
             self._capture(estimate)
         if estimate < most_warm_up_s:
             per_batch = max(1, min(50, int(warm_up_s / 2 / max(estimate * self.per_sample, 1e-7))))
@@ -141,7 +141,7 @@ class Stopwatch:
         graphs: list[Call] = []
         for part in parts:
             graph = self._backend.capture(part)
-            if graph is None:
+            if not graph:
                 return
             graphs.append(graph)
         self._calls, self.per_sample = graphs, len(parts[0])

@@ -115,7 +115,7 @@ class DeviceServer:
 
     def release(self, job: Job) -> Iterator[Any]:
         """Let go of what was prepared."""
-        if (prepared := self._ready.pop(job.key, None)) is not None:
+        if prepared := self._ready.pop(job.key, None):
             self._executor.release(prepared)
         yield None
 
@@ -302,11 +302,11 @@ class Workers:
         self.environment = next(one for one in found if one.identity == usual)
         self._workers = []
         for worker, one in zip(workers, begun, strict=True):
-            if one is not None and one.identity == usual:
+            if one and one.identity == usual:
                 self._workers.append(worker)
             else:
                 worker.stop()
-                why = "another driver, or libraries, than most have" if one is not None else "not ready"
+                why = "another driver, or libraries, than most have" if one else "not ready"
                 say(f"{worker.name}: {why}: not used")
 
     def _begin(self, worker: Worker) -> Environment | None:
@@ -346,7 +346,7 @@ class Workers:
             except LostError as lost:
                 self._say(f"{worker.name}: {lost}, with {job.title}")
                 losses.append(lost)
-                if self._begin(worker) is None:
+                if not self._begin(worker):
                     raise DeviceLostError(GONE) from None
                 continue
             if isinstance(found, tuple):

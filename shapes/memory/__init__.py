@@ -231,10 +231,10 @@ def weight_bytes(tensors: Tensors, dtype: str) -> int:
 def _cached(step: StageStep, stack: Stack, block: Block) -> Iterator[tuple[int, str]]:
     """Keys and values of a layer's kind: grouped heads, a window's worth of them, or MLA's latent vector."""
     workload, attention, many = step.workload, block.attention, f"{block.count} layers x b {step.workload.b} x"
-    if block.mixer is not None:
+    if block.mixer:
         state = state_bytes(block.mixer, workload)
         yield block.count * workload.b * state, f"{many} a state of {state} bytes"
-    if attention is None or not attention.causal or attention.keys_values == "borrowed":
+    if not attention or not attention.causal or attention.keys_values == "borrowed":
         return
     s = sequence_length(step.model, stack, workload)
     length = workload.cached(s, attention.window)

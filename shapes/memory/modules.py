@@ -124,7 +124,7 @@ class Forward:
         for linear in model.before_head:
             x = self.linear(linear, x)
         for _ in range(model.heads * model.head_passes):
-            if model.head_linear is not None:
+            if model.head_linear:
                 self.head(model.head_linear, x)
         return self.tape
 
@@ -171,13 +171,13 @@ class Forward:
                 x = self.play("attention-gate", {"gate": x, "out": x})
         normed = x
         for part in (block.mixer, block.attention, block.cross, block.mlp):
-            if part is None:
+            if not part:
                 continue
             inner = x
             if block.streams:
                 inner = self.collapsed(block.streams, block.streams.linears(hidden, 1)[0], x)
             modulates = "modulated" in self.words and part is not block.cross
-            if block.mixer is None or part is not block.attention:
+            if not block.mixer or part is not block.attention:
                 bare = "no-pre-norms" in self.words or ("modulated" in self.words and not modulates)
                 with self.marked("layernorm"):
                     normed = inner if bare else self.norm(inner, self.whole * hidden)
@@ -246,7 +246,7 @@ class Forward:
                 return self.experts(part, hidden, x)
         if isinstance(part, RecurrentShape):
             return self.recurrence(part, hidden, x)
-        return x if part is None else self.attention(part, hidden, x)
+        return self.attention(part, hidden, x) if part else x
 
     def dropout(self, x: Tensor, probability: float) -> Tensor:
         return self.play("dropout", {"x": x}) if probability else x

@@ -426,7 +426,7 @@ def _embedding(step: StageStep) -> int:
 def _tables(step: StageStep) -> int:
     """Rotary cosines and sines, and the masks that the backward reads."""
     attention = step.model.attention
-    if attention is None:
+    if not attention:
         return 0
     element = 4 if widened(step.workload) else step.workload.activation_bytes
     rotary = 2 * step.workload.s * attention.rotary_dim * element
@@ -439,7 +439,7 @@ def _keeps_masks(step: StageStep) -> bool:
     fused core given a bias save them.
     """
     style, attention, policy = step.style, step.model.attention, step.workload.saving
-    if policy.everything or "core_attn" in policy.again or attention is None:
+    if policy.everything or "core_attn" in policy.again or not attention:
         return True
     if step.workload.attention == "eager":
         return "fills-mask" in style

@@ -194,7 +194,7 @@ class Tape:
         twice: dict[int, Pair] = {}
         for node, needed in zip(reversed(self.nodes), reversed(asked), strict=True):
             own = gradients.pop(node.output.key, None)
-            if own is None:
+            if not own:
                 continue  # nothing downstream needs its gradient
             first = node.part * (bool(node.saved) or node.views_gradient)
             asking = {*needed, *(one.storage for one in node.holds)} - there

@@ -251,7 +251,7 @@ class ModelShape:
         """Parameters of the last stage after its stacks' ends, on one of ``t`` ranks; tied heads have no matrix."""
         yield from linear_tensors(self.before_head, t)
         yield from named_vectors(self.extra)
-        if self.head_linear is not None:
+        if self.head_linear:
             found = linear_tensors((self.head_linear,), t, self.heads, role="head")
             yield from (tensor for tensor in found if not (self.tied and tensor.is_matrix))
 
@@ -289,7 +289,7 @@ class ModelShape:
 
         def changed(block: Block) -> Block:
             formats = ((name, change(one)) for name, one in block.formats)
-            return replace(block, formats=tuple((name, one) for name, one in formats if one is not None))
+            return replace(block, formats=tuple((name, one) for name, one in formats if one))
 
         stacks = tuple(replace(stack, blocks=tuple(map(changed, stack.blocks))) for stack in self.stacks)
         return replace(self, stacks=stacks, head_weights=self.head_weights and change(self.head_weights))

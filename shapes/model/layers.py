@@ -169,7 +169,7 @@ class Block:
     @property
     def parts(self) -> tuple[Attention | RecurrentShape | MlpShape | MoeShape, ...]:
         """The parts with a norm and a residual addition of their own, in order."""
-        return tuple(part for part in (self.attention, self.mixer, self.cross, self.mlp) if part is not None)
+        return tuple(part for part in (self.attention, self.mixer, self.cross, self.mlp) if part)
 
     def linears(self, hidden: int, *, fused_qkv: bool | None = None, fused_gate_up: bool | None = None) -> Linears:
         """Matrices of one layer that every token meets."""

@@ -167,7 +167,7 @@ def _resized_block(block: Block, sizes: _Sizes) -> Block:
 
 def _resized_attention(attention: AttentionShape | None, sizes: _Sizes) -> AttentionShape | None:
     heads, head_dim = sizes.get("heads", (0, 0)), sizes.get("head_dim", (0, 0))
-    if attention is None or (attention.heads, attention.head_dim) != (heads[0], head_dim[0]):
+    if not attention or (attention.heads, attention.head_dim) != (heads[0], head_dim[0]):
         return attention
     return replace(
         attention,
@@ -213,7 +213,7 @@ class Side:
     @property
     def block(self) -> int:
         """Features along this side that share a scale in what the matrix is kept in."""
-        return (self.kept.block[not self.output] if self.kept is not None else 0) or 1
+        return (self.kept.block[not self.output] if self.kept else 0) or 1
 
 
 @lru_cache(64)

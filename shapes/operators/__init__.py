@@ -147,7 +147,7 @@ def _check_decodes(model: ModelShape) -> None:
 
 
 def _check_images(model: ModelShape, workload: Workload) -> None:
-    if workload.image_sizes is None:
+    if not workload.image_sizes:
         return
     refuse(not model.towers, "expected a model with a vision tower that is known", "images", workload.images)
     tokens = sum(tokens for *_, tokens in image_workloads(model, workload)) // workload.b
@@ -188,7 +188,7 @@ def _runs_in(linear: Linear, workload: Workload) -> tuple[str, str | None, float
     As a quantised release has them where nothing trains; a frozen base is written out in 16 bits first.
     """
     kept = None if workload.train else linear.weights
-    if kept is None:
+    if not kept:
         return linear.dtype or workload.dtype, None, None
     dtype = load_recipe(kept.recipe).dtype if kept.recipe else linear.dtype or workload.dtype
     return dtype, kept.recipe, kept.read_bytes(linear.out_features, linear.in_features)
@@ -278,7 +278,7 @@ def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tow
     While generating a tower has run already.
     """
     sizes = workload.image_sizes
-    if sizes is None or workload.decode:
+    if not sizes or workload.decode:
         return
     for tower in model.towers:
         pieces, patches, tokens = tower.cut(*sizes[1:])
@@ -364,12 +364,12 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
         yield from linear_operators(model.main.streams.head(model.hidden), tokens, run)
     for linear in (*(model.entry_linears if workload.p == 1 else ()), *model.before_head):
         yield from linear_operators(linear, tokens if linear.rows is None else workload.b * linear.rows, run)
-    if model.head_linear is not None:
+    if model.head_linear:
         rows = workload.b if workload.phase == "prefill" else tokens
         passes = model.heads * (model.head_passes if workload.train else 1)
         for _ in range(passes):
             yield from linear_operators(model.head_linear, rows, run)
-    if model.pooling is not None:
+    if model.pooling:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.
         plain = replace(workload, t=1, attention="eager", checkpointing="none")
         yield from attention_operators(model.pooling, Lowering(plain, "head.attention"), 1, s)
@@ -393,9 +393,9 @@ def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> 
         (block.attention, "attention", both, both),
         (block.cross, "cross_attention", s, seen),
     ):
-        if attention is not None:
+        if attention:
             yield from _core(attention, replace(run, prefix=run.prefix + label), q_len, kv_len)
-    if block.mixer is not None:
+    if block.mixer:
         yield from recurrent_operators(block.mixer, replace(run, prefix=f"{run.prefix}mixer"), s)
     yield from _dequantised(block, hidden, run)
     yield from expert_operators(block, hidden, tokens, run)
@@ -424,7 +424,7 @@ def _dequantised(block: Block, hidden: int, run: Lowering) -> Listed:
             continue
         own = linear.on_shard(run.workload.t)
         n, each = own.out_features * own.in_features, BASES[base_of(run.workload)]
-        if own.weights is not None and run.workload.base == "release":
+        if own.weights and run.workload.base == "release":
             each = own.weights.stored_bytes(own.out_features, own.in_features) / n
         for phase in run.runs():
             name = f"{run.prefix}{linear.name}.dequantise"
@@ -475,7 +475,7 @@ def apply_recipe(operators: Iterable[Operator], workload: Workload) -> Listed:
             yield operator
             continue
         recipe = load_recipe(operator.recipe) if operator.recipe else usual
-        if recipe is None or operator.dtype != recipe.dtype:
+        if not recipe or operator.dtype != recipe.dtype:
             yield operator
             continue
         products = recipe.products

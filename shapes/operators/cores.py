@@ -148,14 +148,14 @@ def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Liste
         routed = -(-tokens * mlp.top_k // t) * mlp.routed_width(hidden)
         yield from _moved(mlp, run, routed=routed, made=-(-tokens * mlp.top_k * mlp.width // t))
         mlp = mlp.shared
-    if mlp is not None:
+    if mlp:
         yield from _moved(mlp, run, made=-(-tokens * mlp.width // t))
     if block.augment:
         yield from _moved(block.augment, run, tokens=tokens, whole=whole)
 
 
 def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) -> Listed:
-    if attention is None:
+    if not attention:
         return
     workload = run.workload
     heads, kv_heads = attention.on_shard(workload.t)
@@ -455,16 +455,16 @@ def attended(attention: Attentions, q_len: int, kv_len: int) -> Triple:
     """(keys in all, keys that one query walks, pairs) of the last ``q_len`` of ``kv_len`` tokens of a sequence."""
     indexer = attention.indexer
     if not isinstance(attention, SharedKeyShape):
-        assert indexer is not None, "dense"
+        assert indexer, "dense"
         kept = min(indexer.kept, kv_len)
         return kv_len, kept, seen_pairs(q_len, kv_len, most=kept)
     window = min(attention.window or kv_len, kv_len)
     near = seen_pairs(q_len, kv_len, most=window)
-    if attention.compressor is None:
+    if not attention.compressor:
         return kv_len, window, near
     rate = attention.compressor.rate
     entries = kv_len // rate
-    kept = entries if indexer is None else min(indexer.kept, entries)
+    kept = min(indexer.kept, entries) if indexer else entries
     return kv_len + entries, window + kept, near + seen_pairs(q_len, kv_len, rate, kept)
 
 
@@ -477,7 +477,7 @@ def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: in
     tokens = workload.own_tokens(q_len)
     if isinstance(attention, SharedKeyShape) and attention.compressor:
         yield from _compressed(attention.compressor, "compressor", tokens, run)
-    if indexer is None or indexer.reused:
+    if not indexer or indexer.reused:
         return
     forward, heads = replace(run, prefix=f"{run.prefix}.indexer"), indexer.on_shard(workload.t)
     if indexer.compressor:
@@ -541,4 +541,4 @@ def passed_numbers(attention: Attentions, t: int, length: int) -> int:
 
 def index_numbers(indexer: Indexer | None, length: int) -> int:
     """Numbers of an indexer's keys of one sequence."""
-    return 0 if indexer is None or indexer.reused else length // indexer.rate * indexer.head_dim
+    return 0 if not indexer or indexer.reused else length // indexer.rate * indexer.head_dim

@@ -62,7 +62,7 @@ def _of_experts(model: ModelShape, workload: Workload) -> Iterator[Problem]:
     for experts in expert_counts(model):
         if experts % e:
             yield f"expected a divisor of the {experts} experts", "e", e
-    if model.moe is None:
+    if not model.moe:
         for key, degree in (("e", e), ("etp", workload.etp or 1)):
             if degree > 1:
                 yield "expected 1: the model has no experts to spread", key, degree
@@ -113,7 +113,7 @@ def mlp_widths(model: ModelShape) -> set[tuple[int, bool]]:
 
 
 def _attentions(model: ModelShape) -> tuple[Attention, ...]:
-    found = (one for _, block in model.all_blocks() for one in (block.attention, block.cross) if one is not None)
+    found = (one for _, block in model.all_blocks() for one in (block.attention, block.cross) if one)
     return tuple(dict.fromkeys(found))
 
 
@@ -123,7 +123,7 @@ def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
         yield attention.heads, "attention heads", attention.kv_heads, "key/value heads, which are not cut"
         if isinstance(attention, SharedKeyShape):
             yield attention.out_groups, "groups of the output projection", 1, "key head"
-    for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer is not None):
+    for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer):
         yield mixer.heads, "heads of the recurrent layers", mixer.groups, "groups of recurrent heads"
 
 
@@ -133,13 +133,13 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Liste
     tokens, size = workload.own_tokens(s), workload.activation_bytes
     times = 1 if block.parallel else len(block.parts)
     runs = "sequence_parallel" if workload.sequence_parallel else "tensor_parallel"
-    if isinstance(block.mlp, MoeShape) and block.mlp.shared is None and workload.expert_t != workload.t:
+    if isinstance(block.mlp, MoeShape) and not block.mlp.shared and workload.expert_t != workload.t:
         times -= 1  # ranks that cut experts gather their own tokens alone
         gathered = workload.expert_tokens(tokens) * hidden * size
         yield from run.sends("tensor_parallel", gathered, workload.expert_t, runs)
     yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times)
     for attention in (block.attention, block.cross) * (workload.cp > 1):
-        if attention is not None and (workload.cp_comm != "a2a" or is_sparse(attention, s)):
+        if attention and (workload.cp_comm != "a2a" or is_sparse(attention, s)):
             buffer = workload.b * passed_numbers(attention, workload.t, s) * size
             yield from run.sends("context_parallel", buffer, workload.cp, "context_parallel", stride=workload.t)
     if isinstance(block.mlp, MoeShape):

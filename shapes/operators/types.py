@@ -541,7 +541,7 @@ _KNOWN = {(one.type, one.kind): one for one in KINDS}
 def kind_of(operator: Operator) -> OperatorKind:
     """The entry of KINDS; InputError for what has none."""
     known = _KNOWN.get((type(operator), getattr(operator, "kind", "")))
-    if known is None:
+    if not known:
         expected = "expected an operator of a kind in KINDS of shapes/operators/types.py; no cost is known"
         raise InputError(expected, "kind", operator)
     return known

@@ -106,7 +106,7 @@ def with_host(cost: StepCost, model: ModelShape | None, workload: Workload, devi
     computing shows. InputError where the host is not known, and for a trace.
     """
     link = device.link
-    if model is None or not link.host_bytes_per_s:
+    if not model or not link.host_bytes_per_s:
         raise InputError("expected none: the host is not known", "offload", workload.offload)
     there = {part.name: part.hosted for part in memory(model, workload).parts}
     states = there.get("master_weights", 0) + there["optimizer_states"]
@@ -177,7 +177,7 @@ class Step:
         return self._bound("high")
 
     def _bound(self, bound: str) -> float:
-        if self.cost is not None:
+        if self.cost:
             return float(getattr(self.cost, bound))
         added = sum(map(mul, map(attrgetter(bound), self.costs), map(attrgetter("count"), self.operators)))
         return max(self.least_s, self.stages * float(added))
@@ -236,20 +236,20 @@ class Pricer:
         they were looked up.
         """
         listed, costs = tuple(listed), costs or self._costs(listed)
-        if workload is not None and workload.serving:
+        if workload and workload.serving:
             # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
             # Tables repeat one kernel, whose cache is warm: a whole step finds it cold, and waits for memory at least.
             least_s = workload.p * moved_bytes(listed) / self.device.memory.bandwidth_bytes_per_s
             return Step(listed, costs, stages=workload.p, least_s=least_s)
-        if self.stack is None or workload is None:
+        if not self.stack or not workload:
             return Step(listed, costs)
         stage = whole = work(listed, map(_SECONDS, costs))
-        if model is None:  # a trace is of one whole pass, whatever the stages
+        if not model:  # a trace is of one whole pass, whatever the stages
             workload = replace(workload, p=1)
         elif workload.p > 1:
             stage, whole = slowest_stage(stage, model, workload.p), self.whole(model, workload)
         full_s = 0.0
-        if workload.checkpointing == "unknown" and model is not None:
+        if workload.checkpointing == "unknown" and model:
             full = replace(workload, checkpointing="full")
             full_s = self.step(operators(model, full), full, model).seconds
         stack = self.stack.without_overlap(workload.exposed)
@@ -315,4 +315,4 @@ class Pricer:
             gone = operator.count - kept.get(work_key(operator), 0)
             changed += max(0, gone) * max(cost.high - cost.seconds, cost.seconds - cost.low)
         changed *= before.accumulation
-        return min(changed, before.cost.ratio_error * before.seconds) if before.cost is not None else changed
+        return min(changed, before.cost.ratio_error * before.seconds) if before.cost else changed

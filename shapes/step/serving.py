@@ -203,7 +203,7 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
     """A product of one token, as a row of ``Load.products``."""
     rate, weights = device.memory.bandwidth_bytes_per_s, replace(one, m=0).bytes
     kind, held, chosen = DENSE, float(weights), 1.0
-    if isinstance(one, GroupedGemm) and model.moe is not None:
+    if isinstance(one, GroupedGemm) and model.moe:
         experts = model.moe.experts
         kind = NVFP4_EXPERTS if one.dtype == "nvfp4" else EXPERTS
         held, chosen = replace(one, m=0, groups=experts).bytes / spread, one.m / experts

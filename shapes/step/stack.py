@@ -172,7 +172,7 @@ class SoftwareStack:
     def of_release(self, name: str) -> SoftwareStack:
         """This stack as the release that ``name`` is of ran it: itself where no release of its own says otherwise."""
         own = next((release for release in self.releases if fnmatchcase(name, release.match)), None)
-        if own is None:
+        if not own:
             return self
         scale = {True: own.kernels * own.experts, False: own.kernels}
         kernels = {key: value * scale[key in EXPERTS] for key, value in self.kernels.items()}

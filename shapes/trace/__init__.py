@@ -122,5 +122,5 @@ def _require(*packages: str) -> None:
     from importlib.util import find_spec
 
     for package in packages:
-        if find_spec(package) is None:
+        if not find_spec(package):
             raise MissingExtra(f"tracing needs {package}, which is not installed: {install('trace')}")

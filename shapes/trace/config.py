@@ -74,7 +74,7 @@ class Built:
             try:
                 return once(cut)
             except InputError as error:
-                if cut is None or isinstance(error, TooLong):
+                if not cut or isinstance(error, TooLong):
                     raise
         return once(None)
 

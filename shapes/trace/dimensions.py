@@ -78,7 +78,7 @@ def _derive(name: str, size: int, sizes: dict[str, int], part: Any) -> None:
 def is_known(model_type: str) -> bool:
     """Whether a type may be in transformers' own tables, without it and torch, which take seconds to load."""
     spec = find_spec("transformers")
-    if "transformers" in sys.modules or spec is None or spec.origin is None:
+    if "transformers" in sys.modules or not spec or spec.origin is None:
         return True  # where it is loaded, types may have been added
     tables = [one.read_text("utf-8") for one in Path(spec.origin).parent.glob("models/auto/*.py")]
     return not tables or any(f'"{model_type}"' in one for one in tables)

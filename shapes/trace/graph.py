@@ -79,7 +79,7 @@ class Node:
     @property
     def run(self) -> Attention:
         """An attention core as an operator."""
-        assert self.core is not None
+        assert self.core
         return self.core
 
     def reads_any(self, others: Sequence[Node]) -> bool:
@@ -317,7 +317,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self.graph.used |= second.made_of
             node.weight = node.weight or weight
             node.again |= second.made_of
-        elif second.activation and first.scores is not None and first.scores.normalised:
+        elif second.activation and first.scores and first.scores.normalised:
             self._eager_core(node, first.scores, second.mask)
             mask, addend = node.bit, None
         elif second.activation:
@@ -348,9 +348,9 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         """Eager attention ends in ``node``: the queries and keys of ``scores`` with values that come from ``value``."""
         first, form = scores.node, scores.form
         # As so many keys show it.
-        if form is None or scores.seen != (form[0], form[1] if form[1] and form[1] < first.n else None):
+        if not form or scores.seen != (form[0], form[1] if form[1] and form[1] < first.n else None):
             form = scores.seen
-        if form is None:
+        if not form:
             self.graph.problems[node.where] = "an attention mask of unknown form"
         causal, window = form or (True, None)
         first.kind, node.kind, self.graph.eager = "scores", "attention", True
@@ -381,7 +381,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self._follow_scores(short, tensors, values, outs)
 
     def _follow_scores(self, operator: str, tensors: list[Tensor], values: list[_Value], outs: list[Tensor]) -> None:
-        found = [value.scores for value in values if value.scores is not None]
+        found = [value.scores for value in values if value.scores]
         if len(found) != 1 or operator in _MADE_NEW:
             return
         (scores,) = found
@@ -425,7 +425,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def _value(self, tensor: Tensor) -> _Value:
         found = self._values.get(tensor.untyped_storage()._cdata)
-        return found if found is not None else _Value(0, frozenset(), False, None)
+        return found or _Value(0, frozenset(), False, None)
 
     def _put(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = False) -> None:
         storage = tensor.untyped_storage()
@@ -435,7 +435,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def _set(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = True) -> None:
         """A result: of a new storage its own set, of one that is written into or viewed united with what it had."""
         before = self._values.get(tensor.untyped_storage()._cdata)
-        if before is None:
+        if not before:
             self._put(tensor, mask, made_of, activation)
             return
         before.mask |= mask
@@ -529,7 +529,7 @@ class _Watched(FusedAttention):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = super().__torch_function__(func, types, args, kwargs)
-        if func is functional.dropout and self.recorder._value(out).scores is None:  # called in evaluation, too
+        if func is functional.dropout and not self.recorder._value(out).scores:  # called in evaluation, too
             share = (kwargs or {}).get("p", args[1] if len(args) > 1 else 0.5)
             self.recorder.graph.dropped.append((self.recorder.where, share))
         if func is torch.tensor:
@@ -545,7 +545,7 @@ class _Watched(FusedAttention):
         node = recorder._node("attention")
         if mask is not None:
             form, window = recorder.form_of(mask) or self._values_form(mask), seen[1]
-            if form is None:
+            if not form:
                 problems[node.where] = "an attention mask of unknown form"
             elif form[0] and window not in (None, form[1]):  # a kernel's window has two sides
                 problems[node.where] = f"a window of {window} keys and a mask of {form[1]}"

@@ -101,7 +101,7 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options, name = kwargs or {}, func._schema.name
         asked, answer = _ANSWERS.get(name, ("", None))
-        if answer is not None and args[0].is_meta and (found := answer(self, args, options)) is not None:
+        if answer and args[0].is_meta and (found := answer(self, args, options)) is not None:
             self.asked.add(asked)
             return found
         out = func(*args, **options)

@@ -70,7 +70,7 @@ def run_products(graph: Graph) -> Counter[Key]:
     for node in graph.nodes:
         if node.kind == "grouped":
             counted["forward", "gemm", 1, node.m / node.batch, node.n, node.k, node.dtype] += node.batch
-        elif node.core is not None:
+        elif node.core:
             counted[_core(node.core)] += 1
         elif node.weight is not None and node.kind in ("gemm", "conv"):
             counted["forward", node.kind, node.batch, node.m, node.n, node.k, node.dtype] += 1
@@ -202,13 +202,13 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     module, (graph, lengths, dtype) = subject.module, recorded(subject)
     reader = Recogniser(graph, module, subject.name, lengths[0])
     model, problems = reader.read(), reader.left
-    stands_for = cut.stands_for if cut is not None else {}
+    stands_for = cut.stands_for if cut else {}
     parameters = sum(_times(path, stands_for) * graph.size(path) for path in graph.used)
-    if model is not None and not problems and (line := difference(model, graph, subject, lengths, dtype)):
+    if model and not problems and (line := difference(model, graph, subject, lengths, dtype)):
         problems = {"": line}
     if problems:
         model = None
-    elif model is not None and cut is not None:
+    elif model and cut:
         model = _whole(model, cut)
         refuse(model.parameters != parameters, f"{model.parameters:,} parameters recognised of {parameters:,}")
     return Proof(model, _unproven(graph, problems, module, stands_for), parameters, reader.held(), dtype=dtype)
@@ -287,6 +287,6 @@ def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Size
 
 
 def _flops(node: Node) -> int:
-    if node.core is not None:
+    if node.core:
         return int(node.core.flops)
     return 2 * node.m * node.n * node.k * (node.batch if node.kind in ("gemm", "bmm", "conv") else 1)

@@ -101,7 +101,7 @@ class _Layer:
         # An adapter is a narrow MLP more, whose matrices are the layer's.
         adapters = sorted(dense, key=lambda one: one.width)
         mlp: MlpShape | MoeShape | None = adapters.pop() if dense else None
-        if moe is not None:
+        if moe:
             mlp, adapters = moe, []
             if dense:
                 gates = self.products(n=1)
@@ -113,9 +113,9 @@ class _Layer:
         in_parallel = attention is None or mixer is None or norms == len(dense) + 1
         self.need(in_parallel, "attention and a recurrence one after the other")
         # A recurrence's reference loop is products of activations, which its kernels run in another form.
-        inside = ("bmm", "depthwise", "scores") if mixer is not None else ("scores",)
+        inside = ("bmm", "depthwise", "scores") if mixer else ("scores",)
         for node in self.nodes:
-            if mixer is None and node.reads & MIXED:
+            if not mixer and node.reads & MIXED:
                 self.whole.left[node.weight or node.where] = "reads what a running sum made of several tokens"
             elif node.number not in self.claimed and node.kind not in inside:
                 self.whole.left[node.weight or node.where] = (
@@ -312,7 +312,7 @@ class _Layer:
             if down.n != hidden or not first or len(inward) != len(first):
                 continue
             shape = self._mlp(inward, down)
-            if shape is not None:
+            if shape:
                 self.claim(down, *inward)
                 self._inner(inward)
                 found.append(shape)
@@ -530,7 +530,7 @@ class Recogniser:
 
         def layer(path: str) -> _Layer:
             place = self.place(path)
-            if place is None:
+            if not place:
                 return outside
             container, name = place
             return stacks.setdefault(container, {}).setdefault(name, _Layer(name, self, place))
@@ -566,7 +566,7 @@ class Recogniser:
         self.claimed |= outside.vectors
         for node in outside.open("gemm", "grouped", "conv", "depthwise", "attention"):
             self.left[node.weight or node.where] = f"{node.kind} outside the layers"
-        vocab = rows if head is None else head.n
+        vocab = head.n if head else rows
         rest = len(tables) * (rows - vocab) * width
         positions = [stack.positions for stack in read if stack.positions]
         return ModelShape(
@@ -583,7 +583,7 @@ class Recogniser:
             extra=_some(head_norm=sum(map(self.graph.size, norms)), embedding_rows=rest),
             embedding_tables=len(tables),
             heads=len(heads) or 1,
-            head_inputs=head.k if head is not None and head.k not in (width, hidden) else None,
+            head_inputs=head.k if head and head.k not in (width, hidden) else None,
         )
 
     def _linears(self, nodes: Iterable[Node], name: str) -> Linears:

@@ -123,7 +123,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def _backward(self, product: Product, where: str, times: int, number: int) -> None:
         forward = self._forwards.get(number)
-        if forward is None:
+        if not forward:
             self._emit(where, "dgrad", product, times)
             return
         of_a = _differentiates_a(product, forward.product)
@@ -146,7 +146,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def _convolution_backward(self, output_mask: list[bool]) -> None:
         forward = self._forwards.get(self.place()[2])
-        if forward is None:
+        if not forward:
             self.opaque.add("aten::convolution_backward of a convolution that was not seen")
             return
         self._gradients(forward, data=output_mask[0], weight=output_mask[1])

@@ -34,7 +34,7 @@ def masks_where_read(once: Callable[[bool], T]) -> T:
 def unless_too_long(once: Callable[[], Traced], empty: Traced, known: TooLong | None = None) -> Traced:
     """``once``; ``empty`` and a note where a module runs too many operators, as is ``known`` or shows then."""
     try:
-        if known is not None:
+        if known:
             raise known
         with bounded_operators():
             return once()
@@ -60,7 +60,7 @@ def run(
     ``cut``: its layers are those that are kept. ``masks``: let transformers build its attention masks, which some
     models read; the operators stay the same.
     """
-    recorder = Recorder(module, cut.stands_for if cut is not None else {})
+    recorder = Recorder(module, cut.stands_for if cut else {})
     where = where or type(module).__name__
     around = FusedAttention(recorder), answers, where
     with on_meta_device(recorder, *around, transformers=config is not None, masks=masks, train=train):

@@ -192,16 +192,16 @@ class Bencher:
                 keep = lambda one: rows.add(replace(one, label=labels[one.key]))  # noqa: E731
                 sweep = self._measure(suite.jobs, limit_s, suite.settings, keep)
             finally:  # what was measured until it was stopped, too
-                if self.out is not None:
+                if self.out:
                     summaries[suite.name] = {
                         "title": suite.title,
                         "scale": suite.scale,
                         "jobs": len(suite.jobs),
                         "environment": self.executor.environment.to_dict(),
                         "results": rows.count,
-                        "left": None if sweep is None else len(sweep.left),
-                        "drift": None if sweep is None else asdict(sweep.drift),
-                        "elapsed_s": None if sweep is None else sweep.elapsed_s,
+                        "left": len(sweep.left) if sweep else None,
+                        "drift": asdict(sweep.drift) if sweep else None,
+                        "elapsed_s": sweep.elapsed_s if sweep else None,
                     }
                     write_whole(self.out / file, (json.dumps(summaries, indent=2) + "\n").encode())
         return replace(self._table([(job, None) for job in suite.jobs], sweep), title=f"{suite.name}: {suite.title}")
@@ -228,11 +228,11 @@ class Bencher:
         """A row for every job, or for a step's every operator."""
         rows, device = list[Row](), self.executor.environment.accelerator
         for job, operator in listed:
-            title, count = (job.title, 1) if operator is None else (f"{operator.name} {operator.phase}", operator.count)
+            title, count = (f"{operator.name} {operator.phase}", operator.count) if operator else (job.title, 1)
             work = operator or (job.work if isinstance(job.work, Gemm | Attention) and not job.kernel else None)
             seconds = None
             with suppress(InputError):  # a dtype that the device's file has no figures for
-                seconds = predict(work, device).seconds if work is not None and device is not None else None
+                seconds = predict(work, device).seconds if work and device else None
             rows.append(Row(title, sweep.results.get(job.key), seconds, count))
         return MeasuredTable(rows, sweep, self.executor.environment, notes)
 
@@ -245,7 +245,7 @@ class Rows(ExitStack):
 
     def __init__(self, folder: Path | None, name: str) -> None:
         super().__init__()
-        if folder is not None:
+        if folder:
             make_folder(folder)
         self._folder, self._name = folder, name
         self.count = self._files = 0
@@ -253,7 +253,7 @@ class Rows(ExitStack):
 
     def add(self, one: Measurement) -> None:
         self.count += 1
-        if self._folder is None:
+        if not self._folder:
             return
         row = one.row()
         row["samples"] = [float(f"{value:.7g}") for value in row["samples"]]
@@ -325,7 +325,7 @@ def self_test(executor: Executor) -> SelfTest:
 
 def _judged(job: Job, one: Measurement | None, device: Device | None) -> Check:
     name = f"{job.label} {job.kernel}".rstrip()
-    if one is None:
+    if not one:
         return Check(name, False, f"not reached in {LIMIT_S:.0f} s")
     if one.seconds is None:
         missing = one.status == "unsupported" and job.priority > 1
@@ -334,7 +334,7 @@ def _judged(job: Job, one: Measurement | None, device: Device | None) -> Check:
     said = f"{1e6 * one.seconds:.4g} us, {rate}"
     if one.kernel_s is not None:
         said += f", {one.seconds / one.kernel_s - 1:+.1%} to the profiler's kernels"
-    if device is None:
+    if not device:
         return Check(name, True, said)
     why = objection(one, device, None)
     if why is not None:

@@ -197,7 +197,7 @@ def _deployed(
     runs = form in engine.formats
     if not runs:
         said.append(FactOutcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository))
-    elif engine.use == "serving" and served is not None and not served.fits:
+    elif engine.use == "serving" and served and not served.fits:
         said.append(FactOutcome("memory", "refused", "a request does not fit", "sizer memory --phase decode"))
     of_format = False
     for fact in engine.facts if runs else ():

@@ -54,7 +54,7 @@ class DiffBudgets:
             text = f"{slower:+.1%} time a token on {one.device}, at most {allowed:+.1%} allowed"
             text += f" (within the error of {error:.1%})" if within else ""
             yield Violation(path, one.device, "max-step-regression", text, within)
-        if self.max_memory is None or one.new is None:
+        if self.max_memory is None or not one.new:
             return
         needed, most = one.new.memory_bytes, self.max_memory
         if most <= 1:
@@ -77,7 +77,7 @@ def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
         size = _SIZE.fullmatch(str(value).strip())
         # 1 is no share, and 72 no bytes: a unit was forgotten.
         bare = size is not None and not size[2] and 1 <= float(size[1]) < 2**20
-        if size is None or size[2].lower() not in units or isinstance(value, bool) or bare:
+        if not size or size[2].lower() not in units or isinstance(value, bool) or bare:
             raise InputError(f"expected {BUDGETS[key]['expected']}", value=value, **named)
         found[key.replace("-", "_")] = float(size[1]) * units[size[2].lower()]
     return DiffBudgets(**found)
@@ -207,12 +207,12 @@ def compare(
     InputError for a split that neither can run.
     """
     there = new or old
-    assert there is not None
+    assert there
     if there.asked and all(side and side.asked for side in (old, new)):
         check_split(there.whole(), there.asked)  # neither is what was asked for
 
     def on(device: Device) -> DeviceDiff:
-        one, two = (None if side is None else _Priced(side, device, suppression) for side in (old, new))
+        one, two = (_Priced(side, device, suppression) if side else None for side in (old, new))
         ratio, error = (None, None) if one is None or two is None else _ratio(one, two)
         (was, before), (now, after) = (
             (side.report.findings, side.figures) if side else ((), None) for side in (one, two)
@@ -230,7 +230,7 @@ class _Priced:
         self.proposals = propose(subject, device, suppression)
         self.report = report_of(self.proposals)
         step, run = self.report.step, self.proposals.subject
-        assert step is not None
+        assert step
         workload = run.workload
         each = (workload.b if workload.decode else workload.tokens) * step.accumulation / workload.model_ranks
         self.figures = Figures(

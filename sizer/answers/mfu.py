@@ -76,7 +76,7 @@ def operator_count(
     ``base``: a workload whose phase and fine-tuning say what is run of them (None: training from scratch). ``causal``:
     only the part of the attention square that the mask leaves, instead of the whole.
     """
-    one = Workload(1, s, **{name: getattr(base, name) for name in _RUN if base is not None})
+    one = Workload(1, s, **{name: getattr(base, name) for name in _RUN if base})
     needed, run = (
         needed_flops(operators(model, replace(one, checkpointing=saved)), causal=causal) * global_batch
         for saved in ("none", checkpointing)
@@ -107,7 +107,7 @@ def counts(
     by_operators = tuple(
         operator_count(model, s, global_batch, checkpointing, base, causal=causal) for causal in (False, True)
     )
-    if base is not None and (not base.train or base.finetune not in (None, "full")):
+    if base and (not base.train or base.finetune not in (None, "full")):
         return by_operators
     return (*by_operators, parameters_count(model.active_parameters, s, global_batch, checkpointing))
 
@@ -418,7 +418,7 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
 def _priced(subject: Subject, run: Run) -> StepCost:
     model = subject.whole()
     cost = Pricer(run.device, stack=run.stack).step(operators(model, run.workload), run.workload, model).cost
-    assert cost is not None
+    assert cost
     return cost
 
 

@@ -137,7 +137,7 @@ def ops_of_subject(subject: Subject, device: Device) -> "OperatorTable":
         step.operators,
         # Else of the products that are a kernel's whatever the rest is: with a weight, or attention, and understood.
         step.costs if known else tuple(cost if one in understood else None for one, cost in step.priced),
-        subject.stack.name if step.cost is not None else "",
+        subject.stack.name if step.cost else "",
     )
 
 
@@ -148,7 +148,7 @@ _OF = table_of(__file__, "rows.toml")
 def _row(operator: Operator, cost: Cost | None) -> Values:
     # Of attention its scores' product: queries x keys over the head dimension, a head at a time.
     sizes = ("q_len", "kv_len", "head_dim") if isinstance(operator, Attention | CachedAttention) else "mnk"
-    counted, seconds = visible_flops(operator), cost.seconds if cost is not None else None
+    counted, seconds = visible_flops(operator), cost.seconds if cost else None
     return {
         **{name: getattr(operator, name, None) for name in _OF["operator"]},
         **{name: getattr(operator, size, None) for name, size in zip("mnk", sizes, strict=True)},
@@ -156,7 +156,7 @@ def _row(operator: Operator, cost: Cost | None) -> Values:
         "visible_flops": counted,
         "tflops": counted / seconds / 1e12 if seconds else None,
         **{name: getattr(cost, name, None) for name in _OF["cost"]},
-        "error_p95": cost.p95 if cost is not None else None,
+        "error_p95": cost.p95 if cost else None,
     }
 
 
@@ -177,7 +177,7 @@ class Overview:
 def overview(subject: Subject, device: Device, report: Report) -> Overview:
     """``report`` is what the check of ``subject`` on ``device`` found."""
     counted = None
-    if subject.model is not None:
+    if subject.model:
         with suppress(InputError):  # a split that it cannot be counted for: the check says which
             counted = memory(subject.model, subject.workload, device=device, **subject.kept)
     return Overview(report, ops_of_subject(subject, device), counted)

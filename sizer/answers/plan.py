@@ -403,7 +403,7 @@ def plan(
             # Chunks of a pipeline run the same operators.
             one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
             insort(found, one, key=lambda pair: (pair[0].memory_bytes > ROOM * device.memory.bytes, pair[0].seconds))
-        if found and progress is not None:
+        if found and progress:
             progress(at, len(tried), found[0][0])
     _some(found, gpus, dropped)
     return Plan(
@@ -459,7 +459,7 @@ def _policies(model: ModelShape, base: Workload, implementation: Implementation)
     """What may run again but all or nothing: by modules in Megatron-Core's mixtures, whose norms are kernels apart."""
     if base.attention == "eager":
         return ("selective",)  # fused attention saves next to nothing that its core makes again
-    if model.moe is None or implementation != "megatron":
+    if not model.moe or implementation != "megatron":
         return ()
     listed = operators(model, base)
     has = [one for one in CHEAP if any(saving(one).modules_of(each.name, mixture=True) for each in listed)]
@@ -566,7 +566,7 @@ def _priced(
 ) -> tuple[Candidate, float]:
     """The candidate, and the relative error of its ratio to another. ``needed``: FLOPs, whole squares and masked."""
     step = pricer.step(listed, workload, model)
-    assert step.cost is not None
+    assert step.cost
     parts = step.cost.parts
     peak = pricer.device.peak_flops.get(workload.dtype)
     candidate = Candidate(
@@ -616,7 +616,7 @@ def plan_serving(
         if stack.tier == "fitted" and device.name not in stack.devices
         else stack.tier,
         stack.coverage,
-        stack.intervals["dense" if model.moe is None else "moe"],
+        stack.intervals["moe" if model.moe else "dense"],
         tuple(kept[: positive_int(top, "top")]),
         tuple(Dropped(*one) for one in (+dropped).most_common()),
         tuple(one.title for one in model.formats),

@@ -71,7 +71,7 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
     run; changes of the workload stay predicted.
     """
     subject, device, model = proposals.subject, proposals.device, summary(proposals.subject)
-    own = proposals if measured is None else proposals.timed_by(measured)
+    own = proposals.timed_by(measured) if measured else proposals
     graded = [grade(rule, one, own, proposals) for rule, one in proposals.findings()]
     causes = findings_by_cause(graded, own)
     priced = subject.model is not None
@@ -89,8 +89,8 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
         suppressed=tuple(rule.code for rule, answer in proposals.answers if answer is None),
         implementation=subject.saved_by,
         attention=attention_titles(subject.operators, device),
-        stack=subject.stack.name if priced and own.step.cost is not None else "",
-        joint=together(causes, graded, proposals) if priced and measured is None else None,
+        stack=subject.stack.name if priced and own.step.cost else "",
+        joint=together(causes, graded, proposals) if priced and not measured else None,
         price_usd_per_h=device.price_usd_per_h,
     )
 
@@ -98,8 +98,8 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
 def _round(subject: Subject, device: Device, step: StepTime | None) -> Names:
     """The shares of a round of reinforcement learning that ``step`` trains in, where its recipe says the lengths."""
     own = subject.workload
-    share = subject.reading.rounds.get("share", {}) if subject.reading is not None and own.train else {}
-    if step is None or len(share) < 3:
+    share = subject.reading.rounds.get("share", {}) if subject.reading and own.train else {}
+    if not step or len(share) < 3:
         return ()  # the file does not hold them
     response, length, passes = share.values()
     try:
@@ -165,6 +165,6 @@ def _plain(subject: Subject, step: Step) -> Operators:
     """Operators of a microbatch over all its ranks' stages and shares, without padding and what is run again."""
     workload = subject.workload
     plain = replace(workload, checkpointing="none", p=1, cp=1, t=1, e=1, etp=None, vocab_rows=1)
-    if subject.model is None or workload == plain:
+    if not subject.model or workload == plain:
         return step.operators
     return resized_subject(subject, subject.model, plain).operators

@@ -163,7 +163,7 @@ class Report(Printable):
     @property
     def step_s(self) -> float | None:
         """Seconds of the step, where they are known."""
-        return None if self.step is None else self.step.seconds
+        return self.step.seconds if self.step else None
 
     @property
     def ok(self) -> bool:

@@ -158,7 +158,7 @@ def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) 
     """Edits that may give ``name`` a value; None: it follows from the other keys of the change."""
     text, key, new = config.text, subject.name_of(name), str(value)
     reading = subject.reading
-    keys, held = (reading.keys, reading.config) if reading is not None else ({}, {})
+    keys, held = (reading.keys, reading.config) if reading else ({}, {})
     if name in keys and (found := entry(text, key, config.path)) and found.value:
         start, end = found.value  # the last word of a value: an anchor before it stays
         return [Edit(place(text, end - len(text[start:end].split()[-1]), end), new)]
@@ -191,7 +191,7 @@ def _released(subject: Subject, path: str) -> bool:
         path != "<stdin>" and any(next(Path(path).parent.glob(one), None) for one in _WEIGHTS)
     ):
         return True
-    if subject.reading is None:
+    if not subject.reading:
         return False
     held = subject.reading.config
     sizes = {key: held[key] for key in ("model_type", *subject.reading.keys.values()) if key in held}
@@ -255,7 +255,7 @@ def _next(
         for suggestion in finding.suggestions * asked:
             said = f"{finding.code} " + ", ".join(f"{key} {value}" for key, value in suggestion.change.items())
             found = fix_of(suggestion, now.config, now.settled.subject)
-            if found is None:
+            if not found:
                 why = f"no edit of this file says it; say {_options(suggestion, now.settled.subject)}"
             elif found.unsafe and not unsafe:
                 why = f"with --unsafe-fixes ({found.unsafe})"

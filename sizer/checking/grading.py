@@ -48,7 +48,7 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     """``subject`` with dimensions and workload fields changed; InputError where that is no model or cannot be split."""
     dims, asked = dimensions_and_fields(change)
     model, held = subject.whole(), subject.dimensions
-    keys = subject.reading.keys if subject.reading is not None else {name: name for name in held}
+    keys = subject.reading.keys if subject.reading else {name: name for name in held}
     # What a key says twice (Jamba's MLPs and experts) changes together.
     dims |= {other: dims[name] for name in [*dims] for other in held if name in keys and keys.get(other) == keys[name]}
     if "expert_d_ff" in dims and "shared_d_ff" in held and "shared_d_ff" not in keys:
@@ -63,7 +63,7 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
         model = resize(model, d_ff=read["d_ff"]) if "d_ff" in read else model
     workload = replace(subject.asked or subject.workload, **asked)
     changed = resized_subject(subject, model, workload)
-    if subject.asked is None:
+    if not subject.asked:
         return changed
     # What is judged is the split that the change asks for, not the one that it replaces.
     return replace(changed, asked=workload if split_problems(model, workload) else None)
@@ -73,7 +73,7 @@ def named_change(change: Change, before: Subject, after: Subject) -> dict[str, i
     """The change under the names of the person's file, with the dimensions that follow and have a key there."""
     old = dimensions(before.whole()).items()
     full = {**change, **{key: value for key, value in dimensions(after.whole()).items() if (key, value) not in old}}
-    keys = before.reading.keys if before.reading is not None else {}
+    keys = before.reading.keys if before.reading else {}
     return {before.name_of(key): value for key, value in full.items() if key in change or not keys or key in keys}
 
 
@@ -176,7 +176,7 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     """Run every rule once; suppressed ones only for what a suggestion may find broken already."""
     asked, suppression = subject.asked or subject.workload, suppression or Suppression()
     # Without its ranks the number of devices no longer comes out, which is not a finding (SZ120).
-    unsplit = replace(subject.workload, gpus=None) if subject.asked is not None else None
+    unsplit = replace(subject.workload, gpus=None) if subject.asked else None
     subject = _on_device(run_on(subject, device), device)
     # One attention factor where the subject has one head dimension that suggestions may change.
     dims = {op.head_dim for op in subject.operators if isinstance(op, Attention)}
@@ -210,7 +210,7 @@ def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Judgement
     """
     answer = rule.check(context)
     # A finding on e concerns experts' ranks, which may fold where no price is known of it.
-    if unsplit is None or any(one.error or one.field == "e" for one in answer):
+    if not unsplit or any(one.error or one.field == "e" for one in answer):
         return answer
     if rule.of_costs:
         return NotApplicable("the split cannot be priced")
@@ -223,10 +223,10 @@ def _on_device(subject: Subject, device: Device) -> Subject:
     if dtype in device.peak_flops:
         return subject
     instead = next((other for other in ALTERNATIVES[dtype] if other in device.peak_flops), None)
-    if subject.model is None or instead is None:
+    if not subject.model or instead is None:
         raise InputError(f"{device.name} has no figures for it; it has {', '.join(device.peak_flops)}", "dtype", dtype)
     changed = resized_subject(subject, subject.model, replace(subject.workload, dtype=instead, recipe=None))
-    asked = replace(subject.asked, dtype=instead, recipe=None) if subject.asked is not None else None
+    asked = replace(subject.asked, dtype=instead, recipe=None) if subject.asked else None
     return replace(
         changed, asked=asked, notes=(*subject.notes, f"times are those of {instead}: {device.name} has no {dtype}")
     )
@@ -283,7 +283,7 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
     alike = {key for key in own.broken if key[1] == finding.field}
     offers: list[Offer] = []
     for suggested in finding.suggestions:
-        if subject.model is None:  # no step has a price: what it saves is not known
+        if not subject.model:  # no step has a price: what it saves is not known
             named = {subject.name_of(key): value for key, value in suggested.change.items()}
             priced = PricedSuggestion(named, None, None, None, within_error=False, note=suggested.note)
             offers.append(Offer(priced, Step((), ()), frozenset(), suggested.change, ""))
@@ -292,7 +292,7 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
         suggestion = replace(suggested, change=change)
         by = own if of_dimensions(suggestion.change) else predicted
         offer = price_offer(suggestion, by, finding.at_most_s, runs=finding.error)
-        if offer is not None and (not finding.violated or alike <= offer.fixes):
+        if offer and (not finding.violated or alike <= offer.fixes):
             offers.append(offer if by is own else offer.noted(f"predicted for {by.device.name}"))
     # What may fit is no loss that a faster way out would mend.
     asked = finding.field in subject.given if finding.field in WORKLOAD_FIELDS else finding.field != "memory"
@@ -327,9 +327,9 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     except InputError:
         return None
     after = pricer.step(changed.operators, changed.workload, changed.model)
-    unsplit = changed.workload if changed.asked is not None else None
+    unsplit = changed.workload if changed.asked else None
     left = objections(context_of(changed, pricer.device, after), unsplit)
-    if worse(left, by.broken, 0 if subject.asked else -1) and not (runs and changed.asked is None):
+    if worse(left, by.broken, 0 if subject.asked else -1) and not (runs and not changed.asked):
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
@@ -367,7 +367,7 @@ def _reservations(subject: Subject, changed: Subject, device: Device, scale: flo
         yield f"by the stack's attention factor of head_dim {dims[0]}"
     if scale != 1.0:
         yield "at equal tokens and devices"
-    if subject.asked is not None and changed.workload == subject.workload and changed.model == subject.model:
+    if subject.asked and changed.workload == subject.workload and changed.model == subject.model:
         yield "the times here are of it"
 
 
@@ -389,7 +389,7 @@ def _tier(by: Proposals, change: Change) -> str:
     products = "fitted" if origin.own_device else "borrowed" if origin.same_vendor else "extrapolated"
     known = str(family_table(by.device)["tier"]) in ("published", "measured")
     of = [products, "fitted" if known else "extrapolated"]
-    if by.step.cost is not None and not of_dimensions(change):
+    if by.step.cost and not of_dimensions(change):
         of.append(by.step.cost.tier)
     return least_certain(of)
 
@@ -467,13 +467,13 @@ def findings_by_cause(graded: Sequence[Graded], own: Proposals) -> list[Cause]:
     found: dict[str, list[Graded]] = {}
     for one in sorted(graded, key=lambda one: (not one.finding.error, not one.finding.violated, one.rule.code)):
         found.setdefault(one.finding.cause or one.finding.field, []).append(one)  # the outright ones first
-    causes = [cause for alike in found.values() if (cause := _merged(alike, own, said)) is not None]
+    causes = [cause for alike in found.values() if (cause := _merged(alike, own, said))]
     causes.sort(
         key=lambda one: (SEVERITIES.index(one.finding.severity), -(one.finding.step_seconds or 0.0), one.finding.code)
     )
     done: list[Cause] = []
     for cause in causes:
-        done.append(_priced_once(cause, done) if own.subject.model is not None else cause)
+        done.append(_priced_once(cause, done) if own.subject.model else cause)
     return done
 
 
@@ -630,7 +630,7 @@ def _priced_once(cause: Cause, done: Sequence[Cause]) -> Cause:
     above = [one for one in done if any(map(one.fixed_by, cause.offers))]
     own = tuple(offer for offer in cause.offers if not any(one.fixed_by(offer) for one in above))
     there = next((one.finding for one in above if any(map(cause.fixed_by, one.offers))), None)
-    if own == cause.offers or (not own and there is None):
+    if own == cause.offers or (not own and not there):
         return cause
     return cause.left(own, there)
 
@@ -648,7 +648,7 @@ def neighbours(proposals: Proposals, dimension: str) -> tuple[PricedSuggestion, 
     Priced as a finding's suggestions are. Empty for a dimension that the model has not, or that a trace hides.
     """
     value = proposals.subject.dimensions.get(dimension)
-    if value is None or proposals.subject.model is None:
+    if value is None or not proposals.subject.model:
         return ()
 
     def side(way: int) -> list[PricedSuggestion]:

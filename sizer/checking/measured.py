@@ -138,7 +138,7 @@ def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], Words]:
             notes[f"{name}: {operator.kind.replace('_', ' ')} is priced, not timed"] = name
         elif isinstance(operator, Elementwise):
             bound = elementwise_shape(operator, subject)
-            if bound is None:
+            if not bound:
                 notes[f"{name} ({operator.phase}): no kernel of its own here: not measured"] = name
             else:
                 jobs[operator] = Job(bound, label=name)
@@ -150,7 +150,7 @@ def jobs_of_subject(subject: Subject) -> tuple[dict[Operator, Job], Words]:
 
 def elementwise_shape(operator: Elementwise, subject: Subject) -> MemoryBound | None:
     """The kernel with rows and columns that moves an operator's bytes; None where torch has no single one for it."""
-    if subject.model is None or operator.phase not in ("forward", "dgrad"):
+    if not subject.model or operator.phase not in ("forward", "dgrad"):
         return None
     size = max(2, BYTES[operator.dtype])
     dtype = operator.dtype if BYTES[operator.dtype] > 1 else "bf16"
@@ -170,7 +170,7 @@ def _columns(operator: Elementwise, model: ModelShape, workload: Workload, *, ba
     own_norm = "qk_norm" in operator.name or "latent" in operator.name
     found = {
         "norm": None if own_norm else model.hidden,
-        "activation": mlp.width if mlp is not None and mlp.gated else None,
+        "activation": mlp.width if mlp and mlp.gated else None,
         "softmax": workload.s,
         "residual": None if backward else model.hidden,
         "cross_entropy": -(-model.vocab // workload.t),
@@ -186,7 +186,7 @@ def device_to_measure(executor: Executor, named: str | Device | None) -> Device:
     """
     environment, wanted = executor.environment, load_device(named or DEFAULT_DEVICE)
     here, file = environment.accelerator, isinstance(named, str) and named.endswith(".toml")
-    if here is None or file:
+    if not here or file:
         return wanted
     elsewhere = named is not None and here.name != wanted.name
     refuse(elsewhere, f"measuring is on {environment.device} ({here.name})", "--device", wanted.name)

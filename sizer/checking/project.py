@@ -95,7 +95,7 @@ def nearest_table(config: str | Path) -> ProjectTable:
     for parent in folders:
         for file, below in ((parent / "sizer.toml", ()), (parent / "pyproject.toml", ("tool", "sizer"))):
             table = _table(file, below)
-            if table is not None:
+            if table:
                 table.refuse_the_rest(*KEYS)
                 return table
     return ProjectTable({}, "")

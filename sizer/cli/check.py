@@ -103,7 +103,7 @@ def _check_all(asked: Asked, found: _Found) -> None:
     """Every configuration named, checked; one that cannot be read is said, and hides nothing of the others."""
     for config, named, unread in _expanded(asked.configs):
         try:
-            if unread is not None:
+            if unread:
                 raise unread
             if asked.models_only and Path(config).is_file() and not head_states_a_model(config):
                 raise NoModel("no model", where=config)
@@ -132,7 +132,7 @@ def _check_one(asked: Asked, config: str, found: _Found) -> None:
         settled = _fix_one(asked, load_text(config, request, source), found)
     else:
         settled = request.settle(config, source)
-    if found.executor is not None:
+    if found.executor:
         from sizer.checking.measured import check_measured
 
         limits = asked.named("time_limit_s", "store")

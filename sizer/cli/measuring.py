@@ -159,7 +159,7 @@ def calibrate(device: str | None, store: str | None, write: bool) -> None:
     from shapes.calibrate import calibrate, stored_products, write_tables
 
     target = load_device(device) if device else (here := chosen_executor(None, None).environment).accelerator
-    if target is None:
+    if not target:
         raise InputError(f"expected a device's name or .toml file: here is {here.device}, no known one", "--device")
     with Store.open(store, create=False) as kept:
         records = stored_products(kept, target)

@@ -85,7 +85,7 @@ def command(asked: Asked) -> None:
             **_planned(asked, reading, tell),
         )
     if asked.emit:
-        asked.answer(of_file(result, reading) if reading is not None else result, " --emit")
+        asked.answer(of_file(result, reading) if reading else result, " --emit")
     else:
         asked.answer(result)
 

@@ -185,7 +185,7 @@ class Document(NamedTuple):
     def rows(self) -> tuple[Iterable[str], list[Named]]:
         """Names, and the records by them, else the first table's rows."""
         tables = (part for one in self.seen("csv") for part in one.seen("csv") if isinstance(part, Table))
-        found = next(tables, ()) if self.records is None else self.records()
+        found = self.records() if self.records else next(tables, ())
         if not isinstance(found, Table):
             rows = list(found)
             return dict.fromkeys(key for row in rows for key in row), rows
@@ -292,7 +292,7 @@ NOT_KNOWN = "not known"
 
 def step_text(step: StepTime | None) -> str:
     """A step with its interval, MFU and where the seconds come from."""
-    if step is None:
+    if not step:
         return f"step {NOT_KNOWN}, MFU {NOT_KNOWN}"
     if step.coverage:
         microbatches = f" of {step.accumulation} microbatches" if step.accumulation > 1 else ""
@@ -316,7 +316,7 @@ def change_text(suggestion: PricedSuggestion, equals: str = " ") -> str:
 
 
 def mfu_text(step: StepTime | None) -> str:
-    return NOT_KNOWN if step is None else percent_text(step.mfu)
+    return percent_text(step.mfu) if step else NOT_KNOWN
 
 
 def saved_text(suggestion: PricedSuggestion, step_s: float | None = None) -> str:

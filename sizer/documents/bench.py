@@ -29,7 +29,7 @@ def document(answer: Bench) -> Document:
 
 def _sweep(table: MeasuredTable) -> Iterator[Part]:
     """The table, then outcomes that are no times, then how steady the device was."""
-    ran: list[Any] = [row for row in table.rows if row.measurement is not None]
+    ran: list[Any] = [row for row in table.rows if row.measurement]
     timed = [row for row in ran if row.measurement.seconds]
     counted = any(row.count != 1 for row in table.rows)
     yield Text(f"measured on {table.environment.source.removeprefix('measured:')}")
@@ -67,7 +67,7 @@ MEASURED = columns(
 
 def _fastest(timed: Sequence[Row]) -> Iterator[str]:
     """The highest rate of several products, and the published maximum (mamf-finder's) of their device."""
-    rates = [(one.tflops, row.title, one) for row in timed if (one := row.measurement) is not None and one.tflops]
+    rates = [(one.tflops, row.title, one) for row in timed if (one := row.measurement) and one.tflops]
     if len(rates) < 2:
         return
     rate, title, one = max(rates, key=lambda found: found[0])

@@ -91,7 +91,7 @@ def _side_by_side(path: str, reports: Sequence[Report]) -> Section:
 def _hours(report: Report) -> float:
     """Device hours of a billion tokens; 0 where the step has no price."""
     own, step = report.workload, report.step
-    return step.seconds * own.model_ranks / own.tokens / step.accumulation * 1e9 / 3600 if step is not None else 0.0
+    return step.seconds * own.model_ranks / own.tokens / step.accumulation * 1e9 / 3600 if step else 0.0
 
 
 def _tally_of(report: Report) -> str:
@@ -101,7 +101,7 @@ def _tally_of(report: Report) -> str:
 def _price(report: Report, code: str, field: str) -> Cell:
     """How severe a finding is on a report's device and what it costs there, where known; "-" where there is none."""
     found = next((one for one in report.findings if (one.code, one.field) == (code, field)), None)
-    if found is None:
+    if not found:
         return Cell("-")
     cost = cost_text(found, report.step_s).removeprefix("costs ").replace(" a step", "")
     return Cell(f"{found.severity} {cost}".strip(), style=found.severity)
@@ -121,12 +121,12 @@ def _section(report: Report, seen: Overview | None, compared: bool) -> Section:
         *lines((f"  {'warning' if note in warnings else 'note'}: {note}" for note in notes), "quiet"),
         Findings("", found, report.step_s, report.path) if found else Text("", only=("text",)),
     ]
-    if seen is not None:
+    if seen:
         from . import memory, ops  # only pages show these
         from .charts import timeline
 
         parts.append(Charts(partial(ops.roofline, seen.table)))
-        if step is not None:
+        if step:
             bubble_s = step.parts.get("pipeline bubble", 0.0)
             parts.append(Charts(partial(timeline, report.workload, step.accumulation, step.seconds, bubble_s)))
         if seen.memory is not None:
@@ -144,7 +144,7 @@ def _section(report: Report, seen: Overview | None, compared: bool) -> Section:
 def _if_fixed(report: Report) -> Iterable[Text]:
     """The step with the best suggestions together; of pages with the first, where there is but one."""
     offer = report.joint or next((one for finding in report.findings for one in finding.suggestions), None)
-    if offer is not None and offer.step_seconds_change and report.step_s is not None:
+    if offer and offer.step_seconds_change and report.step_s is not None:
         after = seconds_text(report.step_s + offer.step_seconds_change)
         yield Text(
             f"if fixed: step {after}, by {suggestion_text(offer, report.step_s)}",
@@ -158,7 +158,7 @@ def _conditions(report: Report, device: str) -> str:
     workload, recipe, model = report.workload, report.workload.low_precision, report.model
     active = f" ({count_text(model.active_parameters)} active)" * (model.active_parameters != model.parameters)
     kernels = f" ({', '.join(report.attention)})" * bool(report.attention)
-    by = f" ({recipe.name} recipe)" if recipe is not None and recipe.name != workload.dtype else ""
+    by = f" ({recipe.name} recipe)" if recipe and recipe.name != workload.dtype else ""
     said = (
         f"{model.model_type}, {count_text(model.parameters)} parameters{active}",
         device,
@@ -258,7 +258,7 @@ def place_of(finding: PricedFinding, path: str, text: str | None) -> Place | Non
     from sizer.readers.locate import locate  # a plain check shows no lines
 
     keys = dict.fromkeys([finding.field, *(key for one in finding.suggestions for key in one.change)])
-    return next((place for key in keys if (place := locate(text, key, path)) is not None), None)
+    return next((place for key in keys if (place := locate(text, key, path))), None)
 
 
 def text_of(path: str) -> str | None:

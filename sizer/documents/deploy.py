@@ -43,7 +43,7 @@ def document(answer: Deployment) -> Document:
 def _memory(answer: Deployment) -> Iterator[Text]:
     """Whether a serving engine can hold it at all, which comes before every other question."""
     one = answer.memory
-    if one is None:
+    if not one:
         yield Text("memory: not known of a split that cannot run", "warning")
         return
     weights, needed, limit = (f"{size / 2**30:,.1f} GiB" for size in one[:3])

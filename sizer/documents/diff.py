@@ -76,7 +76,7 @@ def _section(file: FileDiff) -> Section:
         parts.append(Text(f"{key} {old} -> {new}", indent=2))
     for one in file.devices:
         parts.append(Table(columns("diff changes"), _rows(one), f"on {one.device}"))
-        new_s, old_s = (None if side is None else side.step_s for side in (one.new, one.old))
+        new_s, old_s = (side.step_s if side else None for side in (one.new, one.old))
         if one.added:
             parts.append(Findings(f"findings added on {one.device}", one.added, new_s, file.path, "added"))
         if one.fixed:
@@ -93,7 +93,7 @@ def _rows(one: DeviceDiff) -> list[tuple[str, str, str, str]]:
     """The figures of both versions on one device: name, old, new and change ("" where there is none)."""
     rows = []
     for column in FIGURES:
-        old, new = (column.cell(side) if side is not None else Cell("") for side in (one.old, one.new))
+        old, new = (column.cell(side) if side else Cell("") for side in (one.old, one.new))
         was, now, change = old.value, new.value, ""
         if was and now is not None and was != now:
             change = f"{100 * (now - was):+.1f} points" if column.name == "MFU" else f"{now / was - 1:+.2%}"

@@ -50,7 +50,7 @@ def _verdict(answer: MemoryBreakdown) -> list[str]:
     if not answer.ok and answer.memory.may_fit:
         fits = f"may fit: it takes {answer.memory.total_bytes / GIB:.2f} GiB, and predicted peaks have been off by 8%"
     held = []
-    if (engine := answer.engine) is not None:
+    if engine := answer.engine:
         context, requests = (
             "any" if size is None else f"{size:,}" for size in (engine.longest_context, engine.most_requests)
         )

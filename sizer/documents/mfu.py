@@ -41,7 +41,7 @@ def _parts(answer: MfuAnswer) -> Iterator[Part]:
     yield from lines(f"{row.count.method}: {row.count.convention}" for row in answer.rows)
     if answer.rows[0].count.method == "operators, causal":
         yield Text("operators: above 100%: the masked half of attention's square is in it, which no causal kernel runs")
-    if answer.explanation is not None:
+    if answer.explanation:
         yield from _explained(answer.explanation, times)
     yield from notes(answer.notes)
 

@@ -35,7 +35,7 @@ ROUNDING = 1e-9
 
 def document(answer: OperatorTable) -> Document:
     step, workload, model = answer.step, answer.workload, answer.model
-    flops = "" if step is None else f", {step.flops:.3g} FLOPs ({step.flops / 2:.3g} MACs)"
+    flops = f", {step.flops:.3g} FLOPs ({step.flops / 2:.3g} MACs)" if step else ""
     kernels = attention_titles(answer.operators, answer.device)
     parts = (
         Text([Cell(f"{answer.path}: ", style="head"), Cell(step_text(step))]),
@@ -49,7 +49,7 @@ def document(answer: OperatorTable) -> Document:
         *notes(model.notes),
         Charts(lambda: roofline(answer)),
         operators(answer),
-        *([parts_of(step)] if step is not None else []),
+        *([parts_of(step)] if step else []),
     )
     return Document(f"sizer ops: {answer.path}", (Section(answer.path, parts),), answer, records=lambda: answer.rows)
 
@@ -138,7 +138,7 @@ def explained(table: OperatorTable) -> Document:
     """How the time of chosen operators comes about, part by part."""
     sections, rows = [], []
     for operator, cost in zip(table.operators, table.costs, strict=True):
-        if cost is None:
+        if not cost:
             sections.append(Section("", [Text(f"{operator.name} {operator.phase}: its time is {NOT_KNOWN}", "head")]))
             continue
         terms = explain(operator, cost, table.device)

@@ -65,7 +65,7 @@ def document(answer: Plan) -> Document:
 
 def _training(answer: Plan) -> str:
     training = answer.training
-    if training is None:
+    if not training:
         return ""
     cost = "" if training.cost is None else f", costing {training.cost:,.0f} at {answer.price:g} a device hour"
     return (

@@ -35,7 +35,7 @@ def read(config: Config, where: str) -> Reading:
     }
     reading = layouts.read(NAME, sizes, where)
     mlp, held = reading.model.dense_mlp, dimensions(reading.model)
-    if mlp is not None and mlp.gated:  # half of two thirds is no key of the file, which holds another number
+    if mlp and mlp.gated:  # half of two thirds is no key of the file, which holds another number
         del held["d_ff"]
         notes += (f"gated: gate and up share two thirds of the width, as GPT-NeoX builds it: {mlp.width} each",)
     return replace(

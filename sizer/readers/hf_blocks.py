@@ -252,7 +252,7 @@ def experts(
         where, plain = said(fields, sparse), dense or {}
         has = where if isinstance(where, list) else [said(layer, where) for layer in range(layer_count(fields))]
         other = None if all(has) else mlp(**plain)(fields)
-        if other is None:
+        if not other:
             fields.ignore("intermediate_size")  # of dense layers, of which there are none
         elif not any(has):
             fields.ignore(*EXPERTS, *TOP_K, "moe_intermediate_size", "n_shared_experts")
@@ -266,7 +266,7 @@ def experts(
         number = own.pop("experts", None) or fields.integer(*EXPERTS)
         own["groups"] = tuple(fields.count(one) or 1 for one in ("n_group", "topk_group"))
         moe = MoeShape(number, own.pop("top_k", None) or fields.top_k(number, *TOP_K), **own)
-        return lambda layer: moe if has[layer] or other is None else other(layer)
+        return lambda layer: moe if has[layer] or not other else other(layer)
 
     return part
 

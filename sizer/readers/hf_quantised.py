@@ -147,7 +147,7 @@ def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fi
     linears = block.linears(hidden, fused_qkv=False, fused_gate_up=False)
     for linear in (*linears, *block.expert_linears(hidden, fused=False)):
         found = None if linear.dtype else scheme.format_of(linear.name, sparse, layer)
-        if found is None:
+        if not found:
             continue
         rows, columns = found.block
         refuse(

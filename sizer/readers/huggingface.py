@@ -236,7 +236,7 @@ def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Nam
     texts = (outer, outer.nested("text_config")) if isinstance(inner, Mapping) else (outer,)
     keys = ((one, key) for one in texts for key in ("quantization_config", QUANTISATION, "quantization"))
     said = next((one.nested(key) for one, key in keys if one.config.get(key)), None)
-    if said is None:
+    if not said:
         return model, {}, ()
     from .hf_quantised import as_released
 

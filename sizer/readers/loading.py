@@ -71,7 +71,7 @@ def find_config(path: Path) -> Path:
         found = _config_in(path)
     except (OSError, ValueError):
         return path
-    if found is None:
+    if not found:
         raise InputError(_NONE_IN_IT, where=str(path))
     return found
 
@@ -458,7 +458,7 @@ def _listed(value: Any) -> list[Any]:
 
 def _settled(value: Any) -> Any:
     """A text with the defaults of its variables in place; as YAML has it where it was nothing else."""
-    if not isinstance(value, str) or (found := re.search(_VARIABLE, value)) is None:
+    if not isinstance(value, str) or not (found := re.search(_VARIABLE, value)):
         return value
     text = re.sub(_VARIABLE, r"\1", value)
     return parse_yaml(text) if found.span() == (0, len(value)) and re.fullmatch(r"[\w.+-]+", text) else text

@@ -44,7 +44,7 @@ def locate(text: str, key: str, path: str) -> Place | None:
     Place(line=1, column=8, end_column=11)
     """
     found = entry(text, key, path)
-    return None if found is None else place(text, *found.name)
+    return place(text, *found.name) if found else None
 
 
 def entry(text: str, key: str, path: str) -> Entry | None:

@@ -50,7 +50,7 @@ def looked_at(answer: Checked | Diff) -> Iterator[tuple[str, str, Sequence[Price
         return
     for file in answer.files:
         for each in file.devices:
-            yield file.path, each.device, each.added, each.new.step_s if each.new is not None else None, set()
+            yield file.path, each.device, each.added, each.new.step_s if each.new else None, set()
 
 
 def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
@@ -73,7 +73,7 @@ def annotate(answer: Checked | Diff) -> Iterator[Annotation]:
                 finding.field,
                 "; ".join(parts),
                 finding.codes,
-                tuple((suggestion_text(one, step_s), one.fix) for one in finding.suggestions if one.fix is not None),
+                tuple((suggestion_text(one, step_s), one.fix) for one in finding.suggestions if one.fix),
             )
     for broken in () if isinstance(answer, Checked) else answer.violations:
         name = broken.budget
@@ -91,7 +91,7 @@ def rule_url(code: str) -> str | None:
     environment's, else the package's ``Rules`` URL. None where that is not known, and of a plug-in's rule.
     """
     package, rule = installed(), find_rule(code)
-    urls = package.metadata.get_all("Project-URL") or [] if package is not None else []
+    urls = package.metadata.get_all("Project-URL") or [] if package else []
     named = (url.partition(", ")[2] for url in urls if url.startswith("Rules, "))
     base = os.environ.get(RULES_URL_VARIABLE) or next(named, None)
     return f"{base}#{rule.code.lower()}-{rule.slug}" if base and rule.judge.__module__.startswith("sizer.") else None

@@ -17,7 +17,7 @@ def render(document: Document, page: object) -> str:
 
 def _command(one: Annotation) -> str:
     place = one.place
-    where = "" if place is None else f",line={place.line},col={place.column},endColumn={place.end_column}"
+    where = f",line={place.line},col={place.column},endColumn={place.end_column}" if place else ""
     title = f"sizer budget {one.code}" if one.code in BUDGETS else f"sizer {one.code} {one.slug}"
     level = one.severity if one.severity != "info" else "notice"
     return (

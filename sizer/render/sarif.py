@@ -22,7 +22,7 @@ def render(document: Document, page: object) -> str:
     found = list(annotate(reviewed(document)))
     codes = sorted({one.code for one in found})
     driver = {"name": "sizer", "rules": [_rule(code) for code in codes]}
-    if (package := installed()) is not None:
+    if package := installed():
         driver["version"] = package.version
     run = {
         "tool": {"driver": driver},
@@ -62,7 +62,7 @@ def _result(one: Annotation, index: int) -> Values:
 
 
 def _region(place: Place | None) -> Sizes:
-    if place is None:
+    if not place:
         return {"startLine": 1}
     return {"startLine": place.line, "startColumn": place.column, "endColumn": place.end_column}
 

@@ -178,7 +178,7 @@ def _excerpt(finding: PricedFinding, path: str, page: Page) -> list[str]:
 
     text = text_of(path)
     place = place_of(finding, path, text)
-    if text is None or place is None:
+    if text is None or not place:
         return []
     line, at = text.split("\n")[place.line - 1], place.column - 1
     start = at - page.width // 2 if at > page.width // 2 else 0  # what matters of a long line is around the key

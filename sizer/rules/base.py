@@ -142,7 +142,7 @@ class Context:
     @property
     def whole(self) -> ModelShape:
         """The model, of rules that need one."""
-        assert self.model is not None
+        assert self.model
         return self.model
 
     @property
@@ -435,7 +435,7 @@ def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggesti
     workload, b = context.workload, context.workload.b
     if not workload.train:
         return ()
-    fits = context.largest_microbatch() if context.model is not None and context.divides else math.inf
+    fits = context.largest_microbatch() if context.model and context.divides else math.inf
     most = fits if fits >= b or context.sets_any("gpus", "d") else math.inf
     if workload.global_batch is None:
         return suggest("b", [int(min(wanted, most))] if min(wanted, most) > b else [], note)

@@ -56,7 +56,7 @@ def vocab_multiple(context: Context) -> Answer:
     change.
     """
     vocab = context.dimensions.get("vocab")
-    if vocab is None or (context.model is not None and not context.model.head):
+    if vocab is None or (context.model and not context.model.head):
         return "no LM-head"
     if context.workload.serving or (context.sets_any("stack") and context.stack.startswith(PADS)):
         return "engines and Megatron-LM pad the vocabulary themselves"
@@ -149,7 +149,7 @@ def swiglu_width(context: Context) -> Answer:
     H` looks wider.
     """
     mlp = context.whole.dense_mlp
-    if mlp is None or not mlp.gated:
+    if not mlp or not mlp.gated:
         return "no gated dense MLP"
 
     def near(width: int, step: int) -> list[int]:
@@ -189,7 +189,7 @@ def tensor_core_alignment(context: Context) -> Answer:
 def _cut(context: Context) -> Iterator[Finding]:
     """Widths that are not cut into equal shards, which no framework runs; heads that are not are other rules'."""
     t, model = context.workload.t, context.model
-    if model is None or any(heads % t for heads in head_counts(model)):
+    if not model or any(heads % t for heads in head_counts(model)):
         return
     names = {context.dimensions.get(name): name for name in _WIDTHS}
     for width, expert in mlp_widths(model):
@@ -214,7 +214,7 @@ def _misaligned(context: Context) -> Iterator[Finding]:
             f"{' and '.join(names[:2])}{more}: a dimension of {value} is {power_text(value)}, not a multiple of "
             f"{own.alignment}"
         )
-        if context.model is not None:
+        if context.model:
             message += f": misaligned operands take {seconds / step_s:.1%} of the step"
         field, whole, suggestions = _configured(own, names[0], value)
         # Small gates, and streams fewer than a vector holds (AltUp's), that no configuration sets are a cost, no fault.
@@ -246,13 +246,13 @@ def _covered(context: Context) -> set[int]:
     """Sizes that other rules judge, whole and as shards hold them."""
     dims, workload, model = context.dimensions, context.workload, context.model
     names = ["vocab", "hidden", "head_dim", "experts", "expert_d_ff", "shared_d_ff"]
-    if model is not None and model.dense_mlp is not None and model.dense_mlp.gated:
+    if model and model.dense_mlp is not None and model.dense_mlp.gated:
         names.append("d_ff")
     values = {*filter(None, map(dims.get, names))} | _of_heads(model, workload)
     # Gate and up may be one product of twice the width.
     values |= {-(-value // workload.t) for value in values}
     values |= {2 * value for value in values}
-    if model is None:
+    if not model:
         return values
     lengths = {stack.length for stack in model.stacks if stack.length}
     return values | {workload.tokens, workload.s} | lengths | {length * workload.b for length in lengths}
@@ -262,7 +262,7 @@ def _of_heads(model: ModelShape | None, workload: Workload) -> set[int]:
     """What heads of a misaligned head_dim add up to, which is SZ102's to say, whole and on a shard."""
     return {
         own.out_features if linear.shard == "column" else own.in_features
-        for stack, block in (model.all_blocks() if model is not None else ())
+        for stack, block in (model.all_blocks() if model else ())
         if isinstance(block.attention, AttentionShape)
         for linear in block.attention.linears(stack.hidden, fused=workload.fused_qkv)
         for own in (linear, linear.on_shard(workload.t))
@@ -310,7 +310,7 @@ def dtype_on_device(context: Context) -> Answer:
 def _recipe(context: Context) -> list[Finding]:
     """The recipe on a generation that has none of its kernels, of those that any recipe's file knows."""
     recipe, generation = context.workload.low_precision, context.device.architecture
-    if recipe is None or generation in recipe.generations:
+    if not recipe or generation in recipe.generations:
         return []
     others = [one for name in RECIPES if generation in (one := load_recipe(name)).generations]
     if not others:
@@ -355,14 +355,14 @@ def low_precision_shards(context: Context) -> Answer:
     Suggestion: the neighbouring widths that cut into whole blocks, or a smaller t that cuts none.
     """
     recipe = context.workload.low_precision
-    if recipe is None:
+    if not recipe:
         return _cut_features(context, None) if context.whole.formats else "no low-precision format"
     return [*_cut_features(context, recipe), *_cut_tokens(context, recipe)]
 
 
 def _step(side: Side, recipe: Recipe | None) -> int:
     """Elements of a block along a side; of a release, which was cut into blocks whole, where ranks cut it again."""
-    if recipe is None:
+    if not recipe:
         return side.block if side.shards > 1 and side.whole % side.block == 0 else 1
     return max(recipe.alignment.features, recipe.alignment.per_shard)
 

@@ -46,7 +46,7 @@ def batch_heads_per_shard(context: Context) -> Answer:
     cut = [heads for heads in known if heads % t]
     if not cut:
         return ()
-    whole = partial(divides_over, model) if model is not None else lambda degree: gcd(*known) % degree == 0
+    whole = partial(divides_over, model) if model else lambda degree: gcd(*known) % degree == 0
     suggestions = suggest("t", powers_near(t, whole))
     if cut == [dims.get("heads")]:
         suggestions += tuple(change for value in neighbours(cut[0], t) for change in _with_heads(context, value))
@@ -228,7 +228,7 @@ def expert_shapes(context: Context) -> Answer:
     """
     model, workload = context.whole, context.workload
     moe = model.moe
-    if moe is None:
+    if not moe:
         return "no experts"
     refused = "; grouped products refuse rows off 16 bytes" * context.off_vector(moe.width, workload.expert_t)
     said = f"each expert's width: {{}}{refused}"
@@ -300,10 +300,10 @@ def expert_group_padding(context: Context) -> Answer:
     Suggestion: a larger microbatch.
     """
     moe, workload = context.whole.moe, context.workload
-    if moe is None:
+    if not moe:
         return "no experts"
     recipe = workload.low_precision
-    multiple = recipe.alignment.expert_rows if recipe is not None else ROWS_16_BIT
+    multiple = recipe.alignment.expert_rows if recipe else ROWS_16_BIT
     rows = workload.own_tokens(workload.s) * moe.top_k
     padding = moe.experts / workload.e * (multiple - 1) / 2
     share = padding / (rows + padding)

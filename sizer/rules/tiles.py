@@ -258,7 +258,7 @@ def launch_bound(context: Context) -> Answer:
     b = context.workload.b
     if context.workload.serving:
         return "serving engines replay CUDA graphs: nothing waits for the host"
-    if context.step is None:
+    if not context.step:
         return "operators were timed one by one, without the host between them"
     idle_s = context.step.parts.get(WAITING, 0.0)
     waiting = idle_s / context.step.seconds
@@ -303,7 +303,7 @@ def decode_tiles(context: Context) -> Answer:
     paid = [
         (share, op.m, cost.tile[0])
         for op, cost, share in _notable_products(context, NOTABLE_TILED)
-        if cost.tile is not None and cost.bound == "compute"
+        if cost.tile and cost.bound == "compute"
     ]
     if sum(share for share, _, _ in paid) < NOTABLE_ROWS:
         return ()

@@ -31,7 +31,7 @@ from .base import (
 
 def _sequences(context: Context, values: Iterable[int]) -> Suggestions:
     """Those of ``values`` that the model has positions for."""
-    longest = context.model.max_positions if context.model is not None else None
+    longest = context.model.max_positions if context.model else None
     return suggest("s", (value for value in values if longest is None or value <= longest))
 
 
@@ -368,7 +368,7 @@ def fits_in_memory(context: Context) -> Answer:
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
     """
-    if context.model is None:
+    if not context.model:
         return _parameters_fit(context)
     model, workload, device = context.model, context.workload, context.device
     needed = context.memory()

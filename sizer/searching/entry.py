@@ -115,7 +115,7 @@ def search(
     _used(what, config, params, dimensions)
     workload = _asked_workload(rest, tokens)
     target, measured = _source(measure, device, measuring)
-    if config is None and measured is not None and measured.executor.environment.cpu:
+    if config is None and measured and measured.executor.environment.cpu:
         workload = {**on_a_cpu(h), **workload}
     asked = {"dimensions": dimensions, "scope": scope, **workload}
     limits = limits or Limits()

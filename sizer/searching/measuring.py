@@ -287,9 +287,9 @@ class Sampler:
         if unfinished is not None:
             return unfinished[0]
         found = self._store.find(job.key, environment)
-        if found is not None and found.message.startswith(LOST):
+        if found and found.message.startswith(LOST):
             raise NotMeasured(found.status, found.message)
-        return found.samples if found is not None and found.ok else np.empty(0)
+        return found.samples if found and found.ok else np.empty(0)
 
     def _prepare(self, job: Job) -> Prepared:
         while sum(one.held_bytes for one in self._ready.values()) > self._room_bytes:

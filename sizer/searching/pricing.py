@@ -133,7 +133,7 @@ def run_of(space: Space, device: Device, change: Sizes | IntegerTable) -> _Run:
     """A candidate, or many as columns, as the space's stack runs it on ``device``."""
     model, workload = rebuilt(space, {**change})
     runs = 1
-    if space.as_run is not None:
+    if space.as_run:
         workload = space.as_run(workload, device)
         runs = workload.accumulation
     listed = tuple((space.timed or operators)(model, workload))
@@ -144,7 +144,7 @@ def run_of(space: Space, device: Device, change: Sizes | IntegerTable) -> _Run:
 
 def _candidate(change: Sizes, run: _Run, step: Step, ratio_error: float | None) -> TimedCandidate:
     model, _, _, scale, flops, parameters = run
-    tier = least_certain((step.tier, step.cost.tier)) if step.cost is not None else step.tier
+    tier = least_certain((step.tier, step.cost.tier)) if step.cost else step.tier
     timing = Timing(step.seconds * scale, step.low * scale, step.high * scale, step.source, tier)
     products = [(op, cost, op.count * cost.seconds) for op, cost in step.priced if isinstance(op, Product)]
     short_s = sum(own for _, cost, own in products if cost.seconds < HOST_S)
@@ -224,9 +224,9 @@ def shortlist(
     found = estimates(space, space.candidates, pricer, progress, ways)
     space, found = _cut(space, found, pricer, budget, ways)
     values = found.seconds * objective.weight(found)
-    worth = 1 / found.parameters if space.loss is None else alike(space.loss(space.candidates)[0])
+    worth = alike(space.loss(space.candidates)[0]) if space.loss else 1 / found.parameters
     reach = reaches(space.candidates.columns)
-    if serving is None:
+    if not serving:
         taken = np.argsort(values, kind="stable")[:SHOWN].tolist()
         taken += undominated(worth, found.seconds, *reach) if space.what == "model" else []
         taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
@@ -310,7 +310,7 @@ def _step_seconds(
 ) -> Any:
     """Seconds of the steps that ``listed`` make, as `Pricer.step` has them."""
     costs = seconds_of(listed, pricer.device)
-    if pricer.stack is None or workload.serving:
+    if not pricer.stack or workload.serving:
         stages = workload.p if workload.serving else 1
         return part.rows_of(stages * sum(cost * one.count for one, cost in zip(listed, costs, strict=True)))
     rows = whole = each_value(slowest_stage(work(listed, costs), model, workload.p), part.rows_of)

@@ -39,7 +39,7 @@ def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
     return replace(
         limits,
         spread=MADE,
-        tolerance=max(limits.tolerance, TOLERANCE) if judged and model.moe is None else limits.tolerance,
+        tolerance=max(limits.tolerance, TOLERANCE) if judged and not model.moe else limits.tolerance,
         step=limits.step or lcm(gcd(COARSE, model.hidden), step),
         vary=limits.vary or ("mla-heads" if isinstance(model.attention, MlaShape) else "kv-ratio",),
     )

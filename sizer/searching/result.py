@@ -96,7 +96,7 @@ def label(ranked: Ranked, than: Ranked | None = None) -> str:
     """A candidate's change in words: "10944", or "hidden 2560, heads 20"; only where it differs from ``than``'s."""
     if len(ranked.change) == 1:
         return str(next(iter(ranked.change.values())))
-    other = than.change if than is not None else {}
+    other = than.change if than else {}
     told = {key: value for key, value in ranked.change.items() if other.get(key) != value}
     return ", ".join(f"{key} {value}" for key, value in (told or ranked.change).items())
 
@@ -133,13 +133,13 @@ def verdict(
         return f"{kept}: no other {what} was found"
     first = best[0]
     share = first.parameters_change / baseline.parameters
-    decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode is not None else ""
+    decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode else ""
     keep, over = keeps(best, fixes), ""
     than = "" if keep else f" as {label(baseline, first)}"
-    if aligned is not None and aligned.change != first.change:
+    if aligned and aligned.change != first.change:
         times = aligned.timing.seconds / first.timing.seconds
         over = f"{times:.2f}x as fast as the nearest aligned, {label(aligned, first)}, and "
-    if abs(first.gain - first.speedup) > 0.05 and first.decode is None:
+    if abs(first.gain - first.speedup) > 0.05 and not first.decode:
         decoding = f" ({first.gain:.2f}x by the objective)"
     gain = f"{over}{first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"

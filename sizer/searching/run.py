@@ -211,7 +211,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     layouts = query.layouts() if callable(query.layouts) else query.layouts
     if layouts and not query.stacked:
         baseline = replace(baseline, stack=load_stack(layouts.stack))
-    stack = baseline.stack if query.measured is None and space.timed is None else None
+    stack = baseline.stack if not query.measured and not space.timed else None
     if stack:
         space = replace(space, as_run=partial(run_by, stack, baseline.given))
     pricer = Pricer(device, stack=stack)
@@ -264,7 +264,7 @@ def _timed(
     ways: Sequence[Workload],
     layouts: Layouts | None,
 ) -> Times:
-    if layouts is not None:
+    if layouts:
         return Times(
             in_layouts(
                 space,
@@ -277,7 +277,7 @@ def _timed(
         )
     chosen = [space.baseline, *chosen]
     predicted = price(space, chosen, pricer)
-    if query.measured is None:
+    if not query.measured:
         return Times(predicted)
     return query.measured.times(space, predicted, query.objective, query.progress)
 
@@ -289,9 +289,9 @@ def _space(baseline: Baseline, query: Query) -> Space:
         step = query.device.alignment_elements(baseline.workload.dtype) * limits.shards(baseline.workload.t)
         limits = wide(limits, baseline.model, query.quality, step)
     asked = query.what, baseline, query.device, limits
-    if serving is None:
+    if not serving:
         space = make_space(*asked)
-    elif query.measured is not None:
+    elif query.measured:
         raise InputError("expected --predict with it", "--serving")
     else:
         space = served_space(*asked, serving)
@@ -309,9 +309,9 @@ def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> Values:
 
     loss, time and memory, and decoding where that is asked for.
     """
-    if space.loss is not None:
+    if space.loss:
         name, gains = "front", [_amounts(space, one) for one in ranked]
-    elif query.serving is not None:
+    elif query.serving:
         name, gains = "front", [(1 / training_gain(one), 1 / decode_gain(one)) for one in ranked]
     elif query.what == "model":
         name, gains = "pareto", [(1 / one.parameters, one.timing.seconds) for one in ranked]
@@ -328,7 +328,7 @@ def _amounts(space: Space, one: Ranked) -> Floats:
 
 
 def _with_loss(space: Space, ranked: list[Ranked]) -> list[Ranked]:
-    if space.loss is None:
+    if not space.loss:
         return ranked
     loss, error, _ = space.loss(Candidates.of([one.change for one in ranked]))
     return [replace(one, loss=float(loss[at]), loss_error=float(error[at])) for at, one in enumerate(ranked)]
@@ -438,7 +438,7 @@ def within_budget(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple
         most = query.training_budget * found[0].timing.seconds
         found = [one for one in ranked if one is ranked[0] or one.timing.seconds <= most]
         excluded[BUDGET.format(query.training_budget)] = len(ranked) - len(found)
-    if (serving := query.serving) is not None:
+    if serving := query.serving:
         priced = _served(space, found, serving, Pricer(query.device))
         excluded[f"the split that serves (tp {serving.t}, ep {serving.e})"] = len(found) - len(priced)
         found = priced

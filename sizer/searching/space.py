@@ -282,7 +282,7 @@ class Space:
     @property
     def tokens(self) -> int:
         """Tokens of the baseline that every time is of: a microbatch's, or a global step's where a stack runs it."""
-        return self.workload.tokens * (self.workload.accumulation if self.as_run is not None else 1)
+        return self.workload.tokens * (self.workload.accumulation if self.as_run else 1)
 
     def where(self, conditions: Mapping[str, Array]) -> Space:
         """This space with the candidates that meet all ``conditions``; InputError where there are none."""

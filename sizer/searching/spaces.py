@@ -79,7 +79,7 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     number, as wide.
     """
     model, moe, tolerance = request.model, request.model.moe, request.limits.tolerance
-    assert moe is not None
+    assert moe
     shared, factor = moe.shared.width if moe.shared else 0, request.limits.spread or EXPERT_FACTOR
     widths = [
         (width, shared // moe.width * width if shared % moe.width == 0 else shared)
@@ -143,7 +143,7 @@ def room(model: ModelShape) -> Pair:
     tokens are; what they have more, and the projections to that width, is outside.
     """
     moe = model.moe
-    assert moe is not None
+    assert moe
     sparse = sum(block.count for block in model.main.blocks if isinstance(block.mlp, MoeShape))
     mixture, column = (
         parameter_count(block_tensors(Block(None, mlp, norms=0), moe.routed_width(model.hidden)))
@@ -173,12 +173,12 @@ def model(request: Request) -> Space:
     own, limits = request.model, request.limits
     _refuse(request)
     target = request.baseline.parameters or float(own.parameters)
-    candidates = (_dense if own.moe is None else _mixtures)(request, target)
+    candidates = (_mixtures if own.moe else _dense)(request, target)
     low, high = aspect_bounds(own, limits)
     bounds = [
         f"h/L from {low:.0f} to {high:.0f} (--limit aspect)",
         f"d_ff/h within a factor {WIDTH_FACTOR} of the baseline's"
-        if own.moe is None
+        if not own.moe
         else f"experts' width and top_k within a factor {EXPERT_FACTOR:g} of the baseline's, active parameters within "
         "the tolerance too",
     ]
@@ -219,7 +219,7 @@ def _head_dims(attention: AttentionShape, limits: Limits) -> Ints:
 def _dense(request: Request, target: float) -> Candidates:
     """Dense models: an MLP's width, then the layers that come nearest."""
     model, limits, step, p = request.model, request.limits, request.step, request.workload.p
-    assert model.dense_mlp is not None
+    assert model.dense_mlp
     around = Candidates.of(list(_around(request, step)))
     if not around:
         return around
@@ -258,7 +258,7 @@ def _mixtures(request: Request, target: float) -> Candidates:
     if not around:
         return around
     hidden = around.columns["hidden"]
-    if mlp is not None:
+    if mlp:
         widths = np.rint(mlp.width * hidden / model.hidden / step).astype(np.int64)
         around = Candidates({**around.columns, "d_ff": np.maximum(step, widths * step)})
     of, layers = _stepped(np.maximum(1, np.ceil(hidden / high)), hidden / low, 1)
@@ -298,7 +298,7 @@ def _heads(request: Request, hidden: int) -> Iterable[dict[str, int]]:
         # Shards that heads split over: those asked for, else those to READY that the baseline's split over.
         ready = 1 if request.limits.tp_ready else gcd(attention.heads, READY)
         return whole_head_counts(request, hidden, _head_dims(attention, request.limits), lcm(request.shards, ready))
-    assert attention is not None
+    assert attention
     step = lcm(request.shards, gcd(attention.heads, MOST_HEADS_STEP))
     return [{"heads": max(step, round(attention.heads * hidden / request.model.hidden / step) * step)}]
 
@@ -366,7 +366,7 @@ def swiglu(request: Request) -> Space:
     Widths within the tolerance of the baseline's, of all MLPs of its model where that is known.
     """
     model, limits, scope = request.model, request.limits, request.baseline.scope
-    assert model.dense_mlp is not None
+    assert model.dense_mlp
     width, share = model.dense_mlp.width, f"--tolerance {limits.tolerance:.2%}"
     slack = int(width * limits.tolerance)
     found = limits.values(width - slack, width + slack, request.step)
@@ -392,7 +392,7 @@ def swiglu(request: Request) -> Space:
 
 
 def _single_product(model: ModelShape, workload: Workload) -> Operators:
-    assert model.dense_mlp is not None
+    assert model.dense_mlp
     sizes = model.hidden, model.dense_mlp.width
     return (
         Gemm("layers.*.mlp.down_proj", "forward", workload.s, *sizes, workload.b, workload.dtype, "nn", kind="bmm"),

@@ -195,7 +195,7 @@ class PairedSamples:
 
     def tell(self, still_open: Sequence[int] | Array) -> None:
         """Who is neither eliminated nor known well enough; the batches these had count for a part of their way."""
-        if self._race.progress is not None:
+        if self._race.progress:
             done = int(np.minimum(self._batches[still_open], OWN_SPREAD - 1).sum())
             whole = len(self.prior) * OWN_SPREAD
             self._race.progress(whole - len(still_open) * OWN_SPREAD + done, whole, self.best)
@@ -229,7 +229,7 @@ class PairedSamples:
     def _paired_round(self, others: list[int]) -> bool:
         """A run of the baseline and of each of the others, next to each other: what lasts longer is in all of them."""
         renew = None if self._round_count % self.block else self._race.renew
-        if renew is not None:
+        if renew:
             renew(0)
         self._order.shuffle(others)
         self._take_baseline(1, alone=True)
@@ -261,7 +261,7 @@ class PairedSamples:
     def _try(self, index: int, count: int, renew: Renew | None = None) -> bool:
         """Runs of a candidate, prepared anew by ``renew`` where that is given; False: it cannot run."""
         try:
-            if renew is not None:
+            if renew:
                 renew(index)
             self._add(index, self._race.sample(index, count))
         except CannotRunError as failure:
@@ -460,7 +460,7 @@ def racing(race: Race) -> Outcome:
     paired.tell(paired.unseen)
     risk = 1 - race.confidence
     finished = paired.take(paired.scouts()) and _raced(paired, risk)
-    if finished and race.renew is not None and not paired.block:
+    if finished and race.renew and not paired.block:
         paired.block = FINAL_BLOCK
         finished = _raced(paired, risk)
     return paired.outcome(finished=finished)

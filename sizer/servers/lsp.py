@@ -68,7 +68,7 @@ def check_text(text: str, path: str) -> CheckedText:
         return None
     except InputError as error:
         # Half-typed brackets are the business of the language's own server; a key's value is ours.
-        return error if error.key or settled is not None else None
+        return error if error.key or settled else None
 
 
 async def in_time(text: str, path: str) -> CheckedText:
@@ -84,7 +84,7 @@ def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagno
     if isinstance(checked, InputError):
         place = locate(text, checked.key, path) if checked.key else None
         return [types.Diagnostic(_range(place), str(checked), types.DiagnosticSeverity.Error, source="sizer")]
-    if checked is None:
+    if not checked:
         return []
     found: list[types.Diagnostic] = []
     for finding in checked.report.findings:
@@ -166,7 +166,7 @@ def hover(priced: Priced, document: TextDocument, at: types.Position) -> types.H
     lines = [*findings_markdown(Findings("", found, priced.report.step_s)), ""] if found else []
     lines += _neighbours_at(key, priced)
     place = locate(document.source, key, document.path)
-    if not lines or place is None:
+    if not lines or not place:
         return None
     text = "\n".join([*lines, f"A step takes {within_text(priced.report.step)}"])
     return types.Hover(types.MarkupContent(types.MarkupKind.Markdown, text), _shown(document)(_range(place)))
@@ -198,7 +198,7 @@ def _names(key: str, field: str) -> bool:
 
 def _range(place: Place | None) -> types.Range:
     """In characters from zero; the whole first line where no key is to blame."""
-    if place is None:
+    if not place:
         return types.Range(types.Position(0, 0), types.Position(1, 0))
     line = place.line - 1
     return types.Range(types.Position(line, place.column - 1), types.Position(line, place.end_column - 1))

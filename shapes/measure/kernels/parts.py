@@ -51,7 +51,7 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
     torch.manual_seed(source.initial_seed())
     with torch.device(source.device):
         module = module_of(subject, kernel).to(torch_dtype(dtype))
-    if workload.low_precision is not None:
+    if workload.low_precision:
         quantised(module, workload.low_precision.name)
     run = _compiled(module) if subject.compiled else module
     shape = (workload.b, workload.s, subject.model.hidden)
@@ -171,7 +171,7 @@ def _activated(gate: Any, up: Any) -> Any:
 
 
 def _mlp(hidden: int, shape: MlpShape | None) -> Any:
-    if shape is None:
+    if not shape:
         raise UnsupportedError("a block without an MLP: nothing runs")
 
     def forward(self: Any, x: Any) -> Any:
@@ -230,7 +230,7 @@ def _experts(hidden: int, shape: MoeShape, kernel: str) -> Any:
 
 def _attention_of(subject: Part, kernel: str) -> Any:
     block, hidden, shape = subject.block, subject.model.hidden, subject.block.attention
-    if block.mixer is not None:
+    if block.mixer:
         return _recurrence(hidden, block.mixer)
     if not isinstance(shape, AttentionShape | MlaShape) or shape.indexer or shape.gate != "none" or block.cross:
         raise UnsupportedError("only plain and latent self-attention are built as modules")

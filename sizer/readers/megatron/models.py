@@ -375,7 +375,7 @@ def _window(fields: Fields) -> int | None:
     if value is None:
         return None
     found = re.match(r"[(\[\s]*(-?\d{1,9})\b", str(value))
-    if found is None:
+    if not found:
         raise fields.error("expected two integers, such as 127,0", "window_size")
     return int(found[1]) + 1 if int(found[1]) >= 0 else None
 

@@ -232,7 +232,7 @@ class _Follower:
     def _counted(self) -> tuple[str, list[str]]:
         """A loop's variable; of ``for ((i = 0; i < 8; i++))`` its values."""
         found = _COUNTING.fullmatch(str(self.tokens[self.at].value)) if self._more else None
-        if found is None:
+        if not found:
             return self._plain() or "", []
         first, last = map(self.variables.arithmetic, (found[2], f"{found[4]} + {len(found[3]) - 1}"))
         known = unknown_in(first + last) is None
@@ -301,10 +301,10 @@ class _Follower:
 
     def _assigned(self, word: Word, before: list[str]) -> bool:
         first, *more = word.parts or (None,)
-        if first is None or first.quoted or first.kind != "text" or (before and before[0] not in _DECLARING):
+        if not first or first.quoted or first.kind != "text" or (before and before[0] not in _DECLARING):
             return False
         found = _ASSIGNMENT.match(first.text)
-        if found is None:
+        if not found:
             return False
         if not found[2]:
             rest = Word((Part("text", first.text[found.end() :]), *more))

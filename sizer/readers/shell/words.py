@@ -161,7 +161,7 @@ class Scanner:
 
     def _closed(self, pattern: re.Pattern[str], quote: str) -> str:
         found = self._take(pattern)
-        if found is None:
+        if not found:
             raise self._unclosed(quote)
         return found[1]
 
@@ -294,7 +294,7 @@ class Variables:
             held = self._value(counted[1], "[@]") or []
             return [unknown(f"${{{text}}}") if unknown_in("".join(held)) else str(len(held))]
         found = _PARAMETER.fullmatch(text)
-        if found is None:
+        if not found:
             return [unknown(f"${{{text}}}")]
         name, index, way, rest = found[1], found[2], found[3] or "", found[4]
         value = self._value(name, index)
