@@ -284,16 +284,29 @@ def test_the_slowest_stage_is_as_fast_as_layers_can_be_spread(
 ) -> None:
     held = -(-layers // p)
     for layer_s in (1.0, 0.25):
-        last = stage(layer_s * held, layer_s * ends, tensor=1.0, data=1.0)
-        found = slowest_stage(last, model(layers, 1 + predicting), p)
+        last = stage(layer_s * held, layer_s * ends, data=1.0)
+        found = slowest_stage(last, model(layers, 1 + predicting), p, BARE, H100)
         took = sum((*found.layers.seconds.values(), *found.ends.seconds.values()))
         assert took == pytest.approx(layer_s * slowest)
 
 
+def test_stages_are_balanced_by_what_their_layers_take_the_host_and_their_messages_too() -> None:
+    # 9 layers over 2 and a head worth 3: 6 of them on the first stage.
+    last = stage(5.0, 3.0)
+    assert slowest_stage(last, model(9), 2, BARE, H100).layers.seconds[GEMM] == pytest.approx(6.0)
+    # Two launches of 2 s a layer and as many of the head, 1.07 layers then: 5, and the slower 4 with the head.
+    launched = replace(BARE, host=replace(BARE.host, launch_s=2.0))
+    found = slowest_stage(last, model(9), 2, launched, H100)
+    assert (found.layers.seconds[GEMM], found.ends.seconds[GEMM]) == (pytest.approx(4.0), 3.0)
+    # 3 s of messages a layer, which show: the head is worth 0.75, and the 5 are slower.
+    told = slowest_stage(stage(5.0, 3.0, tensor=15.0), model(9), 2, BARE, H100)
+    assert (told.layers.seconds[GEMM], told.communication["tensor"], told.ends) == (5.0, 15.0, Region())
+
+
 def test_stages_that_hold_equal_numbers_of_layers_stay_as_they_are_prediction_aside() -> None:
     last = stage(3.0, 1.0)
-    assert slowest_stage(last, model(12), 4) is last
-    assert slowest_stage(last, model(13, head_passes=2), 4) is last
+    assert slowest_stage(last, model(12), 4, BARE, H100) is last
+    assert slowest_stage(last, model(13, head_passes=2), 4, BARE, H100) is last
 
 
 def test_a_share_of_a_stages_layers_sends_its_share_within_them_and_all_of_the_rest() -> None:

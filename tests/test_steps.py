@@ -344,14 +344,14 @@ def test_a_step_without_a_stack_or_a_workload_is_its_operators_added_up() -> Non
 
 def test_layers_need_not_divide_over_stages_and_the_slowest_is_the_one_with_more_work() -> None:
     # 32 layers over 5 stages: 7 on each of four, and on the last as many as stay below them with its head.
-    last = work(*_priced(Workload(b=1, p=5)))
-    slowest = slowest_stage(last, LLAMA, 5)
+    last, stack = work(*_priced(Workload(b=1, p=5))), load_stack("megatron-core-te")
+    slowest = slowest_stage(last, LLAMA, 5, stack, H100)
     layer, head = sum(last.layers.seconds.values()) / 7, sum(last.ends.seconds.values())
     total = sum(slowest.layers.seconds.values()) + sum(slowest.ends.seconds.values())
     assert head < 3 * layer
     assert total == pytest.approx(7 * layer)
     even = work(*_priced(Workload(b=1, p=4)))
-    assert slowest_stage(even, LLAMA, 4) is even
+    assert slowest_stage(even, LLAMA, 4, stack, H100) is even
 
 
 def test_a_context_parallel_rank_keeps_its_share_of_activations_and_of_zeros_states() -> None:

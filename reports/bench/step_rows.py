@@ -383,10 +383,10 @@ def price_step(
     return cost
 
 
-def works(model: ModelShape, workload: Workload, device: Device) -> tuple[Work, Work]:
-    """The work of the slowest pipeline stage and of all stages, the same object where there is one."""
+def works(model: ModelShape, workload: Workload, device: Device, stack: SoftwareStack) -> tuple[Work, Work]:
+    """The work of the pipeline stage that is slowest by ``stack``, and of all stages: one object where there is one."""
     listed = operators(model, workload)
     stage = work(listed, [one.seconds for one in predict_many(listed, device)])
     if workload.p == 1:
         return stage, stage
-    return slowest_stage(stage, model, workload.p), Pricer(device).whole(model, workload)
+    return slowest_stage(stage, model, workload.p, stack, device), Pricer(device).whole(model, workload)

@@ -106,7 +106,7 @@ class Batch:
 def batches(rows: Sequence[Row]) -> list[Batch]:
     """The rows' work as arrays, by device."""
     found = []
-    done = [works(row.model, row.workload, row.device) for row in rows]
+    done = [works(row.model, row.workload, row.device, row.stack) for row in rows]
     keys = [(row.device.name, _release(row)) for row in rows]
     for key in dict.fromkeys(keys):
         order = np.array([i for i, own in enumerate(keys) if own == key])
@@ -296,7 +296,7 @@ def unknown(rows: Sequence[Row]) -> None:
     residuals: dict[str, list[float]] = {}
     others: dict[str, set[str]] = {}
     for row in rows:
-        stage, whole = works(row.model, row.workload, row.device)
+        stage, whole = works(row.model, row.workload, row.device, row.nearest_other)
         schedule = _schedule(row)
         seconds = sum(step_parts(stage, whole, schedule, row.nearest_other, row.device).values())
         residuals.setdefault(row.stack.name, []).append(float(np.log(seconds / row.step_s)))

@@ -247,7 +247,8 @@ class Pricer:
         if not model:  # a trace is of one whole pass, whatever the stages
             workload = replace(workload, p=1)
         elif workload.p > 1:
-            stage, whole = slowest_stage(stage, model, workload.p), self.whole(model, workload)
+            stage = slowest_stage(stage, model, workload.p, self.stack, self.device)
+            whole = self.whole(model, workload)
         full_s = 0.0
         if workload.checkpointing == "unknown" and model:
             full = replace(workload, checkpointing="full")

@@ -116,7 +116,8 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
     """``operators`` of one microbatch (data parallelism's and the update once), added up; ``each``: a run's seconds."""
     total, groups_of = Work(), FACTS["groups"]
     for operator, alone in zip(operators, each, strict=True):
-        count, seconds = operator.count, alone * operator.count
+        count = operator.count
+        seconds = alone * count
         if isinstance(operator, Collective):
             group = next((groups_of[word] for word in operator.name.split(".") if word in groups_of), "tensor")
             total.messages[group] += count
@@ -150,8 +151,8 @@ def each_value(one: Any, function: Function) -> Any:
     return function(one)
 
 
-def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
-    """The work of the slowest of ``p`` stages, ``last`` being of ceil(L / p) layers and the head.
+def slowest_stage(last: Work, model: ModelShape, p: int, stack: SoftwareStack, device: Device) -> Work:
+    """The work of the stage of ``p`` that is slowest by ``stack``; ``last`` is of ceil(L / p) layers and the head.
 
     Layers that divide are spread evenly. Others go where they balance best (Megatron-LM's account-for-loss split and
     pipeline layouts: Llama 3's 126 layers over 16 stages, DeepSeek-V3's 61): the last stage, which has head, loss and
@@ -162,13 +163,12 @@ def slowest_stage(last: Work, model: ModelShape, p: int) -> Work:
     if layers % p == 0:
         return last
     held = -(-model.layers // p)
-    layer, ends = sum(last.layers.seconds.values()) / held, sum(last.ends.seconds.values())
-
-    others, own, _ = spread(layers, p, predicting + ends / layer)
-    mine = own + predicting
-    if others * layer >= mine * layer + ends:
+    in_layers = microbatch(replace(last, ends=Region()), stack, device).seconds
+    ends = microbatch(last, stack, device).seconds - in_layers
+    others, own, slowest = spread(layers, p, predicting + ends * held / in_layers)
+    if others >= slowest:
         return with_layers(replace(last, ends=Region()), others / held)
-    return with_layers(last, mine / held)
+    return with_layers(last, (own + predicting) / held)
 
 
 def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:
@@ -293,17 +293,20 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     layers = device_seconds(work.layers, stack, device)
     ends = device_seconds(work.ends, stack, device)
     in_layers, in_ends = sum(layers.values()), sum(ends.values())
-    sent = [group for group in WITHIN if group in work.communication]
     # A dispatch waits for its router and its experts for it: what covers it, in chunks, is the mixture's own work.
-    cover = {"expert": sum(layers.get(one, 0.0) for one in EXPERTS)}
-    shows = {group: shown(work.communication, group, cover.get(group, in_layers), stack) for group in sent}
+    cover = {"expert": sum(layers[one] for one in EXPERTS)}
+    shows = {
+        group: shown(work.communication, group, cover.get(group, in_layers), stack)
+        for group in WITHIN
+        if group in work.communication
+    }
     messages = sum(work.messages.get(group, 0) for group in WITHIN)
     host = (host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack))
     waiting = sum(
         (device**SHARPNESS + own**SHARPNESS) ** (1 / SHARPNESS) - device
         for device, own in zip((in_layers, in_ends), host, strict=True)
     )
-    everything = {key: layers.get(key, 0.0) + ends.get(key, 0.0) for key in (*layers, *ends)}
+    everything = {key: layers[key] + ends[key] for key in (*layers, *ends)}
     return Microbatch(everything, shows, waiting)
 
 

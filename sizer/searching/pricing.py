@@ -313,7 +313,8 @@ def _step_seconds(
     if not pricer.stack or workload.serving:
         stages = workload.p if workload.serving else 1
         return part.rows_of(stages * sum(cost * one.count for one, cost in zip(listed, costs, strict=True)))
-    rows = whole = each_value(slowest_stage(work(listed, costs), model, workload.p), part.rows_of)
+    slowest = slowest_stage(work(listed, costs), model, workload.p, pricer.stack, pricer.device)
+    rows = whole = each_value(slowest, part.rows_of)
     if workload.p > 1:
         every = operators(model, replace(workload, p=1, vpp=1))
         whole = each_value(work(every, seconds_of(every, pricer.device)), part.rows_of)
