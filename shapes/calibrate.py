@@ -45,7 +45,7 @@ class Record:
     @property
     def aligned(self) -> bool:
         """Whether every leading dimension is a multiple of 64 bytes, from which on nothing more is won."""
-        dimensions = (self.m, self.n, self.k)
+        dimensions = self.m, self.n, self.k
         return all(dimensions[which] * BYTES[self.dtype] % LEVELS[-2] == 0 for which in LEADING[self.layout])
 
 
@@ -138,7 +138,7 @@ def held_out(values: Array, seed: int = 0, border: float = 512) -> Booleans:
     """Which rows belong to the 30% of distinct values that are held out whole, drawn below and from ``border`` on."""
     random = np.random.default_rng(seed)
     distinct = np.unique(values)
-    parts = (distinct[distinct >= border], distinct[distinct < border])
+    parts = distinct[distinct >= border], distinct[distinct < border]
     drawn = [random.choice(part, round(HELD_OUT * len(part)), replace=False) for part in parts]
     return np.isin(values, np.concatenate(drawn))
 
@@ -240,7 +240,7 @@ def calibrate(
     Errors are those of constants that have not seen the held-out n, which are the constants returned. ``fit`` is what
     is done to the products that may be seen (`refine`); ``data`` says where the records are from.
     """
-    cost, error = plain(device.cost), {**STATED, **plain(device.errors)}
+    cost, error = plain(device.cost), STATED | plain(device.errors)
     provenance: Values = {
         # Constants that are not fitted anew stay, and so does what they were fitted on.
         **{dtype: table for dtype, table in plain(device.provenance).items() if dtype in cost},
@@ -283,7 +283,7 @@ def refine(measured: "Products", device: Device, dtype: str, seed: int = 0) -> G
     of the constants that they were fitted over.
     """
     present = replace(gemm_constants(device, dtype)[0], cells=None)
-    sizes = (BYTES[dtype], max(2, BYTES[dtype]))
+    sizes = BYTES[dtype], max(2, BYTES[dtype])
     limits = {}
     for name, (low, high) in bounds(device, dtype).items():
         now = getattr(present, name)
@@ -292,7 +292,7 @@ def refine(measured: "Products", device: Device, dtype: str, seed: int = 0) -> G
     small = present.small
     if not small:
         return refined
-    rates = ("flops_per_s", "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "launch_s")
+    rates = "flops_per_s", "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "launch_s"
     moved = {name: getattr(small, name) * getattr(refined, name) / getattr(present, name) for name in rates}
     return replace(refined, small=replace(small, **moved))
 
@@ -341,8 +341,8 @@ def sections(name: str, table: Named) -> Iterator[str]:
 def _value(value: Any) -> str:
     if isinstance(value, str) and value.endswith("\n") and "'" not in value:
         return f"'''\n{value}'''"  # lines of numbers: a literal string is not read sign by sign
-    if isinstance(value, (list, tuple)):
-        if value and isinstance(value[0], (list, tuple)) and len(value) > 8:
+    if isinstance(value, list | tuple):
+        if value and isinstance(value[0], list | tuple) and len(value) > 8:
             return "[\n" + "".join(f"    {_value(row)},\n" for row in value) + "]"
         return "[" + ", ".join(map(_value, value)) + "]"
     # JSON writes true, false and a basic string's escapes as TOML does; a number as Python does, but for infinities.

@@ -115,7 +115,7 @@ def _renumbered(code: Array, count: int) -> tuple[Array, int]:
 class Column(NDArrayOperatorsMixin, ManyIntegers):
     """One value for each combination of the ``table``'s columns ``names``: ``values``. Arithmetic as of a number."""
 
-    __slots__ = ("_hash", "names", "table", "values")
+    __slots__ = "_hash", "names", "table", "values"
 
     def __init__(self, table: IntegerTable, names: frozenset[str], values: Array) -> None:
         self.table, self.names, self.values = table, names, values

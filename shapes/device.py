@@ -192,7 +192,7 @@ def load_device(device: AnyPath | Device) -> Device:
     if isinstance(device, Device):
         return device
     expected = "expected one device's name or .toml path (`sizer check` takes several)"
-    refuse(not isinstance(device, (str, os.PathLike)), expected, "device", device)
+    refuse(not isinstance(device, str | os.PathLike), expected, "device", device)
     text = os.fspath(device)
     if variant := re.fullmatch(_VARIANT, text.strip()):
         return _allowed(load_device(variant[1]), tuple(variant[2][1:].split(":")))
@@ -289,4 +289,4 @@ def _resolve(name: str) -> str:
 
 def _spellings(head: str) -> Names:
     data = tomllib.loads(head)
-    return (data["title"], *data["aliases"], *data["torch_names"])
+    return data["title"], *data["aliases"], *data["torch_names"]

@@ -76,7 +76,7 @@ class Engine:
 
 def list_engines() -> Names:
     """Names of the engines that ship with the package, then of those that other distributions add."""
-    return (*ENGINES, *added("sizer.engines"))
+    return *ENGINES, *added("sizer.engines")
 
 
 def load_engine(name: str) -> Engine:

@@ -188,7 +188,7 @@ def plain(value: Any) -> Any:
         return _object(value, members(value.__class__))
     if isinstance(value, Mapping):
         return {key: plain(item) for key, item in value.items()}
-    return [plain(item) for item in value] if isinstance(value, (tuple, list)) else value
+    return [plain(item) for item in value] if isinstance(value, tuple | list) else value
 
 
 def _object(value: Any, listed: Named) -> Values:

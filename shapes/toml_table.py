@@ -203,7 +203,7 @@ class Table:
 
     def zero_or_more(self, key: str, expected: str = "expected a number, 0 or more") -> float:
         value = self._get(key)
-        if not isinstance(value, (int, float)) or isinstance(value, bool) or not 0 <= value < self.most:
+        if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < self.most:
             raise self.fail(key, f"{expected}, below {self.most:g}")
         return value
 
@@ -309,7 +309,7 @@ class Table:
 def _read_only(value: Any) -> Any:
     if isinstance(value, Mapping):
         return MappingProxyType({key: _read_only(item) for key, item in value.items()})
-    return tuple(_read_only(item) for item in value) if isinstance(value, (list, tuple)) else value
+    return tuple(_read_only(item) for item in value) if isinstance(value, list | tuple) else value
 
 
 #: Annotation of a record's field -> what reads it.

@@ -253,7 +253,7 @@ class Workload(AsJson):
                 positive_int(value, key, one.most)
             elif one.within:
                 low, high = one.within
-                within = isinstance(value, (int, one.kind)) and low <= value <= high
+                within = isinstance(value, int | one.kind) and low <= value <= high
                 refuse(not within, one.expected, key, value)
             elif one.choices:
                 one_of(value, one.choices, key)

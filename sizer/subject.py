@@ -346,7 +346,7 @@ def _where(source: object) -> str:
         source = source.config
     if isinstance(source, Reading):
         return source.source
-    return str(source) if isinstance(source, (str, Path)) else f"<{type(source).__name__}>"
+    return str(source) if isinstance(source, str | Path) else f"<{type(source).__name__}>"
 
 
 def settle_workload(reading: Reading, asked: Named) -> Workload:
@@ -545,7 +545,7 @@ def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, S
 
     refuse(example_inputs is None, "expected example_inputs: the arguments of one forward call", where=where)
     named = example_inputs if isinstance(example_inputs, Mapping) else {}
-    listed = example_inputs if isinstance(example_inputs, (tuple, list)) else (example_inputs,)
+    listed = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     positional = () if named else listed
     sizes = batch_and_sequence((*positional, *named.values()))
     return positional, named, dict(zip(("b", "s"), sizes, strict=True))

@@ -191,7 +191,7 @@ def alike(operator: Product, device: Device) -> ProductKernels:
     device.peak(operator.dtype)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
-    said = (operator.dtype, operator.layout, operator.recipe, out, grouped, pads, operator.weight_bytes)
+    said = operator.dtype, operator.layout, operator.recipe, out, grouped, pads, operator.weight_bytes
     return ProductKernels(device, *said)
 
 

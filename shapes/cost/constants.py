@@ -327,7 +327,7 @@ def _without_tables(constants: GemmConstants) -> GemmConstants:
     form = replace(form, split_steps=CARRY.split_steps)
     if not small:
         return form
-    keys = ("bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes")
+    keys = "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes"
     least = {key: min(getattr(constants, key), getattr(small, key)) for key in keys}
     return replace(form, small=replace(small.uncorrected(), split_steps=CARRY.split_steps), **least)
 

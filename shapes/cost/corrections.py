@@ -146,7 +146,7 @@ def family_table(device: Device) -> Named:
     tables: dict[str | None, Named] = {
         key: {"family": name, **table} for name, table in families for key in table["serves"]
     }
-    keys = (device.compute_capability, device.architecture, device.vendor)
+    keys = device.compute_capability, device.architecture, device.vendor
     return next((tables[key] for key in keys if key in tables), {**NO_FAMILY, "tier": "extrapolated"})
 
 
@@ -247,7 +247,7 @@ class Grid:
     @property
     def shapes(self) -> tuple[Ints, Ints]:
         """Of the table over waves and of the tail tables together."""
-        tails = (len(self.tail_tiles), self.tail_waves, len(self.tail_idle), len(self.tail_log2_k))
+        tails = len(self.tail_tiles), self.tail_waves, len(self.tail_idle), len(self.tail_log2_k)
         return (len(self.log2_waves), len(self.log2_k)), tails
 
 
@@ -325,7 +325,7 @@ def sampled(correction: Correction, units: int) -> _Sampled:
     """The correction's tables of a device of ``units`` units."""
     grid, values = correction.grid, np.asarray(correction.log_factors)
     (waves, ks), (tiles, layers, idle, tail_ks) = grid.shapes
-    knots = (*grid.log2_k, *grid.tail_log2_k)
+    knots = *grid.log2_k, *grid.tail_log2_k
     log2_k = np.arange(min(knots), max(knots) + 2 * K_STEP, K_STEP)
     log2_waves = np.arange(grid.log2_waves[0], grid.log2_waves[-1] + 2 * WAVE_STEP, WAVE_STEP)
     by_waves = values[: waves * ks].reshape(waves, ks)

@@ -150,7 +150,7 @@ def constants_of(kernel: str, device: Device, dtype: str) -> KernelConstants:
     kernel = named if named in names("attention") else "fa2"
     kin = _kin(kernel, device)
     sets = _file(kernel)[kin.name]
-    alike = (dtype, _SAME.get(dtype, dtype))
+    alike = dtype, _SAME.get(dtype, dtype)
     base = next(filter(sets.__contains__, (*alike, "bf16")))
     own_dtype = base in alike
     phases = _phases(sets[base], kin.compute.units)
@@ -202,7 +202,7 @@ def _speed(device: Device, kin: Device, peak: float, base: str) -> float:
     if device.vendor != kin.vendor:
         return by_peak * achievable(device) / achievable(kin)
     # Kernels that leave most of the matrix units idle are not slowed by power: they run at the highest clock.
-    both = (device.compute, kin.compute)
+    both = device.compute, kin.compute
     clocks = [one.units * max(one.clock_mhz or 0.0, *one.clock_mhz_of.values(), 0.0) for one in both]
     return min(by_peak, clocks[0] / clocks[1]) if all(clocks) else by_peak
 
@@ -211,7 +211,7 @@ def _scaled(one: AttentionConstants, device: Device, kin: Device, base: str, pea
     speed = _speed(device, kin, peak, base)
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     rates = tuple((bucket, min(rate * speed, peak)) for bucket, rate in one.flops_per_s)
-    moving = ("bandwidth_bytes_per_s", "copy_bytes_per_s", "cache_bytes_per_s")
+    moving = "bandwidth_bytes_per_s", "copy_bytes_per_s", "cache_bytes_per_s"
     moved = {key: getattr(one, key) * bandwidth for key in moving}
     return replace(one, flops_per_s=rates, units=device.compute.units, **moved)
 
@@ -229,7 +229,7 @@ def _distance(device: Device, kin: Device) -> float:
 def _phases(table: Named, units: int) -> tuple[AttentionConstants, ...]:
     """In PHASES' order; a backward known only by its speed has the training forward's other constants."""
     back, own = table["backward"], table.get("training", table)
-    sets = (table, own, table.get("encoder", own))
+    sets = table, own, table.get("encoder", own)
     forward, training, encoder = (AttentionConstants.from_table(one, units) for one in sets)
     if "flops_per_s" in back:
         return forward, AttentionConstants.from_table(back, units), training, encoder
@@ -283,7 +283,7 @@ class AttentionBatch:
 def attention_row(operator: Attention, run: Run) -> Items:
     """The operator's `AttentionBatch`, numbers or columns, computed as the run says."""
     one = operator
-    masked = (one.causal, one.window or 0, run.copied or 0, one.deterministic, one.causal and not one.trains)
+    masked = one.causal, one.window or 0, run.copied or 0, one.deterministic, one.causal and not one.trains
     return *one.sizes, run.d_qk, run.d_v, *masked
 
 

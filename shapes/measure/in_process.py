@@ -252,7 +252,7 @@ def _status(error: Exception) -> Status:
 
     from .kernels.common import UnsupportedError
 
-    refused = ("No viable backend", "No available kernel")  # SDPA, when the one kernel asked for cannot do this
+    refused = "No viable backend", "No available kernel"  # SDPA, when the one kernel asked for cannot do this
     if isinstance(error, UnsupportedError | NotImplementedError) or str(error).startswith(refused):
         return "unsupported"
     if isinstance(error, WrongResultError):

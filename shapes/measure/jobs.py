@@ -176,7 +176,7 @@ def _part_title(part: Part) -> str:
         "tokens": part.workload.tokens,
     }
     known = (f"{name}={size}" for name, size in sizes.items() if size)
-    words = (part.part, *known, part.workload.dtype, part.direction)
+    words = part.part, *known, part.workload.dtype, part.direction
     return " ".join([*words, "compiled"] if part.compiled else words)
 
 

@@ -71,7 +71,7 @@ def _row(environment: Environment, work: Gemm, samples: NDArray[np.float64], whe
     bare = outcome(Job(work), environment, "ok", flops=work.flops, bytes=work.bytes, stop="samples", method=program)
     own = hashlib.sha256(f"{environment.device}{bare.key}".encode() + samples.tobytes()).hexdigest()
     said = {"samples": samples.tolist(), "message": f"{program}: {Path(where).name}", "uid": own, "label": "imported"}
-    return checked_row({**bare.row(), **said, **summary_fields(samples)}, where)
+    return checked_row(bare.row() | said | summary_fields(samples), where)
 
 
 def _products(row: Named, how: Named) -> Iterator[tuple[Gemm, float]]:

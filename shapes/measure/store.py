@@ -198,7 +198,7 @@ class Store(ExitStack):
                     "INSERT OR IGNORE INTO environment VALUES (?, ?, ?)",
                     (environment.identity, environment.device, json.dumps(environment.to_dict(), sort_keys=True)),
                 )
-                work = (one.key, environment.identity, _blob(one.samples))
+                work = one.key, environment.identity, _blob(one.samples)
                 if connection.execute(_GOES_ON, work).fetchone() is None:
                     connection.execute(_BEGINS, work)
                     added += _insert(connection, one)

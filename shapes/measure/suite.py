@@ -240,7 +240,7 @@ class _Sweep:
     def _attention(self, s: int, head_dim: int, heads: int | None, phases: Phase, dtypes: str) -> Attention:
         heads = heads or max(1, self._sizes("hidden")[0] // head_dim)
         batch, kv, causal = self._first("batch"), self._integer("kv_heads"), self._table.flag("causal") is not False
-        widths = (batch, heads, kv or heads, s, s, head_dim, head_dim)
+        widths = batch, heads, kv or heads, s, s, head_dim, head_dim
         return Attention(self.label, phases, *widths, causal=causal, dtype=dtypes)
 
     def _layer(self, models: ModelShape, s: int, dtypes: str) -> Part:

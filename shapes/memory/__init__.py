@@ -134,7 +134,7 @@ def memory(
         bits = replace(bits, gradients=dtype_bytes(workload.reduces))
     copies = 1 if low and on and on.architecture in low.either_layout else 2
     microbatches = microbatches_of(workload, microbatches)
-    how = (1, bits, workload.optimizer or "adamw", saved_by, microbatches, dropout_mask_bytes, loss, copies)
+    how = 1, bits, workload.optimizer or "adamw", saved_by, microbatches, dropout_mask_bytes, loss, copies
     whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
     steps = [
         StageStep(as_held(model, workload), whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])
@@ -148,7 +148,7 @@ def memory(
 
 def _of_step(step: StageStep, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
     n, overhead = parameter_count(step.tensors), tuple(_overhead(step, context_bytes))
-    named = (step.stage, n, kept_in, step.optimizer, step.implementation, limit)
+    named = step.stage, n, kept_in, step.optimizer, step.implementation, limit
     if not step.workload.train:
         return Memory((*_inference(step, weight_dtype), *overhead), *named)
     parts, found = training(step, overhead)
@@ -166,7 +166,7 @@ def memory_of_parameters(parameters: int, workload: Workload) -> int:
     if not workload.train:
         return weight_bytes(tensors, "fp32" if workload.dtype == "tf32" else workload.dtype) + CONTEXT_BYTES
     states = optimizer_state_bytes(tensors, workload.optimizer or "adamw", precision) + side * side * precision.master
-    sizes = ((states, 1), (side * side * precision.gradients, 2), (side * side * precision.weights, 3))
+    sizes = (states, 1), (side * side * precision.gradients, 2), (side * side * precision.weights, 3)
     return CONTEXT_BYTES + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
 
 
@@ -262,7 +262,7 @@ def largest_size(needs: Callable[[int], int], limit: float, most: int = LARGEST_
     while high[0] - low[0] > 1:
         share = 0.5 if halves else (limit - low[1]) / (high[1] - low[1])
         middle = min(low[0] + max(1, int(share * (high[0] - low[0]))), high[0] - 1)
-        found = (middle, needs(middle))
+        found = middle, needs(middle)
         low, high = (found, high) if found[1] <= limit else (low, found)
         halves = not halves
     return low[0]

@@ -150,9 +150,7 @@ class Forward:
     ) -> Tensor:
         """A module's operators where ``words`` hold in addition to the style's; the last one's output."""
         holding = self.words.union(compress(words, words.values())) if words else self.words
-        return play(
-            self.tape, module, holding, {"norm": self.norm} | (runs or {}), {**self.numbers, **numbers}, tensors
-        )
+        return play(self.tape, module, holding, {"norm": self.norm} | (runs or {}), self.numbers | numbers, tensors)
 
     def products(self, linears: Iterable[Linear]) -> Runs:
         """Matrix products by the last part of their names."""
@@ -331,7 +329,7 @@ class Forward:
             run, core = self.narrowed(), {name: tensors[name] for name in "qkv"}
             with self.marked("core_attn"):
                 if self.workload.attention == "eager":
-                    tape.named = (x, *core.values())  # names of the layer's own code, until its core is done
+                    tape.named = x, *core.values()  # names of the layer's own code, until its core is done
                 if run is not self:
                     for name, one in core.items():
                         core[name] = tape.op("cast for its products", (one,), one.bytes * self.product // e)

@@ -243,7 +243,7 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
         alive = size + 2 * _tied_head(step)
         there = made if step.gradients_stay else everything - counted(model.front_tensors(workload.t))
         found.append(_moment("gradient of the embedding", alive, saved, there))
-    return (*found, Moment("optimizer's step", 0, 0, 0, everything))
+    return *found, Moment("optimizer's step", 0, 0, 0, everything)
 
 
 def _embedding_gradient(step: StageStep) -> int:

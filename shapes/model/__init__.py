@@ -239,12 +239,12 @@ class ModelShape:
         """The matrices between the embedding and the first layer."""
         if not self.layer_channels:
             return self.after_embedding
-        return (*self.after_embedding, Linear("layer_input.entry", self.layer_channels, self.hidden))
+        return *self.after_embedding, Linear("layer_input.entry", self.layer_channels, self.hidden)
 
     def embedding_tensors(self, t: int) -> EachTensor:
         """The token embedding, of which each of ``t`` ranks holds a share of the vocabulary."""
         if self.vocab:
-            shape = (-(-self.vocab // t), self.embedding_dim or self.hidden)
+            shape = -(-self.vocab // t), self.embedding_dim or self.hidden
             yield ParameterTensor("embedding", shape, self.embedding_tables, "embedding")
 
     def end_tensors(self, t: int = 1) -> EachTensor:

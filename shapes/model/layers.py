@@ -178,7 +178,7 @@ class Block:
         out += _linears(self.mlp, hidden, fused=fused_gate_up)
         if self.joined:
             out = tuple(one for one in out if one.name != "attention.o_proj")
-            out = (*out[:-1], replace(out[-1], in_features=out[-1].in_features + hidden))
+            out = *out[:-1], replace(out[-1], in_features=out[-1].in_features + hidden)
         out += _linears(self.augment, hidden) + _linears(self.streams, hidden, len(self.parts))
         return self._kept(out)
 

@@ -516,7 +516,7 @@ class RecurrentShape:
     def linears(self, hidden: int) -> Linears:
         out_bias = self.bias if self.out_bias is None else self.out_bias
         inward = chain.from_iterable(linears for _, linears in self.projections(hidden))
-        return (*inward, *self.steps(), Linear("mixer.out_proj", hidden, self.inner, out_bias, "row"))
+        return *inward, *self.steps(), Linear("mixer.out_proj", hidden, self.inner, out_bias, "row")
 
     def projections(self, hidden: int) -> Iterator[tuple[Sequence[str], Linears]]:
         """Parts that are projected together, and by what: one matrix, or two of low rank."""

@@ -90,7 +90,7 @@ def resize(model: ModelShape, **changes: int) -> ModelShape:
 
 
 def _completed(model: ModelShape, old: dict[str, int], changes: dict[str, int]) -> dict[str, int]:
-    new = {**old, **changes}
+    new = old | changes
     if "heads" not in old:
         return new
     if "kv_heads" not in changes and old["heads"] == old["kv_heads"]:
@@ -134,7 +134,7 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     repeated = -(-len(pattern) // 4)
     leading = len(pattern) - blocks[-1].count
     if leading <= len(pattern) - repeated and layers > leading:
-        return (*run_lengths(pattern[:leading]), replace(blocks[-1], count=layers - leading))
+        return *run_lengths(pattern[:leading]), replace(blocks[-1], count=layers - leading)
     more = max(0, -(-(int(layers) - len(pattern)) // repeated))
     return run_lengths((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
 

@@ -185,7 +185,7 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Listed:
     if workload.train and model.head:
         logits, size = tokens * -(-model.vocab // workload.t), workload.activation_bytes
         # Forward: 16-bit logits in, an fp32 copy out, read again by log-softmax. Backward: the copy in, 16 bits out.
-        passes = (size + 4, 4, 4, size)
+        passes = size + 4, 4, 4, size
         yield from run.moves("cross_entropy", "cross_entropy", logits, passes, model.heads * model.head_passes, size=1)
 
 
@@ -380,7 +380,7 @@ def written_out(core: Attention) -> Operators:
     square = core.batch * core.heads * core.q_len * core.kv_len * BYTES[core.dtype]
     read = 1 if core.phase == "forward" else 2
     softmax = Elementwise(f"{core.name}.softmax", core.phase, "softmax", read * square, square, core.dtype, core.count)
-    return (*_products(core), softmax)
+    return *_products(core), softmax
 
 
 def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Listed:
@@ -404,7 +404,7 @@ def recurrent_operators(mixer: RecurrentShape, run: Lowering, s: int) -> Listed:
             rows, both = tokens * channels // s, (one.bytes_read, one.bytes_written)
             yield Convolution(one.name, one.phase, "conv", *both, one.dtype, rows=rows, tokens=s)
     if mixer.form.products:
-        own = (-(-heads // workload.cp), -(-groups // workload.cp), mixer.head_dim, mixer.state, mixer.chunk)
+        own = -(-heads // workload.cp), -(-groups // workload.cp), mixer.head_dim, mixer.state, mixer.chunk
         for phase in run.runs():
             sizes, dtype = (workload.b, s, *own), run.core_dtype()
             yield Scan(f"{run.prefix}.scan", phase, mixer.kind, *sizes, dtype, training=workload.train)
@@ -446,7 +446,7 @@ def sparse_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: i
     for queries, length in chunks(q_len, kv_len, workload.cp, causal=True):
         if isinstance(attention, MlaShape):
             yield from absorbed_operators(attention, run, workload.b * queries)
-        sizes = (workload.b, heads, kv_heads, queries, *attended(attention, queries, length), head_dim, v_dim, latent)
+        sizes = workload.b, heads, kv_heads, queries, *attended(attention, queries, length), head_dim, v_dim, latent
         for phase in run.runs():
             yield SparseAttention(f"{run.prefix}.core", phase, *sizes, run.core_dtype())
 
@@ -493,7 +493,7 @@ def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: in
         sizes = workload.b, heads, queries, entries, pairs
         yield IndexScores(f"{forward.prefix}.scores", *sizes, indexer.head_dim, dtype, workload.decode)
         each = heads if indexer.grouped else 1  # every head's choice, or one of them all
-        chosen = (entries // indexer.block, pairs // indexer.block, min(indexer.top_k, entries))
+        chosen = entries // indexer.block, pairs // indexer.block, min(indexer.top_k, entries)
         yield TopK(f"{forward.prefix}.top_k", workload.b * each, queries, *chosen)
 
 

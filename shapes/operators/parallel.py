@@ -24,7 +24,7 @@ Problem = tuple[str, str, int]
 
 def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, ...]:
     """Splits that do not divide: layers by p, heads and widths by t, experts by e, d by e and replicas: InputErrors."""
-    degrees = (workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas, workload.etp)
+    degrees = workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas, workload.etp
     if {1, None}.issuperset(degrees):
         return ()
     of_heads = _of_heads(model, workload.t, workload.expert_t)

@@ -403,7 +403,7 @@ class Scan:
     @property
     def products(self) -> tuple[tuple[str, int, int, int, int], ...]:
         """The forward's matrix products: (name, batch, m, n, k)."""
-        own = (self.groups, self.heads)
+        own = self.groups, self.heads
         return tuple(
             (name, self.batch * self.chunks * own[not shared], *(getattr(self, size) for size in sizes))
             for name, shared, *sizes in recurrences()[self.form].products

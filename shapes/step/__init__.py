@@ -75,7 +75,7 @@ def step_cost(
     seconds = sum(parts.values())
     tier = tier or stack.tier(device.architecture)
     # That of the tier, or the stack's next wider one where it has none of its own.
-    tiers = (*STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS))
+    tiers = *STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
     wider = max(0.0, operator_error - CALIBRATED_ERROR)
     unstated = schedule.ranks > device.link.domain_devices and not device.link.stated
@@ -110,7 +110,7 @@ def with_host(cost: StepCost, model: ModelShape | None, workload: Workload, devi
         raise InputError("expected none: the host is not known", "offload", workload.offload)
     there = {part.name: part.hosted for part in memory(model, workload).parts}
     states = there.get("master_weights", 0) + there["optimizer_states"]
-    sizes = (there["activations"], there["weights"], GRADIENT * states)
+    sizes = there["activations"], there["weights"], GRADIENT * states
     saved, weights, gradients = (size / link.host_bytes_per_s for size in sizes)
     leaving = gradients * (workload.zero > 1)
     each = max(saved, weights) + max(saved + weights, leaving)

@@ -301,7 +301,7 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
         if group in work.communication
     }
     messages = sum(work.messages.get(group, 0) for group in WITHIN)
-    host = (host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack))
+    host = host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack)
     waiting = sum(
         (device**SHARPNESS + own**SHARPNESS) ** (1 / SHARPNESS) - device
         for device, own in zip((in_layers, in_ends), host, strict=True)

@@ -207,8 +207,8 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
         experts = model.moe.experts
         kind = NVFP4_EXPERTS if one.dtype == "nvfp4" else EXPERTS
         held, chosen = replace(one, m=0, groups=experts).bytes / spread, one.m / experts
-    seconds = (held / rate, (one.bytes - weights) / rate, _flops_s(device, one))
-    return (kind, one.count, *seconds, chosen, one.name != "lm_head")
+    seconds = held / rate, (one.bytes - weights) / rate, _flops_s(device, one)
+    return kind, one.count, *seconds, chosen, one.name != "lm_head"
 
 
 def _flops_s(device: Device, one: Any) -> float:

@@ -196,7 +196,7 @@ def load_stack(stack: AnyPath | SoftwareStack) -> SoftwareStack:
     """The stack by name or alias, or by a .toml path; an unknown name is an InputError that lists the known."""
     if isinstance(stack, SoftwareStack):
         return stack
-    refuse(not isinstance(stack, (str, os.PathLike)), "expected a stack's name or a .toml path", "stack", stack)
+    refuse(not isinstance(stack, str | os.PathLike), "expected a stack's name or a .toml path", "stack", stack)
     text = os.fspath(stack)
     if text.lower().endswith(".toml"):
         return load(Path(text), stack_from_mapping)

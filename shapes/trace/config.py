@@ -172,7 +172,7 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
     settings, where = load_config(config)
 
     def built(settings: Any, **more: Any) -> Built:
-        module, notes = build(settings, where, **{**options, **more})
+        module, notes = build(settings, where, **options | more)
         return Built(module, settings, where, notes)
 
     try:
@@ -216,7 +216,7 @@ def load_config(config: Any) -> tuple[Any, str]:
         # Building a model writes into its configuration: the caller's stays as it is.
         return deepcopy(config), config.model_type
     where = f"<{type(config).__name__}>"
-    if isinstance(config, (str, Path)):
+    if isinstance(config, str | Path):
         where = str(config)
         config = _read_json(Path(config), where)
     if not isinstance(config, Mapping):
@@ -268,7 +268,7 @@ def model_class(settings: Any, where: str) -> type[Any]:
         mapping = getattr(transformers, auto)._model_mapping
         if type(settings) in mapping:
             held: Any = mapping[type(settings)]
-            first: type[Any] = held[0] if isinstance(held, (tuple, list)) else held
+            first: type[Any] = held[0] if isinstance(held, tuple | list) else held
             return first
     raise InputError("expected a type with a model class", "model_type", settings.model_type, where)
 
@@ -345,7 +345,7 @@ def without_initialization() -> Iterator[None]:
 
 def _first(settings: Any, name: str) -> int | None:
     """Routed ``experts`` or ``top_k`` of a configuration, its language part included; None for a dense one."""
-    parts = (settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig)))
+    parts = settings, *(v for v in vars(settings).values() if isinstance(v, transformers.PretrainedConfig))
     return next((found[0] for part in parts if (found := size_in(part, NAMES["attributes"][name]))), None)
 
 

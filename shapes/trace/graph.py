@@ -355,7 +355,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         causal, window = form or (True, None)
         first.kind, node.kind, self.graph.eager = "scores", "attention", True
         node.query, node.key, node.value = first.query, first.key, value
-        sizes = (node.batch, node.batch, first.m, first.n, first.k, node.n)
+        sizes = node.batch, node.batch, first.m, first.n, first.k, node.n
         node.core = Attention(node.where, "forward", 1, *sizes, causal=causal, window=window, dtype=node.dtype)
 
     def _other(self, name: str, args: Any, kwargs: Any, out: Any) -> None:

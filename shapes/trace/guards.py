@@ -32,7 +32,7 @@ def check_counts(config: Mapping[str, Any], where: str) -> None:
         for key, value in level:
             if isinstance(value, Mapping):
                 inner += value.items()
-            elif isinstance(value, (list, tuple)):
+            elif isinstance(value, list | tuple):
                 inner += [(key, one) for one in value]
             elif isinstance(value, int) and value > MOST_OBJECTS and _COUNTING.search(str(key)):
                 raise InputError(f"expected at most {MOST_OBJECTS:,} to be traced", key, value, where)
@@ -99,7 +99,7 @@ def _refusing(real: Function) -> Function:
 def offline() -> Iterator[None]:
     """Hugging Face's libraries are told that they are offline, so that they do not try again, and sockets refuse."""
     found: list[tuple[Any, str]] = [(socket, "getaddrinfo"), (socket, "create_connection"), (socket.socket, "connect")]
-    flags = (("huggingface_hub.constants", "HF_HUB_OFFLINE"), ("transformers.utils.hub", "_is_offline_mode"))
+    flags = ("huggingface_hub.constants", "HF_HUB_OFFLINE"), ("transformers.utils.hub", "_is_offline_mode")
     told = [(sys.modules[module], name) for module, name in flags if hasattr(sys.modules.get(module), name)]
     before, _HERE.offline = getattr(_HERE, "offline", False), True
     try:

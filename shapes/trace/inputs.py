@@ -46,9 +46,9 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
             case "input_features":
                 shape = _spectrogram(settings, b, s)
             case "input_values":
-                shape = (b, s)
+                shape = b, s
             case "pixel_values_videos":
-                shape = (b, settings.frames_per_clip, *_image(settings))
+                shape = b, settings.frames_per_clip, *_image(settings)
             case "past_values":  # a series in time, TimesFM's of one channel
                 shape = (
                     b,

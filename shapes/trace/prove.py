@@ -49,7 +49,7 @@ def products(found: Iterable[Operator]) -> Counter[Key]:
                 key: Key = (one.phase, "gemm", 1, *each.values(), one.dtype)
                 counted[key] += one.count * (one.groups - 1)
             case Gemm() if one.kind != "bmm" and one.batch == 1:
-                key = (one.phase, one.kind, one.batch, one.m, one.n, one.k, one.dtype)
+                key = one.phase, one.kind, one.batch, one.m, one.n, one.k, one.dtype
             case Attention():
                 key = _core(one)
             case _:
@@ -61,7 +61,7 @@ def products(found: Iterable[Operator]) -> Counter[Key]:
 def _core(one: Attention) -> Key:
     # A window as long as the sequence hides nothing.
     window = one.window if one.window is not None and one.window < one.kv_len else None
-    return (one.phase, *one.sizes, one.causal, window, one.dtype)
+    return one.phase, *one.sizes, one.causal, window, one.dtype
 
 
 def run_products(graph: Graph) -> Counter[Key]:

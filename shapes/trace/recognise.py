@@ -196,7 +196,7 @@ class _Layer:
         gate = self._gate_apart(out, query, (heads * v_wide, heads))
         if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
             gate = "queries"
-        expected = (heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide)
+        expected = heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide
         sizes = (sum(expected),) * 3 if fused else (expected[0], *[sum(expected[1:])] * 2) if pair else expected
         found = tuple(node.n for node in sources)
         self.need(found == sizes, f"projections of {found} for {heads} and {kv_heads} heads of {wide}")
@@ -249,8 +249,8 @@ class _Layer:
         run = core.run
         heads, wide = run.heads, run.head_dim
         rope, v_wide = down.n - up.k, out.k // heads
-        expected = (heads * (wide - rope + v_wide), heads * wide)
-        found = (up.n, query.n)
+        expected = heads * (wide - rope + v_wide), heads * wide
+        found = up.n, query.n
         self.need(rope > 0 and found == expected, f"latent projections of {found} for {heads} heads of {wide}")
         self.claim(up, down, query)
         alone = query.reads & ~TRIGONOMETRY
@@ -593,7 +593,7 @@ class Recogniser:
 
     def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> list[_Span]:
         """The stacks of layers that mix tokens or have experts, as they ran; other repetitions are outside of them."""
-        mixing = ("attention", "grouped", "depthwise", "bmm")
+        mixing = "attention", "grouped", "depthwise", "bmm"
         main = []
         for layers in stacks.values():
             nodes = [node for layer in layers.values() for node in layer.nodes]

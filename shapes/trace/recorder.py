@@ -65,7 +65,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def _mark(self) -> None:
         number = torch.autograd._get_sequence_nr()  # type: ignore[attr-defined] # the profiler's own, unlisted
-        place = (self.where, self._times)
+        place = self.where, self._times
         if self._place_numbers[-1] == number:
             self._places[-1] = place
         else:
@@ -183,7 +183,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
 def _differentiates_a(product: Product, forward: Product) -> bool:
     """Whether a backward product is the gradient of the forward's operand A (it then still needs B)."""
-    operands = (product.a, product.b)
+    operands = product.a, product.b
     has_a, has_b = forward.a in operands, forward.b in operands
     if has_a != has_b:
         return has_b

@@ -199,7 +199,7 @@ def _per_layer_lists(config: object, layers: int) -> list[list[Any]]:
     """Lists of the configuration (and of those inside it) with one entry a layer, which is not the layer's number."""
     found: list[list[Any]] = []
     for value in getattr(config, "__dict__", {}).values():
-        if isinstance(value, (list, tuple)) and len(value) == layers > 1:
+        if isinstance(value, list | tuple) and len(value) == layers > 1:
             found += [[*value]] * ([*value] != [*range(layers)])
         elif hasattr(value, "to_dict") and value is not config:
             found.extend(_per_layer_lists(value, layers))

@@ -26,7 +26,7 @@ def masks_where_read(once: Callable[[bool], T]) -> T:
     try:
         return once(False)
     except InputError as error:
-        if not isinstance(error.__cause__, (TypeError, AttributeError, ValueError)):
+        if not isinstance(error.__cause__, TypeError | AttributeError | ValueError):
             raise
         return once(True)
 
@@ -202,7 +202,7 @@ def _tensors(output: Any) -> list[Tensor]:
     for leaf in _pytree.tree_leaves(output):
         if isinstance(leaf, Tensor):
             found.append(leaf)
-        elif hasattr(leaf, "__dict__") and not isinstance(leaf, (nn.Module, type)):
+        elif hasattr(leaf, "__dict__") and not isinstance(leaf, nn.Module | type):
             found.extend(value for value in vars(leaf).values() if isinstance(value, Tensor))
     return found
 

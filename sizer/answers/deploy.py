@@ -126,7 +126,7 @@ def deploy(
     form, unknown = _released_in(model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())
     one_of(form, FORMATS, "recipe")
     target, known = load_device(device), [*map(load_engine, list_engines())]
-    uses = (*list_engines(), *USES)
+    uses = *list_engines(), *USES
     engines = [one_of(spelled(name, "engine", uses), uses, "engine") for name in engines]
     among = [
         one for one in known if one.name in engines or (form in one.formats and (not engines or one.use in engines))

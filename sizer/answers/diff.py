@@ -186,7 +186,7 @@ def diff(
     **workload: Unpack[WorkloadKeywords],
 ) -> Diff:
     """``old`` and ``new`` (each as for ``check``) compared on ``device``, one or several (None: h100-sxm)."""
-    chosen = [device] if isinstance(device, (str, Device)) else list(device or [DEFAULT_DEVICE])
+    chosen = [device] if isinstance(device, str | Device) else list(device or [DEFAULT_DEVICE])
     was, now = (read_subject(one, nearest=True, stack=stack, **workload) for one in (old, new))
     suppression = Suppression(tuple(select), tuple(ignore))
     return diff_of([compare(was, now, [load_device(one) for one in chosen], suppression)], budgets)
@@ -291,4 +291,4 @@ def _changes(old: Subject | None, new: Subject | None) -> dict[str, Change]:
 
 
 def _shown(value: object) -> int | str | None:
-    return value if isinstance(value, (int, str)) or value is None else str(value)
+    return value if isinstance(value, int | str) or value is None else str(value)

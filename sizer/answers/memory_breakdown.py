@@ -80,7 +80,7 @@ def _engine(
         refuse(share is not None, "expected the phase decode with it", "memory_utilization", share)
         return None
     share = UTILIZATION if share is None else share
-    asked = (model, workload, device, share, weight_dtype)
+    asked = model, workload, device, share, weight_dtype
     return Engine(share, engine_bytes(model, workload, weight_dtype), longest_context(*asked), most_requests(*asked))
 
 
@@ -120,7 +120,7 @@ def memory(
     options = subject.kept | {"weight_dtype": weight_dtype} | ({} if loss is None else {"loss": loss})
     check_batch(settled)
     refuse(weight_dtype and settled.train, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
-    asked = (model, settled, ROOM * on.memory.bytes)
+    asked = model, settled, ROOM * on.memory.bytes
     # Of a host that is not known nothing is offered.
     saved = tuple(savings(*asked, host=on.link.host_bytes_per_s > 0, **options))
     engine = _engine(model, settled, on, memory_utilization, weight_dtype)

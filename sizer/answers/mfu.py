@@ -109,7 +109,7 @@ def counts(
     )
     if base and (not base.train or base.finetune not in (None, "full")):
         return by_operators
-    return (*by_operators, parameters_count(model.active_parameters, s, global_batch, checkpointing))
+    return *by_operators, parameters_count(model.active_parameters, s, global_batch, checkpointing)
 
 
 def by_precision(count: FlopCount, model: ModelShape, workload: Workload, device: Device) -> FlopCount:

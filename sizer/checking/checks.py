@@ -111,7 +111,7 @@ def _round(subject: Subject, device: Device, step: StepTime | None) -> Names:
         Pricer(device).step(one.operators).seconds * one.workload.t / (one.workload.b * one.workload.s)
         for one in others
     )
-    parts = (trained * length, decoded * response, passed * length * passes)
+    parts = trained * length, decoded * response, passed * length * passes
     training, rollouts, forward = (f"{part / sum(parts):.0%}" for part in parts)
     said = f"of a round's device time at {length:,} tokens, {response:,} of them new, this training is {training}"
     return (f"{said}, rollouts {rollouts}, forward passes ({passes}) {forward}",)

@@ -150,7 +150,7 @@ def _runs(config: ConfigText, wanted: Subject) -> bool:
         found = config.settle().subject
     except InputError:
         return False
-    priced = ("operators", "workload", "asked", "parameters", "dimensions")
+    priced = "operators", "workload", "asked", "parameters", "dimensions"
     return all(getattr(found, part) == getattr(wanted, part) for part in priced)
 
 

@@ -655,7 +655,7 @@ def neighbours(proposals: Proposals, dimension: str) -> tuple[PricedSuggestion, 
         changes = (Suggestion({dimension: other}) for other in _values(dimension, value, way))
         return [one.priced for one in islice(filter(None, (price_offer(each, proposals) for each in changes)), 2)]
 
-    return (*reversed(side(-1)), *side(1))
+    return *reversed(side(-1)), *side(1)
 
 
 def _values(dimension: str, value: int, way: int) -> range:

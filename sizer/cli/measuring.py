@@ -86,7 +86,7 @@ def bench(asked: Asked) -> None:
     settings: Values = {**SUSTAINED} if asked.sustained else {}
     settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
     if asked.dry_run:
-        usual = [(one, Settings(**{**one.settings, **settings})) for one in _suites(asked)]
+        usual = [(one, Settings(**one.settings | settings)) for one in _suites(asked)]
         planned = {one.name: (ordered(one.jobs, its.seed), its.time_s) for one, its in usual}
         asked.answer(Planned(planned), " --dry-run")
     else:
@@ -125,7 +125,7 @@ def _tell(told: Callable[..., None], now: Progress) -> None:
 def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, Sequence[int]]) -> list[MeasuredTable]:
     if asked.suite:
         return bencher.suites(_suites(asked))
-    dtypes, said = bencher.dtypes(asked.dtypes), {**vars(asked), **asked.workload}
+    dtypes, said = bencher.dtypes(asked.dtypes), vars(asked) | asked.workload
     if asked.config is not None:
         s = _sizes(asked, "sequence") or (None,)
         refuse(len(s) > 1, "expected one integer", "--sequence", asked.sequence)

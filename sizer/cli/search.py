@@ -97,7 +97,7 @@ SPREAD = {"gpus", "global_batch"}
 def _planned(asked: Asked, reading: Any, tell: Any) -> Values:
     """Keywords of a search: what plans the configuration's own step among them."""
     if not asked.layouts:
-        return {**asked.workload, **asked.named("stack")}
+        return asked.workload | asked.named("stack")
     refuse(
         asked.what != "model" or reading is None or not asked.workload.keys() >= SPREAD,
         "expected CONFIG, --what model, --gpus, --global-batch",
@@ -113,7 +113,7 @@ def _planned(asked: Asked, reading: Any, tell: Any) -> Values:
         **given(asked.named("device", "stack")),
         **asked.workload,
     )
-    return {**given({**asked.workload, **dict.fromkeys(SPREAD)}), "layouts": found, **asked.named("stack")}
+    return {**given(asked.workload | dict.fromkeys(SPREAD)), "layouts": found, **asked.named("stack")}
 
 
 def _said(texts: Names) -> Values:

@@ -140,5 +140,5 @@ def _what(one: Measurement) -> str:
     row = one.row(samples=False)
     sizes = " x ".join(str(row[name]) for name in ("m", "n", "k") if row[name] is not None)
     batch = f"{row['batch']} x " if (row["batch"] or 1) > 1 else ""
-    words = (row["kind"], f"{batch}{sizes}", row["layout"], row["phase"], row["dtype"], row["kernel"])
+    words = row["kind"], f"{batch}{sizes}", row["layout"], row["phase"], row["dtype"], row["kernel"]
     return " ".join(str(word) for word in words if word)

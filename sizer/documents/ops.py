@@ -81,7 +81,7 @@ def roofline(table: OperatorTable) -> list[Chart]:
         return []
     ridge = peak / bandwidth
     where = [ridge, *(row["visible_flops"] / row["bytes"] for row in rows if row["visible_flops"])]
-    ends = (min(where) / 2, max(where) * 2)
+    ends = min(where) / 2, max(where) * 2
     longest = max(row["seconds"] * row["count"] for row in rows)
     roof = f"{device.name}: {peak:.0f} TFLOPS, {bandwidth:.2f} TB/s"
     return [

@@ -139,10 +139,10 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
             return parse_code(text, where, asked.settings)
         if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
             return dict(megatron.parse_script(text, asked.settings, tree))
-    found = {**tree.followed(parse_mapping(text, where)), **quantisation_of(Path(where))}
+    found = tree.followed(parse_mapping(text, where)) | quantisation_of(Path(where))
     if found.keys() & FORMATS["manifests"]["keys"] and (said := import_module("sizer.readers.manifests").script(found)):
         return dict(_reader("megatron").parse_script(said, asked.settings, tree))
-    return {**found, **stated(_bases=tree.names)}
+    return found | stated(_bases=tree.names)
 
 
 def _added() -> Named:

@@ -129,7 +129,7 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     row = table("trainers")[name]
     for key, kind in row["checked"].items():
         getattr(fields, kind)(key)
-    held = flat({**row["defaults"], **given(config)})
+    held = flat(row["defaults"] | given(config))
     check_allowed(row.get("allowed", {}), row, held, Fields(held, where))
     fields.ignore(*(key for key, other in row.get("moot", {}).items() if not config.get(other)))
     found, said = workload(row, held, fields)
@@ -138,7 +138,7 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
         kept = {*reading.workload["no_overlap"].split(",")} - {"data", "gather", "none"}
         found["no_overlap"] = ",".join([*sorted(kept), *["data"] * ("no_overlap" in found)]) or "none"
     settled = {**reading.workload, **found}
-    notes = (f"workload from {Path(where).name} ({name})", *said, *_accumulated(settled))
+    notes = f"workload from {Path(where).name} ({name})", *said, *_accumulated(settled)
     return replace(
         reading,
         workload=settled,

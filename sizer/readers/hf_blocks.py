@@ -212,7 +212,7 @@ def attention(
 def _attention(fields: Fields, traits: Values) -> AttentionShape:
     usual = {"heads": all_heads, "head_dim": head_dim, "rotary": 1.0}
     usual["dropout"] = lambda fields: fields.number("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
-    said = told(fields, {**usual, **traits})
+    said = told(fields, usual | traits)
     kv_heads = said.pop("kv_heads", None) or fields.kv_heads(said["heads"], "num_key_value_heads")
     return AttentionShape(kv_heads=kv_heads, rotary_dim=int(said["head_dim"] * said.pop("rotary")), **said)
 
@@ -319,7 +319,7 @@ def stack(
     ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer`` in its place),
     "both"; where each is ``alone`` (no MLP behind it) also "mlp", "moe". ``traits``: of Block and Stack.
     """
-    traits = told(fields, {**_OF_BLOCK, **traits})
+    traits = told(fields, _OF_BLOCK | traits)
     common = {name: traits.pop(name) for name in _OF_BLOCK}
     common |= {"before": said(fields, layer_before), "extra": vectors(fields, layer_extra)}
     words = said(fields, kinds)
@@ -335,7 +335,7 @@ def stack(
     for layer, kind in enumerate(words):
         mlps = dense(layer, kind)
         own = {name: (*common[name], *more[name]) for name in more} if isinstance(mlps, MoeShape) else {}
-        blocks.append(Block(core(layer, kind), mlps, mixer=recurrent(layer, kind), **{**common, **own}))
+        blocks.append(Block(core(layer, kind), mlps, mixer=recurrent(layer, kind), **common | own))
     traits.setdefault("final_norm", common["norm_weights"])
     return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)
 
@@ -427,7 +427,7 @@ def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
         return model, (f"{architecture} is not known: read with a language model's head",)
     matrices = head_matrices(fields, "heads", head, model.embedding_dim or model.hidden)
     said = ", ".join(f"{one.name} [{one.out_features}, {one.in_features}]" for one in matrices) or "none"
-    before = (*model.before_head, *matrices)
+    before = *model.before_head, *matrices
     return replace(model, head=False, head_bias=False, before_head=before), (f"head of {architecture}: {said}",)
 
 

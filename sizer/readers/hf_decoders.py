@@ -274,9 +274,7 @@ def _runs_indexer(fields: Fields, every: int) -> list[bool]:
     every = fields.count("index_topk_freq", default=every) or 1
     first = fields.count("index_skip_topk_offset", default=2)
     pattern = fields.raw("index_topk_pattern", default=None)
-    words = fields.strings("indexer_types", length=layers) or (
-        list(pattern) if isinstance(pattern, (str, list)) else []
-    )
+    words = fields.strings("indexer_types", length=layers) or (list(pattern) if isinstance(pattern, str | list) else [])
     if words:
         fields.refuse(
             len(words) != layers or not {"full", "shared", "F", "S"}.issuperset(words),
@@ -399,7 +397,7 @@ def recurrence(key: str = "", **traits: Any) -> Callable[[Fields], Callable[[int
         known = (name for name in _GROUPS if name in fields.config or name in fields.defaults)
         fields.quotient(heads, said["groups"], f"the {heads} heads that keep states", key or next(known, _GROUPS[0]))
         # States are taken to be kept in fp32 (shapes.operators.cores).
-        kept = ("mamba_ssm_dtype", "mamba_ssm_cache_dtype")
+        kept = "mamba_ssm_dtype", "mamba_ssm_cache_dtype"
         fields.ignore(*(name for name in kept if fields.config.get(name) == "float32"))
         shape = RecurrentShape(**said)
         return lambda _: shape

@@ -242,7 +242,7 @@ def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
 def _reader(outer: Fields, spec: Config, around: Config, text: int) -> Callable[[str], int]:
     """What works out a table's expression of numbers, keys and names."""
     vision = outer.nested("vision_config")
-    names = {**table("towers")["names"], **spec["names"], **around.get("names", {})}
+    names = table("towers")["names"] | spec["names"] | around.get("names", {})
 
     def size(one: str) -> int:
         if one == "text":

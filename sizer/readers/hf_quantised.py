@@ -111,7 +111,7 @@ class Scheme:
 
     def said_of(self, layer: int) -> tuple[object, ...]:
         """Layers of which the same is said are quantised alike; expressions may tell any apart."""
-        every = (self.kept, *(names for names, _ in self.named))
+        every = self.kept, *(names for names, _ in self.named)
         told_apart = any(re.search(r"\\d|\d", one.pattern) for names in every for one in names.expressions)
         return (layer if told_apart else None, *(names.of_layer(layer) for names in every))
 
@@ -129,11 +129,11 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     stack, blocks = model.main, []
     known: dict[tuple[object, ...], Block] = {}
     for layer, one in enumerate(each_layer(stack.blocks)):
-        alike = (one, scheme.said_of(layer))
+        alike = one, scheme.said_of(layer)
         known[alike] = known.get(alike) or _quantised(one, stack.hidden, layer, scheme, fields)
         blocks.append(known[alike])
     head = next((one for names, one in scheme.named if any(rest.endswith("lm_head") for _, rest in names.rules)), None)
-    stacks = (*model.stacks[:-1], replace(stack, blocks=run_lengths(blocks)))
+    stacks = *model.stacks[:-1], replace(stack, blocks=run_lengths(blocks))
     model = replace(model, stacks=stacks, head_weights=None if model.tied else head)
     listed = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())
     cache = _cache(fields.raw("kv_cache_quant_algo", "kv_cache_scheme", default=None))

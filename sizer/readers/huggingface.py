@@ -330,4 +330,4 @@ def _notes(config: Config, model_type: str, part: str | None) -> Names:
     notes += [said for key, said in _TABLE["notes_of_keys"].items() if config.get(key)]
     if model_type in HYBRIDS:
         notes.append("recurrent layers as their fused kernels run (mamba-ssm, fla)")
-    return (*notes, *_TABLE["notes_of_types"].get(model_type, ()))
+    return *notes, *_TABLE["notes_of_types"].get(model_type, ())

@@ -25,7 +25,7 @@ def reader(name: str) -> Any:
 def read_named(name: str, config: Config, where: str) -> Reading:
     """A model that the file names in a table of sizes, or whose sizes are in a section of it, and its training."""
     row, fields = table("layouts")[name], Fields(config, where)
-    held = flat({**row["defaults"], **given(config)})
+    held = flat(row["defaults"] | given(config))
     check_allowed(row.get("allowed", {}), row, held, fields)
     inline = row.get("given", "")
     sizes = fields.nested(inline).config if config.get(inline) else _named(row["model"], fields)
@@ -69,18 +69,18 @@ def read(name: str, config: Config, where: str) -> Reading:
     for key in filter(None, row.get("section", "").split(".")):
         fields = fields.nested(key)
     for one, what in row.get("others", {}).items():
-        said = (outer.text("name"), outer.nested("run").text("name"), *fields.config)
+        said = outer.text("name"), outer.nested("run").text("name"), *fields.config
         outer.refuse(any(one in key for key in said), f"has no formula here: {what}", "name")
     usual = row.get("defaults", {})
-    held = {**usual, **flat(config), **opened(row, fields)}
+    held = usual | flat(config) | opened(row, fields)
     kind = dict(_kind(row, held, fields))
     # An expression passes over what it cannot take.
     for key, what in row.get("checked", {}).items():
         getattr(fields, what)(key)
-    limits = {**row.get("allowed", {}), **kind.pop("allowed", {})}
+    limits = row.get("allowed", {}) | kind.pop("allowed", {})
     built = {"family": kind.pop("family")} if "family" in kind else {}
     check_allowed(limits, row, held, fields)
-    names, through = {**row["names"], **kind}, bool(row.get("through"))
+    names, through = row["names"] | kind, bool(row.get("through"))
     found, used = expressed(names, held, dict(fields.config) if through else {}, row.get("words", ()))
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
     fields.ignore(*(one.replace("__", ".") for one in asked if one))
@@ -95,7 +95,7 @@ def read(name: str, config: Config, where: str) -> Reading:
     except InputError as error:
         raise _in_file_terms(error, spelled, fields) from None
     sizes = ((one, key) for one in dimensions(reading.model) for key in reversed(builder.KEYS.get(one, ())))
-    settled, notes = workload(row, flat({**usual, **given(config)}), outer)
+    settled, notes = workload(row, flat(usual | given(config)), outer)
     further = {fields.prefix + key for key in reading.asked} if through else set()
     return replace(
         reading,

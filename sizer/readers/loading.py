@@ -55,7 +55,7 @@ def is_weights(path: Path) -> bool:
 def is_name(source: object) -> bool:
     """Whether it is a model's name, such as organisation/name: no file of that name, and no file's suffix."""
     text = str(source)
-    named = isinstance(source, (str, Path)) and re.fullmatch(_NAME, text) and not text.endswith(SUFFIXES)
+    named = isinstance(source, str | Path) and re.fullmatch(_NAME, text) and not text.endswith(SUFFIXES)
     return bool(named and not is_weights(Path(text)) and not os.path.exists(text))
 
 

@@ -18,5 +18,5 @@ def read(config: Config, where: str) -> Reading:
     own = {**_TABLE["training"], **known.get(start, {"vocab_size": vocab})} if run else {}
     of_train = f"absent keys are train.py's: no bias, {vocab:,} tokens"
     notes = (f"the sizes are those of {start} (init_from)" if start in known else of_train,) * run
-    reading = layouts.read(NAME, {**_TABLE["defaults"], **own, **config}, where)
+    reading = layouts.read(NAME, _TABLE["defaults"] | own | config, where)
     return replace(reading, notes=(*reading.notes, *notes))

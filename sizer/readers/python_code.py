@@ -58,7 +58,7 @@ class _Code:
     def called(self, name: str, given: Values) -> Any:
         """What a function makes of the arguments ``given``; None past the bound, or where that is not told."""
         self._calls += 1
-        return self._follow(self.functions[name].body, {**self.names, **given}) if self._calls <= MAX_CALLS else None
+        return self._follow(self.functions[name].body, self.names | given) if self._calls <= MAX_CALLS else None
 
     def _follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""

@@ -174,7 +174,7 @@ class Fields:
         value = self.raw(*names, default=default)
         if value is None:
             return default
-        wrong = isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value < 1e18
+        wrong = isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1e18
         self.refuse(wrong, "expected a number of at least 0", *names)
         return float(value)
 
@@ -277,7 +277,7 @@ class Reading:
     @property
     def left_out(self) -> Names:
         """Notes on parts of the file that no figure counts."""
-        said = ("left out", "not run", "not read")
+        said = "left out", "not run", "not read"
         return tuple(one for one in (*self.notes, *sentences(self.unread)) if one.startswith(said))
 
 
@@ -415,7 +415,7 @@ def _run(row: Config, held: tuple[set[str], set[str]]) -> Config:
     lacks = lacking(words["serves"], held)
     if "phase" in row or any(one.startswith("no ") for one in lacks):
         return row
-    alone = {**row.get("also", {}), **dict.fromkeys(row["model"].split("|"), words["alone"])}
+    alone = row.get("also", {}) | dict.fromkeys(row["model"].split("|"), words["alone"])
     return {**row, **({"also": alone} if lacks else {"names": {}, "phase": "decode"})}
 
 
@@ -444,11 +444,11 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
     known = _known(format_name)
     foreign = "model_by" not in known or known["model_by"] in config  # whether code that we do not know reads them
     model = known.get("model") if foreign else None
-    matters = {**known.get("matters", {}), **known.get("model", {})}
+    matters = known.get("matters", {}) | known.get("model", {})
     read, harmless, words, found = set(asked), known.get("harmless", ()), table("known_keys")["words"], list[Unread]()
     names = [name for name in (*read, *matters, *harmless) if "*" not in name]
     for key, value in flattened(config, read, {*read, *matters}):
-        spelled = (key, key.rpartition(".")[2])
+        spelled = key, key.rpartition(".")[2]
         if any(one in harmless for one in spelled):
             continue  # by its own name, whatever a glob says
         entry = next((entry for one in spelled if (entry := _entry(one, matters))), None)

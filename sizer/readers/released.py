@@ -147,7 +147,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {wrong}"
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
     files = config.get("_settings", {})
-    taken = (*row["names"], *row.get("degrees", ()), *files)
+    taken = *row["names"], *row.get("degrees", ()), *files
     lora = {} if row.get("phase") else _lora(config, taken)
     settings = row.get("otherwise", {}) | {
         theirs: value
@@ -170,13 +170,13 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         *reading.notes,
         *(said for key, said in row.get("also", {}).items() if at(config, key)),
     )
-    numbers = {one: size for one, size in flat(config).items() if isinstance(size, (int, float))}
+    numbers = {one: size for one, size in flat(config).items() if isinstance(size, int | float)}
     rounds = {  # what expressions make of the file's numbers, where that is at least 1
         key: {one: int(size) for one, size in expressed(said, numbers, {}, ())[0].items() if 1 <= size < 2**40}
         for key, said in row.get("rounds", {}).items()
     }
     workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
-    unread = (*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where))
+    unread = *reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
     for said in files.values():
         reading = with_settings_of(reading, parse_mapping(*said), said[1])

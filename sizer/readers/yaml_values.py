@@ -81,7 +81,7 @@ class _Builder:
             if key == "<<":
                 for source in value if isinstance(value, list) else [value]:
                     self._refuse(not isinstance(source, dict), one, "expected a mapping to merge")
-                    merged = {**source, **merged}
+                    merged = source | merged
             else:
                 refuse(key in own, "is given twice here: keep one", str(key))
                 own[key] = value

@@ -42,7 +42,7 @@ COMMANDS: dict[str, tuple[str, str]] = table_of(__file__, "formats.json")
 
 def formats(command: str) -> Names:
     """The names that ``--format`` of ``command`` takes, the default first."""
-    return (*COMMANDS[command][1].split(), *added("sizer.formats", "render"))
+    return *COMMANDS[command][1].split(), *added("sizer.formats", "render")
 
 
 def document_of(command: str, answer: object) -> "Document":

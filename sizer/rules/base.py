@@ -309,7 +309,7 @@ def powers_near(degree: int, divides: Callable[[int], bool]) -> Ints:
     (2, 4)
     """
     whole = [1 << power for power in range(degree.bit_length() + 1) if divides(1 << power)]
-    return (*[one for one in whole if one < degree][-1:], *[one for one in whole if one > degree][:1])
+    return *[one for one in whole if one < degree][-1:], *[one for one in whole if one > degree][:1]
 
 
 def power_text(value: int) -> str:
@@ -377,7 +377,7 @@ def heads_that_keep_hidden(
     whole = (size for size in range(multiple, WIDEST_HEAD + 1, multiple) if size != dim and hidden % size == 0)
     fitting = [size for size in whole if fits(size) and _divides(context, hidden // size)]
     larger = bisect(fitting, dim)
-    near = (*fitting[larger:][:1], *fitting[:larger][-1:])
+    near = *fitting[larger:][:1], *fitting[:larger][-1:]
     return tuple(Suggestion(_with_groups(context, hidden // size), f"head_dim {size}") for size in near)
 
 

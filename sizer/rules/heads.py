@@ -52,7 +52,7 @@ def head_dim_power_of_two(context: Context) -> Answer:
     if dim % step == 0 or (dim % RECOMMENDED_HEAD == 0 and any(dim in built for built in kept)):
         return ()
     if square(context):
-        suggestions = (*heads_that_keep_hidden(context, step), *whole_heads_near(context))
+        suggestions = *heads_that_keep_hidden(context, step), *whole_heads_near(context)
     else:
         suggestions = suggest("head_dim", neighbours(dim, step)[-1:])
     violated = dim % min(step, RECOMMENDED_HEAD) != 0

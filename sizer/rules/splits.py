@@ -196,7 +196,7 @@ def _fewer_stages(context: Context) -> Iterator[Suggestion]:
     """Powers of two below p that memory allows, else with so many more tensor-parallel ranks."""
     t, p = context.workload.t, context.workload.p
     for power in reversed(range((p - 1).bit_length())):
-        ways = ({"p": 1 << power}, {"p": 1 << power, "t": t * (p >> power)})
+        ways = {"p": 1 << power}, {"p": 1 << power, "t": t * (p >> power)}
         fits = (one for one in ways if context.total_bytes(within(context.workload, one)) <= context.room_bytes)
         yield from map(Suggestion, islice(fits, 1))
 

@@ -116,7 +116,7 @@ def search(
     workload = _asked_workload(rest, tokens)
     target, measured = _source(measure, device, measuring)
     if config is None and measured and measured.executor.environment.cpu:
-        workload = {**on_a_cpu(h), **workload}
+        workload = on_a_cpu(h) | workload
     asked = {"dimensions": dimensions, "scope": scope, **workload}
     limits = limits or Limits()
     shards = limits.shards(workload.get("t", 1))

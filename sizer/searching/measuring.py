@@ -184,7 +184,7 @@ class Measured:
         name, looked = self.executor.environment.source, sorted(outcome.ratios)
         seen = tuple(replace(row[at], timing=_timing(outcome, at, self.confidence, name)) for at in looked)
         failures = (f"{_words(row[index])} was not measured ({why})" for index, why in outcome.failed.items())
-        notes = (self._answer(outcome, row, sampler.reused), *left_out(space), *failures)
+        notes = self._answer(outcome, row, sampler.reused), *left_out(space), *failures
         known = f"undecided ({outcome.sure:.0%} sure, {self.confidence:.0%} asked): "
         if outcome.within < UNKNOWN:
             best = f"{_words(row[outcome.best])} is within {outcome.within:.1%} of the best"

@@ -94,7 +94,7 @@ def at_equal_loss(space: Space, pricer: Pricer, tokens: float) -> Space:
     best = np.nanmin(seconds[np.all(list(bounds.values()), axis=0)], initial=np.inf)
     for name in () if REQUESTS else bounds:
         free = np.nanmin(seconds[np.all([mask for other, mask in bounds.items() if other != name], axis=0)])
-        notes = (*notes, f"{name}: costs {best / free - 1:.1%} of the shortest step")
+        notes = *notes, f"{name}: costs {best / free - 1:.1%} of the shortest step"
     return replace(kept, notes=(*kept.notes, *notes), loss=partial(losses, space, tokens=tokens))
 
 

@@ -424,7 +424,7 @@ def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, 
     if "experts" in space.candidates.columns:
         divide = space.candidates.columns["experts"] % serving.e == 0
         space = space.where({f"experts that divide over ep {serving.e}": divide})
-    notes = (*space.notes, "to be served, whole steps are priced, in training too")
+    notes = *space.notes, "to be served, whole steps are priced, in training too"
     return replace(space, model=baseline.model, timed=None, measured_parts=None, notes=notes)
 
 

@@ -76,7 +76,7 @@ def _meant(asked: Any, takes: Named) -> str:
     inside = takes.get("workload", {}).get("properties", ())
     known = {name: f"workload.{name}" for name in inside} | {name: name for name in takes}
     for name in asked if isinstance(asked, Mapping) else ():
-        meant = (_SAID["meant"].get(name), *others_words()["same"].get(name, ()), *nearest(name, known))
+        meant = _SAID["meant"].get(name), *others_words()["same"].get(name, ()), *nearest(name, known)
         if name not in takes and (found := [known[one] for one in meant if one in known]):
             return f"; did you mean {found[0]}?"
     return ""

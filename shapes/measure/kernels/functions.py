@@ -163,7 +163,7 @@ def memory_bound(subject: MemoryBound, kernel: str, source: Any) -> Plan:
     if subject.what == "residual" and backward:
         raise UnsupportedError("an addition hands its gradient on unchanged: nothing runs")
     function, count = _function(subject)
-    shape = (subject.rows, subject.columns)
+    shape = subject.rows, subject.columns
     shapes = [*[shape] * count, shape[:1] if subject.what == "cross_entropy" else shape]
     return Plan(
         f"{subject.what} {subject.phase} {subject.dtype}",

@@ -54,7 +54,7 @@ def part(subject: Part, kernel: str, source: Any) -> Plan:
     if workload.low_precision:
         quantised(module, workload.low_precision.name)
     run = _compiled(module) if subject.compiled else module
-    shape = (workload.b, workload.s, subject.model.hidden)
+    shape = workload.b, workload.s, subject.model.hidden
     weights = list(module.parameters())
     moved = sum(parameter.numel() for parameter in weights) + 2 * workload.tokens * subject.model.hidden
 
@@ -247,7 +247,7 @@ def _attention_of(subject: Part, kernel: str) -> Any:
 
 
 def _attention(hidden: int, shape: Any, core: Core, angles: Any) -> Any:
-    widths = (shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.v_dim)
+    widths = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim, shape.kv_heads * shape.v_dim
 
     def normed(self: Any, which: int, x: Any, heads: int) -> Any:
         """[b, s, heads * d] -> [b, heads, s, d], normed before or after the split, and rotated."""
@@ -271,7 +271,7 @@ def _attention(hidden: int, shape: Any, core: Core, angles: Any) -> Any:
 def _latent(hidden: int, shape: Any, core: Core, angles: Any) -> Any:
     """DeepSeek's: queries, keys and values through low ranks, a part of each head rotated, that of the keys shared."""
     heads, ranks = shape.heads, ([shape.q_lora_rank] if shape.q_lora_rank else []) + [shape.kv_lora_rank]
-    parts = (shape.qk_nope_head_dim, shape.qk_rope_head_dim)
+    parts = shape.qk_nope_head_dim, shape.qk_rope_head_dim
 
     def forward(self: Any, x: Any) -> Any:
         lead = x.shape[:2]

@@ -56,7 +56,7 @@ def _stored(operator: Gemm | GroupedGemm, source: Any, *, batch_a: Ints, batch_b
     """A [m, k] and B [k, n] under their leading dimensions, lying in memory as the layout says."""
     b_layout, a_layout = operator.layout
     # cuBLAS's first letter is B's: "t" stores it [n, k], along k. A's "n" stores it [m, k], along k.
-    pairs = ((a_layout, (*batch_a, operator.m, operator.k)), (b_layout, (*batch_b, operator.k, operator.n)))
+    pairs = (a_layout, (*batch_a, operator.m, operator.k)), (b_layout, (*batch_b, operator.k, operator.n))
     for layout, (*lead, rows, columns) in pairs:
         if layout == "n":
             yield normal((*lead, rows, columns), operator.dtype, source)

@@ -64,7 +64,7 @@ def _language_model(fields: Fields) -> Names:
         "decides sizes in code that is not read; give ffn_hidden_size",
         "language_model_type",
     )
-    fields.config = {**fields.config, **settings}
+    fields.config = fields.config | settings
     return (*notes, f"MLP and biases are those of {kind}") if settings else notes
 
 
@@ -307,7 +307,7 @@ def mixture(fields: Fields) -> MoeShape | None:
         top_k = fields.integer("topk")
         return None if experts == 1 else MoeShape(experts, min(top_k, experts), dense, gated, bias)
     width = fields.optional("moe_ffn_hidden_size") or dense
-    together = ("moe_shared_expert_intermediate_size", "shared_moe_ffn_hidden_size")
+    together = "moe_shared_expert_intermediate_size", "shared_moe_ffn_hidden_size"
     shared = fields.optional(*together) or fields.count("n_shared_experts") * width
     top_k = fields.top_k(experts, "moe_router_topk")
     return MoeShape(

@@ -358,7 +358,7 @@ def _test(words: list[str]) -> bool | None:
     for joint, settles in (("||", True), ("-o", True), ("&&", False), ("-a", False)):
         if joint in words:
             cut = words.index(joint)
-            sides = (_test(words[:cut]), _test(words[cut + 1 :]))
+            sides = _test(words[:cut]), _test(words[cut + 1 :])
             return settles if settles in sides else None if None in sides else not settles
     if words[:1] == ["!"]:
         holds = _test(words[1:])
