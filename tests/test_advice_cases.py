@@ -12,6 +12,7 @@ from test_public_models import DEVICES, MODELS, shape
 from tiers import every_run
 
 import sizer
+from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model import ModelShape
 from sizer.checking.findings import PricedFinding, Report
@@ -132,10 +133,23 @@ def test_one_card_is_told_of_lora_and_never_of_sixteen_shards() -> None:
 
 def test_a_node_is_told_of_zero_and_checkpointing_within_its_devices() -> None:
     (finding,) = named(sizer.check(LLAMA, gpus=8), "SZ121")
-    assert {"checkpointing": "full", "zero": 3} in [dict(one.change) for one in finding.suggestions]
+    both = next(dict(one.change) for one in finding.suggestions if {"checkpointing", "zero"} == one.change.keys())
+    # A quarter of the 32 layers less, or a stage less, does not fit.
+    assert both == {"checkpointing": "full:24", "zero": 3}
+    room = load_device("h100-sxm").memory.bytes * 0.92
+    for how, zero, fits in (("full:24", 3, True), ("full:16", 3, False), ("full:24", 2, False)):
+        assert (sizer.memory(LLAMA, gpus=8, checkpointing=how, zero=zero).memory.total_bytes <= room) == fits
     for one in finding.suggestions:
         split = {"tp": 1, "pp": 1, "dp": 8, **one.change}
         assert int(split["tp"]) * int(split["pp"]) * int(split["dp"]) == 8
+
+
+def test_a_pipeline_is_not_told_of_zero_3_nor_zero_3_of_a_pipeline() -> None:
+    model = shape(MODELS["llama-3_1-405b"])
+    (piped,) = named(sizer.check(model, tp=8, pp=16, dp=8, b=1, s=8192, vpp=8, global_batch=1024), "SZ121")
+    assert [dict(one.change) for one in piped.suggestions] == [{"checkpointing": "full", "zero": 1}]
+    (gathered,) = named(sizer.check(LLAMA, dp=8, b=2, s=8192, zero=3), "SZ121")
+    assert [one.change.keys() for one in gathered.suggestions if "pp" in one.change] == []
 
 
 def test_a_node_is_told_of_a_smaller_microbatch_before_recomputation() -> None:

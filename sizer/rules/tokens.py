@@ -383,12 +383,12 @@ def fits_in_memory(context: Context) -> Answer:
         finds = "`sizer plan` finds a split" if workload.train else "`sizer memory --phase decode --tp N` counts one"
         message = f"memory: {has} as it is split here, {most}; {_unsaid(context)}; {finds}"
         return NotApplicable(message, note=True)
-    # Of changes to the same fields the first that fits: the smallest degree or stage.
+    # Of changes to the same fields the first that fits: the smallest degree or stage. No further fields where it does.
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
-        total = context.total_bytes(change)
-        if total <= context.room_bytes:
-            ways.setdefault(frozenset(change), Suggestion(change, f"fits with {total / GIB:.1f} GiB"))
+        enough = any(fields <= change.keys() for fields in ways)
+        if not enough and (total := context.total_bytes(change)) <= context.room_bytes:
+            ways[frozenset(change)] = Suggestion(change, f"fits with {total / GIB:.1f} GiB")
     helps = ["a fused cross-entropy (SZ133)"] * (largest.name == "logits_and_loss")
     moved = next((one.key for one in context.unread if re.search("kept|memory|shard|spread", str(one.changes))), "")
     may = f"; {moved}, which is not read, may change it" * bool(moved)
@@ -529,10 +529,14 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
     if workload.train and (workload.precision or default_precision(workload)) == "mixed":
         yield {"precision": "mixed-16"}  # gradients of 16 bits, reduced so
     sharded = workload.train and workload.d > 1
-    stages: list[Change] = [{"zero": stage} for stage in range(workload.zero + 1, 4 if sharded else 0)]
-    again: list[Change] = [{"checkpointing": "full"}] * (workload.train and workload.checkpointing != "full")
+    # ZeRO 3 is not run with a pipeline: it would gather a stage's weights for every microbatch.
+    beyond = 3 if workload.p > 1 else 4
+    stages: list[Change] = [{"zero": stage} for stage in range(workload.zero + 1, beyond if sharded else 0)]
+    parts = (f"full:{-(-model.layers * quarter // (4 * workload.p))}" for quarter in (1, 2, 3))
+    recomputes = workload.train and workload.checkpointing != "full"
+    again: list[Change] = [{"checkpointing": how} for how in (*parts, "full") if recomputes]
     yield from stages
-    yield from (change | more for change in again for more in ({}, *stages[-1:]))
+    yield from (change | more for change in again for more in ({}, *stages))
     narrow: list[Change] = [{"finetune": "qlora"}] * (workload.finetune == "lora")
     yield from (change | more for change in narrow for more in ({}, *again))
     if workload.b > 1:
@@ -544,7 +548,7 @@ def _wider(model: ModelShape, workload: Workload, domain: int) -> Iterator[Chang
     """Larger degrees, of linked devices first, then of stages."""
     shards = [{"t": degree} for degree in DEGREES if workload.t < degree <= domain]
     pipelines = [{"p": degree} for degree in DEGREES if degree > workload.p and model.layers % degree == 0]
-    for split in (*shards, *pipelines):
+    for split in (*shards, *pipelines * (workload.zero < 3)):
         wider = within(workload, split)
         if "d" in wider or workload.gpus is None:
             yield wider
