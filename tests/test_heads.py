@@ -9,7 +9,8 @@ import pytest
 from shapes.errors import InputError
 from sizer import check
 from sizer.readers import read_config
-from sizer.readers.released import released, rows
+from sizer.readers.reading import rows
+from sizer.readers.released import released
 
 SMALL = {
     "hidden_size": 64,

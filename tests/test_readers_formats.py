@@ -62,6 +62,16 @@ SMALLEST: dict[str, tuple[str, str]] = {
     ),
     "levanter": ("l.yaml", "{model: {type: gpt2, hidden_dim: 128, num_heads: 4, vocab_size: 1000}}"),
     "open_lm": ("m.json", '{"hidden_dim": 128, "n_layers": 2, "n_heads": 4, "seq_len": 64, "vocab_size": 1000}'),
+    "bert_config": (
+        "bert_config.json",
+        '{"hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 128, '
+        '"vocab_size": 320, "type_vocab_size": 2, "max_position_embeddings": 128}',
+    ),
+    "mlx_pretrain": (
+        "m.yaml",
+        "model: {architecture: llama, vocab_size: 320, attention: {num_heads: 2},\n  dimensions: {hidden_size: 64, "
+        "intermediate_size: 96, num_layers: 2}}\n",
+    ),
     "lingua": ("l.yaml", "{model: {dim: 128, n_layers: 2, n_heads: 4, vocab_size: 1000}, data: {seq_len: 64}}"),
     "nanotron": (
         "n.yaml",
@@ -1091,3 +1101,31 @@ def test_maxtexts_base_file_of_2024_has_a_shared_expert_that_no_dense_layer_read
 def test_nanogpts_evaluation_runs_forward_alone(said: str, phase: str | None) -> None:
     text = f"batch_size = 8\n{said}\ninit_from = 'gpt2'\n"
     assert read_text(text, where="eval_gpt2.py").workload.get("phase") == phase
+
+
+def test_googles_bert_config_without_a_type_is_the_published_bert() -> None:
+    """bert-base-uncased, whose checkpoint has 109,482,240 parameters without its heads for pre-training."""
+    base = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
+    base |= {"vocab_size": 30522, "type_vocab_size": 2, "max_position_embeddings": 512}
+    assert read_config(base | {"hidden_act": "gelu", "hidden_dropout_prob": 0.1}).model.parameters == 109_482_240
+
+
+def test_mlx_pretrains_vocabulary_is_its_tokenizers() -> None:
+    sizes = {"hidden_size": 64, "intermediate_size": 96, "num_layers": 2}
+    config: dict[str, Any] = {"model": {"architecture": "llama", "dimensions": sizes, "attention": {"num_heads": 2}}}
+    config["data"] = {"tokenizer_path": "tokenizer", "tokenizer": {"normal_vocab_size": 32000}}
+    with pytest.raises(InputError, match=r"--set model\.vocab_size=N"):
+        read_config(config)
+    found = read_config(config, settings={"model.vocab_size": 320})
+    twin = read_config(
+        {
+            "model_type": "llama",
+            "num_hidden_layers": 2,
+            "hidden_size": 64,
+            "intermediate_size": 96,
+            "num_attention_heads": 2,
+            "vocab_size": 320,
+            "tie_word_embeddings": True,
+        }
+    )
+    assert found.model.parameters == twin.model.parameters

@@ -935,3 +935,50 @@ def test_what_a_shell_in_a_command_runs_has_the_script_s_variables(tmp_path: Pat
 srun --nodes=2 bash -c 'torchrun --nnodes $NNODES train.py --model_name_or_path {QWEN} \\
   --per_device_train_batch_size ${{SIZE}} --bf16 True'\n"""
     assert read(tmp_path, text, "run.sh").workload["b"] == 8
+
+
+def test_keys_that_trainers_spell_alike_are_read_wherever_a_file_has_them(tmp_path: Path) -> None:
+    text = f"""model: {{hf_model_ckpt: {QWEN}, bitsandbytes: {{load_in_4bit: true}}}}
+lora: {{r: 32, target_modules: [q_proj, v_proj]}}
+training: {{args: {{per_device_train_batch_size: 4, gradient_checkpointing: true, optim: adafactor}}}}
+sft: {{max_seq_length: 1024}}
+eval: {{max_seq_length: 64, per_device_train_batch_size: 9}}
+engine: {{tensor_model_parallel_size: 2}}
+"""
+    reading = read(tmp_path, text)
+    wanted = {"b": 4, "s": 1024, "t": 2, "checkpointing": "full", "optimizer": "adafactor"}
+    wanted |= {"finetune": "qlora", "lora_rank": 32, "lora_targets": "q_proj,v_proj"}
+    assert {key: reading.workload[key] for key in wanted} == wanted
+    assert "training.args.per_device_train_batch_size" in reading.notes[0]
+
+
+def test_a_usual_key_that_two_parts_say_differently_is_named_and_not_read(tmp_path: Path) -> None:
+    text = f"a: {{model_name: {QWEN}, micro_batch_size: 2}}\nb: {{micro_batch_size: 4}}\nlearning_rate: 1\n"
+    reading = read(tmp_path, text)
+    assert "b" not in reading.workload
+    assert {"a.micro_batch_size", "b.micro_batch_size"} <= {one.key for one in reading.unread}
+
+
+def test_weights_that_load_in_4_bits_without_an_adapter_are_said_to_be_taken_in_16(tmp_path: Path) -> None:
+    reading = read(tmp_path, f"{TRL}load_in_4bit: true\nlearning_rate: 1\n")
+    assert any("no LoRA on them trains" in note for note in reading.notes)
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("r.yaml", f"trainer: {{worker: {{actor: {{model: {{path: {QWEN}, micro_batch_size: 4}}}}}}}}"),
+        ("run.sh", f"python -m rl.main worker.actor_model.model.path={QWEN} worker.actor_model.micro_batch_size=4"),
+    ],
+)
+def test_the_one_released_model_that_a_file_names_deep_in_it_is_read(name: str, text: str, tmp_path: Path) -> None:
+    reading = read(tmp_path, text, name)
+    assert (reading.model.parameters, reading.workload["b"]) == (596_049_920, 4)
+
+
+def test_of_two_models_that_are_named_deep_none_is_taken_and_in_usual_keys_the_other_is_said(tmp_path: Path) -> None:
+    deep = "x: {{y: {{actor: {{path: {}}}, policy: {{path: {}}}}}}}"
+    with pytest.raises(NoModel, match=f"speaks of a released model: sizer check {QWEN}"):
+        read(tmp_path, deep.format(QWEN, "Qwen/Qwen3-8B"))
+    reading = read(tmp_path, f"a: {{model_name: {QWEN}}}\nb: {{model_name: Qwen/Qwen3-8B}}\n")
+    assert any("another model too (b.model_name)" in note for note in reading.notes)

@@ -38,6 +38,7 @@ from .reading import (
     named_plainly,
     names_of,
     recipe_of,
+    speaks_of,
     stated,
     table,
     underscored,
@@ -83,8 +84,6 @@ def read_config(
             reading = _read_mapping(held, where or named, config_format, asked.settings)
         except NoModel as error:
             if isinstance(config, str | Path) and not error.expected.startswith("names a model"):
-                from .released import speaks_of
-
                 error.expected += speaks_of(asked.text or load_text(find_config(Path(config))))
             raise
         reading = replace(reading, notes=(*notes, *reading.notes))

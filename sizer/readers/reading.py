@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
+from posixpath import basename
 from typing import Any
 
 from shapes.dtypes import next_multiple
@@ -335,7 +336,7 @@ def names_of(config: Config) -> tuple[set[str], set[str]]:
         found |= {name, f"{name}={value}" * isinstance(value, str | bool), f"{name}=" * isinstance(value, str)}
         if isinstance(value, Mapping):
             below, further = names_of(value)
-            found |= {f"{name}.{one}" for one in below if "." not in one and "=" not in one}
+            found |= {f"{name}.{one}" for one in below if one.count(".") < 5 and "=" not in one}
             inner |= below | further
     return found, inner
 
@@ -394,19 +395,53 @@ def recipe_of(config: Config) -> Config | None:
     return next((_run(row, names) for row in FORMATS["recipes"].values() if not lacking(row["claim"], names)), None)
 
 
+def plain_name(name: str) -> str:
+    return name.lower().replace("meta-llama-", "llama-")
+
+
+@cache
+def rows() -> Words:
+    """The table's models, each with the text of its row: to parse all takes longer than a check's reading."""
+    text = Path(__file__).with_name("released.json").read_text("utf-8")
+    return dict(re.findall(r'^ "([^"]+)": (\{.*\}),?$', text, re.MULTILINE))
+
+
+@cache
+def known_names() -> Words:
+    """The table's names by what is asked for: with their organisation, or without (then the last of them)."""
+    return {name: one for one in rows() for name in (plain_name(one), basename(plain_name(one)))}
+
+
+def speaks_of(text: str) -> str:
+    """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
+    named = re.findall(r"[\w-][\w.-]*/[\w.-]*\w", text)
+    said = (f"; it speaks of a released model: sizer check {one}" for one in named if plain_name(one) in known_names())
+    return next(said, "")
+
+
 def named_plainly(config: Config) -> Config | None:
-    """A recipe of the model alone that a file names in a usual key: none of a tokenizer, a teacher or the like."""
+    """A recipe of the model alone that a file names in a usual key, or the one released model that it names deeper:
+
+    none of a tokenizer, a teacher or the like. A note on others in usual keys.
+    """
     words = FORMATS["names"]
     held = names_of(config)
-    return next(
-        (
-            _run({"model": key, "names": {}}, held)
-            for key in sorted(held[0], key=lambda key: ("model" not in key, key == "model", key))
-            if key.rpartition(".")[2] in words["keys"] and isinstance(at(config, key), str)
-            if not any(other in key for other in words["others"])
-        ),
-        None,
-    )
+    said = {
+        key: one
+        for key in sorted(held[0], key=lambda key: ("model" not in key, key == "model", key.count("."), key))
+        if isinstance(one := at(config, key), str) and not any(other in key for other in words["others"])
+    }
+    usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in words["keys"]]
+    if not usual and "model_type" not in config:
+        deep = {one: key for key, one in said.items() if "/" in one and re.search(words["deep"], key)}
+        known = [key for one, key in deep.items() if speaks_of(one)]
+        usual = known * (len(known) == 1)
+    own = {
+        key: f"it names another model too ({key}), which is not counted"
+        for key in usual[1:]
+        if "/" in said[key] and said[key] != said[usual[0]]
+    }
+    return _run({"model": usual[0], "names": {}, "also": own}, held) if usual else None
 
 
 def _run(row: Config, held: tuple[set[str], set[str]]) -> Config:

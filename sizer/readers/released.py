@@ -6,11 +6,13 @@ A name is ``organisation/name`` or the name alone, in any case. Nothing is downl
 import json
 import os
 import re
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from posixpath import basename
+from typing import Any
 
 from shapes.errors import InputError, refuse, shorten
 from shapes.frozen import Words, replace
@@ -21,7 +23,25 @@ from shapes.toml_table import nearest
 
 from .expressions import expressed, flat, with_settings_of
 from .loading import is_name, load_text, parse_mapping, quantisation_of
-from .reading import FORMATS, LACKS, Config, Names, NoModel, Reading, Values, at, fits, stated, unknown_in
+from .reading import (
+    FORMATS,
+    LACKS,
+    Config,
+    Names,
+    NoModel,
+    Reading,
+    Values,
+    at,
+    fits,
+    known_names,
+    plain_name,
+    rows,
+    stated,
+    unknown_in,
+)
+
+#: Fields of a workload that a recipe's keys give as they are.
+FIELDS = ("t", "p", "cp", "e", "d", "b", "s", "global_batch", "zero")
 
 
 def released(name: str) -> tuple[Config, str]:
@@ -29,8 +49,8 @@ def released(name: str) -> tuple[Config, str]:
 
     A copy keeps the name that it is a copy of, and a fine-tune the sizes, whoever has them.
     """
-    words, known = FORMATS["names"], _known()
-    asked = _plain(name)
+    words, known = FORMATS["names"], known_names()
+    asked = plain_name(name)
     last = basename(asked)
     if found := known.get(asked):
         return _row(found)
@@ -64,30 +84,10 @@ def _row(name: str, said: str = "") -> tuple[Config, str]:
 
 
 @cache
-def rows() -> Words:
-    """The table's models, each with the text of its row: to parse all takes longer than a check's reading."""
-    text = Path(__file__).with_name("released.json").read_text("utf-8")
-    return dict(re.findall(r'^ "([^"]+)": (\{.*\}),?$', text, re.MULTILINE))
-
-
-@cache
-def _known() -> Words:
-    """The table's names by what is asked for: with their organisation, or without (then the last of them)."""
-    return {name: one for one in rows() for name in (_plain(one), basename(_plain(one)))}
-
-
-@cache
 def _variants() -> Words:
     """Releases of their own by what is left of their names without the words for variants."""
     own = (one for one, row in rows().items() if '"as": "' not in row)
-    return {_without_variant(basename(_plain(one))): one for one in own}
-
-
-def speaks_of(text: str) -> str:
-    """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
-    named = re.findall(r"[\w-][\w.-]*/[\w.-]*\w", text)
-    said = (f"; it speaks of a released model: sizer check {one}" for one in named if _plain(one) in _known())
-    return next(said, "")
+    return {_without_variant(basename(plain_name(one))): one for one in own}
 
 
 def _without_variant(name: str) -> str:
@@ -106,10 +106,6 @@ def download(name: str) -> None:
         snapshot_download(name, allow_patterns=["config.json", "hf_quant_config.json"])
     except (OSError, ValueError, RuntimeError) as error:  # what it raises of the network, of a name, of a token
         raise InputError(f"the hub has no configuration of it: {shorten(error)}", "--download", name) from None
-
-
-def _plain(name: str) -> str:
-    return name.lower().replace("meta-llama-", "llama-")
 
 
 def _cached(name: str) -> Path | None:
@@ -147,18 +143,10 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {wrong}"
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
     files = config.get("_settings", {})
-    taken = *row["names"], *row.get("degrees", ()), *files
-    lora = {} if row.get("phase") else _lora(config, taken)
-    settings = row.get("otherwise", {}) | {
-        theirs: value
-        for ours, theirs in row["names"].items()
-        if (value := at(config, ours)) not in (None, "auto") and unknown_in(str(value)) is None
-    }
-    degrees: Values = {}
-    for theirs, ours in row.get("degrees", {}).items():
-        degree, _, way = ours.partition(" ")
-        if type(size := at(config, theirs)) is int and size >= (degree != "zero"):
-            degrees |= {degree: size, **stated(cp_comm=way if size > 1 else "")}
+    lora = {} if row.get("phase") else _lora(config, row["names"])
+    row = _with_usual(row, config)
+    taken = *row["names"], *files
+    settings, degrees = _given(row, config)
     if lora:
         rank = next((one for one in lora.values() if type(one) is int), 0)
         settings = {"use_qlora" if "qlora" in str(lora).lower() else "use_lora": True, "lora_rank": rank, **settings}
@@ -180,9 +168,36 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
     for said in files.values():
         reading = with_settings_of(reading, parse_mapping(*said), said[1])
-    if not row["names"] and not settings:
+    if not settings:
         return reading
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where)
+
+
+def _given(row: Config, config: Config) -> tuple[Values, Values]:
+    """(what the file gives of a trainer's settings, degrees of its layout)."""
+    settings, degrees = dict(row.get("otherwise", {})), dict[str, Any]()
+    for ours, theirs in row["names"].items():
+        value, (degree, _, way) = at(config, ours), theirs.partition(" ")
+        if degree not in FIELDS:
+            settings |= {theirs: value} if value not in (None, "auto") and unknown_in(str(value)) is None else {}
+        elif type(value) is int and value >= (degree != "zero"):
+            degrees |= {degree: value, **stated(cp_comm=way if value > 1 else "")}
+    return settings, degrees
+
+
+def _with_usual(row: Config, config: Config) -> Config:
+    """``row`` of a recipe that trains with the keys that trainers spell alike, for what it has no key for: where all
+
+    that train have the same value.
+    """
+    words, found = FORMATS["names"], defaultdict[str, Values](dict)
+    own = {"phase", *row["names"].values(), *row.get("otherwise", ()), *["max_seq_length"] * ("rounds" in row)}
+    for place, value in flat(config).items() if "phase" not in row else ():
+        theirs = words["usual"].get(f"{type(value).__name__} {place.rpartition('__')[2]}", "phase")
+        if theirs not in own and not re.search(words["elsewhere"], place.lower()):
+            found[theirs][place.replace("__", ".")] = value
+    usual = {key: theirs for theirs, said in found.items() if len({*said.values()}) == 1 for key in said}
+    return {**row, "names": {**usual, **row["names"]}}
 
 
 def _lora(config: Config, taken: Collection[str]) -> Values:

@@ -294,11 +294,6 @@ def mlp(fields: Fields) -> MlpShape:
 
 def mixture(fields: Fields) -> MoeShape | None:
     """The experts of a sparse layer; None for a dense model."""
-    fields.refuse(
-        _deepspeeds(fields) and fields.text("mlp_type") != "standard",
-        "has no formula here: experts in addition to a dense MLP (PR-MoE)",
-        "mlp_type",
-    )
     experts = fields.count("num_experts")
     if not experts:
         return None
