@@ -180,11 +180,7 @@ def _overhead(step: StageStep, context_bytes: int) -> Iterator[Component]:
     if buffers := buffer_bytes(step.model, step.style, step.layers):
         yield Component("buffers", buffers, f"the class's own, of {step.model.max_positions} positions")
     if context_bytes:  # without a device there is no caching allocator
-        yield Component(
-            "allocator",
-            OPEN_SEGMENTS,
-            "segments half used (torch's caching allocator)",
-        )
+        yield Component("allocator", OPEN_SEGMENTS, "segments half used (torch's caching allocator)")
 
 
 def _inference(step: StageStep, weight_dtype: str | None) -> Iterator[Component]:
@@ -210,9 +206,8 @@ def _inference(step: StageStep, weight_dtype: str | None) -> Iterator[Component]
         for tower, own, patches, _ in image_workloads(model, workload)
         for block in tower.stack.kinds
     ]
-    forward = max(
-        peak_bytes(run.layer_tape(block, hidden).forward(compiled=step.megatron)) for hidden, block, run in layers
-    )
+    tapes = (run.layer_tape(block, hidden) for hidden, block, run in layers)
+    forward = max(peak_bytes((tape.compiled() if step.megatron else tape).forward()) for tape in tapes)
     yield Component("activations", forward, f"one layer at a time, b {workload.b} x s {workload.s}, nothing saved")
     positions = workload.b * (workload.s if workload.decode else 1)
     rows = positions * -(-model.vocab // workload.t) if model.head else 0

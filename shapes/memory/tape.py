@@ -9,11 +9,12 @@ The operators of each kind of module, and what each saves, are lines of modules.
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
-from itertools import accumulate, count
+from itertools import accumulate, chain, count
+from sys import maxsize
 from types import CodeType
 from typing import Any
 
@@ -61,6 +62,16 @@ class _Node:
     def read(self) -> Ints:
         """Storages that are alive before it runs forward."""
         return tuple(tensor.storage for tensor in (*self.inputs, *self.holds))
+
+    @property
+    def used(self) -> Ints:
+        """Storages that are alive once it has run forward."""
+        return *self.read, self.output.storage
+
+    @property
+    def looks_back(self) -> bool:
+        """Whether its backward reads more than a gradient."""
+        return bool(self.saved) or self.views_gradient
 
     def needed(self, needs: list[bool]) -> set[int]:
         """Of what it saves, the storages that its backward reads if each input ``needs`` a gradient or does not."""
@@ -165,99 +176,47 @@ class Tape:
             if node.weights or any(needs):
                 needing.add(node.output.key)
                 kept |= node.needed(needs)
-        return sum(map(self.storages.__getitem__, self.saved().keys() - kept))
+        return self.bytes(self.saved().keys() - kept)
 
     def backward(self, seed_bytes: int, made_bytes: int = 2, kept_bytes: int = 0) -> Events:
         """What comes and goes while the tape runs backward: what the forward saved goes, gradients of weights stay.
 
         ``seed_bytes``: the gradient of the last output. A weight's gradient is made in ``made_bytes`` an element; it is
         added to one that is there already (``kept_bytes`` 0), or stays in ``kept_bytes`` an element, the made one
-        itself where the two are the same size. Operators that run again do so together, for the first node that asks
-        for anything they saved or made, or ran while a name held that: Megatron-Core makes a norm's output again before
-        the backward of all that it was made for.
+        itself where the two are the same size.
         """
-        passing = made_bytes * (made_bytes != kept_bytes)
-        parts = defaultdict(list)
-        for node in self.nodes:
-            parts[node.part].append(node)
-        # What a part is given stays until it has run backward.
-        given = {part: _inputs(nodes) if part else set() for part, nodes in parts.items()}
-        asked = [{*node.saved, *given[node.part].intersection(node.read)} for node in self.nodes]
-        makers = {node.output.storage: node.part for node in self.nodes}
-        users, there = Counter(one for those in asked for one in those), {*self.saved(selective=True)}
-        names = count(-1, -1)
-        seed = _Gradient(next(names), seed_bytes)
-        yield seed.name, seed_bytes
-        # tensor key -> its gradient, shared between keys that share one
-        gradients = {node.output.key: seed for node in self.nodes[-1:]}
-        views: set[int] = set()
-        twice: dict[int, Pair] = {}
-        for node, needed in zip(reversed(self.nodes), reversed(asked), strict=True):
-            own = gradients.pop(node.output.key, None)
-            if not own:
-                continue  # nothing downstream needs its gradient
-            first = node.part * (bool(node.saved) or node.views_gradient)
-            asking = {*needed, *(one.storage for one in node.holds)} - there
-            for part in parts.keys() & {first, *map(makers.get, asking)} - {0}:
-                again = parts.pop(part)
-                there = yield from self._again(again, there, users)
-                if again[0].dropped and part != node.part:
-                    # What went is filled again, and what was made for it stays until that has run backward.
-                    filled = sum(self.storages[one] for one in asking.intersection(one.output.storage for one in again))
-                    twice[again[0].output.key] = next(names), filled
-                    yield twice[again[0].output.key]
-            shared = own if node.shares_gradient else None
-            new = [(tensor.key, shared or _Gradient(next(names), tensor.bytes, 0)) for tensor in node.inputs]
-            yield from ((one.name, one.bytes) for _, one in new if one is not own)
-            yield next(names), node.weights * kept_bytes
-            yield from _passing(names, node.work, node.weights * passing)
-            users.subtract(needed)
-            gone = {one for one in needed if not users[one]}
-            there = there - gone
-            yield from self._freed(gone)
-            for _, one in new:
-                one.readers += 1
-            yield from own.read()
-            yield from _accumulate(node, new, gradients, views, names)
-            name, filled = twice.pop(node.output.key, (0, 0))
-            yield name, -filled
-        yield from {one.name: -one.bytes for one in gradients.values()}.items()
-        yield from self._freed(there)
+        return _Backward(self).events(seed_bytes, made_bytes * (made_bytes != kept_bytes), kept_bytes)
 
-    def _again(self, part: list[_Node], there: set[int], users: Counter[int]) -> Generator[Pair, None, set[int]]:
-        """``part`` runs forward again; what is there from then on.
+    def compiled(self) -> "Tape":
+        """As no name of running code holds a tensor that was read."""
+        return Tape(self.storages, [replace(node, holds=()) for node in self.nodes])
 
-        It ends with the last thing that is asked for (torch.utils.checkpoint's early stop); an operator saves what it
-        reads before it runs, and takes up what was kept and nothing else asks for.
-        """
-        made = {one for node in part for one in (*node.saved, node.output.storage) if users[one]} - there
-        last = max(
-            at for at, node in enumerate(part, 1) if node.saved or node.views_gradient or node.output.storage in made
-        )
-        left = there.difference(node.output.storage for node in part[: last - 1] if not users[node.output.storage])
-        yield from self._freed(there - left)
-        yield from Tape([size * (one not in left) for one, size in enumerate(self.storages)], part).forward(made, last)
-        return left | made
+    def bytes(self, storages: Iterable[int]) -> int:
+        return sum(map(self.storages.__getitem__, storages))
 
-    def _freed(self, storages: Iterable[int]) -> Events:
+    def freed(self, storages: Iterable[int]) -> Events:
         return ((one, -self.storages[one]) for one in storages)
 
-    def forward(self, kept: Collection[int] = (), until: int | None = None, *, compiled: bool = False) -> Events:
+    def forward(self, kept: Collection[int] = (), until: int = maxsize) -> Events:
         """What comes and goes while the tape runs forward: each tensor dies at its last use.
 
         ``kept``: storages that stay, since autograd saves them. ``until``: of so many nodes, the last of which need not
-        make what is not kept. ``compiled``: no name of running code holds a tensor that was read.
+        make what is not kept.
         """
-        uses = [(*(replace(node, holds=()) if compiled else node).read, node.output.storage) for node in self.nodes]
-        last = {storage: index for index, storages in enumerate(uses) for storage in storages}
-        born: set[int] = set()
-        for index, node in enumerate(self.nodes[:until]):
-            made = uses[index] if index + 1 != until or node.output.storage in kept else node.read
-            new = [one for one in dict.fromkeys((*made, *filter(kept.__contains__, node.saved))) if one not in born]
-            born.update(new)
-            yield from ((one, self.storages[one]) for one in new)
-            yield from self._freed({one for one in uses[index] if last[one] == index}.difference(kept))
-        yield from self._freed(one for one in born.difference(kept) if until and last[one] >= until)
+        last = {storage: at for at, node in enumerate(self.nodes, 1) for storage in node.used}
+        born = set[int]()
+        for at, node in enumerate(self.nodes[:until], 1):
+            made = node.used if at != until or node.output.storage in kept else node.read
+            yield from self._coming((*made, *filter(kept.__contains__, node.saved)), born)
+            yield from self.freed({one for one in node.used if last[one] == at}.difference(kept))
+        yield from self.freed(one for one in born.difference(kept) if last[one] > until)
+
+    def _coming(self, storages: Iterable[int], there: set[int]) -> Events:
+        """Those that are not ``there`` yet."""
+        for one in storages:
+            if one not in there:
+                there.add(one)
+                yield one, self.storages[one]
 
 
 def peak_bytes(events: Events, there: int = 0) -> int:
@@ -286,29 +245,101 @@ class _Gradient:
             yield self.name, -self.bytes
 
 
-def _passing(names: Iterator[int], *sizes: int) -> Events:
-    """What is there for a moment only."""
-    passing = [*zip(names, sizes)]  # noqa: B905 - names have no end
-    yield from passing
-    yield from ((name, -size) for name, size in passing)
+class _Backward:
+    """A ``tape``'s backward under way: the storages that are ``there``, and how many nodes still ask for each.
 
+    Operators that run again do so together, as one of ``parts``, for the first node that asks for anything they saved
+    or made, or ran while a name held that: Megatron-Core makes a norm's output again before the backward of all that it
+    was made for. ``gradients``: by their tensor's key, shared between keys that share one; ``views``: the keys of those
+    that are a view.
+    """
 
-def _accumulate(
-    node: _Node,
-    new: list[tuple[int, _Gradient]],
-    gradients: dict[int, _Gradient],
-    views: set[int],
-    names: Iterator[int],
-) -> Events:
-    """Add the ``new`` gradients of a ``node`` to those that are there; a sum with a view is a third tensor."""
-    for key, gradient in new:
-        if key not in gradients:
-            gradients[key] = gradient
-            views |= {key} if node.views_gradient else set()
-            continue
-        if key in views:
-            yield from _passing(names, gradients[key].bytes)
-            views.remove(key)
+    def __init__(self, tape: Tape) -> None:
+        self.tape, self.names, self.parts = tape, count(-1, -1), defaultdict[int, list[_Node]](list)
+        for node in tape.nodes:
+            self.parts[node.part].append(node)
+        # What a part is given stays until it has run backward.
+        given = {part: _inputs(nodes) if part else set() for part, nodes in self.parts.items()}
+        self.asked = [{*node.saved, *given[node.part].intersection(node.read)} for node in tape.nodes]
+        self.makers = {node.output.storage: node.part for node in tape.nodes}
+        self.users, self.there = Counter(chain(*self.asked)), {*tape.saved(selective=True)}
+        self.gradients, self.views, self.later = dict[int, _Gradient](), set[int](), dict[int, Pair]()
+
+    def events(self, seed_bytes: int, passing: int, kept_bytes: int) -> Events:
+        """``passing``, ``kept_bytes``: of an element of a weight's gradient, for a moment and from then on."""
+        seed = _Gradient(next(self.names), seed_bytes)
+        yield seed.name, seed_bytes
+        self.gradients |= {node.output.key: seed for node in self.tape.nodes[-1:]}
+        for node, needed in zip(reversed(self.tape.nodes), reversed(self.asked), strict=True):
+            own = self.gradients.pop(node.output.key, None)
+            if not own:
+                continue  # nothing downstream needs its gradient
+            yield from self._ask(node, needed)
+            new = [own] * len(node.inputs) if node.shares_gradient else [*map(self._gradient, node.inputs)]
+            yield from ((one.name, one.bytes) for one in new if one is not own)
+            yield next(self.names), node.weights * kept_bytes
+            yield from self._passing(node.work, node.weights * passing)
+            self.users.subtract(needed)
+            gone = self._unasked(needed)
+            self.there -= gone
+            yield from self.tape.freed(gone)
+            own.readers += len(node.inputs) * node.shares_gradient
+            yield from own.read()
+            for tensor, gradient in zip(node.inputs, new, strict=True):
+                yield from self._add(tensor.key, gradient, is_view=node.views_gradient)
+            yield self.later.pop(node.output.key, (0, 0))
+        yield from {one.name: -one.bytes for one in self.gradients.values()}.items()
+        yield from self.tape.freed(self.there)
+
+    def _ask(self, node: _Node, needed: set[int]) -> Events:
+        """What ``node`` asks for and is not there is made again."""
+        asking = {*needed, *(one.storage for one in node.holds)} - self.there
+        for part in self.parts.keys() & {node.part * node.looks_back, *map(self.makers.get, asking)} - {0}:
+            again = self.parts.pop(part)
+            yield from self._again(again)
+            if again[0].dropped and part != node.part:
+                # What went is filled again, and what was made for it stays until that has run backward.
+                filled = self.tape.bytes(asking.intersection(one.output.storage for one in again))
+                name = next(self.names)
+                yield name, filled
+                self.later[again[0].output.key] = name, -filled
+
+    def _again(self, part: list[_Node]) -> Events:
+        """``part`` runs forward again.
+
+        It ends with the last thing that is asked for (torch.utils.checkpoint's early stop); an operator saves what it
+        reads before it runs, and takes up what was kept and nothing else asks for.
+        """
+        tape, makes = self.tape, {one for node in part for one in (*node.saved, node.output.storage)}
+        made = makes - self._unasked(makes) - self.there
+        last = max(at for at, node in enumerate(part, 1) if node.looks_back or node.output.storage in made)
+        left = self.there - self._unasked(node.output.storage for node in part[: last - 1])
+        yield from tape.freed(self.there - left)
+        yield from Tape([size * (one not in left) for one, size in enumerate(tape.storages)], part).forward(made, last)
+        self.there = left | made
+
+    def _unasked(self, storages: Iterable[int]) -> set[int]:
+        """Those that no node's backward asks for any more."""
+        return {one for one in storages if not self.users[one]}
+
+    def _gradient(self, of: Tensor) -> _Gradient:
+        return _Gradient(next(self.names), of.bytes)
+
+    def _passing(self, *sizes: int) -> Events:
+        """What is there for a moment only."""
+        passing = [*zip(self.names, sizes)]  # noqa: B905 - names have no end
+        yield from passing
+        yield from ((name, -size) for name, size in passing)
+
+    def _add(self, key: int, gradient: _Gradient, *, is_view: bool) -> Events:
+        """A ``gradient`` comes, or is added to the one that is there; a sum with a view is a third tensor."""
+        if key not in self.gradients:
+            self.gradients[key] = gradient
+            self.views |= {key} if is_view else set()
+            return
+        if key in self.views:
+            yield from self._passing(self.gradients[key].bytes)
+            self.views.remove(key)
         yield from gradient.read()
 
 
