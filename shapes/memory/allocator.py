@@ -7,10 +7,11 @@ and what is left of the block is cut off; else a segment is reserved, and stays.
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable
+from itertools import filterfalse
 
-from shapes.frozen import Pair, Sizes, replace
+from shapes.frozen import Ints, Pair, Sizes, replace
 
-from .moments import StageStep, tapes_of_step
+from .moments import StageStep, Tapes, tapes_of_step
 
 MIB = 2**20
 #: Blocks are multiples of it (kMinBlockSize).
@@ -36,6 +37,22 @@ class Segments:
             self._held[name] = self._taken(-(-size // ROUND) * ROUND)
         elif size:
             self._give(*self._held.pop(name))
+
+    def spread(self, component: str, size: int, pieces: Ints, each: int = 1) -> None:
+        """A ``component`` of ``size`` bytes comes, in ``each`` tensors for one of the ``pieces``, by its share."""
+        total = each * sum(pieces)
+        for at, one in enumerate(pieces):
+            for nth in range(each):
+                self.change((component, at, nth), size * one // total)
+
+    def play(self, tapes: Tapes) -> Counter[tuple[Hashable, int]]:
+        """What is left of what comes and goes."""
+        left = Counter[tuple[Hashable, int]]()
+        for where, events in tapes:
+            for key, size in events:
+                self.change((where, key), size)
+                left[where, key] += size
+        return left
 
     def _taken(self, size: int) -> Pair:
         small = size <= SMALL
@@ -69,32 +86,25 @@ def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
     Each tensor is requested by itself, Megatron's in its buffers; AdamW's two moments come with the first update, into
     what the first backward left free, and the second step finds them there.
     """
-    segments = Segments()
-    # A layer's experts are one tensor.
-    copies = [] if step.megatron else [(one, min(one.copies, step.layers)) for one in step.tensors]
-    pieces = [one.elements * one.copies // count for one, count in copies for _ in range(count)] or [1]
-
-    def last(component: str, share: int = 1) -> None:
-        for at, one in enumerate(one for one in pieces for _ in range(share)):
-            segments.change((component, at), sizes[component] * one // (share * sum(pieces)))
-
-    for name in sizes:
-        if name not in LATER:
-            last(name)
-    # Else each tensor's comes with the first backward, whose other microbatches are not in flight.
-    buffers = step.megatron or step.sharded or step.in_flight > 1
-    if buffers:
-        last("gradients")
-    for update in (True, False):
-        there = Counter[tuple[Hashable, int]]()
-        now = step if buffers else replace(step, gradients_stay=step.gradients_stay and not update)
-        for where, events in tapes_of_step(now):
-            for key, size in events:
-                segments.change((where, key), size)
-                there[where, key] += size
-        if update:
-            last("optimizer_states", 2)
-        for each, size in there.items():
-            if each[1] >= 0 or not step.gradients_stay:
-                segments.change(each, -size)
+    segments, pieces = Segments(), _pieces(step)
+    for name in filterfalse(LATER.__contains__, sizes):
+        segments.spread(name, sizes[name], pieces)
+    first = replace(step, gradients_stay=False)
+    if step.megatron or step.sharded or step.in_flight > 1:
+        # Else each tensor's comes with the first backward, whose other microbatches are not in flight.
+        segments.spread("gradients", sizes["gradients"], pieces)
+        first = step
+    tapes = {one: [*tapes_of_step(one)] for one in {first, step}}
+    left = segments.play(tapes[first])
+    segments.spread("optimizer_states", sizes["optimizer_states"], pieces, 2)
+    for each, size in left.items():
+        if each[1] >= 0 or not step.gradients_stay:
+            segments.change(each, -size)
+    segments.play(tapes[step])
     return segments.reserved
+
+
+def _pieces(step: StageStep) -> Ints:
+    """Elements of each tensor of a stage, a layer's experts together; Megatron's are one buffer."""
+    copies = () if step.megatron else ((one, min(one.copies, step.layers)) for one in step.tensors)
+    return tuple(one.elements * one.copies // count for one, count in copies for _ in range(count)) or (1,)

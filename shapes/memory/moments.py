@@ -8,7 +8,7 @@ activation is.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import ceil, prod
 from typing import NamedTuple
@@ -98,6 +98,8 @@ class _Layer:
     unneeded: int
 
 
+#: Tapes by their names, and the bytes of each that come, or (below 0) go.
+Tapes = Iterable[tuple[Hashable, Sequence[Pair]]]
 #: A stage's kinds of layers, and its runs of equal layers in order: (which kind, so many).
 Layers = Sequence[_Layer]
 Runs = Sequence[Pair]
@@ -178,6 +180,16 @@ class StageStep:
         return self.megatron and self.workload.zero < 3 and layers_train(self.workload)
 
     @property
+    def made_bytes(self) -> int:
+        """Bytes of an element of a weight's gradient as a layer makes it."""
+        return 0 if self.fused_wgrad else self.workload.activation_bytes
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of an element of a weight's gradient that stay; 0: added to what is there."""
+        return 0 if self.gradients_stay else self.precision.gradients
+
+    @property
     def quantised_bytes(self) -> float:
         """Bytes of an element that the weights' gradients are multiplied from, scales included; 0: not quantised."""
         low = self.workload.low_precision
@@ -223,15 +235,9 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
     New gradients of weights that are added to those of an earlier microbatch are temporary.
     """
     model, workload, (kinds, runs) = step.model, step.workload, _kinds(step)
-    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _tables(step) + _embedding(step)
-    saved += step.in_flight * sum(  # and what the towers of the first stage save of a microbatch's images
-        _layer(replace(_alone(step, "none"), workload=own), block, tower.stack.hidden, patches).saved * block.count
-        for tower, own, patches, _ in (image_workloads(model, workload) if step.first else ())
-        for block in tower.stack.kinds
+    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _saved_by_ends(
+        step, kinds, runs
     )
-    if step.first and has_adapters(workload) and workload.checkpointing in ("none", "unknown"):
-        # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
-        saved -= step.in_flight * kinds[runs[0][0]].unneeded
     everything = _held(step.at_rest)[0]
     made = everything if step.gradients_stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
@@ -244,6 +250,22 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
         there = made if step.gradients_stay else everything - counted(model.front_tensors(workload.t))
         found.append(_moment("gradient of the embedding", alive, saved, there))
     return *found, Moment("optimizer's step", 0, 0, 0, everything)
+
+
+def _saved_by_ends(step: StageStep, kinds: Layers, runs: Runs) -> int:
+    """Bytes of tables, of what the embedding saves and the towers of a first stage, of a microbatch's images each.
+
+    Less those that its first layer does not save, where nothing before it trains.
+    """
+    each = sum(
+        _layer(replace(_alone(step, "none"), workload=own), block, tower.stack.hidden, patches).saved * block.count
+        for tower, own, patches, _ in (image_workloads(step.model, step.workload) if step.first else ())
+        for block in tower.stack.kinds
+    )
+    if step.first and has_adapters(step.workload) and step.workload.checkpointing in ("none", "unknown"):
+        # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
+        each -= kinds[runs[0][0]].unneeded
+    return step.in_flight * each + _tables(step) + _embedding(step)
 
 
 def _embedding_gradient(step: StageStep) -> int:
@@ -348,24 +370,14 @@ def _tail_tape(step: StageStep) -> Tape:
     return step.forward(sequence_length(step.model, step.model.main, step.workload)).tail_tape(step.model)
 
 
-def tapes_of_step(step: StageStep) -> Iterator[tuple[Hashable, Sequence[Pair]]]:
+def tapes_of_step(step: StageStep) -> Tapes:
     """What comes and goes in a training step, tape by tape as they run; gradients of weights (below 0) are left.
 
     What the ends save is there from the start, and what is with the host on the device.
     """
-    (kinds, runs), element, saving = _kinds(step), step.workload.activation_bytes, step.workload.saving
-    made = 0 if step.fused_wgrad else element
-    kept = 0 if step.gradients_stay or step.sharded else step.precision.gradients
-    # As `_kinds` numbers them.
-    passes = [
-        ([*tape.forward(tape.saved(selective=True))], [*tape.backward(tape.storages[INPUT], made, kept)])
-        for policy in (saving.name, *["none"] * (saving.layers is not None))
-        for own, block, hidden, s in _each_kind(_alone(step, policy))
-        for tape in [own.forward(s).layer_tape(block, hidden)]
-    ]
-    layers = [*enumerate(passes[place] for place, count in runs for _ in range(count))]
-    saved = sum(kinds[place].saved * count for place, count in runs)
-    yield "ends", [(0, max(0, moments(step)[0].saved - step.in_flight * saved))]
+    element, kept = step.workload.activation_bytes, 0 if step.sharded else step.kept_bytes
+    layers = [*enumerate(_passes(step, kept))]
+    yield "ends", [(0, max(0, _saved_by_ends(step, *_kinds(step))))]
     yield from (((one, at), forward) for one in range(step.in_flight) for at, (forward, _) in layers)
     for microbatch in range(step.in_flight):
         if step.last and step.model.head:
@@ -376,18 +388,31 @@ def tapes_of_step(step: StageStep) -> Iterator[tuple[Hashable, Sequence[Pair]]]:
             yield "embedding", [(-1, kept * _embedding_gradient(step) // element)]
 
 
+def _passes(step: StageStep, kept: int) -> list[tuple[list[Pair], list[Pair]]]:
+    """Each layer's forward and backward; of a weight's gradient ``kept`` bytes an element are left."""
+    saving = step.workload.saving
+    # As `_kinds` numbers them.
+    passes = [
+        ([*tape.forward(tape.saved(selective=True))], [*tape.backward(tape.storages[INPUT], step.made_bytes, kept)])
+        for policy in (saving.name, *["none"] * (saving.layers is not None))
+        for own, block, hidden, s in _each_kind(_alone(step, policy))
+        for tape in [own.forward(s).layer_tape(block, hidden)]
+    ]
+    return [passes[place] for place, count in _kinds(step)[1] for _ in range(count)]
+
+
 #: A plan goes through degrees of pipelines, and for each through the same experts, microbatches and policies.
 @lru_cache(2**14)
 def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
-    kept, made = tape.saved(selective=True), 0 if step.fused_wgrad else workload.activation_bytes
+    kept = tape.saved(selective=True)
     saved = sum(kept.values())
     moved = round(workload.offload_saved * saved)
     return _Layer(
         saved=saved - moved,
         moved=moved,
         forward=peak_bytes(tape.forward(kept)) + moved,
-        backward=_backward(tape, tape.storages[INPUT], made, step) + moved,
+        backward=_backward(tape, tape.storages[INPUT], step.made_bytes, step) + moved,
         returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
         gradients=counted(trained_block(block, hidden, workload)),
@@ -400,8 +425,7 @@ def _backward(tape: Tape, seed: int, made: int, step: StageStep) -> int:
 
     ``made``: bytes of a new gradient's element.
     """
-    kept = 0 if step.gradients_stay else step.precision.gradients
-    return peak_bytes(tape.backward(seed, made, kept), sum(tape.saved(selective=True).values()))
+    return peak_bytes(tape.backward(seed, made, step.kept_bytes), sum(tape.saved(selective=True).values()))
 
 
 def _embedding(step: StageStep) -> int:
