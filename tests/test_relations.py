@@ -175,6 +175,27 @@ def test_more_tokens_layers_or_words_are_never_faster(config: dict[str, Any], b:
     assert {name for name, other in more.items() if other < own} == set()
 
 
+@pytest.mark.slow
+@relation(
+    draws=24,
+    config=models(),
+    p=st.sampled_from((2, 3, 5)),
+    more=st.sampled_from(({"intermediate_size": 1024}, {"vocab_size": 8192})),
+    accumulation=st.sampled_from((1, 16)),
+    **SIZES,
+)
+def test_wider_layers_and_more_words_are_never_faster_where_stages_differ(
+    config: dict[str, Any], p: int, more: dict[str, int], accumulation: int, b: int, s: int, device: str
+) -> None:
+    assume(config["num_hidden_layers"] > p and config["num_hidden_layers"] % p)
+    config |= {key: 128 * (config[key] // 128 + 1) for key in more}  # aligned, so that more of it has no faster kernel
+    own, wider = (
+        seconds(one, p=p, b=b, s=s, device=device, global_batch=b * accumulation)
+        for one in (config, config | {key: config[key] + size for key, size in more.items()})
+    )
+    assert wider > 0.995 * own
+
+
 @relation(config=models(), **SIZES)
 def test_each_layer_adds_the_same(config: dict[str, Any], b: int, s: int, device: str) -> None:
     n = config["num_hidden_layers"]
