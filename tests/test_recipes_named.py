@@ -982,3 +982,34 @@ def test_of_two_models_that_are_named_deep_none_is_taken_and_in_usual_keys_the_o
         read(tmp_path, deep.format(QWEN, "Qwen/Qwen3-8B"))
     reading = read(tmp_path, f"a: {{model_name: {QWEN}}}\nb: {{model_name: Qwen/Qwen3-8B}}\n")
     assert any("another model too (b.model_name)" in note for note in reading.notes)
+
+
+def test_what_is_saved_whole_with_an_adapter_and_merged_models_are_said(tmp_path: Path) -> None:
+    text = (
+        f"model: {{name: {QWEN}}}\nlora: {{r: 8, modules_to_save: [lm_head], target_parameters: [x]}}\ntraining: {{}}"
+    )
+    assert {one.key for one in read(tmp_path, text).unread} >= {"lora.modules_to_save", "lora.target_parameters"}
+    with pytest.raises(InputError, match="exports a model"):
+        read(tmp_path, f"base_model: {QWEN}\nmerge_method: ties\n")
+
+
+@pytest.mark.parametrize(
+    ("said", "layout"),
+    [
+        ("", (8, 3)),
+        ("actor_rollout_ref.actor.ulysses_sequence_parallel_size=2", (4, 3)),
+        ("actor_rollout_ref.actor.megatron.tensor_model_parallel_size=4", (2, 1)),
+        ("actor_rollout_ref.actor.megatron.expert_model_parallel_size=4", (None, None)),
+    ],
+)
+def test_verl_shards_over_its_devices(said: str, layout: tuple[int | None, int | None], tmp_path: Path) -> None:
+    """FSDP shards everything, Megatron's optimizer its states; how experts divide devices is not told here."""
+    text = f"python -m verl.x actor_rollout_ref.model.path={QWEN} trainer.n_gpus_per_node=8 trainer.nnodes=1 {said}\n"
+    found = read(tmp_path, text, "run.sh")
+    assert (found.workload.get("d"), found.workload.get("zero")) == layout
+    assert "train" not in found.rounds
+
+
+def test_a_server_whose_users_have_an_algorithm_trains_nothing(tmp_path: Path) -> None:
+    text = "user: {algorithm: HS256}\nmodel: {path: deepseek-ai/DeepSeek-V2-Lite-Chat, max_new_tokens: 500}\n"
+    assert read(tmp_path, text).workload == {"phase": "decode"}

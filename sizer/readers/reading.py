@@ -412,11 +412,28 @@ def known_names() -> Words:
     return {name: one for one in rows() for name in (plain_name(one), basename(plain_name(one)))}
 
 
+@cache
+def variants() -> Words:
+    """Releases of their own by what is left of their names without the words for variants."""
+    own = (one for one, row in rows().items() if '"as": "' not in row)
+    return {without_variant(basename(plain_name(one))): one for one in own}
+
+
+def without_variant(name: str) -> str:
+    """Also without separators but those within numbers: qwen2_5_72b is Qwen2.5-72B, opt-1.3b is not opt-13b."""
+    bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", re.sub(FORMATS["names"]["variants"], "", name))
+    return re.sub(r"[-_ ]|(?<!\d)\.|\.(?!\d)", "", bare)
+
+
 def speaks_of(text: str) -> str:
     """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
     named = re.findall(r"[\w-][\w.-]*/[\w.-]*\w", text)
-    said = (f"; it speaks of a released model: sizer check {one}" for one in named if plain_name(one) in known_names())
-    return next(said, "")
+    known = (
+        one
+        for one in named
+        if plain_name(one) in known_names() or without_variant(basename(plain_name(one))) in variants()
+    )
+    return next((f"; it speaks of a released model: sizer check {one}" for one in known), "")
 
 
 def named_plainly(config: Config) -> Config | None:

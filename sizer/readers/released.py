@@ -9,13 +9,12 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
-from functools import cache
 from pathlib import Path
 from posixpath import basename
 from typing import Any
 
 from shapes.errors import InputError, refuse, shorten
-from shapes.frozen import Words, replace
+from shapes.frozen import replace
 from shapes.model import Unread
 from shapes.model.resize import dimensions
 from shapes.program import install
@@ -38,6 +37,8 @@ from .reading import (
     rows,
     stated,
     unknown_in,
+    variants,
+    without_variant,
 )
 
 #: Fields of a workload that a recipe's keys give as they are.
@@ -64,7 +65,7 @@ def released(name: str) -> tuple[Config, str]:
                 config, note = released(basename(copied[1]))
                 note += "; bits as it is called, in the usual groups and in every layer but the head"
                 return {**config, "quantization_config": bits}, note
-    if found := _variants().get(_without_variant(last)):
+    if found := variants().get(without_variant(last)):
         return _row(found, f"; {name} is a variant by its name, sizes and bits are that one's")
     for said, globs in words["closed"].items():
         refuse(any(fits(asked, one) for one in globs), said, where=name)
@@ -81,19 +82,6 @@ def _row(name: str, said: str = "") -> tuple[Config, str]:
     row = json.loads(rows()[name])
     config = {**(_row(row["as"])[0] if "as" in row else row["config"]), **row.get("with", {})}
     return config, f"{name}, from the table ({row['source']}){said}"
-
-
-@cache
-def _variants() -> Words:
-    """Releases of their own by what is left of their names without the words for variants."""
-    own = (one for one, row in rows().items() if '"as": "' not in row)
-    return {_without_variant(basename(plain_name(one))): one for one in own}
-
-
-def _without_variant(name: str) -> str:
-    """Also without separators but those within numbers: qwen2_5_72b is Qwen2.5-72B, opt-1.3b is not opt-13b."""
-    bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", re.sub(FORMATS["names"]["variants"], "", name))
-    return re.sub(r"[-_ ]|(?<!\d)\.|\.(?!\d)", "", bare)
 
 
 def download(name: str) -> None:
@@ -163,7 +151,12 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         key: {one: int(size) for one, size in expressed(said, numbers, {}, ())[0].items() if 1 <= size < 2**40}
         for key, said in row.get("rounds", {}).items()
     }
-    workload = {**reading.workload, **stated(phase=row.get("phase"), s=at(rounds, "share.length")), **degrees}
+    workload = {
+        **reading.workload,
+        **rounds.pop("train", {}),
+        **stated(phase=row.get("phase"), s=at(rounds, "share.length")),
+        **degrees,
+    }
     unread = *reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
     for said in files.values():
