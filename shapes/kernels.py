@@ -51,7 +51,7 @@ class Takes:
             if reason := self._refusal(aligned, copied):
                 return reason
             # Without a list of what it is built for, each dimension is computed as it is.
-            qk, v = (next_multiple(one, self.multiple) for one in (d_qk, d_v))
+            qk, v = next_multiple(d_qk, self.multiple), next_multiple(d_v, self.multiple)
             if self.built:
                 qk = v = next((built for built in self.built if built >= aligned), aligned)
         return Run(kernel, qk, v, copied, (), self.built, self.source, self.verified)

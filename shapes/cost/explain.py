@@ -1,7 +1,8 @@
 """How the seconds of a prediction come about, as parts that add up, and what the prices of a device are off by."""
 
 from collections.abc import Iterable, Iterator
-from itertools import compress
+from functools import partial
+from itertools import chain, compress
 
 import numpy as np
 
@@ -189,20 +190,22 @@ class ClassError:
 
 def expected_errors(device: Device) -> tuple[ClassError, ...]:
     """Products by element type, size and alignment, grouped ones, attention by kernel and phase, what only moves."""
-    origin, found = moving_constants(device)[1], list[ClassError]()
-    for dtype in device.peak_flops:
-        for recipe in (None, *(name for name in RECIPES if load_recipe(name).dtype == dtype)):
-            constants, own = gemm_constants(device, dtype, recipe)
-            if recipe is None or own.table == f"{dtype}_{recipe}":
-                named = f"{dtype} {recipe}" if recipe else dtype
-                for regime in _regimes(constants, () if recipe else alignment_constants(device, dtype).served):
-                    found.append(ClassError("product", named, regime, expected(device, own, regime, dtype)))
+    origin, products = moving_constants(device)[1], chain(*map(partial(_of_products, device), device.peak_flops))
     dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
     grouped, elementwise, collective = (
         ClassError(kernel, dtype, regime, expected(device, origin, regime, dtype))
         for kernel, regime in (("product", GROUPED), ("elementwise", "memory_bound"), ("collective", "collective"))
     )
-    return *found, grouped, *_of_attention(device, dtype), elementwise, collective
+    return *products, grouped, *_of_attention(device, dtype), elementwise, collective
+
+
+def _of_products(device: Device, dtype: str) -> Iterator[ClassError]:
+    for recipe in (None, *(name for name in RECIPES if load_recipe(name).dtype == dtype)):
+        constants, own = gemm_constants(device, dtype, recipe)
+        if recipe is None or own.table == f"{dtype}_{recipe}":
+            named = f"{dtype} {recipe}" if recipe else dtype
+            for regime in _regimes(constants, () if recipe else alignment_constants(device, dtype).served):
+                yield ClassError("product", named, regime, expected(device, own, regime, dtype))
 
 
 def _of_attention(device: Device, dtype: str) -> Iterator[ClassError]:

@@ -191,11 +191,10 @@ class Forward:
                 branch = self.play("modulation", {"x": branch})
             if block.streams:
                 x = tape.op("mixed streams", (x, branch), x.bytes, (x, branch))
-                tape.named = ()
-                continue
-            if branch.bytes < x.bytes:  # added to a wider tensor: only its gradient is a cast of its own
-                branch = tape.op("promoted", (branch,), 0)
-            x = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
+            else:
+                if branch.bytes < x.bytes:  # added to a wider tensor: only its gradient is a cast of its own
+                    branch = tape.op("promoted", (branch,), 0)
+                x = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
             tape.named = ()
         if block.augment:
             self.augmented(block.augment, hidden, x)

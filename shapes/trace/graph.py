@@ -363,7 +363,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         if not outs:
             return
         tensors = tensors_in((args, kwargs))
-        values = [self._value(tensor) for tensor in tensors]
+        values = [*map(self._value, tensors)]
         mask, activation = reduce(or_, (value.mask for value in values), 0), any(value.activation for value in values)
         made_of = frozenset[str]().union(*(value.made_of for value in values))
         short = name.split("::")[-1]

@@ -52,7 +52,7 @@ class DiffBudgets:
         if allowed is not None and ratio is not None and error is not None and (slower := ratio - 1) > allowed:
             within = slower <= error
             text = f"{slower:+.1%} time a token on {one.device}, at most {allowed:+.1%} allowed"
-            text += f" (within the error of {error:.1%})" if within else ""
+            text += f" (within the error of {error:.1%})" * within
             yield Violation(path, one.device, "max-step-regression", text, within)
         if self.max_memory is None or not one.new:
             return

@@ -68,7 +68,7 @@ class OperatorTable(Printable):
             found.setdefault((row["name"], seen[phase]), []).append(row)
             seen[phase] += 1
         folded = [_folded(rows) for rows in found.values()]
-        whole, names = sum(one["step_seconds"] or 0.0 for one in folded), Counter(one["name"] for one in folded)
+        whole, names = sum(filter(None, map(_STEP_S, folded))), Counter(map(_NAME, folded))
         for one in folded:
             if names[one["name"]] > 1:
                 one["name"] += f" (window {one['window']})" if one["window"] else f" ({one['count']} layers)"
@@ -85,10 +85,11 @@ class OperatorTable(Printable):
         return replace(self, operators=operators, costs=costs)
 
 
+_NAME, _STEP_S = itemgetter("name"), itemgetter("step_seconds")
 #: By name, or the largest first; "model" leaves rows as they are.
 _ORDERS: dict[str, Callable[[Values], Any]] = {
-    "name": itemgetter("name"),
-    "time": lambda one: -(one["step_seconds"] or 0.0),
+    "name": _NAME,
+    "time": lambda one: -(_STEP_S(one) or 0.0),
     "flops": lambda one: -one["step_flops"],
 }
 

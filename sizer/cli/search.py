@@ -58,7 +58,7 @@ def command(asked: Asked) -> None:
     if measure is None:
         measure = not asked.device and accelerator_here()
     low, high = _read(_BOUNDS["range"], asked.range_, "--range")
-    further = {name: said.pop(name) for name in [*said] if name in Limits.__match_args__}
+    further = {name: said.pop(name) for name in said.keys() & Limits.__match_args__}
     limits = Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, asked.step, **further)
     named = asked.config is not None
     reading = read_model(asked.source(asked.config), config_format=asked.config_format) if named else None

@@ -21,7 +21,7 @@ def document(answer: MfuAnswer) -> Document:
 
 def _parts(answer: MfuAnswer) -> Iterator[Part]:
     mamf, times = answer.achievable_flops, answer.log
-    yield Text(f"MFU {', '.join(f'{row.mfu:.1%} ({row.count.method})' for row in answer.rows)}", "head")
+    yield Text("MFU " + ", ".join(map("{0.mfu:.1%} ({0.count.method})".format, answer.rows)), "head")
     yield Text(
         f"{answer.seconds:.4g} s a step, {answer.gpus} x {answer.device.title}, "
         f"global batch {answer.global_batch} x {answer.s} tokens, checkpointing {answer.checkpointing}"

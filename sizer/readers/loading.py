@@ -93,8 +93,7 @@ def expand(argument: str) -> list[str]:
         folder = path.is_dir() and not _config_in(path)
         if not folder and (path.exists() or not has_magic(argument)):
             return [argument]
-        listed = () if folder else islice(iglob(argument, recursive=True), MAX_FOUND)
-        found = sorted(one for one in listed if Path(one).is_file())
+        found = sorted(one for one in islice(iglob(argument, recursive=True), MAX_FOUND) if Path(one).is_file())
     except (OSError, ValueError):
         return [argument]
     found = _inside(path) if folder else found

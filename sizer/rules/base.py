@@ -179,6 +179,10 @@ class Context:
         for operator, cost in zip(self.operators, self.costs, strict=True):
             yield operator, cost, operator.count * cost.seconds
 
+    def seconds_of(self, which: Callable[[Operator], bool]) -> float:
+        """Seconds that the operators take in a microbatch ``which`` holds for."""
+        return sum(seconds for operator, _, seconds in self.timed() if which(operator))
+
     @property
     def step_s(self) -> float:
         return sum(seconds for _, _, seconds in self.timed())

@@ -394,16 +394,16 @@ def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
         fewer = [one for one in smaller if dimension not in _cut_blocks(model, one, recipe)][:1]
         changes = suggest(dimension, near) + suggest("t", fewer)
         value = context.dimensions.get(dimension, side.whole)
-        refused = recipe is not None and recipe.alignment.otherwise == REFUSED
+        otherwise = recipe.alignment.otherwise if recipe else RELEASED
         yield Finding(
             dimension,
             value,
             f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
-            f"{recipe.alignment.otherwise if recipe else RELEASED}; "
+            f"{otherwise}; "
             f"padded to {padded} it is {padded / side.features - 1:.1%} more",
             changes,
             violated=True,
-            error=refused,
+            error=otherwise == REFUSED,
         )
 
 

@@ -156,8 +156,8 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     """What the other stages wait for the slowest one, in the usual layout and in the best."""
     model, p = context.whole, context.workload.p
     layers = model.layers
-    layers_s = sum(seconds for op, _, seconds in context.timed() if op.name.startswith("layers."))
-    head_s = sum(seconds for op, _, seconds in context.timed() if op.name in ENDS)
+    layers_s = context.seconds_of(lambda op: op.name.startswith("layers."))
+    head_s = context.seconds_of(lambda op: op.name in ENDS)
     layer_s = layers_s / max(layers_of_stages(layers, p))
     if not layer_s:
         return
@@ -309,7 +309,7 @@ def expert_group_padding(context: Context) -> Answer:
     share = padding / (rows + padding)
     if share < NOTABLE_PADDING:
         return ()
-    spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, GroupedGemm))
+    spent = context.seconds_of(lambda op: isinstance(op, GroupedGemm))
     wanted = workload.b * -(-int(padding / NOTABLE_PADDING) // rows)
     return Finding(
         "b",

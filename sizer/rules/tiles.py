@@ -160,7 +160,7 @@ def attention_occupancy(context: Context) -> Answer:
     if blocks >= units:
         return ()
     larger = larger_microbatch(context, workload.b * -(-units // blocks))
-    spent = sum(seconds for op, _, seconds in context.timed() if isinstance(op, Attention))
+    spent = context.seconds_of(lambda op: isinstance(op, Attention))
     idle_s = spent * (1 - blocks / units) * workload.accumulation
     smaller = (
         t

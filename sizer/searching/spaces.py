@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain, product
 from math import gcd, lcm
 from operator import attrgetter
 from typing import Any
@@ -327,12 +328,11 @@ def _splits(request: Request, heads: int, kv_heads: int, shards: int) -> bool:
 
 def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]:
     """``heads`` with what is to vary as it is, halved and doubled."""
-    sizes, found = {**dimensions(request.model), "s": request.workload.s, **heads}, [heads]
-    for name in (one for vary in request.limits.vary or () for one in VARIABLE[vary]):
-        found = [
-            {**one, name: size} for one in found for size in (sizes[name], sizes[name] // 2, sizes[name] * 2) if size
-        ]
-    for one in found:
+    sizes = {**dimensions(request.model), "s": request.workload.s, **heads}
+    names = [*chain(*map(VARIABLE.__getitem__, request.limits.vary or ()))]
+    choices = (filter(None, (sizes[name], sizes[name] // 2, sizes[name] * 2)) for name in names)
+    for chosen in product(*choices):
+        one = heads | dict(zip(names, chosen, strict=True))
         count, kv_heads = one.get("heads", sizes["heads"]), one.get("kv_heads", 0)
         if kv_heads and (count % kv_heads or not _splits(request, count, kv_heads, request.shards)):
             request.excluded["whole heads on every shard"] += 1
