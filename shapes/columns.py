@@ -13,7 +13,9 @@ by itself would give.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache
 from itertools import starmap
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -58,26 +60,23 @@ class IntegerTable:
         values = self.columns[name]
         if self.size and (values == values[0]).all():
             return int(values[0])
-        names = frozenset((name,))
+        names = _together(frozenset((name,)))
         return Column(self, names, values[self.codes(names)[1]])
 
     def codes(self, names: frozenset[str]) -> tuple[Array, Array]:
-        """(each row's combination of the columns ``names``, the first row of each combination)."""
+        """(each row's combination of the columns ``names``, a row of each combination)."""
         if names not in self._codes:
-            first, *others = sorted(names)
-            if others:
-                code, places = self.codes(frozenset(others))
-                if len(places) == self.size:  # no two rows are alike in fewer columns already
-                    return self._codes.setdefault(names, (code, places))
-                own, values = self.codes(frozenset((first,)))
-                code, count = _renumbered(code + len(places) * own, len(places) * len(values))
-            else:
-                values = self.columns[first]
+            if len(names) == 1:
+                values = self.columns[min(names)]
                 low = int(values.min())
-                code, count = _renumbered(values - low, int(values.max()) - low + 1)
-            place = np.empty(count, np.intp)
-            place[code[::-1]] = np.arange(self.size)[::-1]
-            self._codes[names] = code, place
+                found = _renumbered(values - low, int(values.max()) - low + 1)
+            else:
+                known = max((own for own in self._codes if own < names), key=len) or frozenset({min(names)})
+                code, places = found = self.codes(known)
+                if len(places) < self.size:  # else no two rows are alike in fewer columns already
+                    own, values = self.codes(names - known)
+                    found = _renumbered(code + len(places) * own, len(places) * len(values))
+            self._codes[names] = found
         return self._codes[names]
 
     def lifted(self, names: frozenset[str], among: frozenset[str]) -> Array:
@@ -101,15 +100,22 @@ class IntegerTable:
             yield IntegerTable({name: own[chosen] for name, own in self.columns.items()}, self.rows[chosen])
 
 
-def _renumbered(code: Array, count: int) -> tuple[Array, int]:
-    """Codes below ``count`` as consecutive numbers of those that occur, and how many do."""
-    if count <= 8 * len(code) + 1024:
-        used = np.zeros(count, np.intp)
-        used[code] = 1
-        places = np.cumsum(used)
-        return places[code] - 1, int(places[-1])
-    found, inverse = np.unique(code, return_inverse=True)
-    return inverse, len(found)
+def _renumbered(code: Array, count: int) -> tuple[Array, Array]:
+    """Codes below ``count`` as consecutive numbers of those that occur, and a place of each."""
+    if count > 8 * len(code) + 1024:
+        _, places, numbers = np.unique(code, return_index=True, return_inverse=True)
+        return numbers, places
+    table = np.full(count, -1)
+    table[code] = np.arange(len(code))
+    used = np.flatnonzero(table >= 0)
+    places, table[used] = table[used], np.arange(len(used))
+    return table[code], places
+
+
+@cache
+def _together(*each: frozenset[str]) -> frozenset[str]:
+    """All of the names: the same object for the same, which is hashed once."""
+    return frozenset().union(*each)
 
 
 class Column(NDArrayOperatorsMixin, ManyIntegers):
@@ -124,15 +130,12 @@ class Column(NDArrayOperatorsMixin, ManyIntegers):
     def __array_ufunc__(self, ufunc: np.ufunc, method: str, *inputs: Any, **kwargs: Any) -> Any:
         if method != "__call__" or kwargs.keys() - {"out"}:  # what adds in place gets a column of its own
             return NotImplemented
-        names = frozenset().union(*(one.names for one in inputs if isinstance(one, Column)))
+        names = _together(*(one.names for one in inputs if isinstance(one, Column)))
         values = [self._among(one, names) for one in inputs]
-        if ufunc is np.multiply and all(_whole(one) for one in values):
-            largest = 1.0
-            for one in values:
-                largest *= float(np.abs(one).max())
-            if largest > LARGEST:
-                every = frozenset(self.table.columns)
-                raise Split(Column(self.table, every, np.arange(len(self.table.codes(every)[1]))))
+        whole = ufunc is np.multiply and all(map(_whole, values))
+        if whole and prod(float(np.abs(one).max()) for one in values) > LARGEST:
+            every = frozenset(self.table.columns)
+            raise Split(Column(self.table, every, np.arange(len(self.table.codes(every)[1]))))
         found = ufunc(*values)
         if isinstance(found, tuple):
             return tuple(Column(self.table, names, one) for one in found)

@@ -14,7 +14,7 @@ from shapes.cost import predict
 from shapes.cost.constants import collective_constants, moving_constants
 from shapes.cost.explain import explain
 from shapes.device import load_device
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, Streams
+from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, SharedKeyShape, Stack, Streams
 from shapes.model.stages import counted, parameter_tensors
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
@@ -90,6 +90,8 @@ def test_context_parallel_ranks_meet_all_keys_and_values_and_send_their_gradient
         ("dgrad", "all_gather", buffer, 4, 2, LAYERS),
         ("dgrad", "reduce_scatter", buffer, 4, 2, LAYERS),
     ]
+    # A group of two has both; all-to-alls send heads, not keys and values.
+    assert {one[3] for one in sent(dense(), "context_parallel", cp=2)} == {2}
 
 
 def test_gradients_are_reduced_over_data_and_context_parallel_ranks() -> None:
@@ -159,7 +161,39 @@ def test_a_single_layer_is_sent_as_one() -> None:
 
 
 def test_two_ranks_share_what_is_sharded() -> None:
-    assert [one[1] for one in sent(dense(), "data_parallel", d=2, zero=1)] == ["reduce_scatter", "all_gather"]
+    weights = 2 * dense().parameters
+    for zero in (1, 2):
+        assert [one[1:] for one in sent(dense(), "data_parallel", d=2, zero=zero)] == [
+            ("reduce_scatter", weights, 2, 1, 1),
+            ("all_gather", weights, 2, 1, 1),
+        ]
+        # Replicas are ZeRO 3's: others shard over all ranks.
+        assert sent(dense(), "data_parallel", d=8, zero=zero, replicas=2) == sent(
+            dense(), "data_parallel", d=8, zero=zero
+        )
+
+
+def test_a_frozen_layer_is_gathered_as_one_and_by_zero_3_alone() -> None:
+    tuned: dict[str, Any] = {"d": 4, "finetune": "lora"}
+    one, four = (sent(of_layers(layers), "frozen", **tuned, zero=3) for layers in (1, 4))
+    assert [each[1:] for each in one] == [("all_gather", 2 * of_layers(1).parameters, 4, 1, 2)]
+    assert [each[1:] for each in four] == [("all_gather", 2 * of_layers(4).parameters // 4, 4, 1, 2 * 4)]
+    assert sent(dense(), "frozen", **tuned, zero=1) == []
+
+
+def test_two_of_everything_are_looked_at_as_any_degrees() -> None:
+    two = Workload(b=B, s=S, t=2, p=2, d=2, e=2, cp=2, vpp=2, zero=3, replicas=2)
+    assert [one.key for one in split_problems(dense(), two)] == ["e"]
+    assert split_problems(mixture(), two) == ()
+
+
+def test_a_shared_key_is_copied_to_as_many_ranks_as_cut_its_output_groups() -> None:
+    attention = SharedKeyShape(12, 64, 128, out_groups=6, out_rank=64)
+    model = ModelShape("m", (Stack("decoder", 768, (Block(attention, MlpShape(1536), count=LAYERS),)),), vocab=1024)
+    assert split_problems(model, Workload(t=3)) == ()
+    assert [str(one) for one in split_problems(model, Workload(t=4))] == [
+        "t = 4: expected a divisor of the 6 groups of the output projection"
+    ]
 
 
 def test_chunks_of_a_pipeline_are_of_layers_embedding_and_head() -> None:

@@ -138,7 +138,7 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Liste
         gathered = workload.expert_tokens(tokens) * hidden * size
         yield from run.sends("tensor_parallel", gathered, workload.expert_t, runs)
     yield from run.sends("tensor_parallel", tokens * hidden * size, workload.t, runs, times)
-    for attention in (block.attention, block.cross) * (workload.cp > 1):
+    for attention in (block.attention, block.cross):
         if attention and (workload.cp_comm != "a2a" or is_sparse(attention, s)):
             buffer = workload.b * passed_numbers(attention, workload.t, s) * size
             yield from run.sends("context_parallel", buffer, workload.cp, "context_parallel", stride=workload.t)

@@ -129,9 +129,10 @@ def work(operators: Iterable[Operator], each: Iterable[Any]) -> Work:
         else:
             region = total.layers if "layers" in operator.name else total.ends
             # Each group of a grouped product is launched, or at least quantised and described, on its own.
-            kind, groups = class_of(operator), operator.groups if isinstance(operator, GroupedGemm) else 1
+            kind = class_of(operator)
+            groups = np.minimum(operator.groups, MOST_GROUPS) if isinstance(operator, GroupedGemm) else 1
             region.seconds[kind] += seconds
-            region.runs[kind] += count * np.minimum(groups, MOST_GROUPS)
+            region.runs[kind] += count * groups
             region.fallbacks += count * _falls_back(operator)
     return total
 

@@ -132,13 +132,11 @@ _Run = tuple[ModelShape, Workload, Operators, float, int, int]
 def run_of(space: Space, device: Device, change: Sizes | IntegerTable) -> _Run:
     """A candidate, or many as columns, as the space's stack runs it on ``device``."""
     model, workload = rebuilt(space, {**change})
-    runs = 1
     if space.as_run:
         workload = space.as_run(workload, device)
-        runs = workload.accumulation
     listed = tuple((space.timed or operators)(model, workload))
     flops = sum(one.flops * one.count for one in listed if one.phase != "optimizer")
-    scale = space.tokens / (workload.tokens * runs)
+    scale = space.tokens / replace(space, workload=workload).tokens
     return model, workload, listed, scale, round(space.tokens / workload.tokens * flops), model.parameters
 
 
