@@ -464,7 +464,7 @@ def test_what_a_name_says_of_weights_is_never_taken_in_silence() -> None:
     assert not read_config("PrimeIntellect/MiniMax-M2.5-bf16").model.formats
     assert read_config("deepseek-ai/DeepSeek-V3.1").model == read_config("deepseek-ai/DeepSeek-V3").model
     notes = read_config("unsloth/Qwen3-4B-Instruct-2507-GGUF").notes
-    assert any("from the table" in note and "sizes and bits are that one's" in note for note in notes)
+    assert any("from the table" in note and "in 16 bits: a .gguf has its own" in note for note in notes)
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,18 @@ import importlib.util
 import json
 import random
 import re
+import sys
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from shapes.errors import InputError
+from sizer.cli import main
 from sizer.readers import READERS, parse_setting, read_config
 from tests.test_readers_formats import SMALLEST
 from tests.texts import read_text
@@ -87,7 +91,7 @@ def dead_ends(cases: list[Case], folder: Path) -> tuple[int, list[str]]:
             again = [refusal(where, text, settings={key: one}) for one in values]
             left += [str(error)] * all(same(error, one) for one in again)
             tried += 1
-        for spoken in re.findall(r"sizer check (\S+/\S+)", error.expected):
+        for spoken in re.findall(r"sizer check (\S+/[^\s,;]+)(?![^\s,;]| --download)", error.expected):
             tried += 1
             assert read_config(spoken).model.parameters > 0
         for chosen in re.findall(r"has the keys of (\w+) and of .* --config-format", error.expected):
@@ -122,3 +126,60 @@ def test_settings_name_a_recipes_key_as_the_refusal_spells_it(tmp_path: Path) ->
     ((key, _),) = _SET.findall(error.expected)
     assert key == "backend.sglang_config.decode.served-model-name"
     assert refusal(name, held, settings={key: "Qwen/Qwen3-0.6B"}) is None
+
+
+#: A file's way to name what it builds on, and what that holds.
+BASES = {
+    "extends": ("extends: {}\nnum_layers: 3\n", "base.yaml"),
+    "bases": ("bases: [{}]\nnum_layers: 3\n", "base.yaml"),
+    "_base_": ("_base_: {}\nnum_layers: 3\n", "base.yaml"),
+    "base_config": ("base_config: {}\nnum_layers: 3\n", "base.yaml"),
+    "defaults": ("defaults: [{}]\nnum_layers: 3\n", "base"),
+}
+
+
+@pytest.mark.parametrize("way", BASES)
+@pytest.mark.parametrize("above", ["", "../"])
+def test_a_base_that_is_elsewhere_is_read_below_the_root_that_its_refusal_asks_for(
+    way: str, above: str, tmp_path: Path
+) -> None:
+    child = tmp_path / "tree" / "recipes" / "child.yaml"
+    child.parent.mkdir(parents=True)
+    text, name = BASES[way]
+    child.write_text(text.format(above + name), "utf-8")
+    (tmp_path / "tree" / "base.yaml").write_text(
+        "hidden_size: 64\nnum_attention_heads: 4\nvocab_size: 320\nseq_length: 32\nnum_layers: 9\n", "utf-8"
+    )
+    with pytest.raises(InputError, match=r"(?:not there|not opened): --root DIR"):
+        read_config(child)
+    assert read_config(child, root=tmp_path / "tree").model.layers == 3
+
+
+@pytest.mark.parametrize("held", ["acme/own", "model_name_or_path: acme/own\noutput_dir: o\n"])
+def test_a_name_that_nobody_knows_is_read_once_its_refusals_command_has_fetched_it(
+    held: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command's own download is a stand-in here, which puts a config.json where the hub's client does."""
+    hub = ModuleType("huggingface_hub")
+
+    def snapshot_download(name: str, allow_patterns: list[str]) -> None:
+        folder = tmp_path / f"models--{name.replace('/', '--')}"
+        (folder / "refs").mkdir(parents=True)
+        (folder / "refs" / "main").write_text("abc")
+        (folder / "snapshots" / "abc").mkdir(parents=True)
+        (folder / "snapshots" / "abc" / "config.json").write_text('{"model_type": "llama", "num_hidden_layers": 3}')
+
+    hub.snapshot_download = snapshot_download  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "huggingface_hub", hub)
+    monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
+    asked = held
+    if "\n" in held:
+        asked = str(tmp_path / "r.yaml")
+        Path(asked).write_text(held, "utf-8")
+    with pytest.raises(InputError) as error:
+        read_config(asked)
+    command = re.search(r"sizer check (\S+) --download", error.value.expected)
+    spoken = ["check", command[1], "--download"] if command else ["check", held, "--download"]
+    assert "--download" in error.value.expected
+    assert CliRunner().invoke(main, spoken).exit_code == 0
+    assert read_config(asked).model.layers == 3

@@ -63,7 +63,8 @@ def released(name: str) -> tuple[Config, str]:
         if copied := re.fullmatch(pattern, asked):
             with suppress(InputError):
                 config, note = released(basename(copied[1]))
-                note += "; bits as it is called, in the usual groups and in every layer but the head"
+                own = "bits as it is called, in the usual groups and in every layer but the head"
+                note += f"; {own if bits else 'in 16 bits: a .gguf has its own in its header'}"
                 return {**config, "quantization_config": bits}, note
     if found := variants().get(without_variant(last)):
         return _row(found, f"; {name} is a variant by its name, sizes and bits are that one's")
@@ -125,9 +126,9 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
             called = re.sub("(-unsloth)?-bnb-4bit$", "", called)
         reading = read(called)
     except InputError as error:
-        wrong = (
-            error.expected if is_name(name) else error.expected.partition("; --download")[0]
-        )  # of a path it has none
+        said, asked, way = error.expected.partition("; --download")
+        # The hub is asked for what the command names, which is this file; of a path it has nothing.
+        wrong = f"{said}; sizer check {called} --download{way}" if asked and is_name(name) else said
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {wrong}"
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
     files = config.get("_settings", {})
