@@ -1013,3 +1013,16 @@ def test_verl_shards_over_its_devices(said: str, layout: tuple[int | None, int |
 def test_a_server_whose_users_have_an_algorithm_trains_nothing(tmp_path: Path) -> None:
     text = "user: {algorithm: HS256}\nmodel: {path: deepseek-ai/DeepSeek-V2-Lite-Chat, max_new_tokens: 500}\n"
     assert read(tmp_path, text).workload == {"phase": "decode"}
+
+
+def test_a_command_s_adam_of_another_kind_is_no_adamw(tmp_path: Path) -> None:
+    said = f"python sft.py --model_name_or_path {QWEN} --per_device_train_batch_size 2 --optimizer"
+    reading = read(tmp_path, f"{said} adam_mini\n", "run.sh")
+    assert "optim" in {one.key for one in reading.unread}
+    assert not read(tmp_path, f"{said} fused_adam\n", "run.sh").unread
+    assert read(tmp_path, f"{said} lion\n", "run.sh").workload["optimizer"] == "lion"
+
+
+def test_a_name_in_the_environment_is_no_path(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="an environment's"):
+        read(tmp_path, "pretrain: ${oc.env:SNAPSHOT}\nactor_train: {}\n")

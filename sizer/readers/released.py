@@ -185,7 +185,8 @@ def _with_usual(row: Config, config: Config) -> Config:
     that train have the same value.
     """
     words, found = FORMATS["names"], defaultdict[str, Values](dict)
-    own = {"phase", *row["names"].values(), *row.get("otherwise", ()), *["max_seq_length"] * ("rounds" in row)}
+    own = {theirs for ours, theirs in row["names"].items() if at(config, ours) is not None}
+    own |= {"phase", *row.get("otherwise", ()), *["max_seq_length"] * ("rounds" in row)}
     for place, value in flat(config).items() if "phase" not in row else ():
         theirs = words["usual"].get(f"{type(value).__name__} {place.rpartition('__')[2]}", "phase")
         if theirs not in own and not re.search(words["elsewhere"], place.lower()):
@@ -256,6 +257,8 @@ def _folder(path: str) -> tuple[str, Names]:
         said or " " in path or not is_name(name),
         f"its value is {said}, which the file does not hold"
         if said
+        else "its value is an environment's, which the file does not hold"
+        if "${" in path
         else "a path is not followed"
         if path.strip("?")
         else "is empty",
