@@ -81,7 +81,9 @@ def released(name: str) -> tuple[Config, str]:
 def _row(name: str, said: str = "") -> tuple[Config, str]:
     """(the configuration of a row of the table, of another row but for what it states; a note that ends in ``said``)"""
     row = json.loads(rows()[name])
-    config = {**(_row(row["as"])[0] if "as" in row else row["config"]), **row.get("with", {})}
+    own = row.get("with", {})
+    whole = {**(_row(row["as"])[0] if "as" in row else row["config"]), **own}
+    config = {key: value for key, value in whole.items() if value is not None or key not in own}
     return config, f"{name}, from the table ({row['source']}){said}"
 
 
