@@ -315,7 +315,7 @@ def write_tables(path: Path, tables: Mapping[str, Named]) -> None:
 
 def replaced(text: str, tables: Mapping[str, Named]) -> str:
     """``text`` without the old owned tables and with ``tables`` at its end."""
-    kept: list[str] = []
+    kept = []
     owned = False
     for line in text.splitlines(keepends=True):
         header = _HEADER.match(line)

@@ -192,7 +192,7 @@ def plain(value: Any) -> Any:
 
 
 def _object(value: Any, listed: Named) -> Values:
-    found: Values = {}
+    found = {}
     for key, path in listed.items():
         if isinstance(path, Mapping):
             found[key] = _object(value, path)

@@ -90,8 +90,8 @@ class WeightFormat:
 
     title: str
     bits: int
-    block: tuple[int, int] = (0, 0)
-    scale_bits: float = 32.0
+    block: tuple[int, int]
+    scale_bits: float
     recipe: str | None = None
 
     def stored_bytes(self, rows: int, columns: int) -> int:

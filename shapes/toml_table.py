@@ -283,7 +283,7 @@ class Table:
 
     def documents(self) -> Mapping[str, str]:
         """Dotted field or table -> document, from the file's [[sources]], which lists the fields of each document."""
-        source_of: dict[str, str] = {}
+        source_of = {}
         for entry in self.tables("sources"):
             source_of.update(dict.fromkeys(entry.texts("fields"), entry.text("document")))
             entry.refuse_the_rest()

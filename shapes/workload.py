@@ -46,11 +46,11 @@ class Saving:
     kept by operator. ``layers``: of a device's layers the first so many (None: all). ``name``: the policy without them.
     """
 
-    again: frozenset[str] = frozenset()
-    everything: bool = False
-    alternate: bool = False
-    layers: int | None = None
-    name: str = "none"
+    again: frozenset[str]
+    everything: bool
+    alternate: bool
+    layers: int | None
+    name: str
 
     @cache  # noqa: B019 - of a few policies, asked for each operator of each of a plan's candidates
     def modules_of(self, name: str, *, mixture: bool) -> list[str]:

@@ -20,7 +20,7 @@ def checked(call: Function) -> Function:
 
     @wraps(call)
     def called(*given: Any, **keywords: Any) -> Any:
-        named: Values = {}
+        named = {}
         if "example_inputs" not in known:
             inputs = keywords.pop("example_inputs", None)
             given = tuple(_recognised(one, inputs) for one in given)

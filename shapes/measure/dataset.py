@@ -177,8 +177,8 @@ def import_dataset(dataset: Dataset, store: Store) -> Exchanged:
     control, theirs = control_median(rows), {one.uid for one in rows}
     there_s = control_median(one for one in ours if one.uid not in theirs)
     off = control / there_s - 1 if control and there_s else 0.0
-    good: list[Measurement] = []
-    refused: list[tuple[str, str]] = []
+    good = []
+    refused = []
     wanted = {one.uid: one for one in rows if one.uid not in known}.values()
     for one in wanted:
         said = objection(one, device, control) or _unlike(one, off, samples)

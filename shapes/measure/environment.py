@@ -173,7 +173,7 @@ def _readings(nvml: Any, uuid: str) -> Values:
     name = uuid if uuid.startswith("MIG-") else f"GPU-{uuid}"
     if nvml.nvmlDeviceGetHandleByUUID(name.encode(), ctypes.byref(card)):
         return {}
-    found: Values = {}
+    found = {}
     for key, function, *which in TIMING["nvml"]["readings"]:
         value = ctypes.c_uint64()  # 32 bits of it, but for the reasons
         if not getattr(nvml, function, lambda *_: 1)(card, *which, ctypes.byref(value)):

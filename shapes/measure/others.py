@@ -91,7 +91,7 @@ def _products(row: Named, how: Named) -> Iterator[tuple[Gemm, float]]:
 
 def _lines(text: str, how: Named) -> Iterator[Values]:
     """The lines of a pattern by its groups, and those under a line that names their columns."""
-    header: list[str] = []
+    header = []
     for line in re.split(r"[\r\n]+", text):  # progress is overwritten by carriage returns
         fields = next(csv.reader([line.strip()]), [])
         if found := re.match(how["row"], line):

@@ -138,7 +138,7 @@ class Stopwatch:
         parts = [sets * round(each / len(sets))]
         if each < len(sets):
             parts = [sets[start : start + each] for start in range(0, len(sets) - each + 1, each)]
-        graphs: list[Call] = []
+        graphs = []
         for part in parts:
             graph = self._backend.capture(part)
             if not graph:

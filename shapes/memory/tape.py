@@ -169,8 +169,8 @@ class Tape:
 
     def unneeded_bytes(self) -> int:
         """Bytes not saved where the input needs no gradient: all that comes before the first trained weight."""
-        needing: set[int] = set()
-        kept: set[int] = set()
+        needing = set()
+        kept = set()
         for node in self.nodes:
             needs = [tensor.key in needing for tensor in node.inputs]
             if node.weights or any(needs):

@@ -381,7 +381,7 @@ class Unread:
 
     key: str
     value: str
-    changes: str | None = None
+    changes: str | None
     meant: str | None = None
 
 

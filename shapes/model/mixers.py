@@ -108,7 +108,7 @@ def reading(table: str, part: object, own: Named) -> tuple[Sized, Iterator[list[
 def matrices(part: object, **own: Any) -> Linears:
     """The weight matrices of a ``part``, as models.toml lists them; ``own``: what its lines name and is no field."""
     size, lines = reading("matrices", part, own)
-    found: list[Linear] = []
+    found = []
     for name, outputs, inputs, shard, said in lines:
         if not outputs:
             found += size(name)
@@ -125,7 +125,7 @@ def matrices(part: object, **own: Any) -> Linears:
 def vectors(part: object, t: int = 1, **own: Any) -> Vectors:
     """Learned vectors of a ``part`` on one of ``t`` ranks, as models.toml lists them: (name, elements)."""
     size, lines = reading("vectors", part, {"t": t, **own})
-    found: list[tuple[str, int]] = []
+    found = []
     for name, elements, times, *_ in lines:
         if elements:
             found += [(name.replace("*", own.get("prefix", "")), size(elements))] * size(times or "1")

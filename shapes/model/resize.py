@@ -200,7 +200,7 @@ class Side:
     matrix: str
     features: int
     whole: int
-    shards: int = 1
+    shards: int
     output: bool = True
     merged: bool = False
     kept: WeightFormat | None = None

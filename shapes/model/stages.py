@@ -53,10 +53,10 @@ def layers_of_stages(layers: int, p: int) -> Ints:
 
 def blocks_between(model: ModelShape, start: int, stop: int) -> Kinds:
     """Layers ``start`` to ``stop`` (exclusive) of all stacks in order, as the blocks of each stack that has some."""
-    found: list[tuple[Stack, tuple[Block, ...]]] = []
+    found = []
     at = 0
     for stack in model.stacks:
-        blocks: list[Block] = []
+        blocks = []
         for block in stack.blocks:
             own = min(at + block.count, stop) - max(at, start)
             if own > 0:

@@ -197,7 +197,7 @@ def _kept(container: nn.Module, config: object) -> tuple[Ints, Ints] | None:
 
 def _per_layer_lists(config: object, layers: int) -> list[list[Any]]:
     """Lists of the configuration (and of those inside it) with one entry a layer, which is not the layer's number."""
-    found: list[list[Any]] = []
+    found = []
     for value in getattr(config, "__dict__", {}).values():
         if isinstance(value, list | tuple) and len(value) == layers > 1:
             found += [[*value]] * ([*value] != [*range(layers)])

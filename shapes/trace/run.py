@@ -230,7 +230,7 @@ def said(error: Exception) -> str:
 @contextmanager
 def on_meta(module: nn.Module) -> Iterator[None]:
     """Every tensor of ``module`` swapped for one without data, tied ones staying tied; put back afterwards."""
-    stand_ins: dict[int, Tensor] = {}
+    stand_ins = {}
 
     def stand_in(tensor: Tensor) -> Tensor:
         if id(tensor) not in stand_ins:

@@ -193,7 +193,7 @@ def _deployed(
     served: RequestFit | None,
     unknown: tuple[FactOutcome, ...],
 ) -> Deployed:
-    said: list[FactOutcome] = []
+    said = []
     runs = form in engine.formats
     if not runs:
         said.append(FactOutcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository))

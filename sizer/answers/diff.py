@@ -70,7 +70,7 @@ def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
     for option in options:
         key, _, value = option.partition("=")
         given[key] = value, {"key": f"--budget {key}"}
-    found: dict[str, float] = {}
+    found = {}
     for key, (value, named) in given.items():
         refuse(key not in BUDGETS, f"expected {' or '.join(BUDGETS)}", value=value, **named)
         units = BUDGETS[key]["units"]

@@ -231,7 +231,7 @@ def fix(
         proposals = settled.propose()
         return _Checked(text, settled, proposals, kept(report_of(proposals)))
 
-    done: list[str] = []
+    done = []
     first = now = checked(config)
     while (found := _next(now, levels, only, unsafe, checked))[1]:
         now = found[0]

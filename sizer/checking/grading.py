@@ -163,7 +163,7 @@ class Proposals:
 
     def changed_subjects(self) -> list[Subject]:
         """What the changed dimensions that are suggested would make of the subject: what measuring would time."""
-        found: list[Subject] = []
+        found = []
         for _, finding in self.findings():
             for suggestion in finding.suggestions:
                 if of_dimensions(suggestion.change):
@@ -281,7 +281,7 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
     subject = own.subject
     # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
     alike = {key for key in own.broken if key[1] == finding.field}
-    offers: list[Offer] = []
+    offers = []
     for suggested in finding.suggestions:
         if not subject.model:  # no step has a price: what it saves is not known
             named = {subject.name_of(key): value for key, value in suggested.change.items()}

@@ -44,7 +44,7 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
         pairs: Iterable[Pair] = [Pair(paths[1], Source(paths[0]), Source(paths[1]), named)]
     else:
         pairs = of_git(revision, paths, models_only=not named)
-    parts: list[Diff] = []
+    parts = []
     notes: list[str] = []
     refused = False
     for pair in pairs:

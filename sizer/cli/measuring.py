@@ -73,7 +73,7 @@ def bench(asked: Asked) -> None:
     `sizer bench -m 1024 -n 1024 -k 1000:1030:1` times products. Results go to the store at once: the same command
     again goes on where this one was stopped.
     """
-    everything: Values = {}
+    everything = {}
     if asked.config == "all":  # of a working tree alone: neither it nor the suites are installed
         path = Path(sizer.__file__).parents[1] / "reports/suites/everything.py"
         expected = "expected a working tree of sizer's, where the suites are"

@@ -87,7 +87,7 @@ def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[st
     said = row.get("workload", {})
     found, used = expressed(said, held, {}, [key for key, value in held.items() if isinstance(value, str)])
     fields.ignore(*(one.replace("__", ".") for one in used))
-    settled: Values = {}
+    settled = {}
     for key, value in found.items():
         size = int(value) if isinstance(value, float) and value % 1 == 0 and abs(value) < 2**53 else value
         if size not in ("", "auto", 0, -1) and key[0] != "_":  # none, or left to another file; what others are made of

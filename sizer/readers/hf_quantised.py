@@ -99,7 +99,7 @@ class Scheme:
 
     usual: WeightFormat | None
     kept: Names
-    named: Named = ()
+    named: Named
 
     def format_of(self, name: str, sparse: bool, layer: int) -> WeightFormat | None:
         if name.startswith(_NEVER):
@@ -143,7 +143,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
 
 def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fields) -> Block:
     sparse = isinstance(block.mlp, MoeShape)
-    formats: list[tuple[str, WeightFormat]] = []
+    formats = []
     linears = block.linears(hidden, fused_qkv=False, fused_gate_up=False)
     for linear in (*linears, *block.expert_linears(hidden, fused=False)):
         found = None if linear.dtype else scheme.format_of(linear.name, sparse, layer)

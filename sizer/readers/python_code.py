@@ -49,7 +49,7 @@ class _Code:
     """The names and functions of a file."""
 
     def __init__(self, tree: ast.Module) -> None:
-        self.functions: dict[str, ast.FunctionDef] = {}
+        self.functions = {}
         self.names: Values = {}
         self._calls = 0
         self._follow(tree.body, self.names)

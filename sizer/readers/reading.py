@@ -327,8 +327,8 @@ def names_of(config: Config) -> tuple[set[str], set[str]]:
 
     A key whose value is null is as good as not there.
     """
-    found: set[str] = set()
-    inner: set[str] = set()
+    found = set()
+    inner = set()
     for key, value in config.items():
         if value is None:
             continue

@@ -73,7 +73,7 @@ class _Builder:
         self._refuse(node.tag != _TAG + kind, node, f"expected no tag, found {node.tag}")
         if kind == "seq":
             return [self.value(one, level + 1) for one in node.value]
-        own: Values = {}
+        own = {}
         merged: Values = {}
         for name, one in node.value:
             self._refuse(not isinstance(name, yaml.ScalarNode), name, "expected text as a key")

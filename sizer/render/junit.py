@@ -39,7 +39,7 @@ def _suite(
 ) -> None:
     """A test case each of ``cases``, and how many came out how."""
     add = ElementTree.SubElement
-    infos: list[Annotation] = []
+    infos = []
     add(suite, "properties")
     for code, name in cases.items():
         case = add(suite, "testcase", {"name": name, "classname": suite.attrib["name"], "time": "0"})

@@ -24,7 +24,7 @@ _PADDING = re.compile(r" +((?:\x1b\[0m)?)$")
 
 
 def render(document: Document, page: Page) -> str:
-    lines: list[str] = []
+    lines = []
     for section in document.seen("text"):
         for part in section.seen("text"):
             lines += _part(part, page)

@@ -51,8 +51,8 @@ class TimedCandidate:
     layers: int
     parameters: int
     structure: tuple[int, bool, bool]
-    ratio_error: float | None = None
-    launch_bound: bool = False
+    ratio_error: float | None
+    launch_bound: bool
     layout: Workload | None = None
 
 

@@ -175,7 +175,7 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
         not 1e7 <= parameters <= 1e14, "expected between 1e7 and 1e14 parameters (7B, 1.5e9)", "--params", parameters
     )
     tied, each, wide = parameters <= TIED, lcm(4, shards), lcm(WIDE, step)
-    found: list[tuple[float, float, AttentionShape, int, int]] = []
+    found = []
     for heads, dim in product((one for one in range(each, 1024, each) if one < 16 or one % 8 == 0), (64, 128)):
         hidden, kv_heads = heads * dim, usual_kv_heads(heads, shards)
         usual, ends = max(32, hidden // 128), (vocab * (2 - tied) + 1) * hidden

@@ -86,7 +86,7 @@ def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagno
         return [types.Diagnostic(_range(place), str(checked), types.DiagnosticSeverity.Error, source="sizer")]
     if not checked:
         return []
-    found: list[types.Diagnostic] = []
+    found = []
     for finding in checked.report.findings:
         cost, url = cost_text(finding, checked.report.step_s), rule_url(finding.code)
         lines = [finding.message + (f"; {cost}" if cost else "")]
@@ -106,7 +106,7 @@ def diagnostics(checked: CheckedText, text: str, path: str) -> list[types.Diagno
 
 def actions(priced: Priced, document: TextDocument, asked: types.Range) -> list[types.CodeAction]:
     """A quick fix for each suggestion that the file can say, of the findings on the lines ``asked`` for."""
-    found: list[types.CodeAction] = []
+    found = []
     for finding in priced.report.findings:
         at = _range(place_of(finding, document.path, document.source))
         if at.end.line < asked.start.line or at.start.line > asked.end.line:

@@ -187,7 +187,7 @@ def _states_model(words: Iterable[str]) -> bool:
 
 def _split(words: Iterable[str]) -> list[str]:
     """Words that hold options in one string (``"--vocab-size 128256"``, ``bash -c "torchrun ..."``) taken apart."""
-    found: list[str] = []
+    found = []
     for word in words:
         if re.search(r"(^|\s)--?[A-Za-z]", word) and re.search(r"\s", word):
             found += re.findall("(?:\0[^\0]*\0|\"[^\"]*\"|'[^']*'|[^\\s\0])+", word)
@@ -198,9 +198,9 @@ def _split(words: Iterable[str]) -> list[str]:
 
 def parse_options(words: Iterable[str]) -> Values:
     """``--hidden-size 4096 --swiglu`` -> its arguments; a flag alone is true, several values are one text."""
-    arguments: Values = {}
+    arguments = {}
     name = None
-    values: list[str] = []
+    values = []
     for word in (*words, "--"):
         if not _DASHED.match(word):
             values.append(word.strip("\"'"))

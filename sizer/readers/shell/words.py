@@ -89,7 +89,7 @@ class Scanner:
 
     def tokens(self, *, until: str | None = None) -> list[Token]:
         """Tokens to the end, or to the operator ``until`` (an array's closing bracket), which is consumed."""
-        found: list[Token] = []
+        found = []
         while self._take(_BLANK) and self.at < len(self.text):
             line = self.line
             if self.text.startswith("((", self.at):
@@ -143,7 +143,7 @@ class Scanner:
             self._heredocs = []
 
     def _word(self) -> Word:
-        parts: list[Part] = []
+        parts = []
         while self.at < len(self.text) and (character := self.text[self.at]) not in _BREAKS:
             if character == '"':
                 parts += self._double()
