@@ -386,12 +386,12 @@ def line_of(text: str) -> Line:
     when = clauses.pop("if", "")
     if not arrow:
         return Line("", tuple(head.split()), when)
-    run = columns[0].split()[1] if columns[0].startswith("run ") else ""
-    size = columns[0].removeprefix(f"run {run}")
+    size, _, called = columns[0].partition("run ")
+    run, _, n = called.partition(" ")
     saves, part = tuple(clauses.pop("saves", "").split()), clauses.pop("part", None) is not None
-    sums = {"n" if run else "size": formula(size)} if size else {}
-    sums |= {key: formula(clauses.pop(name)) for name, key in _SUMS.items() if name in clauses}
-    ways = {key: not clauses.pop(name) for name, key in _WAYS.items() if name in clauses}
+    sums = {key: formula(said) for key, said in (("size", size), ("n", n)) if said}
+    sums |= {_SUMS[name]: formula(clauses.pop(name)) for name in clauses.keys() & _SUMS}
+    ways = {_WAYS[name]: not clauses.pop(name) for name in clauses.keys() & _WAYS}
     if clauses:
         raise ValueError(f"modules.toml: {text!r}: {min(clauses)!r} is no clause")
     return Line(output.strip(), tuple(inputs.split()), when, run, part, saves, sums, ways)

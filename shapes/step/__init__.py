@@ -80,13 +80,17 @@ def step_cost(
     wider = max(0.0, operator_error - CALIBRATED_ERROR)
     unstated = schedule.ranks > device.link.domain_devices and not device.link.stated
     slower = step_parts(stage, whole, schedule, stack.on_slower_network(), device) if unstated else parts
-    unsaid = log(sum(slower.values()) / seconds) if seconds else 0.0
+    unsaid, again = _excess(sum(slower.values()), seconds), _excess(full_s, seconds)
     low = exp(-hypot(log(interval.low), wider))
-    again = log(full_s / seconds) if full_s and seconds else 0.0
     high = exp(hypot(log(interval.high), wider, unsaid, again))
     worth = {"network not stated (--nics)": unsaid, "recomputation not stated (--checkpointing)": again}
     unknown = tuple(what for what, more in worth.items() if more > NOTABLE)
     return StepCost(seconds, seconds * low, seconds * high, stack.coverage, interval.ratio, tier, parts, unknown)
+
+
+def _excess(more_s: float, seconds: float) -> float:
+    """Logarithm of a longer step over its ``seconds``; 0 where there is none."""
+    return log(more_s / seconds) if more_s and seconds else 0.0
 
 
 #: Of a device's share of what its host's memory moves, what the host's update reaches: at least, usually, at most.
@@ -105,6 +109,8 @@ def with_host(cost: StepCost, model: ModelShape | None, workload: Workload, devi
     microbatch, saved tensors go down in its forward and come up in its backward: of these copies only what outlasts the
     computing shows. InputError where the host is not known, and for a trace.
     """
+    if not any((workload.offload, workload.offload_params, workload.offload_saved)):
+        return cost
     link = device.link
     if not model or not link.host_bytes_per_s:
         raise InputError("expected none: the host is not known", "offload", workload.offload)
@@ -257,9 +263,7 @@ class Pricer:
         cost = step_cost(
             stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs), self.stack_tier, full_s
         )
-        if workload.offload or workload.offload_params or workload.offload_saved:
-            cost = with_host(cost, model, workload, self.device)
-        return Step(listed, costs, cost, workload.accumulation)
+        return Step(listed, costs, with_host(cost, model, workload, self.device), workload.accumulation)
 
     def whole(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""

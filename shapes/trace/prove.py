@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from torch import Tensor, nn
@@ -278,12 +279,12 @@ def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Size
         share = sum(
             each / total
             for node, each in zip(graph.nodes, times, strict=True)
-            if not path or any(f"{one}.".startswith(f"{path}.") for one in (node.where, node.weight or ""))
+            if not path or any(f"{one}.".startswith(f"{path}.") for one in (node.where, node.weight))
         )
         name = names.fold(path.removesuffix(".weight"))
         seen = found.get(name, Unproven(name, 0.0, reason))
         found[name] = replace(seen, share=seen.share + share)
-    return tuple(sorted(found.values(), key=lambda one: -one.share))
+    return tuple(sorted(found.values(), key=attrgetter("share"), reverse=True))
 
 
 def _flops(node: Node) -> int:

@@ -66,16 +66,7 @@ def command(asked: Asked) -> None:
     if not asked.configs:
         raise InputError(_nothing_named())
     refuse(asked.configs.count("-") > 1, "standard input is read once: expected - once", "CONFIG", "-")
-    asked.demand(ray="measure", on="ray", store="measure", time_limit_s="measure")
-    if asked.fix_only and asked.fix is None:
-        asked.fix = True
-    refuse(asked.unsafe_fixes and asked.fix is None, "expected --fix or --diff with it", "--unsafe-fixes", True)
-    refuse(
-        len(asked.devices) > 1 and (asked.measure or asked.fix is not None),
-        "expected one, to measure on or to fix for",
-        "--device",
-        ", ".join(asked.devices),
-    )
+    _refuse_contradictions(asked)
     found = _Found(load_accepted(asked.baseline) if asked.baseline is not None else Accepted({}, Path()))
     if asked.measure:
         from .measuring import chosen_executor
@@ -97,6 +88,20 @@ def command(asked: Asked) -> None:
         sys.exit(2)
     if exceeds(checked.worst(), asked.fail_on):
         sys.exit(1)
+
+
+def _refuse_contradictions(asked: Asked) -> None:
+    """Options that need others, or that do not go together; --fix-only is --fix."""
+    asked.demand(ray="measure", on="ray", store="measure", time_limit_s="measure")
+    if asked.fix_only and asked.fix is None:
+        asked.fix = True
+    refuse(asked.unsafe_fixes and asked.fix is None, "expected --fix or --diff with it", "--unsafe-fixes", True)
+    refuse(
+        len(asked.devices) > 1 and (asked.measure or asked.fix is not None),
+        "expected one, to measure on or to fix for",
+        "--device",
+        ", ".join(asked.devices),
+    )
 
 
 def _check_all(asked: Asked, found: _Found) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
+from operator import attrgetter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -51,12 +52,12 @@ def document(answer: Checked | tuple[Overview, ...]) -> Document:
     if isinstance(answer, Checked):
         checked, seen = answer, cast("Sequence[Overview | None]", [None] * len(answer.reports))
     else:
-        checked, seen = Checked(tuple(one.report for one in answer)), answer
+        checked, seen = Checked(tuple(map(attrgetter("report"), answer))), answer
     reports = checked.reports
     of_path = {report.path: [one for one in reports if one.path == report.path] for report in reports}
     several = {path: found for path, found in of_path.items() if len({one.device for one in found}) > 1}
     sections = [
-        *([_compared(reports)] if reports else ()),
+        *[_compared(reports)] * bool(reports),
         *(_side_by_side(path, found) for path, found in several.items()),
         *(_section(report, one, report.path in several) for report, one in zip(reports, seen, strict=True)),
         Section("Total", lines([_total(checked)]), only=("text",)),
@@ -66,26 +67,23 @@ def document(answer: Checked | tuple[Overview, ...]) -> Document:
 
 def _side_by_side(path: str, reports: Sequence[Report]) -> Section:
     """One configuration on several devices, a column each; below it each finding once, as on the first that has it."""
-    hours = [*map(_hours, reports)]
-    costs = [_hours(one) * (one.price_usd_per_h or 0.0) for one in reports]
     found = {(one.code, one.field): f"{one.code} {one.field} = {one.value}" for it in reports for one in it.findings}
-    rows = [
-        ("findings", *(_tally_of(one) for one in reports)),
-        ("step", *(within_text(one.step) for one in reports)),
-        ("MFU", *(mfu_text(one.step) for one in reports)),
-        ("device hours of 1e9 tokens", *(f"{each:,.1f}" if each else "" for each in hours)),
-        ("USD of them, by list prices", *(f"{each:,.0f}" if each else "-" for each in costs)),
-        *((said, *(_price(one, *key) for one in reports)) for key, said in found.items()),
-    ]
+    rows = [(said, *map(of, reports)) for said, of in _OF_A_DEVICE.items()]
+    rows += [(said, *(_price(one, *key) for one in reports)) for key, said in found.items()]
     columns = [Column("", 0), *(Column(one.device, at) for at, one in enumerate(reports, 1))]
     best = min(reports, key=lambda one: one.step_s or float("inf"))
     fastest = f" fastest on {best.device}, {within_text(best.step)}" if best.step_s else ""
     parts: list[Part] = [Text(f"{path}:{fastest}", "head"), Text(_conditions(reports[0], "")), Table(columns, rows)]
+    return Section("", [*parts, *_first_seen(path, reports, found)], only=("text", "html"))
+
+
+def _first_seen(path: str, reports: Sequence[Report], left: dict[tuple[str, str], str]) -> Iterator[Part]:
+    """Of each report the findings that are ``left``, and from then on are not: a page has a section a device."""
     for report in reports:
-        new = [one for one in report.findings if found.pop((one.code, one.field), None)]
-        said = Text(f"on {report.device}:"), Findings("", new, report.step_s, path), Text("")
-        parts += [one._replace(only=("text",)) for one in said if new]  # a page has a section a device
-    return Section("", parts, only=("text", "html"))
+        if new := [one for one in report.findings if left.pop((one.code, one.field), None)]:
+            yield Text(f"on {report.device}:", only=("text",))
+            yield Findings("", new, report.step_s, path, only=("text",))
+            yield Text("", only=("text",))
 
 
 def _hours(report: Report) -> float:
@@ -94,8 +92,22 @@ def _hours(report: Report) -> float:
     return step.seconds * own.model_ranks / own.tokens / step.accumulation * 1e9 / 3600 if step else 0.0
 
 
+def _usd(report: Report) -> float:
+    return _hours(report) * (report.price_usd_per_h or 0.0)
+
+
 def _tally_of(report: Report) -> str:
     return tally_text(Checked((report,)))
+
+
+#: What is compared of a configuration on several devices.
+_OF_A_DEVICE: dict[str, Callable[[Report], object]] = {
+    "findings": _tally_of,
+    "step": lambda one: within_text(one.step),
+    "MFU": lambda one: mfu_text(one.step),
+    "device hours of 1e9 tokens": lambda one: f"{_hours(one):,.1f}" if _hours(one) else "",
+    "USD of them, by list prices": lambda one: f"{_usd(one):,.0f}" if _usd(one) else "-",
+}
 
 
 def _price(report: Report, code: str, field: str) -> Cell:

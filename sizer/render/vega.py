@@ -4,6 +4,7 @@ Colours of text and lines are the page's own (``currentColor``), so that one cha
 """
 
 import json
+from collections.abc import Collection
 from importlib import resources
 from itertools import cycle
 
@@ -23,13 +24,17 @@ def asset(name: str) -> str:
 ASSETS: Values = json.loads(asset("vega.json"))
 
 
+def _shown(named: Words, kept: Collection[str]) -> Words:
+    """Those of the names that are ``kept``."""
+    return {name: value for name, value in named.items() if name in kept}
+
+
 def spec(chart: Chart) -> Values:
     """``chart`` as Vega-Lite's specification, as wide as its container."""
     rows = [row for layer in chart.layers for row in layer.rows]
-    groups, kinds = (list(dict.fromkeys(row[key] for row in rows if key in row)) for key in ("group", "kind"))
-    colours = {name: colour for name, colour in chart.colours.items() if name in groups}
-    named = chart.shapes or dict(zip(kinds, cycle(ASSETS["shapes"])))
-    shapes = {name: shape for name, shape in named.items() if name in (kinds or groups)}
+    groups, kinds = (dict.fromkeys(row[key] for row in rows if key in row) for key in ("group", "kind"))
+    colours = _shown(chart.colours, groups)
+    shapes = _shown(chart.shapes or dict(zip(kinds, cycle(ASSETS["shapes"]))), kinds or groups)
     return {
         "width": "container",
         "height": HEIGHT,
