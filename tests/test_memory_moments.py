@@ -3,13 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
+from math import isqrt
+from typing import Any
 
 import pytest
 
-from shapes.memory import Memory, memory, memory_of_parameters
-from shapes.memory.moments import Moment, StageStep, _keeps_masks, moments
+from shapes.memory import (
+    Memory,
+    divisors,
+    largest_microbatch,
+    largest_size,
+    memory,
+    memory_of_parameters,
+    possible_savings,
+    savings,
+    smallest_pp,
+    smallest_tp,
+)
+from shapes.memory.moments import AtMoment, Component, Moment, StageStep, _keeps_masks, moments, tapes_of_step
 from shapes.memory.tape import Tape, declared, line_of, listing, peak_bytes
-from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack, parameter_count
+from shapes.model import (
+    PRECISIONS,
+    AttentionShape,
+    Block,
+    MlpShape,
+    ModelShape,
+    MoeShape,
+    Stack,
+    parameter_count,
+)
 from shapes.model.stages import ShardParameters
 from shapes.workload import Workload
 
@@ -595,3 +618,199 @@ def test_activations_over_a_base_in_four_bits_are_in_fp32() -> None:
     said = {"finetune": "lora", "lora_targets": "all-linear", "b": 1, "s": 64}
     steps = (StageStep(llama(), Workload(**said, base=base)) for base in ("nf4", "bf16"))  # type: ignore[arg-type]
     assert [step.forward(64).element for step in steps] == [4, 2]
+
+
+def played(step: StageStep) -> tuple[int, int]:
+    """The most bytes that are there while a step's tapes run one after the other, and what is left."""
+    sizes = [size for _, events in tapes_of_step(step) for _, size in events]
+    return max(accumulate(sizes)), sum(sizes)
+
+
+@pytest.mark.parametrize(
+    ("how", "asked"),
+    [
+        ({}, {}),
+        ({"implementation": "megatron"}, {}),
+        ({"implementation": "megatron"}, {"zero": 3, "d": 4}),
+        ({}, {"checkpointing": "full:2"}),
+        ({}, {"zero": 2, "d": 4}),
+        ({"microbatches": 4}, {}),
+        ({"microbatches": 4, "stage": "first"}, {"p": 2}),
+        ({"microbatches": 4, "stage": "last"}, {"p": 2}),
+        ({"microbatches": 4, "stage": "first", "implementation": "megatron"}, {"p": 2}),
+    ],
+)
+def test_what_tapes_play_one_after_the_other_is_as_full_as_the_fullest_moment(
+    how: dict[str, Any], asked: dict[str, Any]
+) -> None:
+    """Moments skip equal layers, the tapes that the allocator is given run each of them."""
+    one = StageStep(llama(), Workload(b=2, s=512, **asked), precision=PRECISIONS["mixed"], **how).trained
+    found = moments(one)
+    new = 0 if one.gradients_stay else one.gradient_bytes(found[-1].gradients)
+    there = 0 if one.gradients_stay or one.sharded else 1
+    fullest = max(each.bytes + there * one.gradient_bytes(each.gradients) for each in found)
+    most, left = played(one)
+    assert most == fullest
+    # Cosines and sines of 32 channels stay, in 16 bits, and gradients where nothing else holds them (norms' apart).
+    assert left == pytest.approx(2 * 512 * 32 * 2 + there * new, rel=1e-3 * there)
+    names = [where for where, _ in tapes_of_step(one)]
+    layers, each = range(4 if one.workload.p == 1 else 2), range(one.in_flight)
+    ends = ["tail"] * one.last, ["embedding"] * one.first
+    backward = [own for number in each for own in (*ends[0], *((number, at) for at in reversed(layers)), *ends[1])]
+    assert names == ["ends", *((number, at) for number in each for at in layers), *backward]
+
+
+def test_what_is_saved_at_the_end_of_the_forward_is_there_at_the_loss_and_gone_at_the_update() -> None:
+    end, loss, *_, update = moments(StageStep(llama(), Workload(b=1, s=64)))
+    assert (end.logits, end.temporary, loss.temporary) == (0, 0, 0)
+    assert end.saved == loss.saved
+    assert loss.logits > 0
+    assert update.bytes == 0
+    assert update.gradients == ShardParameters(llama().parameters)
+    # No rank of a pipeline's end has the other end's tables or tensors.
+    plain = Block(AttentionShape(8, 8, 32), MlpShape(1024), dropout=0.1, count=4)
+    bert = ModelShape("bert", (Stack("encoder", 256, (plain,), embedding_norm=True, positions=64),), vocab=1000)
+    first, last = (StageStep(bert, Workload(b=1, s=64, p=2), stage=stage) for stage in ("first", "last"))  # type: ignore[arg-type]
+    assert moments(first)[0].saved - moments(last)[0].saved == 64 * 256 * (2 + 1)
+
+
+def test_an_embeddings_gradient_finds_those_of_all_others_or_the_buffers_of_all() -> None:
+    for microbatches, missing in ((None, 1000 * 256), (2, 0)):
+        one = StageStep(llama(), Workload(b=1, s=64), microbatches=microbatches).trained
+        (found,) = (each for each in moments(one) if each.name == "gradient of the embedding")
+        assert found.gradients == ShardParameters(llama().parameters - missing)
+
+
+def test_largest_sizes_are_found_whatever_grows() -> None:
+    for limit in range(130):
+        found = largest_size(lambda b: b * b, limit, most=11)
+        assert found == (isqrt(limit) if limit < 121 else None)
+        assert largest_size(lambda b: 7 * b + 3, limit, most=100, least=2) == (0 if limit < 17 else (limit - 3) // 7)
+
+
+def test_divisors_go_up_to_the_largest_that_is_asked_for() -> None:
+    assert (divisors(12, 12), divisors(12, 6), divisors(12, 5)) == ([1, 2, 3, 4, 6, 12], [1, 2, 3, 4, 6], [1, 2, 3, 4])
+    assert divisors(0, 3) == [1, 2, 3]
+
+
+def test_the_smallest_degrees_are_divisors_of_heads_and_layers_that_fit() -> None:
+    model, run = llama(6), Workload(b=1, s=64)
+    for smallest, key, degrees in ((smallest_tp, "t", (1, 2, 4, 8)), (smallest_pp, "p", (1, 2, 3, 6))):
+        for degree in degrees:
+            needed = memory(model, replace(run, **{key: degree}), context_bytes=0).total_bytes
+            assert smallest(model, run, needed, context_bytes=0) == degree
+        least = memory(model, replace(run, **{key: degrees[-1]}), context_bytes=0).total_bytes
+        assert smallest(model, run, least - 1, context_bytes=0) is None
+    heads = ModelShape(
+        "llama", (Stack("decoder", 128, (Block(AttentionShape(128, 128, 1), MlpShape(1280)),)),), vocab=1024
+    )
+    # No more ranks than 64, whatever divides.
+    most = memory(heads, replace(run, t=64), context_bytes=0).total_bytes
+    assert (smallest_tp(heads, run, most, context_bytes=0), smallest_tp(heads, run, most - 1, context_bytes=0)) == (
+        64,
+        None,
+    )
+
+
+def test_a_saving_is_the_workload_with_its_change() -> None:
+    model, run = llama(), Workload(b=2, s=64, d=2)
+    limit = memory(model, replace(run, zero=3), context_bytes=0).total_bytes
+    found = {one.name: one for one in savings(model, run, limit, context_bytes=0)}
+    assert found.keys() == {name for name, _ in possible_savings(run)}
+    for one in found.values():
+        changed = replace(run, **one.change)
+        needed = memory(model, changed, context_bytes=0).total_bytes
+        assert (one.total_bytes, one.fits) == (needed, needed <= limit)
+        assert one.largest_microbatch == largest_microbatch(model, changed, limit, context_bytes=0)
+    assert found["ZeRO 3 / FSDP"].fits
+    on_device = [name for name, _ in possible_savings(run, host=False)]
+    assert on_device == [name for name in found if "host" not in name]
+    assert len(on_device) < len(found)
+    # AdamW is the optimizer where none is said.
+    assert [*possible_savings(replace(run, optimizer="adamw"))] == [*possible_savings(run)]
+
+
+def test_a_step_may_fit_that_takes_all_there_is() -> None:
+    parts = (Component("weights", 100, ""), Component("framework", 20, ""), Component("allocator", 3, ""))
+    served = Memory(parts, "last", 1, "bf16", "adamw", "huggingface", 123)
+    assert (served.total_bytes, served.allocated_bytes) == (123, 100)
+    assert served.may_fit
+    assert not served.fits
+    assert not replace(served, device_bytes=122).may_fit
+    trained = replace(served, moments=(AtMoment("x", 123),))
+    assert [replace(trained, device_bytes=size).may_fit for size in (113, 114)] == [False, True]
+
+
+@pytest.mark.parametrize(("asked", "devices"), [({"t": 2}, 2), ({"p": 2}, 2), ({"d": 2}, 2), ({}, 1)])
+def test_a_process_group_takes_a_gib_on_each_of_its_ranks(asked: dict[str, int], devices: int) -> None:
+    found = memory(llama(), Workload(b=1, s=64, **asked))  # type: ignore[arg-type]
+    (framework,) = (part for part in found.parts if part.name == "framework")
+    assert framework.bytes == devices * GIB
+    assert ("torch.distributed" in framework.formula) == (devices > 1)
+    assert found.stage == ("first" if "p" in asked else "last")
+
+
+def test_parameters_alone_say_what_zero_divides() -> None:
+    parameters, found = 2**20, []
+    for zero in range(4):
+        found.append(memory_of_parameters(parameters, Workload(b=1, s=1, d=4, zero=zero)) - GIB)
+    # bf16-mixed: 4 bytes of master weights and 8 of states, 4 of gradients, 2 of weights.
+    assert [each / parameters for each in found] == [18, 12 / 4 + 6, 12 / 4 + 4 / 4 + 2, 18 / 4]
+
+
+def test_an_encoder_has_no_cache_and_says_so() -> None:
+    core = AttentionShape(8, 8, 32, causal=False)
+    encoder = ModelShape("bert", (Stack("encoder", 256, (Block(core, MlpShape(1024), count=2),)),), vocab=1000)
+    for model, said in ((encoder, "no causal attention"), (llama(2), "2 layers x b 1 x")):
+        parts = memory(model, Workload(b=1, s=64, phase="infer")).parts
+        (cache,) = (part for part in parts if part.name == "kv_cache")
+        assert cache.formula.startswith(said)
+
+
+def formulas(model: ModelShape, asked: dict[str, Any], **options: Any) -> dict[str, str]:
+    return {part.name: part.formula for part in memory(model, Workload(**({"b": 1, "s": 64} | asked)), **options).parts}
+
+
+def test_formulas_say_what_was_counted() -> None:
+    plain = formulas(llama(), {})
+    assert plain["communication"] == "no buffers for exchanges"
+    assert plain["activations"] == "4 layers x b 1 x s 64, auto attention: what autograd saves"
+    assert plain["optimizer_states"].split("bytes")[0].endswith(" parameters x 8 ")
+    many = formulas(llama(), {"p": 2, "checkpointing": "full"}, microbatches=4)["activations"]
+    assert many.startswith("2 layers")
+    assert many.endswith("full checkpointing: what autograd saves x 2 microbatches in flight")
+    assert "microbatches in flight" not in plain["activations"]
+    held = llama().parameters
+    gradients = formulas(llama(), {"d": 4, "zero": 2}, microbatches=2)["gradients"]
+    assert gradients.startswith(f"{held:,} x 4 bytes / 4 (stay: added up over 2 microbatches)")
+    cut = formulas(mixture(), {"d": 4, "e": 4, "zero": 1})["optimizer_states"]
+    assert " / 4 (experts: / 1)" in cut
+    assert "experts" not in formulas(mixture(), {"d": 4, "zero": 1})["optimizer_states"]
+    for own, kind in (({"implementation": "megatron"}, "in-place"), ({}, "fp32"), ({"loss": "fused"}, "fused")):
+        text = formulas(llama(vocab=100_000), {"s": 512}, **own)["logits_and_loss"]
+        assert text.startswith("b x s x v = 51,200,000 x ")
+        assert text.endswith(f"bytes (cross-entropy {kind})")
+    for base, said in (("int8", True), ("nf4", False)):
+        weights = formulas(llama(), {"finetune": "qlora", "base": base})["weights"]
+        assert ("LLM.int8()" in weights) == said
+
+
+def test_one_rank_has_no_buckets_and_the_largest_layer_is_gathered_twice() -> None:
+    alone = formulas(llama(), {"offload": 1.0}, implementation="huggingface")
+    assert alone["communication"] == "no buffers for exchanges"
+    core = AttentionShape(8, 8, 32)
+    kinds = Block(core, MlpShape(512), count=3), Block(core, MlpShape(4096), count=1)
+    model = ModelShape("llama", (Stack("decoder", 256, kinds),), vocab=1000)
+    gathered = bytes_of(memory(model, Workload(b=1, s=64, d=4, zero=3)), "communication")
+    largest = 4 * 256 * 256 + 3 * 256 * 4096 + 2 * 256
+    assert gathered == 2 * largest * 2
+
+
+def test_weights_that_zero_3_shards_have_new_gradients_in_megatrons_kernels_too() -> None:
+    """Else the product adds its gradient to the buffer itself, and there is no tensor of it."""
+
+    def backward(zero: int) -> int:
+        one = StageStep(llama(), Workload(b=1, s=64, d=4, zero=zero), implementation="megatron").trained
+        return max(each.bytes for each in moments(one) if each.name.startswith("backward"))
+
+    assert backward(0) == backward(1) == backward(2) < backward(3)

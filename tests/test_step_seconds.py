@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import product
 from math import exp, hypot, log
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from shapes.cost import Cost
 from shapes.device import load_device
+from shapes.errors import InputError
+from shapes.memory import memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.stages import counted, trained_tensors
 from shapes.operators import operators
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
-from shapes.step import Pricer, Step, StepCost, mean_error, schedule_of, step_cost
+from shapes.step import Pricer, Step, StepCost, mean_error, schedule_of, step_cost, with_host
 from shapes.step.seconds import (
     MOST_GROUPS,
     Kind,
@@ -24,11 +28,22 @@ from shapes.step.seconds import (
     factor,
     microbatch,
     slowest_stage,
+    spread,
     step_parts,
     with_layers,
     work,
 )
-from shapes.step.stack import CLASSES, GROUPS, Host, Interval, Overlap, SoftwareStack, load_stack
+from shapes.step.stack import (
+    CLASSES,
+    GROUPS,
+    Host,
+    Interval,
+    Overlap,
+    SoftwareStack,
+    default_stack,
+    list_stacks,
+    load_stack,
+)
 from shapes.workload import Workload
 
 H100 = load_device("h100-sxm")
@@ -412,3 +427,89 @@ def test_what_copies_of_gradients_and_weights_move(asked: dict[str, Any], each: 
         for name, stack in (("bare", BARE), ("core", replace(BARE, kernels=CORE.kernels)))
     }
     assert seconds == {"bare": pytest.approx(2.0 * len(found)), "core": 0.0}
+
+
+@pytest.mark.parametrize("p", [2, 3, 5, 8])
+def test_layers_are_spread_so_that_the_slowest_stage_is_as_fast_as_can_be(p: int) -> None:
+    for layers, quarters in product(range(1, 25), range(16)):
+        ends = quarters / 4
+        others, last, slowest = spread(layers, p, ends)
+        tried = [max(other, max(0, layers - other * (p - 1)) + ends) for other in range(1, layers + 1)]
+        assert slowest == min(tried) == tried[int(others) - 1]
+        assert last == max(0, layers - others * (p - 1))
+
+
+def test_of_spreads_that_take_as_long_the_one_with_fewer_layers_at_the_end_is_taken() -> None:
+    # 3 and 1 with the ends, or 2 and 2 with the ends: three layers' worth either way.
+    assert spread(4, 2, 1) == (3, 1, 3)
+    # And the slowest is then one without ends: 2 of 2, where the last has none and ends of two layers' worth.
+    even = slowest_stage(stage(2.0, 1.0), model(3), 2, BARE, H100)
+    assert (even.layers.seconds, even.ends.seconds) == ({GEMM: 2.0}, {})
+
+
+def test_operators_that_together_take_a_notable_share_are_as_certain_as_they_are() -> None:
+    listed = tuple(Gemm("layers.*.up", "forward", 512, n, 512, count=count) for n, count in ((512, 1), (1024, 90)))
+    fitted, guessed = cost(1.0), replace(cost(0.001), tier="extrapolated")
+    assert Step(listed, (fitted, guessed)).tier == "fitted"  # 0.09 of 1.09 s
+    assert Step(listed, (fitted, replace(guessed, seconds=0.002))).tier == "extrapolated"  # 0.18 of 1.18
+    often = (replace(listed[0], count=2), replace(listed[1], count=1))
+    assert Step(often, (cost(0.4), replace(cost(0.1), tier="extrapolated"))).tier == "extrapolated"  # 0.1 of 0.9
+    assert Step(often, (cost(0.6), replace(cost(0.1), tier="extrapolated"))).tier == "fitted"  # 0.1 of 1.3
+
+
+def test_an_operator_that_is_gone_is_off_as_often_as_it_ran() -> None:
+    pricer, one = Pricer(H100), Gemm("layers.*.up", "forward", 4096, 5000, 4096)
+    before, after = pricer.step([one]), pricer.step([replace(one, n=4096)])
+    (price,) = before.costs
+    assert pricer.error_s(before, after) == max(price.high - price.seconds, price.seconds - price.low) > 0
+
+
+def test_a_stack_near_a_head_dimension_has_its_factor_for_every_one() -> None:
+    stack = replace(BARE, attention={"hopper": {64: 17.0, 128: 19.0}, "ampere": {64: 3.0}})
+    near = stack.for_head_dims_near("hopper", 80)
+    assert [near.attention_factor("hopper", head_dim) for head_dim in (64, 128, 256)] == [17.0] * 3
+    assert near.attention_factor("ampere", 128) == 3.0
+    # A release is one: asked for again it is itself.
+    release = load_stack("megatron-bridge-25.09-fp8")
+    assert release.of_release("megatron-bridge-25.09-fp8") == release
+
+
+def test_compiled_models_run_on_the_stack_that_compiles_and_others_on_the_one_that_does_not() -> None:
+    stacks = [load_stack(name) for name in list_stacks()]
+    for stack in stacks:
+        for known in stack.formats:
+            found = default_stack(known, compiled=stack.compiles)
+            assert known in found.formats
+            if stack.name != "transformers-eager":
+                assert (found.compiles, found.name) == (stack.compiles, stack.name)
+
+
+def test_what_a_users_device_cannot_price_is_the_files_fault_and_what_ours_cannot_is_not(tmp_path: Path) -> None:
+    def failing(error: Exception) -> Any:
+        def source(*_: object) -> Any:
+            raise error
+
+        return source
+
+    one, own = Gemm("up", "forward", 512, 512, 512), replace(H100, origin=str(tmp_path / "mine.toml"))
+    with pytest.raises(InputError, match=r"mine.toml: cost and error: expected tables as .* \(ZeroDivisionError\)"):
+        Pricer(own, failing(ZeroDivisionError())).step([one])
+    with pytest.raises(InputError, match=r"^already said$"):
+        Pricer(own, failing(InputError("already said"))).step([one])
+    with pytest.raises(ZeroDivisionError):
+        Pricer(H100, failing(ZeroDivisionError())).step([one])
+    with pytest.raises(InputError, match=r"mine.toml: cost and error = nan: expected constants that give finite"):
+        Pricer(own, lambda *_: [cost(float("nan"))]).step([one])
+
+
+def test_the_hosts_update_is_of_the_states_to_the_byte() -> None:
+    run = Workload(b=1, s=512, offload=1.0, precision="fp32")
+    one = model(2)
+    there = {part.name: part.hosted for part in memory(one, run).parts}
+    assert "master_weights" not in there
+    known = StepCost(2.0, 1.0, 4.0, 0.9, 0.05, "fitted", {"gemm": 2.0})
+    found = with_host(known, one, run, H100).parts["optimizer on the host"]
+    assert found == pytest.approx(2.5 * there["optimizer_states"] / H100.link.host_memory_bytes_per_s / 0.2, rel=1e-12)
+    for wrong, device in ((None, H100), (one, replace(H100, link=replace(H100.link, host_bytes_per_s=0)))):
+        with pytest.raises(InputError, match="the host is not known"):
+            with_host(known, wrong, run, device)

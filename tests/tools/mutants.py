@@ -38,8 +38,9 @@ ROOMS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
             "test_memory_experts.py",
             "test_saving.py",
             "test_recurrent.py",
-            "test_towers.py",
+            "test_allocator.py",
             "test_offload.py",
+            "test_towers.py",
         ),
     ),
     "collectives": (
