@@ -536,7 +536,7 @@ class Recogniser:
             return stacks.setdefault(container, {}).setdefault(name, _Layer(name, self, place))
 
         for node in self.graph.nodes:
-            found = layer(node.weight if node.weight is not None else node.where)
+            found = layer(node.weight or node.where)
             found.nodes.append(node)
             self.layer_of[node.number] = found
         for scaled in self.graph.scaled:

@@ -109,17 +109,18 @@ def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]
     if not isinstance(config, str | Path):
         return *plain_mapping(config), ()
     path = find_config(Path(config))
+    found_at = str(path)
     if is_name(config):
         from .released import released
 
         held, note = released(str(config))
-        return held, str(path), (note,)
+        return held, found_at, (note,)
     if is_weights(path):
         from .tensors import header
 
-        return header(path), str(path), ()
-    with within(str(path)):
-        return _parse(load_text(path), str(path), config_format, asked), str(path), ()
+        return header(path), found_at, ()
+    with within(found_at):
+        return _parse(load_text(path), found_at, config_format, asked), found_at, ()
 
 
 def _parse(text: str, where: str, config_format: str | None, asked: Source) -> Config:

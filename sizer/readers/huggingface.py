@@ -206,9 +206,12 @@ def _type_of(outer: Fields) -> str:
 def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
     """The fields of what is sized of a ``wrapper``, its type, and which part it is (None: all)."""
     # Where an unknown type has a text tower that is known.
-    kinds = {key: str(at(outer.config, f"{key}.model_type")) for key in _TEXTS}
-    around = ((key, kind, "text tower") for key, kind in kinds.items() if kind in BUILDERS)
-    nested = NESTED.get(wrapper) or (next(around, None) if wrapper not in BUILDERS else None)
+    around = (
+        (key, kind, "text tower")
+        for key in _TEXTS
+        if wrapper not in BUILDERS and (kind := str(at(outer.config, f"{key}.model_type"))) in BUILDERS
+    )
+    nested = NESTED.get(wrapper) or next(around, None)
     if not nested:
         return outer, wrapper, None
     key, inner, part = nested

@@ -221,19 +221,19 @@ def shortlist(
         return space, space.candidates
     found = estimates(space, space.candidates, pricer, progress, ways)
     space, found = _cut(space, found, pricer, budget, ways)
-    values = found.seconds * objective.weight(found)
-    worth = alike(space.loss(space.candidates)[0]) if space.loss else 1 / found.parameters
-    reach = reaches(space.candidates.columns)
+    candidates, values = space.candidates, found.seconds * objective.weight(found)
+    worth = alike(space.loss(candidates)[0]) if space.loss else 1 / found.parameters
+    reach = reaches(candidates.columns)
     if not serving:
         taken = np.argsort(values, kind="stable")[:SHOWN].tolist()
         taken += undominated(worth, found.seconds, *reach) if space.what == "model" else []
-        taken += range(0, len(space.candidates), -(-len(space.candidates) // SHOWN)) if single else ()
+        taken += range(0, len(candidates), -(-len(candidates) // SHOWN)) if single else ()
     else:
-        decode = estimates(run_as(space, serving), space.candidates, pricer).seconds * objective.weight(found)
+        decode = estimates(run_as(space, serving), candidates, pricer).seconds * objective.weight(found)
         orders = [np.argsort(values ** (1 - share) * decode**share, kind="stable")[:SHOWN] for share in SHARES]
         taken = list(dict.fromkeys(np.stack(orders, axis=1).ravel().tolist()))[:SHOWN]
         taken += undominated(values, decode, *[worth] * bool(space.loss), *reach)
-    return space, [space.candidates[index] for index in dict.fromkeys(taken)]
+    return space, [candidates[index] for index in dict.fromkeys(taken)]
 
 
 def _cut(

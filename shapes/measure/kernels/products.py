@@ -35,19 +35,20 @@ def gemm(operator: Gemm, kernel: str, source: Any) -> Plan:
         raise UnsupportedError("a convolution's implicit product does not run as a matrix product")
     if operator.weight_bytes is not None:
         raise UnsupportedError("torch has no product of quantised weights")
-    if kernel not in (("", "fast_accum", "precise_accum") if operator.dtype == "fp8" else ("",)):
-        raise UnsupportedError(f"no kernel {kernel!r} for a {operator.dtype} product")
-    if operator.batch > 1 and operator.dtype in ("fp8", "int8"):
-        raise UnsupportedError(f"torch has no batched {operator.dtype} product")
-    out_dtype = torch_dtype(operator.out_dtype or {"fp8": "bf16"}.get(operator.dtype, operator.dtype))
-    if operator.dtype == "int8":
+    dtype = operator.dtype
+    if kernel not in (("", "fast_accum", "precise_accum") if dtype == "fp8" else ("",)):
+        raise UnsupportedError(f"no kernel {kernel!r} for a {dtype} product")
+    if operator.batch > 1 and dtype in ("fp8", "int8"):
+        raise UnsupportedError(f"torch has no batched {dtype} product")
+    out_dtype = torch_dtype(operator.out_dtype or {"fp8": "bf16"}.get(dtype, dtype))
+    if dtype == "int8":
         out_dtype = torch.int32
     return Plan(
-        f"{operator.kind} {operator.layout} {operator.dtype}",
+        f"{operator.kind} {operator.layout} {dtype}",
         lambda: _operands(operator, source, out_dtype),
         lambda *operands: _call(operator, kernel, *operands),
         lambda *operands: _check(operator, kernel, *operands),
-        error_bound(operator.dtype) if out_dtype.itemsize > 1 else error_bound("fp8"),
+        error_bound(dtype if out_dtype.itemsize > 1 else "fp8"),
         operator.bytes,
     )
 
