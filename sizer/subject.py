@@ -315,7 +315,9 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
     """What the figures of a mixture, of a prompt and of a decode step assume."""
     notes = [routing_note(workload.expert_load)] if reading.model.moe else []
     if workload.serving:
-        notes.append("operators added up: an engine's host time, launches and other requests' prompts are not in them")
+        notes.append(
+            "operators added up: host time, launches and other requests' prompts are not in them (see `sizer plan`)"
+        )
     for *_, tokens in image_workloads(reading.model, workload):
         notes.append(
             f"images: {tokens // workload.b} of a sequence's {workload.s} tokens, which its vision tower makes"

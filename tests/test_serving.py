@@ -216,7 +216,9 @@ def test_prompts_run_apart_leave_a_token_its_step() -> None:
 def test_ranks_that_share_experts_read_fewer_each_and_exchange_tokens() -> None:
     alone, shared = (_priced(Requests(1, 1000, 200), config=MIXTRAL, spread=d) for d in (1, 4))
     assert shared[1].step_s(shared[0], 64) < alone[1].step_s(alone[0], 64)
-    assert (alone[1].exchanges, shared[1].exchanges) == (0, 4 * 32)
+    for (stack, load), exchanged in ((alone, 0), (shared, 4 * 32)):
+        free_s = load.step_s(replace(stack, exchange_s=0.0), 64)
+        assert load.step_s(stack, 64) - free_s == pytest.approx(64 * exchanged * stack.exchange_s)
 
 
 def test_a_prompt_pays_for_the_passes_over_its_activations_in_proportion_to_its_tokens() -> None:
@@ -539,6 +541,31 @@ def test_a_plan_says_how_many_ranks_run_prompts() -> None:
     assert "prompts alone" not in str(_plan(gpus=1))
 
 
+#: How each engine says how many devices a server has, its caches' ranks, and requests of each of them or of all.
+STARTED = {
+    "vllm": ("tensor-parallel-size", "data-parallel-size", "max-num-seqs"),
+    "sglang": ("tp-size", "dp-size", "max-running-requests"),
+    "tensorrt-llm": ("tp_size", "ep_size", "max_batch_size"),
+}
+
+
+@pytest.mark.parametrize("engine", STARTED)
+@pytest.mark.parametrize("config", [LLAMA, MIXTRAL])
+def test_a_plan_says_how_to_start_servers_on_all_devices_for_all_requests(config: dict[str, Any], engine: str) -> None:
+    found = _plan(config, engine=engine, tpot=0.02)
+    (line,) = (one for one in str(found).splitlines() if one.startswith("start "))
+    best, servers = found.ways[0], int(line.split()[1].rstrip(":"))
+    said = dict(re.findall(r"--([\w-]+) (\d+)", line))
+    wide, ranks, most = (int(said.get(key, 1)) for key in STARTED[engine])
+    assert servers * wide * (ranks if engine == "vllm" else 1) == 8
+    assert servers * most * (1 if engine == "sglang" else ranks) == best.requests
+    assert ("--enable-" in line or "enable_attention_dp" in line) == (best.e > 1)
+    # An engine of which no options are known, and ranks for prompts alone, which need more than options.
+    assert "start " not in str(_plan(config, engine="gpt-fast"))
+    apart = replace(best, prefill=1)
+    assert "start " not in str(replace(found, ways=(apart,)))
+
+
 def test_a_tighter_limit_of_a_token_asks_for_more_tensor_parallelism() -> None:
     alone = _plan().ways[0]
     tight = _plan(tpot=alone.tpot_s / 6).ways[0]
@@ -549,7 +576,8 @@ def test_a_tighter_limit_of_a_token_asks_for_more_tensor_parallelism() -> None:
 def test_limits_that_nothing_keeps_name_the_nearest_and_by_how_much_it_misses() -> None:
     fastest = min(_plan().ways, key=lambda way: way.tpot_s)
     with pytest.raises(
-        InputError, match=r"the nearest \(tp 8, pp 1, ep 1, dp 1\) misses by \d+%: TTFT .* at 1 requests"
+        InputError,
+        match=r"the nearest \(tp 8, pp 1, ep 1, dp 1\) misses by \d+%: TTFT .* ms, TPOT .* ms with 1 in flight",
     ) as one:
         _plan(tpot=1e-4)
     missed = float(str(one.value).split("misses by ")[1].split("%")[0])

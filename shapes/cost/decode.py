@@ -31,18 +31,18 @@ def form_of(operator: CachedAttention) -> tuple[str, bool]:
 def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) -> Parts:
     """Seconds of launch and latency, of moving, and of what blocks and arithmetic take beyond it; of arrays, too."""
     channels, rest = one.head_dim + one.v_head_dim, one.bytes - one.cache_bytes
-    group = one.heads / one.kv_heads
+    group, rows = one.heads / one.kv_heads, c["rows"]
     apart = np.maximum(one.windowed, np.equal(group, 1)) * (1 - c["shares_always"])
-    together = np.ceil(group * one.q_len / c["rows"])
+    together = np.ceil(group * one.q_len / rows)
     heads = one.batch * one.kv_heads
-    blocks = heads * (together + apart * (group * np.ceil(one.q_len / c["rows"]) - together))
+    blocks = heads * (together + apart * (group * np.ceil(one.q_len / rows) - together))
     parts = np.maximum(1.0, (1 - apart) * one.kv_len / c["split_keys"])
     # Blocks of the same keys wait for the same bytes.
     busy, reached = (np.minimum(1.0, c["alone"] * each * parts / units) for each in (blocks, heads))
     moving = (one.cache_bytes / reached + rest) / one.bytes * read_seconds(one.bytes, c, l2_bytes)
     started = c["block_s"] * blocks / units * (channels / CHANNELS) ** c["block_power"]
     wide = np.maximum(channels / CHANNELS, 1.0) ** c["wide_power"]
-    computing = 2 * c["rows"] * blocks * one.kv_len * channels * wide / c["flops_per_s"] / busy
+    computing = 2 * rows * blocks * one.kv_len * channels * wide / c["flops_per_s"] / busy
     waiting = c["latency_s"] * one.kv_len / (c["latency_keys"] + one.kv_len)
     q = c["q"]
     all_of_it = (moving**q + started**q + computing**q) ** (1 / q)

@@ -105,8 +105,7 @@ class Load:
     token adds and those of a token's FLOPs at peak; the share of the experts that a token is routed to; the share of a
     prompt's tokens that run it (the head: none of note). ``attention_s``: of one request's step, ``prompt_s`` of its
     prompt at peak; ``ring_s``: a token's all-reduces at the link's bandwidth; ``passes_s``: of its activations at the
-    memory's. ``spread``: data-parallel ranks that
-    share the experts; ``exchanges``: of a token, over all of them. ``layers``: the model's.
+    memory's. ``spread``: data-parallel ranks that share the experts. ``layers``: the model's.
     """
 
     products: Any
@@ -117,7 +116,6 @@ class Load:
     kernels: Any
     all_reduces: Any
     moe_layers: Any
-    exchanges: Any
     fp8_cache: Any
     spread: Any
     layers: Any
@@ -136,15 +134,17 @@ class Load:
 
     def launches_s(self, stack: ServingStack) -> Any:
         """Seconds that a step takes whatever it runs."""
-        launches = stack.kernel_s * self.kernels + stack.moe_layer_s * self.moe_layers
-        return launches + stack.all_reduce_s * self.all_reduces
+        return (
+            stack.kernel_s * self.kernels + stack.moe_layer_s * self.moe_layers + stack.all_reduce_s * self.all_reduces
+        )
 
     def step_s(self, stack: ServingStack, requests: Any, tokens: Any = 1) -> Any:
         """Seconds of one decode step of ``requests`` a rank, each of so many ``tokens``."""
         ran = requests * tokens
         attention = np.where(self.fp8_cache, stack.attention_fp8, stack.attention) * requests * self.attention_s
         step = self.products_s(stack, ran) + attention + self.launches_s(stack) + stack.request_s * requests
-        return step + ran * (self.moved_s(stack) + stack.exchange_s * self.exchanges)
+        exchange_s = stack.exchange_s * self.moe_layers * self.spread * (self.spread > 1)
+        return step + ran * (self.moved_s(stack) + exchange_s)
 
     def prompt_adds_s(self, stack: ServingStack, tokens: Any, requests: Any = 0) -> Any:
         """Seconds that a prompt adds to a step of ``requests``, whose launches it shares."""
@@ -187,7 +187,6 @@ def serving_load(
         kernels=sum(one.count for one in listed if FUSED.isdisjoint((one.kind, getattr(one, "what", "")))),
         all_reduces=sum(one.count for one in reduces),
         moe_layers=layers,
-        exchanges=layers * spread * (spread > 1),
         fp8_cache=any(getattr(one, "kv_dtype", "") in ("fp8", "int8") for one in cores),
         spread=spread,
         layers=model.layers,

@@ -54,8 +54,9 @@ MOST_BUSY = 0.95
 
 #: What a split is known by.
 _DEGREES = attrgetter("t", "cp", "p", "e")
-#: What a person is told; modules that run again in next to no time; chunks of a stage; a workload to begin from.
-ASSUMPTIONS, CHEAP, CHUNKS, _FOUND = table_of(__file__, "plan.toml").values()
+#: What a person is told; modules that run again in next to no time; chunks of a stage; a workload to begin from; how
+#: engines are started.
+ASSUMPTIONS, CHEAP, CHUNKS, _FOUND, START = table_of(__file__, "plan.toml").values()
 
 
 @frozen
@@ -142,11 +143,6 @@ class Plan(Printable):
     def fitting(self) -> int:
         """Splits that fit."""
         return sum(one.memory_bytes <= ROOM * self.device_bytes for one in self.candidates)
-
-    @property
-    def shown(self) -> tuple[Candidate, ...]:
-        """The first ``top`` candidates."""
-        return self.candidates[: self.top]
 
     def ways(self) -> list[Workload]:
         """The fastest candidate of each split, the fastest first."""
@@ -284,8 +280,7 @@ def plan_config(
     ``context``: with its output (twice as many).
     """
     asked = workload_fields(workload)
-    phase = asked.pop("phase", "train")
-    one_of(phase, ("train", "decode"), "phase")
+    phase = one_of(asked.pop("phase", "train"), ("train", "decode"), "phase")
     serving = {
         "engine": engine,
         "ttft": ttft,
@@ -374,10 +369,10 @@ def plan(
     spread = memory(model, replace(base, b=1, d=gpus, zero=3), **options).components
     # The less, the more devices there are.
     states = gpus * sum(spread.get(name, 0) for name in ("weights", "master_weights", "optimizer_states"))
-    least, taken = -(-states // device.memory.bytes), f"{states / 2**30:,.0f} GiB"
+    least = -(-states // device.memory.bytes)
     refuse(
         least > gpus,
-        f"expected at least {least} devices: weights and optimizer states alone take {taken}",
+        f"expected at least {least} devices: weights and optimizer states alone take {states / 2**30:,.0f} GiB",
         "gpus",
         gpus,
     )
@@ -598,7 +593,8 @@ def plan_serving(
     refuse(
         near.missed > 1,
         f"expected limits that some way keeps; the nearest (tp {near.t}, pp {near.p}, ep {near.e}, dp {near.d}) misses "
-        f"by {near.missed - 1:.0%}: TTFT {near.ttft_s:.3g} s, TPOT {near.tpot_s:.3g} s at {near.requests} requests",
+        f"by {near.missed - 1:.0%}: TTFT {near.ttft_s * 1e3:.3g} ms, TPOT {near.tpot_s * 1e3:.3g} ms with "
+        f"{near.requests} in flight",
         "gpus",
         gpus,
     )

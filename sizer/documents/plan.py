@@ -2,7 +2,7 @@
 
 from shapes.frozen import Values, plain
 from shapes.step.serving import load_serving_stack
-from sizer.answers.plan import Candidate, Plan, ServingPlan
+from sizer.answers.plan import START, Candidate, Plan, ServingPlan
 
 from . import (
     GIB,
@@ -128,9 +128,21 @@ def serving(answer: ServingPlan) -> Document:
             f"and outputs of {asked.output_tokens:,} tokens{drafts}, {workload.dtype}{weights}, KV cache "
             f"{workload.cache_dtype}, {asked.memory_utilization:.0%} of the memory{left}"
         ),
+        *lines([_started(answer)]),
         Table(columns("plan --phase decode"), answer.ways),
         Text(f"measured over predicted in {answer.coverage:.0%} of published cases: {bounds}"),
         Table(columns("not listed"), answer.dropped, "not listed", most=SHOWN),
         *notes(answer.notes),
     )
     return Document("sizer plan --phase decode", (Section(answer.device, parts),), answer)
+
+
+def _started(answer: ServingPlan) -> str:
+    """How the best way's servers are started, where all run alike and the engine's options are known."""
+    best = answer.ways[0]
+    if best.prefill:
+        return ""
+    servers = best.d // best.e
+    each = best.requests // servers
+    said: str = START[answer.serving.engine][best.e > 1]
+    return said.format(best, answer.serving, servers, each, each // best.e, best.t * best.e)
