@@ -1026,3 +1026,21 @@ def test_a_command_s_adam_of_another_kind_is_no_adamw(tmp_path: Path) -> None:
 def test_a_name_in_the_environment_is_no_path(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="an environment's"):
         read(tmp_path, "pretrain: ${oc.env:SNAPSHOT}\nactor_train: {}\n")
+
+
+def test_a_list_without_elements_is_no_word(tmp_path: Path) -> None:
+    text = f"""A=()\nG=(--gradient_checkpointing true)
+swift sft --model {QWEN} --sequence_parallel_size 2 "${{G[@]}}" "${{A[@]}}" "${{A[@]}}" --fsdp full_shard
+"""
+    workload = read(tmp_path, text, "run.sh").workload
+    assert (workload["checkpointing"], workload["zero"], workload["cp"]) == ("full", 3, 2)
+
+
+def test_results_of_a_way_to_train_are_not_taken_for_training_unsaid(tmp_path: Path) -> None:
+    text = f"stages: {{sft: {{model: {{model_name_or_path: {QWEN}}}, f1: 0.4}}}}\n"
+    assert any("nothing in it says that it trains" in note for note in read(tmp_path, text).notes)
+
+
+def test_a_folder_in_a_text_is_no_organisation(tmp_path: Path) -> None:
+    with pytest.raises(NoModel, match=f"sizer check {QWEN}"):
+        read(tmp_path, f"#!/bin/bash\npython get.py /tmp/Qwen3-8B {QWEN}\n", "run.sh")

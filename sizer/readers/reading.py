@@ -427,7 +427,7 @@ def without_variant(name: str) -> str:
 
 def speaks_of(text: str) -> str:
     """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
-    named = re.findall(r"[\w-][\w.-]*/[\w.-]*\w", text)
+    named = re.findall(r"(?<![\w./-])[\w-][\w.-]*/[\w.-]*\w", text)
     known = (
         one
         for one in named

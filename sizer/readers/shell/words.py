@@ -261,10 +261,10 @@ class Variables:
     def fields(self, word: Word, *, split: bool = True) -> list[str]:
         """The word's fields: unquoted expansions split at blanks, ``"${A[@]}"`` into its elements."""
         fields: list[str] = []
-        open_ = False  # whether the last field goes on
+        open_ = nothing = False  # whether the last field goes on; whether a list without elements is a part
         for part in word.parts:
             pieces, apart = self._part(part), split and not part.quoted and part.kind != "text"
-            text = " ".join(pieces)
+            text, nothing = " ".join(pieces), nothing or not pieces
             if apart:
                 pieces = re.findall("(?:\0[^\0]*\0|[^\\s\0])+", text)  # an unknown stays together
                 open_ = open_ and not text[:1].isspace()
@@ -276,7 +276,7 @@ class Variables:
                 open_ = True
             open_ = open_ and not (apart and pieces and text[-1:].isspace())
         self._spend(fields)
-        return fields
+        return [] if nothing and fields == [""] else fields
 
     def _part(self, part: Part) -> list[str]:
         if part.kind == "variable":
