@@ -112,8 +112,7 @@ def compute_seconds(dims: Array, c: GemmConstants) -> Array:
     """Seconds of the arithmetic in the best tile."""
     m, n, k, batch = dims
     return reduce(
-        np.minimum,
-        (tiled_seconds(waves_paid(count_tiles(m, n, batch, tile), k, c), k, tile, c) for tile in c.tiles),
+        np.minimum, (tiled_seconds(waves_paid(count_tiles(m, n, batch, tile), k, c), k, tile, c) for tile in c.tiles)
     )
 
 

@@ -100,12 +100,7 @@ class Executor(Protocol):
         """Of the devices that jobs run on, which are all alike."""
 
     def run(
-        self,
-        jobs: Sequence[Job],
-        settings: Settings,
-        *,
-        deadline: float = inf,
-        unfinished: Samples | None = None,
+        self, jobs: Sequence[Job], settings: Settings, *, deadline: float = inf, unfinished: Samples | None = None
     ) -> Iterator[Event]:
         """Measure ``jobs``: a Round now and then and a Measurement for every job that is done, in any order.
 

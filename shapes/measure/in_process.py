@@ -113,12 +113,7 @@ class InProcess:
         prepared.handle = None  # its buffers go with it
 
     def run(
-        self,
-        jobs: Sequence[Job],
-        settings: Settings,
-        *,
-        deadline: float = inf,
-        unfinished: Samples | None = None,
+        self, jobs: Sequence[Job], settings: Settings, *, deadline: float = inf, unfinished: Samples | None = None
     ) -> Iterator[Event]:
         """See ``Executor.run``."""
         control = self._ready_control(settings)

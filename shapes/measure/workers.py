@@ -355,12 +355,7 @@ class Workers:
         raise NotMeasured("error", f"{LOST}: {losses[-1]}")
 
     def run(
-        self,
-        jobs: Sequence[Job],
-        settings: Settings,
-        *,
-        deadline: float = inf,
-        unfinished: Samples | None = None,
+        self, jobs: Sequence[Job], settings: Settings, *, deadline: float = inf, unfinished: Samples | None = None
     ) -> Iterator[Event]:
         """See ``Executor.run``."""
         leases = _Leases(jobs, settings.interleave, len(self._workers))

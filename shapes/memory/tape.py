@@ -431,12 +431,7 @@ def play(
 
 
 def _run(
-    tape: Tape,
-    line: Line,
-    inputs: Row,
-    runs: Runs,
-    numbers: dict[str, int],
-    tensors: Mapping[str, Tensor],
+    tape: Tape, line: Line, inputs: Row, runs: Runs, numbers: dict[str, int], tensors: Mapping[str, Tensor]
 ) -> Tensor:
     given: Values = {**{name: eval(code, {}, numbers) for name, code in line.sums.items()}, **line.ways}
     if line.run:

@@ -552,12 +552,7 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
 
 
 def _priced(
-    listed: Operators,
-    model: ModelShape,
-    workload: Workload,
-    used: int,
-    needed: Sequence[float],
-    pricer: Pricer,
+    listed: Operators, model: ModelShape, workload: Workload, used: int, needed: Sequence[float], pricer: Pricer
 ) -> tuple[Candidate, float]:
     """The candidate, and the relative error of its ratio to another. ``needed``: FLOPs, whole squares and masked."""
     step = pricer.step(listed, workload, model)

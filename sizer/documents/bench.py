@@ -124,10 +124,7 @@ def calibration(answer: Calibration) -> Document:
 def listed(answer: Stored) -> Document:
     """Stored measurements, the newest last."""
     listing = columns("store", what=_what, time=lambda one: one.seconds or Cell(one.status))
-    parts = (
-        Table(listing, answer.measurements),
-        Text(f"{len(answer.measurements)} of {answer.total} measurements"),
-    )
+    parts = (Table(listing, answer.measurements), Text(f"{len(answer.measurements)} of {answer.total} measurements"))
     return Document("sizer store list", (Section("Measurements", parts),), answer)
 
 

@@ -90,9 +90,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     where = str(path)
     size = int.from_bytes(read_bounded(path, 7), "little")
     refuse(
-        not 2 <= size <= MAX_BYTES,
-        f"expected a safetensors header of at most {MAX_BYTES // 2**20} MiB",
-        where=where,
+        not 2 <= size <= MAX_BYTES, f"expected a safetensors header of at most {MAX_BYTES // 2**20} MiB", where=where
     )
     held = parse_mapping(decode(read_bounded(path, size + 7)[8 : size + 8], where), where)
     found = {}

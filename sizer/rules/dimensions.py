@@ -36,10 +36,7 @@ from .base import (
 PADS = "megatron"
 
 
-@rule(
-    "SZ101",
-    "ML Engineering book, shape recommendation 1; arXiv 2401.14489, section VI; Megatron-LM pads to 128 t.",
-)
+@rule("SZ101", "ML Engineering book, shape recommendation 1; arXiv 2401.14489, section VI; Megatron-LM pads to 128 t.")
 def vocab_multiple(context: Context) -> Answer:
     """The vocabulary of one shard is a multiple of the device's alignment.
 

@@ -206,9 +206,7 @@ TILE_ROWS = 128
 
 
 @rule(
-    "SZ117",
-    "Grouped GEMM tiles of 128 rows; strides: transformers issue 48644, pytorch pull request 150374.",
-    "model",
+    "SZ117", "Grouped GEMM tiles of 128 rows; strides: transformers issue 48644, pytorch pull request 150374.", "model"
 )
 def expert_shapes(context: Context) -> Answer:
     """Experts have aligned widths, divide over the devices, and are routed enough tokens to fill a tile.

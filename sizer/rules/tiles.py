@@ -281,11 +281,7 @@ def launch_bound(context: Context) -> Answer:
 NOTABLE_ROWS = 0.25
 
 
-@rule(
-    "SZ135",
-    "NVIDIA Matrix Multiplication Background User's Guide, dimension quantization.",
-    "costs model",
-)
+@rule("SZ135", "NVIDIA Matrix Multiplication Background User's Guide, dimension quantization.", "costs model")
 def decode_tiles(context: Context) -> Answer:
     """A decoding batch fills the rows of the tiles that its products compute, where computing takes the time.
 

@@ -35,11 +35,7 @@ def _sequences(context: Context, values: Iterable[int]) -> Suggestions:
     return suggest("s", (value for value in values if longest is None or value <= longest))
 
 
-@rule(
-    "SZ104",
-    "ML Engineering book, shape recommendation 3; pytorch/ao issue 3111 (fp8).",
-    "model train length",
-)
+@rule("SZ104", "ML Engineering book, shape recommendation 3; pytorch/ao issue 3111 (fp8).", "model train length")
 def tokens_power_of_two(context: Context) -> Answer:
     """The tokens of a microbatch, b x s, are a multiple of the device's alignment.
 
@@ -344,11 +340,7 @@ CARD_LINK = "PCIe"
 DEGREES = (2, 4, 8, 16, 32, 64)
 
 
-@rule(
-    "SZ121",
-    "Machine Learning Engineering book, 'Anatomy of model's memory usage'",
-    "costs split",
-)
+@rule("SZ121", "Machine Learning Engineering book, 'Anatomy of model's memory usage'", "costs split")
 def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.
 

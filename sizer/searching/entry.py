@@ -12,9 +12,9 @@ from shapes.keywords import WorkloadKeywords
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload, option_of, workload_fields
 
-from .pricing import QUIET, Layouts, Progress
+from .pricing import EXHAUSTIVE, QUIET, Layouts, Progress
 from .result import SearchResult
-from .run import EXHAUSTIVE, Query, find
+from .run import Query, find
 from .space import (
     DEFAULT_B,
     DEFAULT_OBJECTIVE,

@@ -25,16 +25,7 @@ from shapes.workload import Workload
 
 from .pricing import Progress, TimedCandidate, Times, rebuilt
 from .space import Objective, Space, whole_heads
-from .strategies import (
-    MOST_PREPARED,
-    MOST_SAMPLES,
-    STRATEGIES,
-    UNKNOWN,
-    BaselineError,
-    CannotRunError,
-    Outcome,
-    Race,
-)
+from .strategies import MOST_PREPARED, MOST_SAMPLES, STRATEGIES, UNKNOWN, BaselineError, CannotRunError, Outcome, Race
 
 #: (job, how many times it counts in the candidate's time)
 WeightedJobs = Sequence[tuple[Job, float]]
@@ -189,7 +180,7 @@ class Measured:
         if outcome.within < UNKNOWN:
             best = f"{_words(row[outcome.best])} is within {outcome.within:.1%} of the best"
             known = f"{best}, {self.confidence:.0%} sure ({self.regret:.1%} asked): "
-        return Times(seen, outcome.samples, notes, known * (outcome.sure < self.confidence))
+        return Times(seen, outcome.samples, notes, known * (outcome.sure < self.confidence), self.strategy)
 
     def _answer(self, outcome: Outcome, row: Sequence[TimedCandidate], reused: int) -> str:
         ended = ""

@@ -320,6 +320,10 @@ def _step_seconds(
     return sum(step_parts(rows, whole, schedule_of(workload), stack, pricer.device).values())
 
 
+#: The strategy of predictions: every candidate is priced.
+EXHAUSTIVE = "exhaustive"
+
+
 @frozen
 class Times:
     """Candidates with their times, the baseline first; ``samples`` were taken for them.
@@ -331,3 +335,4 @@ class Times:
     samples: int = 0
     notes: Names = ()
     undecided: str = ""
+    strategy: str = EXHAUSTIVE

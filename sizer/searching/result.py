@@ -109,32 +109,30 @@ def objected(one: Ranked) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
-def keeps(best: Sequence[Ranked], fixes: Sequence[str]) -> bool:
-    """Whether the baseline is the answer: nothing is better beyond the error, nor fixes what it breaks."""
-    return not best or (best[0].gain_low <= 1 and not fixes)
-
-
 def verdict(
     what: str,
     baseline: Ranked,
     best: Sequence[Ranked],
-    fixes: Sequence[str] = (),
-    aligned: Ranked | None = None,
-    keep_it: str = "keep",
-) -> str:
-    """Which candidate to take and what is not statistically distinguishable from it, at the source's own error.
+    fixes: Names,
+    aligned: Ranked | None,
+    keep_it: str,
+) -> tuple[bool, str]:
+    """Whether to keep the baseline; which candidate to take and what is not statistically distinguishable from it, at
 
-    ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright. ``aligned``: the
-    candidate nearest to a misaligned baseline. ``keep_it``: what to do with a baseline that nothing beats.
+    the source's own error. ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright.
+    ``aligned``: the candidate nearest to a misaligned baseline. ``keep_it``: what to do with a baseline that nothing
+    beats.
     """
     of_many = len(baseline.change) > 1  # the table says which
     kept = f"{keep_it} the baseline" if of_many else f"keep {label(baseline)}"
+    fixes = fixes or ("the device's alignment",) * bool(aligned)
     if not best:
-        return f"{kept}: no other {what} was found"
+        return True, f"{kept}: no other {what} was found"
     first = best[0]
     share = first.parameters_change / baseline.parameters
     decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode else ""
-    keep, over = keeps(best, fixes), ""
+    # Nothing is better beyond the error, nor fixes what the baseline breaks.
+    keep, over = first.gain_low <= 1 and not fixes, ""
     than = "" if keep else f" as {label(baseline, first)}"
     if aligned and aligned.change != first.change:
         times = aligned.timing.seconds / first.timing.seconds
@@ -145,15 +143,15 @@ def verdict(
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
     if keep:
         if first.gain <= 1:
-            return f"{kept}: nothing that was tried is better"
+            return True, f"{kept}: nothing that was tried is better"
         the_best = f"of what was tried {'the best' if of_many else label(first)}"
-        return f"{kept}: {the_best} is {gain}{objected(first)}, {error}"
+        return True, f"{kept}: {the_best} is {gain}{objected(first)}, {error}"
     gain = f"{label(first, baseline)} is {gain}{objected(first)}"
     if first.gain_low <= 1 <= first.gain_high:
-        return f"{gain}, {error}, but {label(baseline, first)} breaks {', '.join(fixes)}"
+        return False, f"{gain}, {error}, but {label(baseline, first)} breaks {', '.join(fixes)}"
     alike = [label(one, first) for one in best[1:] if one.timing.seconds <= first.timing.high]
     tail = f"; not statistically distinguishable: {'; '.join(alike[:3])}" if alike else ""
-    return gain + tail
+    return False, gain + tail
 
 
 def settings(result: SearchResult) -> Sizes:

@@ -44,7 +44,7 @@ from .pricing import (
     undominated,
 )
 from .quality import at_equal_loss, wide
-from .result import Ranked, SearchResult, keeps, label, verdict
+from .result import Ranked, SearchResult, label, verdict
 from .space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left, reaches
 from .spaces import make_space
 
@@ -163,8 +163,6 @@ def _objections(subject: Subject, space: Space, pricer: Pricer, change: Sizes) -
 
 #: Splits over devices that each candidate is planned in, and how many candidates: half a minute of DeepSeek-V3's.
 SPLITS, SPREAD_OUT = 12, 24
-#: How candidates are tried where all of them are priced.
-EXHAUSTIVE = "exhaustive"
 
 
 @frozen
@@ -207,41 +205,31 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     started, device, objective, measured = time.perf_counter(), query.device, query.objective, query.measured
     positive_int(query.top, "--top")
     device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
-    space = _space(baseline, query)
-    layouts = query.layouts() if callable(query.layouts) else query.layouts
-    if layouts and not query.stacked:
-        baseline = replace(baseline, stack=load_stack(layouts.stack))
-    stack = baseline.stack if not query.measured and not space.timed else None
-    if stack:
-        space = replace(space, as_run=partial(run_by, stack, baseline.given))
-    pricer = Pricer(device, stack=stack)
-    if query.quality is not None:
-        space = at_equal_loss(space, pricer, query.quality)
+    baseline, space, pricer, layouts, ways = _as_run(baseline, query)
     considered, budget = len(space.candidates), None if measured else query.training_budget
-    ways = layouts.ways()[:SPLITS] if layouts else ()
     space, chosen = shortlist(space, pricer, objective, query.progress, query.serving, budget, ways)
     times = _timed(space, chosen, query, pricer, ways, layouts)
     ranked, left_out = within_budget(space, _with_loss(space, rank(times.row, objective)), query)
     listed, fixes, broken = listing(space, ranked, pricer, query.top, baseline.stack)
     space = replace(space, workload=ranked[0].layout or space.workload)
     own, *best = _with_memory(space, (ranked[0], *listed))
-    # With a stack, launches are part of the step.
-    launched = not measured and stack is None and all(one.launch_bound for one in times.row)
-    keep_it = "keep" if baseline.stack else "take"  # what nobody typed is no one's to keep
     nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
-    fixes = fixes or (("the device's alignment",) if nearest else ())
-    said = times.undecided + verdict(query.what, own, best, fixes, nearest, keep_it)
-    if launched:
+    if not measured and not pricer.stack and all(one.launch_bound for one in times.row):
+        # With a stack, launches are part of the step.
         said = f"keep {label(own)}: its products are shorter than their launches, so that no width near it is faster"
+        keep = True
+    else:
+        keep_it = ("take", "keep")[bool(baseline.stack)]  # what nobody typed is no one's to keep
+        keep, said = verdict(query.what, own, best, fixes, nearest, keep_it)
     return SearchResult(
         what=query.what,
         objective=objective.name,
         tokens=space.tokens * (space.workload.d if ways else 1),
-        stack=stack.name if stack else None,
+        stack=pricer.stack.name if pricer.stack else None,
         baseline=own,
         candidates=tuple(best),
         aligned=nearest,
-        strategy=measured.strategy if measured else EXHAUSTIVE,
+        strategy=times.strategy,
         source=times.row[0].timing.source,
         considered=considered,
         measurements=times.samples,
@@ -250,10 +238,25 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         notes=(*baseline.notes, *space.notes, *times.notes),
         ranked=tuple(ranked),
         serving=query.serving,
-        verdict=said,
-        keep=launched or keeps(best, fixes),
+        verdict=times.undecided + said,
+        keep=keep,
         **_fronts(query, space, ranked),
     )
+
+
+def _as_run(baseline: Baseline, query: Query) -> tuple[Baseline, Space, Pricer, Layouts | None, Sequence[Workload]]:
+    """The space as its steps run, and what prices them; of layouts the baseline's is in their stack."""
+    space = _space(baseline, query)
+    layouts = query.layouts() if callable(query.layouts) else query.layouts
+    if layouts and not query.stacked:
+        baseline = replace(baseline, stack=load_stack(layouts.stack))
+    stack = baseline.stack if not query.measured and not space.timed else None
+    if stack:
+        space = replace(space, as_run=partial(run_by, stack, baseline.given))
+    pricer = Pricer(query.device, stack=stack)
+    if query.quality is not None:
+        space = at_equal_loss(space, pricer, query.quality)
+    return baseline, space, pricer, layouts, layouts.ways()[:SPLITS] if layouts else ()
 
 
 def _timed(
