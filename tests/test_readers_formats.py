@@ -1129,3 +1129,20 @@ def test_mlx_pretrains_vocabulary_is_its_tokenizers() -> None:
         }
     )
     assert found.model.parameters == twin.model.parameters
+
+
+def test_a_command_of_nanogpts_own_options_is_read_where_no_file_of_settings_runs_first(tmp_path: Path) -> None:
+    script = tmp_path / "run.sh"
+    command = "python train.py {} --n_layer=3 --n_head=4 --n_embd=256 --batch_size=2 --bias=False\n"
+    script.write_text(command.format("") + command.format("").replace("256", "512"), "utf-8")
+    found = read_config(script)
+    # 3 layers of 12 x 256^2 and two norms, the last norm, both embeddings
+    parameters = 3 * (12 * 256**2 + 2 * 256) + 256 + (50304 + 1024) * 256
+    assert (found.format, found.workload["b"], found.model.parameters) == ("nanogpt", 2, parameters)
+    assert any("several models" in note for note in found.notes)
+    script.write_text(command.format("config/train_shakespeare_char.py"), "utf-8")
+    with pytest.raises(NoModel):
+        read_config(script)
+    script.write_text(command.format("").replace("4", "$(( A / B ))"), "utf-8")
+    with pytest.raises(InputError, match=r"n_head = '\$\(\( A / B \)\)'"):
+        read_config(script)

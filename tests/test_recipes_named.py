@@ -1044,3 +1044,9 @@ def test_results_of_a_way_to_train_are_not_taken_for_training_unsaid(tmp_path: P
 def test_a_folder_in_a_text_is_no_organisation(tmp_path: Path) -> None:
     with pytest.raises(NoModel, match=f"sizer check {QWEN}"):
         read(tmp_path, f"#!/bin/bash\npython get.py /tmp/Qwen3-8B {QWEN}\n", "run.sh")
+
+
+def test_a_folder_deep_in_a_file_is_read_as_the_release_that_it_is_called_by(tmp_path: Path) -> None:
+    reading = read(tmp_path, "model: {path: /efs/assets/Qwen3-0.6B}\ntraining: {max_steps: 1}\n")
+    assert reading.model.parameters == 596_049_920
+    assert any("is taken for the released model of its name" in note for note in reading.notes)

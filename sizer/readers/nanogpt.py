@@ -19,4 +19,4 @@ def read(config: Config, where: str) -> Reading:
     of_train = f"absent keys are train.py's: no bias, {vocab:,} tokens"
     notes = (f"the sizes are those of {start} (init_from)" if start in known else of_train,) * run
     reading = layouts.read(NAME, _TABLE["defaults"] | own | config, where)
-    return replace(reading, notes=(*reading.notes, *notes))
+    return replace(reading, notes=(*reading.notes, *notes, *config.get("_notes", ())))

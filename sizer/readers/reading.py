@@ -425,15 +425,15 @@ def without_variant(name: str) -> str:
     return re.sub(r"[-_ ]|(?<!\d)\.|\.(?!\d)", "", bare)
 
 
+def is_released(name: str) -> bool:
+    """Whether the table has a model of this name, whoever has it, or one that it is a variant of by its name."""
+    return plain_name(name) in known_names() or without_variant(basename(plain_name(name))) in variants()
+
+
 def speaks_of(text: str) -> str:
     """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
-    named = re.findall(r"(?<![\w./-])[\w-][\w.-]*/[\w.-]*\w", text)
-    known = (
-        one
-        for one in named
-        if plain_name(one) in known_names() or without_variant(basename(plain_name(one))) in variants()
-    )
-    return next((f"; it speaks of a released model: sizer check {one}" for one in known), "")
+    named = filter(is_released, re.findall(r"(?<![\w./-])[\w-][\w.-]*/[\w.-]*\w", text))
+    return next((f"; it speaks of a released model: sizer check {one}" for one in named), "")
 
 
 def named_plainly(config: Config) -> Config | None:
@@ -450,15 +450,16 @@ def named_plainly(config: Config) -> Config | None:
     }
     usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in words["keys"]]
     if not usual and "model_type" not in config:
-        deep = {one: key for key, one in said.items() if "/" in one and re.search(words["deep"], key)}
-        known = [key for one, key in deep.items() if speaks_of(one)]
-        usual = known * (len(known) == 1)
-    own = {
+        deep = {
+            one: key for key, one in said.items() if "/" in one and re.search(words["deep"], key) and is_released(one)
+        }
+        usual = [*deep.values()] * (len(deep) == 1)
+    also = {
         key: f"it names another model too ({key}), which is not counted"
-        for key in usual[1:]
+        for key in usual
         if "/" in said[key] and said[key] != said[usual[0]]
     }
-    return _run({"model": usual[0], "names": {}, "also": own}, held) if usual else None
+    return _run({"model": usual[0], "names": {}, "also": also}, held) if usual else None
 
 
 def _run(row: Config, held: tuple[set[str], set[str]]) -> Config:

@@ -164,9 +164,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
     for said in files.values():
         reading = with_settings_of(reading, parse_mapping(*said), said[1])
-    if not settings:
-        return reading
-    return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where)
+    return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if settings else reading
 
 
 def _given(row: Config, config: Config) -> tuple[Values, Values]:

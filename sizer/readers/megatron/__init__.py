@@ -27,8 +27,10 @@ from sizer.readers.reading import (
     Values,
     at,
     is_harmless,
+    lacking,
     leaves,
     named_plainly,
+    names_of,
     reading,
     recipe_of,
     stated,
@@ -171,10 +173,17 @@ def _naming(script: Script) -> Values | None:
         if not served.startswith("-"):  # vllm serve NAME
             found = {"model": served, **found, "_serves": True}
         row = recipe_of(found)
-        if row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
+        own = {"_assigned": True} | {
+            k: one.replace("\0", "") if isinstance(one, str) else one for k, one in found.items()
+        }
+        if not lacking(FORMATS["nanogpt"]["claim"], names_of(own)):
+            # Over a file of settings that train.py runs first these may be few of many.
+            named += [(0, own)] * (sum(word.endswith(".py") for word in words) == 1)
+        elif row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
             named.append(("phase" in row if row else 2 + 1 / len(found), found))
     first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's, a name a download's
-    models = dict.fromkeys(str(one[key]) for _, one in named for key in FORMATS["names"]["keys"] if key in one)
+    keys = *FORMATS["names"]["keys"], "n_layer", "n_embd"
+    models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for _, one in named)
     more = f"several models are named, of which this is the first: {shorten(', '.join(models))}"
     return first and {**first, "_notes": (more,) * (len(models) > 1)}
 
