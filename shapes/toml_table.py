@@ -19,7 +19,7 @@ from typing import Any, Self, TypeAlias
 
 from .dtypes import DTYPES
 from .errors import InputError, one_of, read_text, refuse
-from .frozen import Named, Names, T
+from .frozen import Ints, Items, Named, Names, Numbers, T, Words
 
 #: Annotations of a record's fields: a number of 0 or more, and one of 0 to 1; plain ``float`` and ``int`` are positive.
 Amount: TypeAlias = float
@@ -226,14 +226,14 @@ class Table:
             raise self.fail(key, "expected true or false")
         return value
 
-    def _list(self, key: str, what: str, known: Callable[[Any], Any]) -> tuple[Any, ...]:
+    def _list(self, key: str, what: str, known: Callable[[Any], Any]) -> Items:
         """A list of what is ``known``; an absent key is an empty one."""
         value = self._get(key)
         if value is not None and not (isinstance(value, list) and all(map(known, value))):
             raise self.fail(key, f"expected a list of {what}")
         return tuple(value or ())
 
-    def integers(self, key: str) -> tuple[int, ...]:
+    def integers(self, key: str) -> Ints:
         """A list of positive integers; an absent key is an empty one."""
         return self._list(key, "positive integers", lambda item: type(item) is int and item > 0)
 
@@ -281,7 +281,7 @@ class Table:
             raise self.fail(key, f"expected one of {', '.join(known)}")
         return value
 
-    def documents(self) -> Mapping[str, str]:
+    def documents(self) -> Words:
         """Dotted field or table -> document, from the file's [[sources]], which lists the fields of each document."""
         source_of = {}
         for entry in self.tables("sources"):
@@ -289,7 +289,7 @@ class Table:
             entry.refuse_the_rest()
         return MappingProxyType(source_of)
 
-    def numbers_by_dtype(self, key: str, known: Collection[str] = DTYPES) -> Mapping[str, float]:
+    def numbers_by_dtype(self, key: str, known: Collection[str] = DTYPES) -> Numbers:
         return self.table(key).keyed(Table.number, known)
 
     def read_only(self, key: str) -> Named:

@@ -335,7 +335,7 @@ def predicted_streams(streams: int, hidden: int, run: Lowering, tokens: int) -> 
     yield from _batched("altup.predicted", run, tokens, (hidden, streams, streams), "dgrad")
 
 
-def _batched(name: str, run: Lowering, batch: int, sizes: tuple[int, int, int], *last: Phase) -> Listed:
+def _batched(name: str, run: Lowering, batch: int, sizes: Triple, *last: Phase) -> Listed:
     """``batch`` products [m, n, k], the gradients of the first operand and, in the phase ``last``, of the second."""
     m, n, k = sizes
     three = (m, n, k), (m, k, n), (n, k, m)

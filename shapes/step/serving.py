@@ -24,7 +24,7 @@ import numpy as np
 
 from shapes.cost.constants import sustained_share
 from shapes.device import Device
-from shapes.frozen import Named, Names, frozen, replace
+from shapes.frozen import Floats, Named, Names, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, Operator
@@ -198,7 +198,7 @@ def _cores(listed: Iterable[Operator]) -> list[Any]:
     return [one for one in listed if not isinstance(one, Collective | Elementwise | Gemm | GroupedGemm)]
 
 
-def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread: int) -> tuple[float, ...]:
+def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread: int) -> Floats:
     """A product of one token, as a row of ``Load.products``."""
     rate, weights = device.memory.bandwidth_bytes_per_s, replace(one, m=0).bytes
     kind, held, chosen = DENSE, float(weights), 1.0

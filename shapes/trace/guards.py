@@ -15,7 +15,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_module_registration_hook
 
 from shapes.errors import InputError
-from shapes.frozen import Function
+from shapes.frozen import Function, Named
 
 #: Entries of one list, layers or labels: a class of 100,000 labels takes a second and 100 MiB.
 MOST_OBJECTS = 100_000
@@ -24,7 +24,7 @@ MOST_MODULES = 100_000
 _COUNTING = re.compile(r"(^|_)(n_?)?(layers?|depths?|blocks?|labels?|experts?|levels?|stages?)$")
 
 
-def check_counts(config: Mapping[str, Any], where: str) -> None:
+def check_counts(config: Named, where: str) -> None:
     """InputError for an integer by which a class would make more than MOST_OBJECTS objects."""
     level = list(config.items())
     while level:

@@ -48,6 +48,10 @@ class Ranked(AsJson):
     layout: Workload | None = None
 
 
+#: Candidates in order.
+Ranking = Sequence[Ranked]
+
+
 @frozen
 class SearchResult(Printable):
     """A search's answer: the baseline, the best candidates in order, a verdict in words.
@@ -112,7 +116,7 @@ def objected(one: Ranked) -> str:
 def verdict(
     what: str,
     baseline: Ranked,
-    best: Sequence[Ranked],
+    best: Ranking,
     fixes: Names,
     aligned: Ranked | None,
     keep_it: str,

@@ -44,7 +44,7 @@ from .pricing import (
     undominated,
 )
 from .quality import at_equal_loss, wide
-from .result import Ranked, SearchResult, label, verdict
+from .result import Ranked, Ranking, SearchResult, label, verdict
 from .space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left, reaches
 from .spaces import make_space
 
@@ -65,8 +65,8 @@ LOOKED_AT = 64
 
 
 def listing(
-    space: Space, ranked: Sequence[Ranked], pricer: Pricer, top: int, stack: SoftwareStack | None
-) -> tuple[Sequence[Ranked], Names, Sizes]:
+    space: Space, ranked: Ranking, pricer: Pricer, top: int, stack: SoftwareStack | None
+) -> tuple[Ranking, Names, Sizes]:
     """The ``top`` of ``ranked`` (baseline first), in order; rules that the first keeps and the baseline does not;
 
     how many were left out for the rules they break, in words. ``stack``: what `check` will price them on.
@@ -102,7 +102,7 @@ def listing(
 
 def _judged(
     broken: Callable[[Sizes], Objections], listed: Iterable[Ranked], own: Objections, top: int
-) -> tuple[list[Ranked], list[Ranked]]:
+) -> tuple[Ranking, Ranking]:
     """The first ``top`` that break no rule which the baseline keeps, and those before them that do."""
     passing: list[Ranked] = []
     breaking: list[Ranked] = []
@@ -116,7 +116,7 @@ def _judged(
     return passing, breaking
 
 
-def worth_it(breaking: Sequence[Ranked], passing: Sequence[Ranked]) -> list[Ranked]:
+def worth_it(breaking: Ranking, passing: Ranking) -> Ranking:
     """Those that break a rule and are worth it, the best first, saying why."""
     if not passing:
         return [replace(one, why="nothing that was tried keeps the rules") for one in breaking]
@@ -307,7 +307,7 @@ def _space(baseline: Baseline, query: Query) -> Space:
     return space
 
 
-def _fronts(query: Query, space: Space, ranked: Sequence[Ranked]) -> Values:
+def _fronts(query: Query, space: Space, ranked: Ranking) -> Values:
     """Those that no other beats: in training and decoding, or of whole models in time and parameters; at equal loss in
 
     loss, time and memory, and decoding where that is asked for.
@@ -330,7 +330,7 @@ def _amounts(space: Space, one: Ranked) -> Floats:
     return float(alike(one.loss or 1.0)), one.timing.seconds, _peak(space, one), decode
 
 
-def _with_loss(space: Space, ranked: list[Ranked]) -> list[Ranked]:
+def _with_loss(space: Space, ranked: Ranking) -> Ranking:
     if not space.loss:
         return ranked
     loss, error, _ = space.loss(Candidates.of([one.change for one in ranked]))
@@ -342,7 +342,7 @@ def _with_loss(space: Space, ranked: list[Ranked]) -> list[Ranked]:
 NARROW, LEAST_OF_PENALTY = 8, 0.2
 
 
-def rank(row: Sequence[TimedCandidate], objective: Objective) -> list[Ranked]:
+def rank(row: Sequence[TimedCandidate], objective: Objective) -> Ranking:
     """Every candidate against the baseline (the first)."""
     base, ranked = row[0], []
     for index, first in enumerate(row):
@@ -387,7 +387,7 @@ def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, flo
     return low, ratio * (1 + error)
 
 
-def aligned(row: Sequence[TimedCandidate], ranked: Sequence[Ranked], step: int) -> Ranked | None:
+def aligned(row: Sequence[TimedCandidate], ranked: Ranking, step: int) -> Ranked | None:
     """Of those aligned to ``step`` elements the nearest to a baseline that is not."""
     own, whole = row[0].change, [one.change for one in row if one.structure[0] >= step]
     return min(
@@ -397,7 +397,7 @@ def aligned(row: Sequence[TimedCandidate], ranked: Sequence[Ranked], step: int) 
     )
 
 
-def _with_memory(space: Space, listed: Sequence[Ranked]) -> tuple[Ranked, ...]:
+def _with_memory(space: Space, listed: Ranking) -> tuple[Ranked, ...]:
     """Those that are shown, with their device's peak memory less the baseline's: half a millisecond each."""
     peak = memory(space.model, space.workload).total_bytes
     return tuple(replace(one, memory_change_bytes=_peak(space, one) - peak) for one in listed)
@@ -431,7 +431,7 @@ def served_space(what: str, baseline: Baseline, device: Device, limits: Limits, 
     return replace(space, model=baseline.model, timed=None, measured_parts=None, notes=notes)
 
 
-def within_budget(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple[list[Ranked], Counter[str]]:
+def within_budget(space: Space, ranked: Ranking, query: Query) -> tuple[Ranking, Counter[str]]:
     """``ranked`` (baseline first) within the training budget, each with its decode step; and how many were left out.
 
     Served ones are better by the geometric mean of both gains.
@@ -450,7 +450,7 @@ def within_budget(space: Space, ranked: Sequence[Ranked], query: Query) -> tuple
     return found, excluded
 
 
-def _served(space: Space, ranked: Sequence[Ranked], serving: Workload, pricer: Pricer) -> list[Ranked]:
+def _served(space: Space, ranked: Ranking, serving: Workload, pricer: Pricer) -> list[Ranked]:
     space, found = run_as(space, serving), []
     # Those that split as they are to be served.
     split = ~np.isnan(estimates(space, [one.change for one in ranked], pricer).seconds)

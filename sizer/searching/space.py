@@ -140,7 +140,7 @@ def on_a_cpu(h: int | None) -> Values:
     return {"b": 1, "s": 2 ** min(max(24 - 2 * ((h or 512) - 1).bit_length(), 4), 10), "dtype": "fp32"}
 
 
-def sequences(tokens: int, workload: Named) -> dict[str, int]:
+def sequences(tokens: int, workload: Named) -> Sizes:
     """b and s that make ``tokens``: of the s asked for, else of 4096, or one short sequence."""
     refuse("b" in workload, "expected -b or --tokens, not both", "--tokens", tokens)
     s = int(workload.get("s") or min(DEFAULT_S, positive_int(tokens, "--tokens")))
@@ -206,12 +206,12 @@ VARIABLE: dict[str, Names] = _TABLES["vary"]
 REACH: dict[str, float] = _TABLES["reach"]
 
 
-def resized(model: ModelShape, change: Mapping[str, Any] | IntegerTable) -> ModelShape:
+def resized(model: ModelShape, change: Named | IntegerTable) -> ModelShape:
     """``model`` with a change of its dimensions; a context is none."""
     return resize(model, **{name: size for name, size in {**change}.items() if name != "s"})
 
 
-def reaches(change: Mapping[str, Any]) -> list[Any]:
+def reaches(change: Named) -> list[Any]:
     """What of ``REACH`` a change or columns have, less being better."""
     return [1.0 * change[name] ** power for name, power in REACH.items() if name in change]
 

@@ -15,7 +15,7 @@ from shapes.columns import Array, IntegerTable, rows_by
 from shapes.device import Device
 from shapes.dtypes import next_multiple
 from shapes.errors import one_of, refuse
-from shapes.frozen import Ints, Named, Pair, replace
+from shapes.frozen import Ints, Named, Pair, Sizes, replace
 from shapes.model import (
     AttentionShape,
     Block,
@@ -281,7 +281,7 @@ def aspect_bounds(model: ModelShape, limits: Limits) -> tuple[float, float]:
     return limits.aspect or (own / factor, own * factor)
 
 
-def _around(request: Request, coarse: int) -> Iterator[dict[str, int]]:
+def _around(request: Request, coarse: int) -> Iterator[Sizes]:
     """Hidden sizes around the baseline's with their heads, padded vocabulary and what is to vary."""
     model, step = request.model, request.step
     reach = (request.limits.spread or ASPECT_FACTOR) ** (2 / 3)  # h moves by less than h/L: L gives way
@@ -292,7 +292,7 @@ def _around(request: Request, coarse: int) -> Iterator[dict[str, int]]:
                 yield {"hidden": hidden, **varied, "vocab": vocab}
 
 
-def _heads(request: Request, hidden: int) -> Iterable[dict[str, int]]:
+def _heads(request: Request, hidden: int) -> Iterable[Sizes]:
     """Heads of each allowed dimension; of latent attention as many a width as now."""
     attention = request.model.attention
     if isinstance(attention, AttentionShape):
@@ -304,7 +304,7 @@ def _heads(request: Request, hidden: int) -> Iterable[dict[str, int]]:
     return [{"heads": max(step, round(attention.heads * hidden / request.model.hidden / step) * step)}]
 
 
-def whole_head_counts(request: Request, hidden: int, dims: Iterable[int], shards: int) -> Iterator[dict[str, int]]:
+def whole_head_counts(request: Request, hidden: int, dims: Iterable[int], shards: int) -> Iterator[Sizes]:
     """Heads of each of ``dims``, as many query heads to a key/value head as now, that ``shards`` divide.
 
     They keep their share of the hidden size (qwen3's and gemma's do not add up to it).
@@ -326,13 +326,13 @@ def _splits(request: Request, heads: int, kv_heads: int, shards: int) -> bool:
     return whole_heads(heads, kv_heads, shards) and not copied
 
 
-def _varied(request: Request, heads: dict[str, int]) -> Iterator[dict[str, int]]:
+def _varied(request: Request, heads: Sizes) -> Iterator[Sizes]:
     """``heads`` with what is to vary as it is, halved and doubled."""
     sizes = {**dimensions(request.model), "s": request.workload.s, **heads}
     names = [*chain(*map(VARIABLE.__getitem__, request.limits.vary or ()))]
     choices = (filter(None, (sizes[name], sizes[name] // 2, sizes[name] * 2)) for name in names)
     for chosen in product(*choices):
-        one = heads | dict(zip(names, chosen, strict=True))
+        one = {**heads, **dict(zip(names, chosen, strict=True))}
         count, kv_heads = one.get("heads", sizes["heads"]), one.get("kv_heads", 0)
         if kv_heads and (count % kv_heads or not _splits(request, count, kv_heads, request.shards)):
             request.excluded["whole heads on every shard"] += 1
