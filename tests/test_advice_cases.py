@@ -319,9 +319,25 @@ def test_what_does_not_divide_is_a_finding_with_its_neighbours_and_exit_1(
     assert change in [one["change"] for one in finding["suggestions"]]
 
 
+def test_a_head_is_worth_as_many_layers_as_the_stack_takes_time_for() -> None:
+    # Small experts wait for the host, the head does not: its products are three layers', its time is less than one's.
+    config = {"model_type": "qwen3_moe", "hidden_size": 2304, "num_hidden_layers": 32, "num_attention_heads": 18}
+    config |= {"num_key_value_heads": 6, "head_dim": 96, "intermediate_size": 6144, "moe_intermediate_size": 768}
+    config |= {"num_experts": 128, "num_experts_per_tok": 8, "vocab_size": 151680, "tie_word_embeddings": False}
+    asked = {"s": 4096, "tp": 2, "pp": 2, "dp": 16, "ep": 4, "b": 1, "global_batch": 256}
+    table = sizer.ops(config, **asked)
+    head_s, layers_s = (
+        sum(row["count"] * row["seconds"] for row in table.rows if row["name"].startswith(name))
+        for name in ("lm_head", "layers.")
+    )
+    assert head_s > 2 * layers_s / 16
+    assert table.step.parts["waiting for the host"] > 0.5 * table.step.seconds
+    assert not named(sizer.check(config, **asked), "SZ110")
+
+
 def test_an_uneven_pipeline_is_warned_of_where_fewer_stages_are_faster() -> None:
     # 80 layers over 32: three where 2.5 are the mean.
-    for recomputed, change in (("full", {"pp": 16, "dp": 16}), ("none", {"pp": 8, "tp": 4, "dp": 8})):
+    for recomputed, change in (("full", {"pp": 8, "dp": 32}), ("none", {"pp": 8, "tp": 4, "dp": 8})):
         asked = {"p": 32, "d": 8, "gpus": 256, "b": 1, "global_batch": 1024, "zero": 1, "checkpointing": recomputed}
         (finding,) = named(sizer.check("meta-llama/Llama-2-70b-hf", s=4096, **asked), "SZ110")
         # Without running layers again fewer stages do not fit, but with more tensor parallelism.

@@ -20,6 +20,7 @@ from shapes.frozen import replace
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack, Unproven
 from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
+from shapes.step.stack import load_stack
 from shapes.workload import WORKLOAD_FIELDS, Workload
 from sizer.checking.findings import PricedFinding, Report
 from sizer.render import render
@@ -66,8 +67,8 @@ NO_ATTENTION = ModelShape("mlp", (Stack("tower", 2048, (Block(None, MlpShape(563
 
 
 #: Of a context whose workload was given whole, and of which nothing else is known.
-UNSAID: Any = {"given": frozenset(WORKLOAD_FIELDS), "kept": {}, "step": None, "stack": "", "unread": ()}
-UNSAID |= {"parameters": 0, "unproven": ()}
+UNSAID: Any = {"given": frozenset(WORKLOAD_FIELDS), "kept": {}, "step": None, "unread": ()}
+UNSAID |= {"stack": load_stack("transformers-eager"), "parameters": 0, "unproven": ()}
 
 
 def context(shape: ModelShape, device: str = "h100-sxm", **workload: Any) -> Context:

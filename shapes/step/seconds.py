@@ -164,12 +164,17 @@ def slowest_stage(last: Work, model: ModelShape, p: int, stack: SoftwareStack, d
     if layers % p == 0:
         return last
     held = -(-model.layers // p)
-    in_layers = microbatch(replace(last, ends=Region()), stack, device).seconds
-    ends = microbatch(last, stack, device).seconds - in_layers
-    others, own, slowest = spread(layers, p, predicting + ends * held / in_layers)
+    layer_s, ends_s = layer_and_ends(last, held, stack, device)
+    others, own, slowest = spread(layers, p, predicting + ends_s / layer_s)
     if others >= slowest:
         return with_layers(replace(last, ends=Region()), others / held)
     return with_layers(last, (own + predicting) / held)
+
+
+def layer_and_ends(stage: Work, layers: Any, stack: SoftwareStack, device: Device) -> tuple[Any, Any]:
+    """Seconds of one of the stage's ``layers`` as ``stack`` runs them, and of what comes after the last."""
+    in_layers = microbatch(replace(stage, ends=Region()), stack, device).seconds
+    return in_layers / layers, microbatch(stage, stack, device).seconds - in_layers
 
 
 def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:

@@ -99,7 +99,7 @@ def context_of(subject: Subject, device: Device, step: Step) -> Context:
         dtype=subject.workload.dtype,
         kept=subject.kept,
         step=step.cost,
-        stack=subject.stack.name,
+        stack=subject.stack,
         unread=subject.unread,
         parameters=subject.parameters,
         unproven=subject.unproven,

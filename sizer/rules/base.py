@@ -22,6 +22,7 @@ from shapes.model import AttentionShape, ModelShape, Unproven, Unread
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Operator, Product
 from shapes.step import StepCost
+from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 
 #: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
@@ -123,7 +124,7 @@ class Context:
     dtype: str
     kept: Values
     step: StepCost | None
-    stack: str
+    stack: SoftwareStack
     unread: tuple[Unread, ...]
     parameters: int
     unproven: tuple[Unproven, ...]

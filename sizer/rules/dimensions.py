@@ -55,7 +55,7 @@ def vocab_multiple(context: Context) -> Answer:
     vocab = context.dimensions.get("vocab")
     if vocab is None or (context.model and not context.model.head):
         return "no LM-head"
-    if context.workload.serving or (context.sets_any("stack") and context.stack.startswith(PADS)):
+    if context.workload.serving or (context.sets_any("stack") and context.stack.name.startswith(PADS)):
         return "engines and Megatron-LM pad the vocabulary themselves"
     said = "the vocabulary: {}; the head's products lose aligned rows"
     # Recipes keep the head in 16 bits.
@@ -82,7 +82,7 @@ def megatron_vocabulary(context: Context) -> Answer:
     Suggestion: none that a model sets: --make-vocab-size-divisible-by of 128 over t, or less.
     """
     vocab, step = context.dimensions.get("vocab"), MEGATRON_ROWS * context.workload.t
-    if vocab is None or not context.stack.startswith(PADS):
+    if vocab is None or not context.stack.name.startswith(PADS):
         return "no vocabulary, or no Megatron stack"
     padded = next_multiple(vocab, step)
     if padded - vocab < NOTABLE_ROWS * vocab:

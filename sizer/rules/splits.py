@@ -10,7 +10,7 @@ from shapes.model import ModelShape, MoeShape
 from shapes.model.stages import layers_of_stages
 from shapes.operators.parallel import divides_over, expert_counts, head_counts
 from shapes.operators.types import GroupedGemm
-from shapes.step.seconds import spread
+from shapes.step.seconds import layer_and_ends, spread, work
 from shapes.workload import Workload
 
 from .base import (
@@ -104,8 +104,6 @@ def kv_heads_per_shard(context: Context) -> Answer:
     return Finding("kv_heads", kv, message, changes * several, violated=several, cause="t")
 
 
-#: What runs on the last stage after its layers.
-ENDS = ("lm_head", "final_norm", "cross_entropy")
 #: A smaller share of a microbatch is not worth a layout of its own.
 NOTABLE_WAIT = 0.05
 #: Waiting that no number of layers excuses: of published layouts the least even has 11% (96 layers and a head over 12).
@@ -156,9 +154,12 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     """What the other stages wait for the slowest one, in the usual layout and in the best."""
     model, p = context.whole, context.workload.p
     layers = model.layers
-    layers_s = context.seconds_of(lambda op: op.name.startswith("layers."))
-    head_s = context.seconds_of(lambda op: op.name in ENDS)
-    layer_s = layers_s / max(layers_of_stages(layers, p))
+    stage, held = work(context.operators, [cost.seconds for cost in context.costs]), max(layers_of_stages(layers, p))
+    if context.step:
+        layer_s, head_s = layer_and_ends(stage, held, context.stack, context.device)
+    else:  # an engine's, or measured: nothing waits for the host
+        layer_s, head_s = (sum(part.seconds.values()) for part in (stage.layers, stage.ends))
+        layer_s /= held
     if not layer_s:
         return
     head = head_s / layer_s

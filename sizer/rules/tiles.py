@@ -271,7 +271,7 @@ def launch_bound(context: Context) -> Answer:
     return Finding(
         "b",
         b,
-        f"the device waits {waiting:.0%} of the step for {context.stack} to launch its kernels: they are too "
+        f"the device waits {waiting:.0%} of the step for {context.stack.name} to launch its kernels: they are too "
         "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help",
         larger_microbatch(context, wanted, "as many launches for more work"),
     )
