@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import re
 import signal
@@ -25,7 +26,12 @@ from torch.autograd.profiler_util import EventList, FunctionEvent  # noqa: E402
 from torch.utils._device import _device_constructors  # noqa: E402
 
 from shapes.errors import InputError  # noqa: E402
-from shapes.measure import InProcess, Settings, environment  # noqa: E402
+from shapes.measure import (  # noqa: E402
+    InProcess,
+    Settings,
+    environment,
+    workers,
+)
 from shapes.measure.backend import AcceleratorBackend, Backend, open_backend  # noqa: E402
 from shapes.measure.environment import clocks  # noqa: E402
 from shapes.measure.executor import Executor  # noqa: E402
@@ -179,8 +185,12 @@ def shimmed(device: str | None) -> Executor:
     return InProcess("cuda")
 
 
-@pytest.mark.slow  # seven processes import torch
-def test_a_sweep_survives_what_a_device_does_and_names_who_did_it() -> None:
+@pytest.mark.slow  # a hang is waited for twice
+def test_a_sweep_survives_what_a_device_does_and_names_who_did_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Seven processes, each of which would import torch for two seconds: they are forked from one that has.
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch"])
+    monkeypatch.setattr(workers.multiprocessing, "get_context", lambda kind: context)
     said: list[str] = []
     jobs = [product(k) for k in (32, 40, 48, 56, 64, 72, 80)]
     executor = Workers([Child(None, shimmed)], said.append, silent_s=10.0)

@@ -814,3 +814,25 @@ def test_weights_that_zero_3_shards_have_new_gradients_in_megatrons_kernels_too(
         return max(each.bytes for each in moments(one) if each.name.startswith("backward"))
 
     assert backward(0) == backward(1) == backward(2) < backward(3)
+
+
+def test_what_runs_fused_holds_the_scores_once_more_than_their_own_16_bits() -> None:
+    """Megatron's softmax reads and writes 16 bits; transformers' eager one goes through fp32."""
+    run = Workload(b=1, s=512, phase="infer", attention="eager")
+    fused, eager = (
+        memory(llama(), run, implementation=own).components["activations"]
+        for own in ("megatron", "huggingface")  # type: ignore[arg-type]
+    )
+    scores, hidden = 8 * 512**2 * 2, 512 * 256 * 2
+    assert fused == 2 * scores + 2 * hidden
+    assert eager > 5 * scores
+
+
+@pytest.mark.parametrize(
+    ("asked", "stored"),
+    [({}, 2), ({"finetune": "qlora", "base": "nf4"}, 4), ({"recipe": "tensorwise"}, 1), ({"recipe": "mxfp8"}, 33 / 32)],
+)
+def test_inputs_of_products_are_saved_as_they_are_unless_they_are_quantised(
+    asked: dict[str, Any], stored: float
+) -> None:
+    assert StageStep(llama(), Workload(b=1, s=64, **asked)).forward(64).stored == stored
