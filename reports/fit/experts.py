@@ -8,7 +8,7 @@ it is. Its tokens are spread evenly or by a power law, drawn as the collector dr
 collector/helper.py), of which the fit sees what a user gives: the rank's rows, its experts, the fullest one's load.
 Under expert parallelism the busiest rank was timed with all ranks' tokens at hand, which costs bytes of its own
 (``remote``). Held out are 30% of the shapes (hidden, width, experts, top_k, split), drawn by their hash. The form is
-that of shapes/cost/experts.py, which the fit calls. Five minutes.
+that of shapes/cost/experts.py, which the fit calls. Ten minutes.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, cast
 from zlib import crc32
@@ -93,8 +94,10 @@ START = {
 }
 ALPHA = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 DRAWS = 8
-#: Rows that are fitted on at the most, drawn.
-MOST = 5000
+#: Rows that are fitted on at the most, drawn; fewer to choose the smallest tile by.
+MOST, SOME = 5000, 1200
+#: Rows of the smallest tile that a kernel may have: Marlin's and TensorRT-LLM's, Triton's, CUTLASS's.
+LEAST = (8.0, 16.0, 64.0)
 
 
 @dataclass(frozen=True)
@@ -216,9 +219,30 @@ def held_out(shapes: tuple[str, ...]) -> NDArray[np.bool_]:
 
 
 def fit(
-    found: Layers, device: Device, dtype: str, out: NDArray[np.bool_], pads: float = 1.0
+    found: Layers,
+    device: Device,
+    dtype: str,
+    out: NDArray[np.bool_],
+    pads: float = 1.0,
+    tiles: tuple[float, ...] = LEAST,
 ) -> tuple[dict[str, float], Array]:
-    """Constants by the rows that are not ``out``, and predicted over measured, less 1, of all rows."""
+    """Constants by the rows that are not ``out``, and predicted over measured, less 1, of all rows.
+
+    The kernel's smallest tile is the one of ``tiles`` by which those rows are nearest, fitted on some of them.
+    """
+    seen = np.random.default_rng(0).permutation(np.flatnonzero(~out))
+
+    def within(least: float, most: int) -> tuple[float, dict[str, float]]:
+        constants = _fitted(found.only(seen[:most]), device, dtype, {"pads": pads, "least_rows": least})
+        return float(np.abs(found.only(seen).seconds_by(constants, device) / found.seconds[seen] - 1).mean()), constants
+
+    _, constants = min((within(least, SOME) for least in tiles), key=itemgetter(0))
+    _, constants = within(constants["least_rows"], MOST)
+    return constants, found.seconds_by(constants, device) / found.seconds - 1
+
+
+def _fitted(some: Layers, device: Device, dtype: str, known: dict[str, float]) -> dict[str, float]:
+    """All constants by these rows, ``known`` ones kept."""
     bandwidth, peak = device.memory.bandwidth_bytes_per_s, device.peak(dtype)
     start = START | {
         "bandwidth_bytes_per_s": 0.8 * bandwidth,
@@ -239,17 +263,14 @@ def fit(
     }
 
     def constants(logs: Array) -> dict[str, float]:
-        return dict(zip(start, np.exp(logs).tolist(), strict=True)) | {"pads": pads}
-
-    seen = np.random.default_rng(0).permutation(np.flatnonzero(~out))[:MOST]
-    some = found.only(seen)
+        return dict(zip(start, np.exp(logs).tolist(), strict=True)) | known
 
     def off(logs: Array) -> Array:
         return cast(Array, np.log(some.seconds_by(constants(logs), device) / some.seconds))
 
     limits = np.log([bounds[key] for key in start]).T
     best = least_squares(off, np.log(list(start.values())), bounds=limits, loss="soft_l1", f_scale=0.1, max_nfev=60).x
-    return constants(best), found.seconds_by(constants(best), device) / found.seconds - 1
+    return constants(best)
 
 
 def lines(tables: Path) -> Iterator[str]:

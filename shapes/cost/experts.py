@@ -2,15 +2,14 @@
 
     seconds = launch + latency + (moving^q + arithmetic^q)^(1/q) + rows' traffic
 
-The fullest share x of the experts has load x / (1 + (load - 1) x) of the rows: ``load`` is the fullest one's over the
-mean, 1 is even, and 5 to 15 what a power law of 1 to 1.2 draws. Each expert takes whole tiles of ``TILES`` rows and 128
-columns, the kernel's choice; weights are read of experts with rows, from a cache that the tables' repeated steps leave
-warm. ``prologue_rows`` and ``prologue_keys``: what a tile adds, in rows and in steps of k. Where engines pad weights,
+Rows of experts follow a power law of 1.2: the one at place x of them, from the fullest, has (1 + fall x)^-5 of the
+fullest's. ``load`` is the fullest one's over the mean, 1 is even, and 5 to 15 what the tables' power laws draw. Each
+expert takes whole tiles of ``TILES`` rows, from the kernel's smallest on (``least_rows``), and 128 columns, the
+kernel's choice; weights are read of experts with rows, from a cache that the tables' repeated steps leave warm.
+``prologue_rows`` and ``prologue_keys``: what a tile adds, in rows and in steps of k. Where engines pad weights,
 both widths are multiples of ``pads`` (gate's and up's each). The tables' layers hold what sizer lists apart (permuting,
 activation, quantising), which the fit subtracts. Every part grows with rows, columns and k.
 """
-
-from functools import reduce
 
 import numpy as np
 
@@ -23,12 +22,11 @@ from .scans import beyond
 from .sparse import paid
 
 #: Rows of the tiles that kernels choose among, and their columns; k goes in slices.
-TILES, COLUMNS, SLICE = (16, 32, 64, 128, 256), 128, 64
+TILES, COLUMNS, SLICE = (8, 16, 32, 64, 128, 256), 128, 64
 #: Element types whose kernels multiply 4 bits by 4.
 FOUR_BITS = ("mxfp4", "nvfp4")
-#: Sixteenths of the experts, whose rows are taken to be alike, and their borders x as (1 - x) / x.
-PARTS = 16
-ODDS = np.append(np.inf, PARTS / np.arange(1, PARTS + 1) - 1)
+#: Sixteenths of the experts, whose rows are taken to be those at their middle.
+PLACES = np.arange(1, 33, 2) / 32
 
 
 def form_of(one: RoutedGemm) -> tuple[str, bool]:
@@ -41,18 +39,21 @@ def form_of(one: RoutedGemm) -> tuple[str, bool]:
 
 def routed_parts(one: RoutedGemm, c: Numbers, units: int, l2_bytes: float) -> Parts:
     """Seconds of launch and latency, of moving, and of what arithmetic takes beyond it; sizes may be columns."""
-    shares = np.diff(1 / (1 + np.divide.outer(ODDS, one.load)), axis=0)
-    rows = [one.m / one.groups * PARTS * share for share in shares]
-    size, used = BYTES[one.dtype], one.groups / PARTS * sum(np.minimum(each, 1.0) for each in rows)
+    # Of load = 4 fall / (1 - (1 + fall)^-4), within 2%.
+    load = one.load
+    fall = (load - 1) * (3 * load + 5) / (12 * load + 8)
+    held = [(1 + place * fall) ** -5 for place in PLACES]
+    rows = np.array([one.m / one.groups * len(held) * own / sum(held) for own in held])
+    size, used = BYTES[one.dtype], one.groups * np.minimum(rows, 1.0).mean(axis=0)
     n, k = (np.ceil(width / pads) * pads for width, pads in ((one.n, 2 * c["pads"]), (one.k, c["pads"])))
     step = 2 * COLUMNS * units * (np.ceil(k / SLICE) * SLICE + c["prologue_keys"]) / c["flops_per_s"]
-    blocks = one.groups / PARTS * np.ceil(n / COLUMNS)
+    blocks = one.groups * np.ceil(n / COLUMNS)
     choices = [
-        (tile + c["prologue_rows"]) * paid(blocks * sum(np.minimum(each, np.ceil(each / tile)) for each in rows), units)
+        (tile + c["prologue_rows"]) * paid(blocks * np.minimum(rows, np.ceil(rows / tile)).mean(axis=0), units)
         for tile in TILES
+        if tile >= c["least_rows"]
     ]
-    computing = step * reduce(np.minimum, choices)
     reading = read_seconds(used * n * k * (one.weight_bytes or size), c, l2_bytes)
     passing = one.m * (2 * one.n + size * one.k) / c["rows_bytes_per_s"]
     waiting = c["latency_s"] * one.m / (c["latency_rows"] + one.m)
-    return c["launch_s"] + waiting, reading + passing, beyond(reading, computing, c["q"])
+    return c["launch_s"] + waiting, reading + passing, beyond(reading, step * np.min(choices, axis=0), c["q"])
