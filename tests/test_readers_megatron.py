@@ -421,6 +421,10 @@ def test_experts_in_a_latent_space_are_smaller_and_projected_to() -> None:
         ("--recompute-granularity full", {"checkpointing": "full"}),
         ("--recompute-granularity selective --recompute-modules core_attn mlp", {"checkpointing": "core_attn,mlp"}),
         (
+            '--recompute-granularity selective --recompute-modules "[layernorm mlp, moe_act]"',
+            {"checkpointing": "layernorm,mlp,moe_act"},
+        ),
+        (
             "--recompute-granularity full --recompute-method block --recompute-num-layers 4",
             {"checkpointing": "full:4"},
         ),

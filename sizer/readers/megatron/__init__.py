@@ -328,7 +328,7 @@ def _recomputation(fields: Fields) -> str:
     if not granularity and fields.flag("checkpoint_activations"):  # before 2022 there was no other granularity
         granularity = "full"
     listed = fields.raw("recompute_modules", default=None) or []
-    words = listed.replace(",", " ").split() if isinstance(listed, str) else listed
+    words = re.findall(r"\w+", listed) if isinstance(listed, str) else listed
     strange = not isinstance(words, list) or not set(words).issubset(modules())
     fields.refuse(strange, f"expected some of {', '.join(modules())}", "recompute_modules")
     words += ["moe"] * fields.flag("moe_layer_recompute")
