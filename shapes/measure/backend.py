@@ -22,6 +22,7 @@ from shapes.program import install
 from .stats import Array
 
 Call = Callable[[], object]
+Calls = Sequence[Call]
 
 #: A batch is queued behind a wait on the device of this many times what queueing it took before, at least and at most
 #: so many seconds: otherwise the device waits for the host inside the first calls' times.
@@ -88,7 +89,7 @@ class Backend:
     def synchronize(self) -> None:
         pass  # calls on the CPU return when they are done
 
-    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> Array:
+    def time_batch(self, calls: Calls, flush: Call | None = None) -> Array:
         seconds = np.empty(len(calls))
         for index, call in enumerate(calls):
             if flush:
@@ -106,13 +107,13 @@ class Backend:
 
         return flush
 
-    def capture(self, calls: Sequence[Call]) -> Call | None:
+    def capture(self, calls: Calls) -> Call | None:
         return None
 
     def peak_bytes(self, call: Call) -> int | None:
         return None
 
-    def kernel_s(self, calls: Sequence[Call]) -> float | None:
+    def kernel_s(self, calls: Calls) -> float | None:
         return None
 
     def release(self) -> None:
@@ -127,7 +128,7 @@ class OneThread(Backend):
     def now(self) -> float:
         return time.thread_time()
 
-    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> Array:
+    def time_batch(self, calls: Calls, flush: Call | None = None) -> Array:
         import torch
 
         usual = torch.get_num_threads()
@@ -174,7 +175,7 @@ class AcceleratorBackend(Backend):
 
         torch.accelerator.synchronize()
 
-    def time_batch(self, calls: Sequence[Call], flush: Call | None = None) -> Array:
+    def time_batch(self, calls: Calls, flush: Call | None = None) -> Array:
         event = self._module.Event
         starts = [event(enable_timing=True) for _ in calls]
         ends = [event(enable_timing=True) for _ in calls]
@@ -200,7 +201,7 @@ class AcceleratorBackend(Backend):
 
         return torch.empty(2 * self.cache_bytes // 4, dtype=torch.int32, device=self.device).zero_
 
-    def capture(self, calls: Sequence[Call]) -> Call | None:
+    def capture(self, calls: Calls) -> Call | None:
         """One replay that runs all ``calls`` back to back, or None where the device or a kernel cannot be captured.
 
         Not by ``torch.cuda.graph``: of a failed capture that leaves its stream the current one, and collects garbage.
@@ -240,7 +241,7 @@ class AcceleratorBackend(Backend):
         self.synchronize()
         return int(self._module.max_memory_allocated()) - before
 
-    def kernel_s(self, calls: Sequence[Call]) -> float | None:
+    def kernel_s(self, calls: Calls) -> float | None:
         """Seconds of one call's kernels, by the device's own records (CUPTI), without the gaps between them."""
         from torch._C._autograd import DeviceType
         from torch.profiler import profile

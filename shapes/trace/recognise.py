@@ -37,6 +37,9 @@ from shapes.toml_table import DATA, content
 from .graph import INPUTS, MIXED, TRIGONOMETRY, Graph, Index, Node, Scaled, newest
 from .repeats import repeated_children
 
+#: Products and cores, in the order in which they ran.
+Nodes = Sequence[Node]
+
 #: Learned vectors of recurrences, which go by these names in every implementation.
 _STATE_VECTORS = re.compile(r"(^|\.)(A_log|A|D|dt_bias)$")
 
@@ -84,7 +87,7 @@ class _Layer:
         if not holds:
             raise Misfit(f"{self.path}: {otherwise}" if self.path else otherwise)
 
-    def one(self, found: Sequence[Node], what: str) -> Node:
+    def one(self, found: Nodes, what: str) -> Node:
         self.need(len(found) == 1, f"{len(found)} {what}")
         return found[0]
 
@@ -178,7 +181,7 @@ class _Layer:
         self.need(numbers == (1, 1, 1), "queries, keys and values of {}, {} and {} products".format(*numbers))
         return self._plain((core, *again), out, [*chain.from_iterable(sources)])
 
-    def _plain(self, cores: Sequence[Node], out: Node, sources: Sequence[Node]) -> AttentionShape:
+    def _plain(self, cores: Nodes, out: Node, sources: Nodes) -> AttentionShape:
         query, key, value = sources
         core = cores[0]
         fused, one = query is key is value, key is value is not query
@@ -241,7 +244,7 @@ class _Layer:
         self.claim(*found)
         return "apart" if found[0].n == widths[0] else "heads"
 
-    def _latent(self, core: Node, out: Node, sources: Sequence[Sequence[Node]]) -> MlaShape:
+    def _latent(self, core: Node, out: Node, sources: Sequence[Nodes]) -> MlaShape:
         """DeepSeek's: keys of the latent and of a rotated part that all heads share, values of the latent alone."""
         (up,) = sources[2]
         down = next(node for node in sources[1] if node is not up)
@@ -280,7 +283,7 @@ class _Layer:
             one for one in self.scaled if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in self.vectors
         ]
 
-    def _qk_norm(self, projections: Sequence[Node], heads: Pair, wide: int) -> tuple[QkNorm, int]:
+    def _qk_norm(self, projections: Nodes, heads: Pair, wide: int) -> tuple[QkNorm, int]:
         """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
         vectors = [one.parameter for node in projections for one in self._on(node)]
         sizes = {self.graph.size(path) for path in vectors}
@@ -318,7 +321,7 @@ class _Layer:
                 found.append(shape)
         return found
 
-    def _inner(self, first: Sequence[Node]) -> None:
+    def _inner(self, first: Nodes) -> None:
         """Learned vectors on what is between a part's first products and its last: norms and activations there."""
         inside = reduce(or_, (node.bit for node in first))
         for one in self.scaled:
@@ -327,7 +330,7 @@ class _Layer:
                 self.vectors.add(one.parameter)
                 self.extra.append((one.parameter.removeprefix(f"{self.path}."), self.graph.size(one.parameter)))
 
-    def _mlp(self, first: Sequence[Node], down: Node) -> MlpShape | None:
+    def _mlp(self, first: Nodes, down: Node) -> MlpShape | None:
         bias, widths = down.bias is not None, [node.n for node in first]
         plain, fused = widths == [down.k], widths == [2 * down.k]
         apart = widths == [down.k, down.k] and first[0].reads == first[1].reads
@@ -445,7 +448,7 @@ class _Layer:
         self.need(found is not None, f"in-projections of {sizes} for {out.k} channels of a recurrence")
         return found
 
-    def _recurrence(self, conv: Node, inner: int, vectors: set[str], into: Sequence[Node]) -> RecurrentShape:
+    def _recurrence(self, conv: Node, inner: int, vectors: set[str], into: Nodes) -> RecurrentShape:
         """The kind by the sizes of what it learns: a number for every head, or for its channels or states too."""
         if not vectors:
             return RecurrentShape("short_conv", inner, 1, 1, 0, 1)
