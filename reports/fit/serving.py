@@ -2,6 +2,7 @@
 
 python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz            # what it finds
 python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz --write    # and its files
+python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz --left-out model    # each one's rows left out
 
 A model on a device is in one fold whole, so that no row has a near-copy among those that it is judged by. One set of
 constants serves every engine but for its all-reduce and the fixed part of its first token. Intervals are quantiles of
@@ -213,6 +214,15 @@ def fold(row: Row) -> int:
     return crc32(row.group.encode()) % FOLDS
 
 
+#: What may be left out whole, one after the other.
+PARTS: dict[str, Callable[[Row], Any]] = {
+    "model": lambda row: row.group.rsplit(" ", 1)[0],
+    "device": lambda row: row.device.name,
+    "engine": lambda row: row.engine,
+    "source": lambda row: row.source,
+}
+
+
 def left_out(rows: Sequence[Row], part: Callable[[Row], Any] = fold) -> np.ndarray:
     """Each row priced by the constants of the other parts."""
     found, parts = np.zeros(len(rows)), [part(row) for row in rows]
@@ -250,10 +260,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", type=Path, required=True)
     parser.add_argument("--write", action="store_true", help="write shapes/data/serving and reports/serving.md")
+    parser.add_argument("--left-out", choices=PARTS, help="judge alone, with each of these left out whole")
     options = parser.parse_args()
     every = list(read_rows(options.data, []))
     learnt = [row for row in every if usable(row)]
     rows = [row for row in learnt if possible(row)]
+    if options.left_out:
+        say(report(rows, left_out(rows, PARTS[options.left_out])))
+        return
     left, constants = left_out(rows), fit(rows)
     say(f"left out:\n{report(rows, left)}\n\nfitted on all {len(rows)}:")
     say(report(rows, priced(stacked(rows), constants, len(rows))))
