@@ -247,14 +247,15 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
     from shapes.trace.dimensions import is_known, unknown_type
 
     plain, where = _plain(source), _where(source)
+    config = load_mapping(plain)
     if unknown.key == "model_type" and not is_known(str(unknown.value)):
-        raise unknown_type(plain if isinstance(plain, Mapping) else load_mapping(plain), where)
+        raise unknown_type(config, where)
     try:
         with within(where):
             proof = recognise_config(plain)
     except MissingExtra as error:
         raise InputError(f"{unknown.expected}; {error.expected}", unknown.key, unknown.value, unknown.where) from None
-    return _reading_of(proof, where, plain if isinstance(plain, Mapping) else {}, unknown)
+    return _reading_of(proof, where, config, unknown)
 
 
 def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:
@@ -270,18 +271,9 @@ def _reading_of(proof: Proof, where: str, config: Named, unknown: InputError) ->
         refused = _not_understood(proof.unproven, unknown)
         refused.proof = proof
         raise refused
-    notes = [f"recognised in its class, {proof.parameters:,} parameters and all products proven"]
-    notes += [f"not run, and not counted: {', '.join(proof.held)}"] if proof.held else []
-    return Reading(
-        proof.model,
-        "huggingface",
-        where,
-        keys=proof.keys,
-        longest=proof.longest,
-        config=config,
-        notes=tuple(notes),
-        recognised=True,
-    )
+    from .readers.huggingface import of_class
+
+    return of_class(proof, proof.model, config, where)
 
 
 def _plain(source: object) -> object:
@@ -355,14 +347,8 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
     """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
     values = _said(reading, asked)
     decodes = values.get("phase") == "decode"
-    refuse(
-        decodes and {"s", "context"} <= asked.keys(),
-        "expected the sequence or the context, not both",
-        "s",
-        asked.get("s"),
-    )
-    both = reading.pixels and {"s", "images"} <= asked.keys()
-    refuse(both, "expected the sequence or its image, not both", "s", asked.get("s"))
+    both = (decodes or reading.pixels) and {"s", "context" if decodes else "images"} <= asked.keys()
+    refuse(both, f"expected the sequence or {'the context' if decodes else 'its image'}, not both", "s", asked.get("s"))
     longest = reading.longest or reading.model.max_positions or DEFAULT_SEQUENCE
     values.setdefault("s", min(DEFAULT_SEQUENCE, longest))
     values = _with_data_parallelism(values)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from shapes.errors import InputError
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.workload import Workload
@@ -433,3 +434,44 @@ SIZES_OF: dict[str, dict[str, Any]] = {
     "xlnet": {"model_type": "xlnet", "n_layer": 2, "d_model": 64, "n_head": 4, "d_inner": 128, "vocab_size": 320},
     "xlstm": {"model_type": "xlstm", "num_hidden_layers": 2, "hidden_size": 256, "num_heads": 4, "vocab_size": 320},
 }
+
+
+def test_a_quantised_release_of_a_recognised_type_has_its_format() -> None:
+    plain, blocks = config("beam", head_dim=16), {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    found = read_model({**plain, "quantization_config": blocks})
+    formats = dict(found.model.main.blocks[0].formats)
+    assert formats["attention.q_proj"].bits == 8
+    served = {"phase": "decode", "device": "h100-sxm", "b": 1, "context": 64}
+    weights = [memory(one, **served).to_dict()["components"]["weights"] for one in (found, read_model(plain))]
+    assert weights[0] < 0.8 * weights[1]
+    with pytest.raises(InputError, match="quant_method = 'none-such': expected one of"):
+        read_model({**plain, "quantization_config": {"quant_method": "none-such"}})
+
+
+def test_what_a_recognised_class_does_not_read_is_named() -> None:
+    strange = config("beam", head_dim=16, num_hiden_layers=2, architectures=["BeamForEverything"])
+    found = read_model(strange)
+    assert [one.key for one in found.unread] == ["num_hiden_layers"]
+    assert "BeamForEverything is not known: read as BeamForCausalLM" in found.notes
+
+
+def test_towers_around_a_recognised_text_tower_count_as_in_its_class() -> None:
+    text = {**SMALL, "model_type": "glm_ocr_text", "head_dim": 64, "num_nextn_predict_layers": 0}
+    vision = {"depth": 2, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 96}
+    seen = {"model_type": "glm_ocr", "text_config": text, "vision_config": vision}
+    model = read_model(seen).model
+    assert model.towers[0].stack.layers == 2
+    with torch.device("meta"):
+        class_ = transformers.GlmOcrForConditionalGeneration(transformers.GlmOcrConfig(**seen))
+    assert model.parameters == sum(one.numel() for one in class_.parameters())
+    images = ops(seen, device="h100-sxm", b=1, s=256, images="1x112x112")
+    assert any(one.name.startswith("vision.") for one in images.operators)
+
+
+def test_parts_that_did_not_run_count_in_parameters_and_are_named() -> None:
+    found = read_model(config("trocr", d_model=96, decoder_layers=2, decoder_attention_heads=6, decoder_ffn_dim=160))
+    (note,) = [one for one in found.left_out if one.startswith("not run")]
+    assert "encoder_attn" in note
+    with torch.device("meta"):
+        class_ = transformers.TrOCRForCausalLM(transformers.TrOCRConfig(**found.config))
+    assert found.model.parameters == sum(one.numel() for one in class_.parameters())

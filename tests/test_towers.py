@@ -52,6 +52,18 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "glm4v_moe": ({**QWEN, "image_size": 112, "patch_size": 14, "attention_bias": True}, "glm4v_moe_text"),
     "aya_vision": ({**SEEN, "image_size": 98, "vision_use_head": False, "model_type": SIGLIP}, "cohere2"),
     "internvl": ({**SEEN, "image_size": [448, 448], "patch_size": [14, 14], "attention_bias": True}, "qwen2"),
+    "gemma4": ({**SEEN, "num_key_value_heads": 4, "patch_size": 16, "position_embedding_size": 64}, "gemma4_text"),
+    "minimax_m3_vl": ({**SEEN, "model_type": "clip_vision_model"}, "minimax_m3_vl_text"),
+    "llava_next_video": ({**SEEN, "image_size": 336, "model_type": "clip_vision_model"}, "llama"),
+    "video_llava": ({**SEEN, "image_size": 98, "model_type": "clip_vision_model"}, "llama"),
+    "vipllava": ({**SEEN, "image_size": 336, "model_type": "clip_vision_model"}, "llama"),
+    "lighton_ocr": ({**SEEN, "image_size": 1540, "model_type": "pixtral", "head_dim": 8}, "qwen3"),
+    "cohere2_vision": ({**SEEN, "image_size": 98, "vision_use_head": False, "model_type": SIGLIP}, "cohere2"),
+    "qianfan_ocr": ({**SEEN, "image_size": [448, 448], "patch_size": [14, 14], "attention_bias": True}, "qwen3"),
+    "deepseek_vl": ({**SEEN, "image_size": 98, "model_type": SIGLIP}, "llama"),
+    "ovis2": ({**SEEN, "image_size": 224, "vocab_size": 96}, "qwen2"),
+    "glmga": ({**QWEN, "image_size": 112, "patch_size": 14}, "glm4v_text"),
+    "hyperclovax_vision_v2": ({**QWEN, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "hyperclovax"),
     "llama4": (
         {
             **SEEN,
@@ -74,7 +86,8 @@ def configured(wrapper: str) -> dict[str, Any]:
     text = {**LLAMA, "model_type": text_type, **(SMALL_MLA if text_type == "deepseek_v3" else {})}
     if text_type == "llama4_text":
         text |= {"intermediate_size_mlp": 96, "num_local_experts": 2}
-    own = {"kimi_k25": "projection_hidden_size", "aya_vision": "alignment_intermediate_size"}
+    own = {"kimi_k25": "projection_hidden_size", "aya_vision": "alignment_intermediate_size", "ovis2": "hidden_size"}
+    own |= {"cohere2_vision": "alignment_intermediate_size", "minimax_m3_vl": "projector_hidden_size"}
     more = {own[wrapper]: 32} if wrapper in own else {}
     config = transformers.CONFIG_MAPPING[wrapper](text_config=text, vision_config=vision, **more)
     found: dict[str, Any] = config.to_dict()
@@ -93,8 +106,55 @@ def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> Non
         for name, one in built.named_parameters()
         if not re.search("language_model|text_model|lm_head", name)
     )
-    assert sum(tensor.copies * tensor.elements for tensor in reading.model.front_tensors()) - 512 * 64 == vision
+    assert reading.model.parameters - replace(reading.model, towers=()).parameters == vision
     assert any("with its vision tower" in note for note in reading.notes)
+
+
+HEARS = {"d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 128}
+#: The same of those that hear: the audio configuration, and the text tower's type.
+LISTENERS: dict[str, tuple[dict[str, Any], str]] = {
+    "qwen2_audio": ({**HEARS, "model_type": "qwen2_audio_encoder", "max_source_positions": 40}, "qwen2"),
+    "voxtral": ({**SEEN, "intermediate_size": 128, "max_source_positions": 40}, "llama"),
+    "moss_transcribe_diarize": ({**SEEN, "max_source_positions": 40}, "qwen3"),
+    "qwen2_5_omni_thinker": ({**HEARS, "output_dim": 64}, "qwen2_5_omni_text"),
+    "qwen3_omni_moe_thinker": (
+        {**HEARS, "output_dim": 64, "downsample_hidden_size": 24, "num_mel_bins": 40},
+        "qwen3_omni_moe_text",
+    ),
+}
+
+
+@pytest.mark.parametrize("wrapper", LISTENERS)
+def test_a_tower_that_hears_counts_as_in_its_class_and_runs_in_no_step(wrapper: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    audio, text_type = LISTENERS[wrapper]
+    more: dict[str, Any] = {"vision_config": dict(QWEN)} if "thinker" in wrapper else {}
+    known = transformers.CONFIG_MAPPING[wrapper]
+    text = {**LLAMA, "model_type": text_type, "head_dim": 16}
+    config = known(text_config=text, audio_config=audio, **more).to_dict()
+    with torch.device("meta"):
+        built = transformers.AutoModelForMultimodalLM.from_config(known(**config))
+    model = read_config(config).model
+    heard = sum(
+        one.numel()
+        for name, one in built.named_parameters()
+        if not re.search("language_model|lm_head|visual|model.model|thinker.model", name)
+    )
+    (tower,) = (one for one in model.towers if one.stack.name == "audio")
+    rest = replace(model, towers=tuple(one for one in model.towers if one is not tower))
+    assert model.parameters - rest.parameters == heard
+    assert listed(model, Workload(phase="infer", s=256)) == listed(rest, Workload(phase="infer", s=256))
+    if not rest.towers:
+        with pytest.raises(InputError, match="expected a model with a vision tower"):
+            read_subject(config, images="1x64x64")
+
+
+def test_a_known_tower_in_a_wrapper_that_is_not_known_counts_without_what_joins_it() -> None:
+    around = {"model_type": "ovis", "llm_config": LLAMA, "vision_config": {**SEEN, "model_type": SIGLIP}}
+    reading = read_config(around)
+    assert len(reading.model.towers) == 1
+    assert not reading.model.towers[0].behind
+    assert "left out: what joins its vision tower to the text" in reading.left_out
 
 
 @pytest.mark.parametrize(
@@ -143,9 +203,10 @@ def test_images_run_the_tower_once_with_the_prompt_and_not_while_decoding() -> N
         read_subject(config, phase="decode", b=2, context=256).operators
     )
     trained = read_subject(config, b=2, s=256, images="2x256x128")
-    assert (
-        sum(one.phase == "wgrad" for one in trained.operators if one.name.startswith("vision.")) == 11
-    )  # 1 + 4 + 2 + 2 x 2
+    wgrads = {one.name: one.count for one in trained.operators if one.phase == "wgrad" and "vision." in one.name}
+    # The patches', four of the layers', two of the merger's, which deepstack has once more for each of two layers.
+    assert len(wgrads) == 1 + 4 + 2
+    assert [wgrads[name] for name in ("vision.patch_embedding", "vision.merger.linear_fc1")] == [1, 3]
     without = memory(trained.model, read_subject(config, b=2, s=256).workload)  # type: ignore[arg-type]
     saved = memory(trained.model, trained.workload).components["activations"]  # type: ignore[arg-type]
     one = read_subject(config, b=2, s=256, images="1x256x128").workload

@@ -113,7 +113,7 @@ def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
     old, every = sizes.get("full_every", (0, 0))
     # Columns of layers are not told apart by whether they are as many as before: that many make the same blocks.
     if main and (layers is not before or every != old):
-        like, blocks = blocks, _with_layers(blocks, layers)
+        like, blocks = blocks, _with_layers(blocks, int(layers) if old else layers)
         if old:
             # Full attention in one layer of ``every``, placed as it was among ``old``. Each layer keeps its MLP, and
             # the last one is full where it was.

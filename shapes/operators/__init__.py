@@ -20,6 +20,7 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from math import ceil
+from operator import attrgetter
 from typing import Any
 
 from shapes.dtypes import QUANTISED
@@ -149,7 +150,12 @@ def _check_decodes(model: ModelShape) -> None:
 def _check_images(model: ModelShape, workload: Workload) -> None:
     if not workload.image_sizes:
         return
-    refuse(not model.towers, "expected a model with a vision tower that is known", "images", workload.images)
+    refuse(
+        not any(tower.patch for tower in model.towers),
+        "expected a model with a vision tower that is known",
+        "images",
+        workload.images,
+    )
     tokens = sum(tokens for *_, tokens in image_workloads(model, workload)) // workload.b
     expected = f"expected images of at most the sequence's {workload.s} tokens: these are {tokens}"
     refuse(tokens > workload.s and not workload.decode, expected, "images", workload.images)
@@ -280,7 +286,7 @@ def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tow
     sizes = workload.image_sizes
     if not sizes or workload.decode:
         return
-    for tower in model.towers:
+    for tower in filter(attrgetter("patch"), model.towers):
         pieces, patches, tokens = tower.cut(*sizes[1:])
         b = workload.b * sizes[0]
         own = replace(

@@ -15,7 +15,7 @@ import transformers
 from torch import Tensor, nn
 
 from shapes.errors import InputError, read_text, within
-from shapes.frozen import Named, Pair, T, Values, replace
+from shapes.frozen import Named, Pair, T, replace
 from shapes.workload import routing_note
 
 from .dimensions import NAMES, named_dimensions, positions, size_in, unknown_type
@@ -80,9 +80,13 @@ class Built:
 
     def listed(self, *, train: bool, **run: Any) -> Traced:
         """``trace`` of a class that is not understood: without operators, and saying so, where it takes too long."""
-        sizes, keys = named_dimensions(self.settings)
-        empty = Traced((), parameters_of(self.module), None, self.name, dimensions=sizes, keys=keys)
+        empty = self._whole(Traced((), 0, None, self.name))
         return unless_too_long(lambda: self.trace(train=train, **run), empty, self.too_long)
+
+    def _whole(self, traced: Traced, **more: Any) -> Traced:
+        """``traced`` with what is known of the class without running it, and ``more``."""
+        sizes, keys = named_dimensions(self.settings)
+        return replace(traced, parameters=parameters_of(self.module), dimensions=sizes, keys=keys, **more)
 
     @offline()
     @quietly()
@@ -93,15 +97,8 @@ class Built:
         for one in self.module.modules() if train else ():
             one.training |= type(one).__name__.endswith("Experts")
         traced = self.on_few_layers(lambda cut: self.run(s, b=b, train=train, decoder_s=decoder_s, cut=cut))
-        sizes, keys = named_dimensions(self.settings)
-        return replace(
-            traced,
-            parameters=parameters_of(self.module),
-            active_parameters=active,
-            notes=(*traced.notes, *self.notes, *_expert_notes(self.settings)),
-            dimensions=sizes,
-            keys=keys,
-        )
+        notes = (*traced.notes, *self.notes, *_expert_notes(self.settings))
+        return self._whole(traced, active_parameters=active, notes=notes)
 
     def run(
         self, s: int, *, b: int = 1, train: bool = True, decoder_s: int | None = None, cut: Cut | None = None
@@ -179,23 +176,12 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
         with within(where):
             return once(built(settings))
     except InputError as error:
-        again = next((one for one in _AGAIN if one in str(error.__cause__)), None)
-        if again is None:
+        again = next((one for one in NAMES["again"] if one["said"] in str(error.__cause__)), None)
+        if not again:
             raise
-    other = built(load_config(config)[0], **_AGAIN[again][0])
-    other.notes.append(_AGAIN[again][1])
+    other = built(load_config(config)[0], **again["options"])
+    other.notes.append(again["note"])
     return once(other)
-
-
-#: What torch says of a class that runs in another way -> how, and why.
-_AGAIN: dict[str, tuple[Values, str]] = {
-    # A GPU refuses them, too.
-    "to be multiple of 16 byte": (
-        {"experts": "eager"},
-        "torch's grouped product wants expert rows in multiples of 16 bytes: the experts are a loop",
-    ),
-    "expected scalar type": ({"dtype": "fp32"}, "its class mixes element types: it is run in fp32"),
-}
 
 
 def _expert_notes(settings: Any) -> Iterator[str]:

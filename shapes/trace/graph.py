@@ -77,6 +77,15 @@ class Node:
         return 1 << self.number
 
     @property
+    def biased(self) -> bool:
+        return self.bias is not None
+
+    @property
+    def path(self) -> str:
+        """The first weight's, else the module's."""
+        return self.weight or self.where
+
+    @property
     def run(self) -> Attention:
         """An attention core as an operator."""
         assert self.core
@@ -312,7 +321,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         node.batch += product.batch
         node.reads |= first.mask
         mask = node.bit
-        if weight and not second.activation:
+        if weight:  # an activation is made of none
             # As `_use`: either operand may be the weight.
             self.graph.used |= second.made_of
             node.weight = node.weight or weight
@@ -479,11 +488,10 @@ def mask_form(mask_function: Function) -> Form | None:
 
     A chunk is given as a window of as many keys: what a query sees at most.
     """
-    keys = torch.arange(_MASK_KEYS, device="cpu")
-    zero = torch.zeros((), dtype=torch.long, device="cpu")
+    keys, zero = torch.arange(_MASK_KEYS), torch.tensor(0)
     rows = []
     for query in _MASK_QUERIES:
-        found = torch.as_tensor(mask_function(zero, zero, torch.tensor(query, device="cpu"), keys))
+        found = torch.as_tensor(mask_function(zero, zero, torch.tensor(query), keys))
         rows.append((query, found.reshape(-1).expand(_MASK_KEYS)))
     return _form(rows)
 

@@ -4,7 +4,7 @@ torch ran, forward and backward, with their element types, at more than one leng
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import field
 from functools import partial
 from operator import attrgetter
@@ -35,8 +35,8 @@ from .run import on_meta, parameters_of, run, to_meta
 Key = tuple[object, ...]
 
 
-def products(found: Iterable[Operator]) -> Counter[Key]:
-    """The products with a weight, grouped products and fused attention cores, counted.
+def products(found: Iterable[Operator], *, masks: bool = True) -> Counter[Key]:
+    """The products with a weight, grouped products and fused attention cores, counted; what cores see with ``masks``.
 
     Products of activations alone are left out: those of a recurrence's reference loop are not what its kernels run.
     So are depthwise convolutions, which are bound by memory. Experts count one by one, each with its share of the rows.
@@ -52,17 +52,17 @@ def products(found: Iterable[Operator]) -> Counter[Key]:
             case Gemm() if one.kind != "bmm" and one.batch == 1:
                 key = one.phase, one.kind, one.batch, one.m, one.n, one.k, one.dtype
             case Attention():
-                key = _core(one)
+                key = _core(one, masks=masks)
             case _:
                 continue
         counted[key] += one.count
     return counted
 
 
-def _core(one: Attention) -> Key:
+def _core(one: Attention, *, masks: bool = True) -> Key:
     # A window as long as the sequence hides nothing.
     window = one.window if one.window is not None and one.window < one.kv_len else None
-    return one.phase, *one.sizes, one.causal, window, one.dtype
+    return one.phase, *one.sizes, *(one.causal, window) * masks, one.dtype
 
 
 def run_products(graph: Graph) -> Counter[Key]:
@@ -84,17 +84,11 @@ def differences(model: ModelShape, run: Counter[Key], workload: Workload, *, mas
     ``masks``: what each attention sees is compared too.
     """
     try:
-        found = operators(model, workload)
-        said = products(found if masks else _unmasked(found))
+        said = products(operators(model, workload), masks=masks)
     except InputError as error:
         return [str(error)]
     lines = [f"torch runs {_line(key)}, {count} more" for key, count in (run - said).items()]
     return lines + [f"torch does not run {_line(key)}, {count} times" for key, count in (said - run).items()]
-
-
-def _unmasked(found: Iterable[Operator]) -> Iterator[Operator]:
-    """``found`` without what attention's masks let through."""
-    return (replace(one, window=None, causal=False) if isinstance(one, Attention) else one for one in found)
 
 
 def _line(key: Key) -> str:
@@ -108,6 +102,7 @@ class Proof:
     ``unproven``: what was not understood, the largest part first. ``parameters``: of what ran; ``held``: modules with
     parameters that did not run (towers for images). ``keys``: dimension -> its key in the configuration; ``longest``:
     the longest sequence that it names. ``dtype``: of most products. ``built``: the class, to list its products.
+    ``module``: what was recognised.
     """
 
     model: ModelShape | None
@@ -118,6 +113,7 @@ class Proof:
     longest: int | None = None
     dtype: str = "bf16"
     built: Built | None = field(default=None, compare=False)
+    module: nn.Module | None = field(default=None, compare=False)
 
 
 @frozen
@@ -143,14 +139,17 @@ class OfModule:
         return self.s, self.s // 2
 
     def graph(self, s: int) -> Graph:
-        args, kwargs = self._arguments(s)
         return record(
-            self.module, args, kwargs, answers=LoopAnswers(), transformers=False, buffers=self.buffers, where=self.name
+            self.module,
+            *self._arguments(s),
+            answers=LoopAnswers(),
+            transformers=False,
+            buffers=self.buffers,
+            where=self.name,
         )
 
     def run(self, s: int) -> Traced:
-        args, kwargs = self._arguments(s)
-        return run(self.module, args, kwargs, train=True, model_type=self.name, answers=LoopAnswers())
+        return run(self.module, *self._arguments(s), train=True, model_type=self.name, answers=LoopAnswers())
 
     def _arguments(self, s: int) -> tuple[Items, Values]:
         """The example's with one sequence of s tokens."""
@@ -174,25 +173,31 @@ def prove_built(built: Built) -> Proof:
         with bounded_operators():
             found = built.on_few_layers(partial(prove, built))
     except TooLong as error:
-        parameters = parameters_of(built.module)
-        found, built.too_long = Proof(None, (Unproven("", 1.0, error.expected),), parameters), error
-    longest, keys = positions(built.settings), named_dimensions(built.settings)[1]
-    return replace(found, keys=keys, longest=longest, built=None if found.model else built)
+        found, built.too_long = _unknown(error.expected, built.module), error
+    return replace(
+        found,
+        keys=named_dimensions(built.settings)[1],
+        longest=positions(built.settings),
+        built=None if found.model else built,
+    )
 
 
 def prove_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
     """``module``, called with token numbers [b, s], recognised and proven at that length and at half of it."""
     args, kwargs = to_meta(args, kwargs)
     b, s = batch_and_sequence((*args, *kwargs.values()))
-    parameters = parameters_of(module)
-    if s < 2:
-        return Proof(None, (Unproven("", 1.0, "its arguments are no sequences of token numbers"),), parameters)
     buffers = {path: buffer for path, buffer in module.named_buffers() if buffer.device.type == "cpu"}
     with on_meta(module), bounded_operators():
         try:
+            refuse(s < 2, "its arguments are no sequences of token numbers")
             return prove(OfModule(module, args, kwargs, b, s, buffers))
         except InputError as error:
-            return Proof(None, (Unproven("", 1.0, str(error)),), parameters)
+            return _unknown(str(error), module)
+
+
+def _unknown(why: str, module: nn.Module) -> Proof:
+    """Nothing of a class was understood."""
+    return Proof(None, (Unproven("", 1.0, why),), parameters_of(module))
 
 
 def prove(subject: Provable, cut: Cut | None = None) -> Proof:
@@ -212,7 +217,9 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
     elif model and cut:
         model = _whole(model, cut)
         refuse(model.parameters != parameters, f"{model.parameters:,} parameters recognised of {parameters:,}")
-    return Proof(model, _unproven(graph, problems, module, stands_for), parameters, reader.held(), dtype=dtype)
+    return Proof(
+        model, _unproven(graph, problems, module, stands_for), parameters, reader.held(), dtype=dtype, module=module
+    )
 
 
 def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
@@ -247,7 +254,7 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
         return found[0]
     # What masks let through is proven forward: not every class tells its core of it. Eager attention is
     # products of activations alone; their gradients follow from those that ran forward.
-    traced = products(_unmasked(subject.run(second).operators))
+    traced = products(subject.run(second).operators, masks=False)
     workload = Workload(1, second, dtype, attention="eager" if graph.eager else "flash")
     return next(iter(differences(model, traced, workload, masks=False)), None)
 
@@ -270,7 +277,7 @@ def _whole(model: ModelShape, cut: Cut) -> ModelShape:
 
 def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Sizes) -> tuple[Unproven, ...]:
     """What was not understood by folded path, with its part of the FLOPs, the largest first."""
-    times = [_times(node.weight or node.where, stands_for) * _flops(node) for node in graph.nodes]
+    times = [_times(node.path, stands_for) * _flops(node) for node in graph.nodes]
     total, names = sum(times) or 1, Names(module)
     found: dict[str, Unproven] = {}
     for path, reason in problems.items():

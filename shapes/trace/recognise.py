@@ -10,12 +10,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from itertools import chain, pairwise
+from math import inf
 from operator import or_
 
 from torch import nn
 
 from shapes.errors import InputError
-from shapes.frozen import Ints, Names, Pair, frozen, replace
+from shapes.frozen import Ints, Names, Pair, Values, frozen, replace
 from shapes.model import (
     DELTA_CHUNK,
     AttentionShape,
@@ -30,6 +31,7 @@ from shapes.model import (
     QkNorm,
     RecurrentShape,
     Stack,
+    Vectors,
     run_lengths,
 )
 from shapes.toml_table import DATA, content
@@ -61,9 +63,9 @@ class _Layer:
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
     claimed: set[int] = field(default_factory=set)
+    #: The products that attention and recurrences end in.
+    written: list[int] = field(default_factory=list)
     vectors: set[str] = field(default_factory=set)
-    #: The products of another stack's output.
-    elsewhere: int = 0
     #: Learned vectors of parts that have none elsewhere: (name, elements).
     extra: list[tuple[str, int]] = field(default_factory=list)
 
@@ -99,6 +101,7 @@ class _Layer:
     def block(self, hidden: int) -> Block:
         attention, cross = self._attentions()
         mixer = self._mixer(hidden)
+        mixing = {*self.claimed}
         moe = self._experts(hidden)
         dense = self._mlps(hidden)
         # An adapter is a narrow MLP more, whose matrices are the layer's.
@@ -110,20 +113,16 @@ class _Layer:
                 gates = self.products(n=1)
                 self.claim(*gates[:1])
                 mlp = replace(moe, shared=dense[0], shared_gate=bool(gates))
-        parallel, place = self._parallel(), self.whole.place
         norms, weights = self._norms(hidden)
         # Next to each other the two read one norm's output.
-        in_parallel = attention is None or mixer is None or norms == len(dense) + 1
-        self.need(in_parallel, "attention and a recurrence one after the other")
+        self.need(norms == len(dense) + 1 or not (attention and mixer), "attention, then a recurrence")
         # A recurrence's reference loop is products of activations, which its kernels run in another form.
         inside = ("bmm", "depthwise", "scores") if mixer else ("scores",)
         for node in self.nodes:
             if not mixer and node.reads & MIXED:
-                self.whole.left[node.weight or node.where] = "reads what a running sum made of several tokens"
+                self.whole.left[node.path] = "reads what a running sum made of several tokens"
             elif node.number not in self.claimed and node.kind not in inside:
-                self.whole.left[node.weight or node.where] = (
-                    f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
-                )
+                self.whole.left[node.path] = f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
         self.whole.claimed |= self.vectors
         return Block(
             attention,
@@ -131,8 +130,10 @@ class _Layer:
             cross,
             norms=norms,
             norm_weights=weights,
-            parallel=parallel,
-            dropout=max((share for where, share in self.graph.dropped if place(where) == self.place), default=0),
+            parallel=self._parallel(self.claimed - mixing),
+            dropout=max(
+                (share for where, share in self.graph.dropped if self.whole.place(where) == self.place), default=0
+            ),
             extra=tuple(sorted(self.extra)),
             mixer=mixer,
             before=tuple(chain.from_iterable(replace(one, prefix="adapter").linears(hidden) for one in adapters)),
@@ -155,7 +156,6 @@ class _Layer:
         found: list[AttentionShape | MlaShape | None] = [self._attention(*one) for one in alike.values()]
         own, cross = [*found, None, None][:2]
         if isinstance(cross, AttentionShape) and not self._is_cross(cores[0]) and self._is_cross(cores[1]):
-            self.elsewhere |= cores[1].key | cores[1].value
             return own, replace(cross, cross=True)
         self.need(cross is None, "2 attention cores in one layer")
         return own, None
@@ -174,6 +174,7 @@ class _Layer:
         out = self.one(nearest, "products read the attention core")
         sources = tuple(self._sources(mask) for mask in (core.query, core.key, core.value))
         self.claim(out)
+        self.written.append(out.number)
         _, k, v = sources
         if len(k) == 2 and len(v) == 1 and v[0] in k:
             return self._latent(core, out, sources)
@@ -203,11 +204,10 @@ class _Layer:
         sizes = (sum(expected),) * 3 if fused else (expected[0], *[sum(expected[1:])] * 2) if pair else expected
         found = tuple(node.n for node in sources)
         self.need(found == sizes, f"projections of {found} for {heads} and {kv_heads} heads of {wide}")
-        passed = query.bit | key.bit | value.bit
-        known = fused or gate == "queries" or not out.reads & passed
+        known = fused or gate == "queries" or not out.reads_any(sources)
         self.need(known, "the output projection reads queries, keys or values")
         self.claim(*sources)
-        biases = [node.bias is not None for node in sources]
+        biases = [node.biased for node in sources]
         self.need(biases[0] == biases[2], "a bias on some of queries and values")
         kind, weights = self._qk_norm(sources[: 2 - fused], (heads, kv_heads), wide)
         sinks = [one for one in self.scaled if one.operator == "sinks" and one.reads == core.bit]
@@ -221,7 +221,7 @@ class _Layer:
             v_head_dim=v_wide if v_wide != wide else None,
             qkv_bias=biases[0],
             k_bias=biases[1] if biases[1] != biases[0] else None,
-            o_bias=out.bias is not None,
+            o_bias=out.biased,
             fused_qkv=fused,
             causal=run.causal,
             window=run.window,
@@ -261,7 +261,7 @@ class _Layer:
         self.claim(*first)
         norms = 0
         for node, width in ((down, up.k), *((node, query.k) for node in first)):
-            own = [one.parameter for one in self._on(node) if self.graph.size(one.parameter) == width]
+            own = [path for path in self._on(node) if self.graph.size(path) == width]
             self.vectors.update(own)
             norms = len(own)
         return MlaShape(
@@ -271,21 +271,20 @@ class _Layer:
             rope,
             v_wide,
             q_lora_rank=query.k if first else None,
-            bias=down.bias is not None,
+            bias=down.biased,
             causal=run.causal,
             window=run.window,
             latent_norm=norms,
         )
 
-    def _on(self, node: Node) -> list[Scaled]:
-        """Vectors that exactly this product's output is combined with."""
-        return [
-            one for one in self.scaled if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in self.vectors
-        ]
+    def _on(self, node: Node) -> list[str]:
+        """Vectors without a role that exactly this product's output is combined with."""
+        found = [one.parameter for one in self.scaled if one.reads & ~TRIGONOMETRY == node.bit]
+        return [path for path in found if path not in self.vectors]
 
     def _qk_norm(self, projections: Nodes, heads: Pair, wide: int) -> tuple[QkNorm, int]:
         """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
-        vectors = [one.parameter for node in projections for one in self._on(node)]
+        vectors = [*chain.from_iterable(map(self._on, projections))]
         sizes = {self.graph.size(path) for path in vectors}
         if not vectors or len(vectors) % 2:
             return "none", 1
@@ -302,7 +301,7 @@ class _Layer:
             for one in self.scaled
             if one.parameter not in self.vectors and one.reads & reads and self.graph.size(one.parameter) in sizes
         )
-        taken = list(found)[:most]
+        taken = [*found][:most]
         self.vectors.update(taken)
         return taken
 
@@ -331,10 +330,10 @@ class _Layer:
                 self.extra.append((one.parameter.removeprefix(f"{self.path}."), self.graph.size(one.parameter)))
 
     def _mlp(self, first: Nodes, down: Node) -> MlpShape | None:
-        bias, widths = down.bias is not None, [node.n for node in first]
+        bias, widths = down.biased, [node.n for node in first]
         plain, fused = widths == [down.k], widths == [2 * down.k]
         apart = widths == [down.k, down.k] and first[0].reads == first[1].reads
-        if any((node.bias is not None) != bias for node in first) or not (plain or fused or apart):
+        if any(node.biased != bias for node in first) or not (plain or fused or apart):
             return None
         return MlpShape(down.k, not plain, bias, fused_gate_up=fused)
 
@@ -365,7 +364,7 @@ class _Layer:
             gated=fused or len(first) == 2,
             bias=all(biases),
             fused_gate_up=fused or len(first) == 1,
-            router_bias=router.bias is not None,
+            router_bias=router.biased,
             router_dtype=router.dtype if router.dtype != down.dtype else None,
             router_parameters=len(scalars) * router.n,
             latent=latent,
@@ -387,17 +386,13 @@ class _Layer:
         into = [node for node in self.products(n=first.k) if first.reads & node.bit]
         both = self.one(into, what), self.one(self.products(down.bit, k=first.k), what)
         self.claim(*both)
-        return first.k, all(one.bias is not None for one in both)
+        return first.k, all(one.biased for one in both)
 
-    def _parallel(self) -> bool:
-        """Whether the MLP does not read what this layer's attention wrote."""
-        products = [node for node in self.nodes if node.kind in ("gemm", "grouped") and node.number in self.claimed]
-        cores = sum(node.bit for node in self.graph.nodes if node.kind in ("attention", "depthwise"))
-        written = [node for node in products if node.kind == "gemm" and node.reads & cores]
-        if not written:
-            return False
-        after = [node for node in products if node.number > written[0].number and not node.bit & self.elsewhere]
-        return any(node not in written and not node.reads_any(self.nodes) for node in after)
+    def _parallel(self, mlp: set[int]) -> bool:
+        """Whether the MLP, whose nodes these are, does not read what this layer's attention or recurrence wrote."""
+        first = min(self.written, default=inf)
+        after = (node for node in self.nodes if node.number in mlp and node.number > first)
+        return any(not node.reads_any(self.nodes) for node in after)
 
     def _norms(self, hidden: int) -> Pair:
         """Norms of hidden size in a layer, and the weights of each."""
@@ -418,21 +413,22 @@ class _Layer:
         if not convolutions:
             return None
         conv = self.one(convolutions, "convolutions")
-        products = self.open("gemm")
         out = self.one(self.products(conv.bit, n=hidden), "products read the convolution")
         into: list[Node] = []
         for readers in ([out], into, [conv]):
-            into += [node for node in products if node not in into and any(one.reads & node.bit for one in readers)]
-        biases = {node.bias is not None for node in into if node.k == hidden}
+            read = [node for node in self.open("gemm") if any(one.reads & node.bit for one in readers)]
+            into += [node for node in read if node not in into]
+        biases = {node.biased for node in into if node.k == hidden}
         self.need(len(biases) == 1, "a bias on some projections of a recurrence")
-        bias, out_bias = biases.pop(), out.bias is not None
+        bias, out_bias = biases.pop(), out.biased
         self.claim(conv, out, *into)
+        self.written.append(out.number)
         self.vectors |= vectors
         shape = replace(
             self._recurrence(conv, out.k, vectors, into),
             conv=conv.k,
             bias=bias,
-            conv_bias=conv.bias is not None,
+            conv_bias=conv.biased,
             out_bias=None if out_bias == bias else out_bias,
         )
         sizes = sorted((node.n, node.k) for node in into)
@@ -458,7 +454,7 @@ class _Layer:
         delta = not any(path.endswith(".D") for path in vectors)
         if not delta and not alike:
             rank = min(node.k for node in into)
-            norms = {one.parameter for node in into if node.k == inner for one in self._on(node)}
+            norms = {path for node in into if node.k == inner for path in self._on(node)}
             self.vectors |= norms
             return RecurrentShape("mamba", heads, 1, 1, sizes[-1] // heads, 1, rank=rank, step_norms=bool(norms))
         # On what a scan wrote: weights for all heads, or each channel's own.
@@ -539,7 +535,7 @@ class Recogniser:
             return stacks.setdefault(container, {}).setdefault(name, _Layer(name, self, place))
 
         for node in self.graph.nodes:
-            found = layer(node.weight or node.where)
+            found = layer(node.path)
             found.nodes.append(node)
             self.layer_of[node.number] = found
         for scaled in self.graph.scaled:
@@ -552,7 +548,7 @@ class Recogniser:
         *_, main = found = self._main(stacks, outside)
         tokens = self._tables(outside, "tokens")
         outside.need(bool(tokens), "no token embedding")
-        tables = list(dict.fromkeys(node.weight for node in tokens if node.weight is not None))
+        tables = [*dict.fromkeys(node.path for node in tokens)]
         rows, width = self.graph.parameters[tables[0]]
         for path in tables:
             if self.graph.parameters[path] != (rows, width):
@@ -568,30 +564,29 @@ class Recogniser:
         outside.vectors.update(norms)
         self.claimed |= outside.vectors
         for node in outside.open("gemm", "grouped", "conv", "depthwise", "attention"):
-            self.left[node.weight or node.where] = f"{node.kind} outside the layers"
+            self.left[node.path] = f"{node.kind} outside the layers"
         vocab = head.n if head else rows
         rest = len(tables) * (rows - vocab) * width
-        positions = [stack.positions for stack in read if stack.positions]
+        of_head: Values = {"head": False}
+        if head:
+            of_head = {"tied": head.weight in tables, "head_bias": head.biased, "heads": len(heads)}
+            of_head["head_inputs"] = head.k if head.k not in (width, hidden) else None
         return ModelShape(
             self.model_type,
             tuple(read),
             vocab=vocab,
-            tied=head is not None and head.weight in tables,
-            head=head is not None,
-            head_bias=head is not None and head.bias is not None,
             embedding_dim=width if width != hidden else None,
             after_embedding=self._linears(into, "embedding_projection"),
             before_head=self._linears(before, "head_transform"),
-            max_positions=positions[-1] if positions else None,
+            max_positions=next((stack.positions for stack in reversed(read) if stack.positions), None),
             extra=_some(head_norm=sum(map(self.graph.size, norms)), embedding_rows=rest),
             embedding_tables=len(tables),
-            heads=len(heads) or 1,
-            head_inputs=head.k if head and head.k not in (width, hidden) else None,
+            **of_head,
         )
 
     def _linears(self, nodes: Iterable[Node], name: str) -> Linears:
         return tuple(  # of a pooled token alone, or of all
-            Linear(name, node.n, node.k, node.bias is not None, rows=1 if node.m == 1 else None) for node in nodes
+            Linear(name, node.n, node.k, node.biased, rows=1 if node.m == 1 else None) for node in nodes
         )
 
     def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> list[_Span]:
@@ -635,7 +630,7 @@ class Recogniser:
 
         def tables(index: Index) -> list[tuple[str, int]]:
             found = [node for node in self._tables(outside, index) if started <= node.number < span.first]
-            return [(node.weight or "", node.n) for node in found]
+            return [(node.path, node.n) for node in found]
 
         positions = tables("positions")
         rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
@@ -643,20 +638,18 @@ class Recogniser:
         before = between(started, span.first - 1)
         narrow_norms = [] if earlier else between(0, span.first - 1, None)
         after = between(span.first, span.last)
-        extra = _some(
-            token_type_embeddings=sum(self.graph.size(path) for path, _ in tables("types")),
-            positions=narrow,
-            embedding_norm=sum(map(self.graph.size, narrow_norms)),
-        )
-        causal = any(block.attention is None or block.attention.causal for block in blocks)
         return Stack(
-            "decoder" if causal else "encoder",
+            "decoder" if any(block.attention is None or block.attention.causal for block in blocks) else "encoder",
             hidden,
             run_lengths(blocks),
             positions=rows,
             embedding_norm=len(before),
             final_norm=len(after),
-            extra=extra,
+            extra=_some(
+                token_type_embeddings=sum(self.graph.size(path) for path, _ in tables("types")),
+                positions=narrow,
+                embedding_norm=sum(map(self.graph.size, narrow_norms)),
+            ),
         )
 
     def _heads(self, outside: _Layer, main: _Span, rows: int) -> list[Node]:
@@ -671,7 +664,7 @@ class Recogniser:
     def _tables(self, outside: _Layer, index: Index) -> list[Node]:
         """Tables that were asked for tokens' numbers, for positions, or for the one kind that all tokens are of."""
         found = [node for node in outside.nodes if node.kind == "lookup" and node.index == index]
-        outside.vectors.update(node.weight for node in found if node.weight is not None)
+        outside.vectors.update(node.path for node in found)
         return found
 
     def _vectors(self, outside: _Layer) -> list[Scaled]:
@@ -690,7 +683,7 @@ class Recogniser:
         return widths.most_common(1)[0][0]
 
 
-def _some(**elements: int) -> tuple[tuple[str, int], ...]:
+def _some(**elements: int) -> Vectors:
     return tuple((name, number) for name, number in elements.items() if number)
 
 

@@ -18,6 +18,7 @@ from shapes.model import (
     MoeShape,
     SharedKeyShape,
     Stack,
+    Vectors,
     run_lengths,
 )
 from shapes.model.layers import each_layer
@@ -340,7 +341,7 @@ def stack(
     return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)
 
 
-def vectors(fields: Fields, rows: Any) -> tuple[tuple[str, int], ...]:
+def vectors(fields: Fields, rows: Any) -> Vectors:
     """Names and sizes (texts as of ``total``), without those of none."""
     told = ((name, total(fields, one) if isinstance(one, str) else one) for name, one in said(fields, rows))
     return tuple((name, size) for name, one in told if (size := said(fields, one)))
@@ -397,7 +398,7 @@ def head_of(architecture: str) -> str:
     return next((one for one in _TABLE["heads"] if architecture.endswith(one)), architecture)
 
 
-def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> tuple[Linear, ...]:
+def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> Linears:
     """The matrices of a head of the table ``of``."""
     pooled = fields.optional("pooler_output_size") or hidden
     # Labels of a classifier: two where the file says nothing, as in transformers.

@@ -4,8 +4,20 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from shapes.frozen import replace
-from shapes.model import AttentionShape, Block, Linear, Linears, MlpShape, ModelShape, QkNorm, Stack, Tower, run_lengths
+from shapes.frozen import Words, replace
+from shapes.model import (
+    AttentionShape,
+    Block,
+    Linear,
+    Linears,
+    MlpShape,
+    ModelShape,
+    QkNorm,
+    Stack,
+    Tower,
+    Vectors,
+    run_lengths,
+)
 
 from .expressions import sized
 from .hf_blocks import (
@@ -170,93 +182,122 @@ def diffusion(fields: Fields, blocks: list[Values], front: Rows, behind: Rows) -
 
 
 def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelShape, Names]:
-    """``model``, a text tower, with the vision tower that its wrapper has before it, and notes on what is left out."""
-    given = outer.config.get("vision_config")
-    spec: Config = table("towers")["wrappers"].get(wrapper, {})
-    left = list(filter(outer.config.get, ("audio_config", "speech_config")))
-    towers: Mapping[str, Config] = table("towers")["towers"]
-    kinds = (str(given.get("model_type")), spec.get("vision", "")) if isinstance(given, Mapping) else ()
-    found = next((towers[kind] for kind in kinds if kind in towers), None)
-    if given and (found is None or not spec):
-        left.append("vision_config")
-    notes = [f"left out, with what joins it to the text: {key.removesuffix('_config')} tower" for key in left]
-    if found is None or "vision_config" in left:
-        return model, tuple(notes)
-    whole = replace(model, towers=(_tower(outer, found, spec, model.hidden),))
-    more = whole.parameters - model.parameters
-    told = f"with its vision tower, {more / 1e6:.4g} M parameters on the first stage, which train as the text does"
-    return whole, (*notes, f"{told}, run where --images are given")
+    """``model``, a text tower, with the known towers that its wrapper has before it, and notes on them and the others.
+
+    Behind a known tower of a wrapper that is not known there is nothing, and a note.
+    """
+    tables, notes = table("towers"), []
+    for key, given in outer.config.items():
+        part = isinstance(given, Mapping) and given and (key in tables or "model_type" in given)
+        if not part or outer.prefix + key in outer.asked:
+            continue
+        outer.ignore(key)
+        name, spec = key.removesuffix("_config"), tables.get(key, {}).get(wrapper, {})
+        kinds = wrapper, str(given.get("model_type")), spec.get("tower")
+        found = next((tables["towers"][kind] for kind in kinds if kind in tables["towers"]), None)
+        if not found:
+            notes.append(f"left out, with what joins it to the text: {name} tower")
+            continue
+        whole = replace(model, towers=(*model.towers, _tower(outer, name, found, spec, model.hidden)))
+        more = f"{(whole.parameters - model.parameters) / 1e6:.4g} M parameters on the first stage"
+        notes.append(f"with its {name} tower, {more}, which train as the text does, {tables['runs'][key]}")
+        notes += [f"left out: what joins its {name} tower to the text"] * (not spec)
+        model = whole
+    return model, tuple(notes)
 
 
-def _tower(outer: Fields, spec: Config, around: Config, text: int) -> Tower:
-    value = _reader(outer, spec, around, text)
-    vision = outer.nested("vision_config")
+def _tower(outer: Fields, name: str, spec: Config, around: Config, text: int) -> Tower:
+    """The tower of this ``name`` in a wrapper, as the tables have it; ``text``: the text tower's hidden size."""
+    outer = replace(outer, defaults=around.get("defaults", {}))
+    own = replace(outer.nested(f"{name}_config"), defaults=spec["defaults"])
+    value = _reader(outer, own, spec["names"] | around.get("names", {}), text)
 
-    def vectors(name: str) -> tuple[tuple[str, int], ...]:
+    def vectors(name: str) -> Vectors:
         return tuple((key, value(size)) for one in (spec, around) for key, size in one.get(name, {}).items())
 
-    vision.ignore(*spec.get("ignored", ()))
-    hidden, heads = value("h"), value("heads")
-    dim = vision.quotient(hidden, heads, f"the tower's hidden size {hidden}", "num_attention_heads")
-    said = spec["attention"].items()
-    traits: Values = {name: vision.flag(one) if isinstance(one, str) else one for name, one in said}
-    traits["qk_norm"] = "full" if traits.get("qk_norm") else "none"
-    traits["rotary_dim"] = traits.get("rotary_dim", 0) * dim
-    core = AttentionShape(heads, value("kv"), dim, causal=False, **traits)
-    usual = spec["defaults"].get("norm_type", "")
-    norms = vision.choice(vision.text("norm_type", default=usual), spec["norm_weights"], "norm_type")
-    block = Block(core, MlpShape(value("width"), **spec["mlp"]), norm_weights=norms, dropout=0.0)
-    blocks = [replace(block, extra=vectors("layer"))] * value("layers")
-    if "window_size" in spec["defaults"]:  # windows of so many pixels a side but in the layers listed
-        window = (value("window_size") // value("patch")) ** 2
-        listed = vision.integers("fullatt_block_indexes") or spec["defaults"]["fullatt_block_indexes"]
-        local = replace(block, attention=replace(core, window=window))
-        blocks = [one if layer in listed else local for layer, one in enumerate(blocks)]
-    front = Linear("patch_embedding", hidden, value("inputs"), spec["front_bias"], kind="conv", grad_input=False)
-    rows, extra = (*spec.get("behind", ()), *around.get("behind", ())), vectors("extra")
-    if "each" in spec:  # deepstack: a merger more for each of the layers listed
-        listed = vision.integers(spec["each"]["of"])
-        rows += tuple((f"deepstack.{layer}.{name}", *rest) for layer in listed for name, *rest in spec["behind"])
-        extra += tuple((name, len(listed) * value(size)) for name, size in spec["each"]["extra"].items() if listed)
-    if vision.flag("vision_use_head", default="head" in spec):
-        extra += vectors("head")
-    usual = around.get("defaults", {}).get("multimodal_projector_bias", True)
-    behind = tuple(
-        Linear(name, value(out), value(inner), outer.flag(bias, default=usual) if isinstance(bias, str) else bias, *cut)
-        for name, out, inner, bias, *cut in rows
+    def linears(name: str, rows: Rows = ()) -> Linears:
+        return tuple(
+            Linear(
+                name, value(out), value(inner), outer.flag(bias, default=True) if isinstance(bias, str) else bias, *cut
+            )
+            for name, out, inner, bias, *cut in (*spec.get(name, ()), *rows, *around.get(name, ()))
+        )
+
+    own.ignore(*spec.get("ignored", ()))
+    hidden = value("h")
+    # deepstack: a merger more for each of the layers listed
+    mergers = len(own.integers(spec["each"])) if "each" in spec else 0
+    extra = vectors("extra") + vectors("of_each") * mergers
+    extra += vectors("head") * own.flag("vision_use_head", default=True)
+    blocks = run_lengths(_layers(own, spec, value, vectors("layer")))
+    stack = Stack(
+        name,
+        hidden,
+        blocks,
+        front=(
+            Linear("patch_embedding", hidden, value("inputs"), spec["front_bias"], kind="conv", grad_input=False),
+            *linears("front"),
+        ),
+        final_norm=0,
+        extra=extra,
     )
-    stack = Stack("vision", hidden, run_lengths(blocks), front=(front,), final_norm=0, extra=extra)
-    side, special = value("side"), spec.get("special", 0)
     return Tower(
         stack,
-        behind,
+        linears("behind", [*spec.get("behind", ())] * mergers),
         value("patch"),
         value("merge"),
-        side,
+        value("side"),
         bool(spec.get("tiled")),
-        special,
-        heads if spec.get("cut") else 1,
+        spec.get("special", 0),
+        value("heads") if spec.get("cut") else 1,
     )
 
 
-def _reader(outer: Fields, spec: Config, around: Config, text: int) -> Callable[[str], int]:
-    """What works out a table's expression of numbers, keys and names."""
-    vision = outer.nested("vision_config")
-    names = table("towers")["names"] | spec["names"] | around.get("names", {})
+def _layers(own: Fields, spec: Config, value: Callable[[str], int], extra: Vectors) -> list[Block]:
+    """A tower's layers."""
+    heads = value("heads")
+    own.quotient(value("h"), heads, f"the tower's hidden size {value('h')}", "num_attention_heads")
+    dim = value("dim")
+    traits: Values = {name: own.flag(one) if isinstance(one, str) else one for name, one in spec["attention"].items()}
+    traits["qk_norm"] = spec.get("qk_norm", "full") if traits.get("qk_norm") else "none"
+    traits["rotary_dim"] = traits.get("rotary_dim", 0) * dim
+    core = AttentionShape(heads, value("kv"), dim, causal=False, **traits)
+    weights = own.choice(own.text("norm_type"), spec["norm_weights"], "norm_type")
+    block = Block(
+        core,
+        MlpShape(value("width"), **spec["mlp"]),
+        norms=spec.get("norms", 2),
+        norm_weights=weights,
+        dropout=0.0,
+        extra=extra,
+    )
+    blocks = [block] * value("layers")
+    if "window_size" not in own.defaults:
+        return blocks
+    # Windows of so many pixels a side but in the layers listed.
+    window = (value("window_size") // value("patch")) ** 2
+    listed = own.integers("fullatt_block_indexes")
+    local = replace(block, attention=replace(core, window=window))
+    return [one if layer in listed else local for layer, one in enumerate(blocks)]
+
+
+def _reader(outer: Fields, own: Fields, names: Words, text: int) -> Callable[[str], int]:
+    """What works out a table's expression of numbers, keys and ``names``."""
+    tables = table("towers")
+    names = tables["names"] | names
 
     def size(one: str) -> int:
         if one == "text":
             return text
         if one == "features":
-            read = outer.raw("vision_feature_layer", default=None)
+            read = outer.raw("vision_feature_layer", "vision_feature_layers", default=None)
             return len(read) if isinstance(read, list) else 1
         if one in names:
             return sized(names[one], size)
-        fields, key = (outer, one.removeprefix("outer__")) if one.startswith("outer__") else (vision, one)
-        defaults = (around if fields is outer else spec).get("defaults", {})
-        spelled = [key, *table("towers")["also"].get(key, ())]
-        given = fields.raw(*spelled, default=defaults.get(key))
+        fields, key = (outer, one.removeprefix("outer__")) if one.startswith("outer__") else (own, one)
+        spelled = [key, *tables["also"].get(key, ())]
+        given = fields.raw(*spelled)
         # Some say height and width, or a flag.
-        return int(given) if isinstance(given, bool) else fields.integer(*spelled, default=defaults.get(key))
+        return int(given) if isinstance(given, bool) else fields.integer(*spelled)
 
-    return lambda said: sized(said, size)
+    return partial(sized, size=size)

@@ -5,6 +5,7 @@ import tomllib
 from collections.abc import Callable, Mapping
 from functools import partial
 from importlib import import_module
+from inspect import signature
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from typing import Any
 from shapes.errors import InputError, refuse
 from shapes.frozen import Function, Words, replace
 from shapes.model import ModelShape
+from shapes.model.resize import dimensions
 
 from .hf_blocks import (
     POSITIONS,
@@ -30,7 +32,20 @@ from .hf_blocks import (
     with_head,
 )
 from .loading import QUANTISATION
-from .reading import FORMATS, Config, Fields, Names, Reading, UnknownModelType, Values, at, misspelt, reading, table
+from .reading import (
+    FORMATS,
+    Config,
+    Fields,
+    Names,
+    Reading,
+    UnknownModelType,
+    Values,
+    at,
+    misspelt,
+    reading,
+    table,
+    unread,
+)
 
 
 def _function(name: str) -> Function:
@@ -157,16 +172,14 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     if part and "tie_word_embeddings" in config:  # said twice, either ties, as in transformers 5
         given["tie_word_embeddings"] = given.get("tie_word_embeddings") or config["tie_word_embeddings"]
     filled = {**known, "model_type": model_type}
-    fields = Fields(given, where, defaults=filled, prefix=fields.prefix, asked=outer.asked)
+    fields = replace(fields, config=given, defaults=filled)
     try:
         model = replace(declared(family or model_type, fields), model_type=model_type, part=part)
         model, heads = (model, ()) if model_type in _TABLE["own_heads"] else with_head(outer, model)
         model, released, quantised = _released(top, model)
         towers: Names = ()
-        if model.part == "text tower":
-            from .hf_encoder import with_towers
-
-            model, towers = with_towers(outer, wrapper, model)
+        if model.part == "text tower" or "audio_config" in config:
+            model, towers = _function("with_towers")(outer, wrapper, model)
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     _refuse_unknown_layers(fields)
@@ -189,6 +202,41 @@ def read(config: Config, where: str, family: str = "") -> Reading:
             *towers,
             *quantised,
         ),
+    )
+
+
+def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Reading:
+    """A class whose ``proof`` (shapes.trace.prove) says that it is ``model``, as the reading of its file.
+
+    In its release's formats, and with all that the class has and that did not run.
+    """
+    fields, built, its = Fields(config, where, asked={*_TEXTS}), proof.module, type(proof.module).__name__
+    model, released, quantised = _released(fields, model)
+    whole, notes = _function("with_towers")(fields, fields.text("model_type"), model)
+    beside = sum(one.numel() for one in built.parameters()) - proof.parameters
+    if whole.parameters - model.parameters != beside:
+        whole = replace(model, extra=(*model.extra, ("not run", beside)))
+        notes = (f"not run: {', '.join(proof.held)}; its {beside:,} parameters count, on the last stage",)
+    if (named := architecture_of(fields)) not in ("", its):
+        notes += (f"{named} is not known: read as {its}",)
+    inner = getattr(built, "config", config)
+    known = fields.asked.union(signature(type(inner)).parameters, getattr(inner, "attribute_map", ()))
+    return Reading(
+        whole,
+        NAME,
+        where,
+        keys=proof.keys,
+        longest=proof.longest,
+        workload=released,
+        config=config,
+        notes=(
+            f"recognised in its class, {proof.parameters:,} parameters and all products proven",
+            *notes,
+            *quantised,
+        ),
+        # Keys that are known to matter a class may ask for and not declare; parts have their own.
+        unread=tuple(one for one in unread(config, known, NAME, where) if not one.changes and "." not in one.key),
+        recognised=True,
     )
 
 
@@ -273,18 +321,14 @@ def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
 
 
 def _keys(fields: Fields, model: ModelShape) -> Words:
-    keys = {  # of several names the first counts, one in the file before the class's own
+    sizes = dimensions(model)
+    return {  # of several names the first counts that has the size, one in the file before the class's own
         dimension: fields.prefix + name
         for dimension, names in KEYS.items()
         for held in (fields.defaults, fields.config)
         for name in names[::-1]
-        if name in held
+        if name in held and held[name] == sizes.get(dimension, held[name])
     }
-    if model.model_type == "llama4_text":
-        keys.pop("d_ff", None)
-    if keys.get("head_dim") and fields.raw("head_dim", "d_kv", default=None) is None:
-        del keys["head_dim"]
-    return keys
 
 
 def _left_to_the_class(keys: Words, fields: Fields) -> Names:

@@ -144,7 +144,8 @@ def room(model: ModelShape) -> Pair:
     tokens are; what they have more, and the projections to that width, is outside.
     """
     moe = model.moe
-    assert moe
+    if not moe:  # of so few layers all are dense
+        return model.parameters, 0
     sparse = sum(block.count for block in model.main.blocks if isinstance(block.mlp, MoeShape))
     mixture, column = (
         parameter_count(block_tensors(Block(None, mlp, norms=0), moe.routed_width(model.hidden)))
