@@ -404,7 +404,13 @@ def _passes(step: StageStep, kept: int) -> list[tuple[list[Pair], list[Pair]]]:
 #: A plan goes through degrees of pipelines, and for each through the same experts, microbatches and policies.
 @lru_cache(2**14)
 def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
-    workload, tape = step.workload, step.forward(s).layer_tape(block, hidden)
+    workload = step.workload
+    gradients = counted(trained_block(block, hidden, workload))
+    if workload.e > 2 and step.fused_wgrad and step.gradients_stay:
+        # How many experts a rank has shows in their gradients alone.
+        step = replace(step, workload=replace(workload, e=2, etp=workload.expert_t).within_layers())
+        return replace(_layer(step, block, hidden, s), gradients=gradients)
+    tape = step.forward(s).layer_tape(block, hidden)
     kept = tape.saved(selective=True)
     saved = sum(kept.values())
     moved = round(workload.offload_saved * saved)
@@ -415,7 +421,7 @@ def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
         backward=_backward(tape, tape.storages[INPUT], step.made_bytes, step) + moved,
         returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
-        gradients=counted(trained_block(block, hidden, workload)),
+        gradients=gradients,
         unneeded=tape.unneeded_bytes() if has_adapters(workload) else 0,
     )
 

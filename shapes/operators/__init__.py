@@ -140,11 +140,15 @@ def _merged(listed: Repeated, workload: Workload) -> Operators:
 
 
 def _check_decodes(model: ModelShape) -> None:
-    kinds = [(block.attention, block.cross) for block in model.main.kinds]
-    decodes = model.head and all((own is None or own.causal) and cross is None for own, cross in kinds)
-    decodes = decodes and any(block.attention or block.mixer for block in model.main.kinds)
-    expected = f"expected a decoder alone, each layer with causal attention; {model.model_type} is none"
-    refuse(not decodes, expected, "phase", "decode")
+    kinds = model.main.kinds
+    decodes = model.head and any(one.attention or one.mixer for one in kinds)
+    decodes = decodes and not any(one.cross or (one.attention and not one.attention.causal) for one in kinds)
+    refuse(
+        not decodes,
+        f"expected a decoder alone, each layer with causal attention; {model.model_type} is none",
+        "phase",
+        "decode",
+    )
 
 
 def _check_images(model: ModelShape, workload: Workload) -> None:

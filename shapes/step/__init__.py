@@ -6,7 +6,7 @@
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import chain, islice
+from itertools import chain
 from math import exp, hypot, log
 from operator import attrgetter, mul
 from pathlib import Path
@@ -234,14 +234,12 @@ class Pricer:
         listed: Sequence[Operator],
         workload: Workload | None = None,
         model: ModelShape | None = None,
-        costs: tuple[Cost, ...] = (),
     ) -> Step:
         """``listed`` priced; with a stack and the ``workload`` they are of, the global step they make.
 
-        ``model`` gives the other pipeline stages' work (None: a trace, which has no stages). ``costs``: of each, where
-        they were looked up.
+        ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
         """
-        listed, costs = tuple(listed), costs or self._costs(listed)
+        listed, costs = tuple(listed), self._costs(listed)
         if workload and workload.serving:
             # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
             # Tables repeat one kernel, whose cache is warm: a whole step finds it cold, and waits for memory at least.
@@ -278,11 +276,8 @@ class Pricer:
 
     def steps(self, many: Sequence[Operators], of: Sequence[tuple[ModelShape | None, Workload | None]]) -> list[Step]:
         """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of."""
-        costs = iter(self._costs([*chain(*many)]))
-        return [
-            self.step(listed, workload, model, tuple(islice(costs, len(listed))))
-            for listed, (model, workload) in zip(many, of, strict=True)
-        ]
+        self._costs([*chain(*many)])
+        return [self.step(listed, workload, model) for listed, (model, workload) in zip(many, of, strict=True)]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         keys = [*map(work_key, listed)]

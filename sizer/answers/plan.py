@@ -515,8 +515,7 @@ def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, droppe
     # A ring's ranks have two equal parts of the sequence each (SZ127).
     longest_ring = 1 if base.s % 2 else max(1, base.s // LEAST_TOKENS)
     for t in divisors(gpus, device.link.domain_devices):
-        problems = split_problems(model, replace(base, t=t))
-        if problems:
+        if problems := split_problems(model, replace(base, t=t)):
             dropped[f"tp {t}: {problems[0].expected}"] += 1
             continue
         for cp in divisors(gcd(gpus // t, base.s // 2), longest_ring):
