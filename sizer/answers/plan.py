@@ -144,6 +144,11 @@ class Plan(Printable):
         """Splits that fit."""
         return sum(one.memory_bytes <= ROOM * self.device_bytes for one in self.candidates)
 
+    @property
+    def shown(self) -> tuple[Candidate, ...]:
+        """The first ``top`` candidates, which JSON has (shapes/data/json.toml)."""
+        return self.candidates[: self.top]
+
     def ways(self) -> list[Workload]:
         """The fastest candidate of each split, the fastest first."""
         found: dict[object, Workload] = {}
