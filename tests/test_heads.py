@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from shapes.errors import InputError
-from sizer import check
+from sizer import check, ops
 from sizer.readers import read_config
 from sizer.readers.reading import rows
 from sizer.readers.released import released
@@ -106,12 +106,37 @@ def test_dflash_and_p_eagle_drafts_have_the_matrices_of_their_own_code() -> None
     norms = 5 * (2 * 4096 + 2 * 128) + 2 * 4096
     assert reading.model.parameters == 5 * QWEN3_LAYER + 5 * 4096**2 + norms
     assert reading.model.head
-    assert any("are not counted" in note for note in reading.notes)
+    assert any("own block are left out" in note for note in reading.notes)
     own = {"architectures": ["PEagleDraftModel"], "model_type": "llama", "draft_vocab_size": 32000}
     model = read_config({**QWEN3_DRAFT, **own, "num_hidden_layers": 4}).model
     wide = 4096 * (4096 + 2 * 1024)  # the first layer's queries, keys and values read two states
     outside = (151936 + 32000) * 4096 + 3 * 4096**2 + 3 * 4096
     assert model.parameters == 4 * QWEN3_LAYER + wide + outside + (4 * 2 + 1 + 1) * 4096
+
+
+@pytest.mark.parametrize("t", [1, 2, 16])
+def test_a_dflash_draft_runs_its_keys_and_values_over_its_targets_states_too(t: int) -> None:
+    dflash = {"architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 5}
+    dflash |= {"dflash_config": {"target_layer_ids": [1, 9, 17, 25, 33]}}
+    draft, causal = (
+        ops({**QWEN3_DRAFT, **one}, b=2, s=512, tp=t, device="h100-sxm").to_dict()["operators"]
+        for one in (dflash, {"model_type": "qwen3", "num_hidden_layers": 5})
+    )
+    forward = (one for one in draft if one["phase"] == "forward" and one["name"].endswith("_proj"))
+    # 8 heads of keys and values, of which a rank holds at least one, twice: of the tokens and of the target's states.
+    keys_values = 2 * 4096 * 128 * max(8 // t, 1)
+    others = (QWEN3_LAYER - 2 * 4096 * 1024) // t
+    assert sum(one["count"] * one["flops"] for one in forward) == 5 * 2 * 1024 * (others + 2 * keys_values)
+    # A query sees the target's states before it, as in the causal attention of the layers' own type.
+    cores = [[one for one in rows if "core" in one["name"]] for rows in (draft, causal)]
+    assert cores[0]
+    assert cores[0] == cores[1]
+
+
+def test_a_dflash_draft_with_a_latent_is_refused() -> None:
+    latent = {"model_type": "deepseek_v3", "architectures": ["DFlashDraftModel"], "num_nextn_predict_layers": 0}
+    with pytest.raises(InputError, match="expected a draft with keys and values of heads"):
+        read_config(latent)
 
 
 @pytest.mark.parametrize("kind", ["DSparkDraftModel", "DominoDraftModel"])

@@ -16,6 +16,8 @@ from shapes.operators.types import Attention, Collective
 from shapes.workload import Workload
 from sizer import check
 from sizer.readers import read_config
+from sizer.readers.huggingface import NESTED
+from sizer.readers.reading import FORMATS
 from sizer.readers.released import released
 from sizer.subject import read_subject
 
@@ -176,6 +178,32 @@ def test_what_a_wrapper_says_next_to_its_towers_counts_as_in_its_class(
     with torch.device("meta"):
         built = transformers.AutoModelForImageTextToText.from_config(transformers.CONFIG_MAPPING[wrapper](**config))
     assert read_config(config).model.parameters == sum(one.numel() for one in built.parameters())
+
+
+@pytest.mark.parametrize("wrapper", FORMATS["huggingface"]["own_ties"])
+@pytest.mark.parametrize("outer", [False, True])
+@pytest.mark.parametrize("text", [False, True])
+def test_a_class_that_ties_by_its_own_word_passes_over_its_text_towers(wrapper: str, outer: bool, text: bool) -> None:
+    transformers = pytest.importorskip("transformers")
+    key, inner, _ = NESTED[wrapper]
+    tower: dict[str, Any] = {"model_type": inner, "tie_word_embeddings": text}
+    if inner == "qwen3_omni_moe_text":  # its class's own 28 heads do not divide its hidden size
+        tower |= {"num_attention_heads": 32}
+    said = {"tie_word_embeddings": outer, key: tower}
+    config = transformers.CONFIG_MAPPING[wrapper](**said)
+    assert config.tie_word_embeddings == outer
+    assert read_config({"model_type": wrapper, **said}).model.tied == outer
+
+
+def test_omnis_default_head_is_its_own_as_in_its_class() -> None:
+    """11.3 B: its text tower's class, which has no head, says that it ties one, and the thinker's that it does not."""
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.CONFIG_MAPPING["qwen2_5_omni_thinker"]()
+    with torch.device("meta"):
+        built = transformers.Qwen2_5OmniThinkerForConditionalGeneration(config)
+    parameters = sum(one.numel() for one in built.parameters())
+    assert read_config(config).model.parameters == parameters
+    assert not read_config({"model_type": "qwen2_5_omni_thinker"}).model.tied
 
 
 def test_a_wrapper_with_a_text_class_of_its_own_fills_in_that_ones_defaults() -> None:

@@ -161,7 +161,7 @@ class Forward:
     def layer(self, block: Block, hidden: int, x: Tensor) -> None:
         tape = self.tape
         for linear in block.before:
-            if linear.rows is not None:
+            if linear.shared or linear.rows is not None:
                 continue  # of another sequence, whose activations are among the rows, or of one vector a sequence
             wider = linear.in_features > hidden
             x = self.linear(linear, tape.op("hidden state and the next embedding", (x,), 2 * x.bytes) if wider else x)

@@ -117,8 +117,7 @@ def layer_count(fields: Fields) -> int:
 
 def head_dim(fields: Fields) -> int:
     """The declared head_dim, never re-derived; where absent h / a, which must be whole."""
-    declared = fields.optional("head_dim")
-    if declared is not None:
+    if declared := fields.optional("head_dim"):
         return declared
     hidden, heads = hidden_size(fields), all_heads(fields)
     return fields.quotient(hidden, heads, f"{fields.key_of(*HIDDEN)} = {hidden}, or a head_dim of its own", *HEADS)
@@ -134,7 +133,7 @@ def listed(fields: Fields, name: str) -> list[str]:
     """A word a layer; some files go on with those of the multi-token prediction layers."""
     layers, more = layer_count(fields), fields.count("num_nextn_predict_layers")
     given, words = fields.strings(name), _TABLE["layer_words"][name]
-    fields.refuse(not {*given} <= {*words}, f"expected layers of {', '.join(words)}", name)
+    fields.refuse({*given}.difference(words), f"expected layers of {', '.join(words)}", name)
     return given[:layers] if len(given) == layers + more else fields.strings(name, length=layers)
 
 
@@ -211,8 +210,12 @@ def attention(
 
 
 def _attention(fields: Fields, traits: Values) -> AttentionShape:
-    usual = {"heads": all_heads, "head_dim": head_dim, "rotary": 1.0}
-    usual["dropout"] = lambda fields: fields.number("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob")
+    usual = {
+        "heads": all_heads,
+        "head_dim": head_dim,
+        "rotary": 1.0,
+        "dropout": lambda fields: fields.number("attention_dropout", "attn_pdrop", "attention_probs_dropout_prob"),
+    }
     said = told(fields, usual | traits)
     kv_heads = said.pop("kv_heads", None) or fields.kv_heads(said["heads"], "num_key_value_heads")
     return AttentionShape(kv_heads=kv_heads, rotary_dim=int(said["head_dim"] * said.pop("rotary")), **said)
@@ -259,10 +262,9 @@ def experts(
             fields.ignore(*EXPERTS, *TOP_K, "moe_intermediate_size", "n_shared_experts")
             return other
         own = told(fields, {"width": width, **traits})
-        always = told(fields, {"shared": shared, "number": shared_number, "scalars": router_scalars})
-        if together := always["shared"] or always["number"] * own["width"]:
+        if together := said(fields, shared) or said(fields, shared_number) * own["width"]:
             own["shared"] = MlpShape(**{**told(fields, plain), "width": together})
-        if always["scalars"]:
+        if said(fields, router_scalars):
             own["router_parameters"] = fields.integer(*EXPERTS)
         number = own.pop("experts", None) or fields.integer(*EXPERTS)
         own["groups"] = tuple(fields.count(one) or 1 for one in ("n_group", "topk_group"))
@@ -280,14 +282,16 @@ def after_leading(fields: Fields) -> Chosen:
 
 def latent(fields: Fields, **traits: Any) -> Core:
     """DeepSeek's multi-head latent attention (plain where ``use_mla`` is false); ``traits``: of MlaShape."""
+    heads = all_heads(fields)
+    usual = hidden_size(fields) // heads
     if not fields.flag("use_mla", default=True):
-        return attention(head_dim=hidden_size(fields) // all_heads(fields))(fields)
+        return attention(head_dim=usual)(fields)
     core = MlaShape(
-        fields.integer(*HEADS),
+        heads,
         fields.integer("kv_lora_rank"),
         fields.integer("qk_nope_head_dim"),
         fields.integer("qk_rope_head_dim"),
-        fields.optional("v_head_dim") or hidden_size(fields) // all_heads(fields),
+        fields.optional("v_head_dim") or usual,
         fields.optional("q_lora_rank"),
         bias=fields.flag("attention_bias"),
         dropout=fields.number("attention_dropout"),
@@ -392,9 +396,9 @@ def architecture_of(fields: Fields) -> str:
 
 def head_of(architecture: str) -> str:
     """Of the table's drafts or heads; "" for a language model's, the class's own name where its head is not known."""
-    found = next((one for one in _TABLE["drafts"] if one in architecture), None)
-    if found is not None or not architecture or architecture.endswith(tuple(_TABLE["language_heads"])):
-        return found or ""
+    found = next((one for one in _TABLE["drafts"] if one in architecture), "")
+    if found or architecture.endswith(tuple(_TABLE["language_heads"])):
+        return found
     return next((one for one in _TABLE["heads"] if architecture.endswith(one)), architecture)
 
 
@@ -424,7 +428,7 @@ def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
     fields.refuse(strange, f"expected a draft of {', '.join(_TABLE['drafts'])}", "architectures")
     if architecture.endswith("EncoderModel"):
         model = replace(model, stacks=model.stacks[:1])
-    if head not in _TABLE["heads"] or (len(model.stacks) > 1 and head != "Model"):
+    if head not in _TABLE["heads"] or (model.stacks[1:] and head != "Model"):
         return model, (f"{architecture} is not known: read with a language model's head",)
     matrices = head_matrices(fields, "heads", head, model.embedding_dim or model.hidden)
     said = ", ".join(f"{one.name} [{one.out_features}, {one.in_features}]" for one in matrices) or "none"
@@ -435,18 +439,25 @@ def with_head(fields: Fields, model: ModelShape) -> tuple[ModelShape, Names]:
 def _draft(fields: Fields, model: ModelShape, row: Values) -> ModelShape:
     """A draft model as its table's ``row`` has it: what one matrix makes of states of the target, then its layers.
 
-    ``inputs``: hidden sizes that the first attention reads. ``norms``: more of the first layer's.
+    ``inputs``: hidden sizes that the first attention reads. ``again``: matrices that each layer also runs over the
+    target's states (DFlash: its keys and values). ``norms``: more of the first layer's.
     """
     stack, hidden = model.main, model.hidden
     fields.defaults = fields.config.get("transformer_layer_config", {})  # speculators'
     first, *others = each_layer(stack.blocks)
     if isinstance(core := first.attention, AttentionShape):
-        first = replace(first, attention=replace(core, inputs=row["inputs"], causal=row["causal"]))
-    elif row["inputs"] > 1:
+        first = replace(first, attention=replace(core, inputs=row["inputs"]))
+        again = tuple(
+            replace(one, name=f"target.{one.name}", shared=True)
+            for one in core.linears(hidden, fused=False)
+            if one.name in row["again"]
+        )
+        first, *others = (replace(one, before=again) for one in (first, *others))
+    elif row["heads"]:
         raise fields.error("expected a draft with keys and values of heads", "architectures")
-    chosen = fields.nested("dflash_config").integers("target_layer_ids") if row["reads"] == 0 else []
-    chosen = chosen or fields.integers("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
-    states = len(chosen) or row["reads"] or model.layers
+    chosen = fields.nested("dflash_config").integers("target_layer_ids")
+    aux = fields.integers("aux_hidden_state_layer_ids", "eagle_aux_hidden_state_layer_ids")
+    states = len(chosen or aux) or row["reads"] or model.layers
     read = states * (fields.optional("target_hidden_size") or hidden)
     fc = Linear("fc", hidden, read, fields.flag("bias", default=row["bias"]))
     first = replace(first, norms=first.norms + row["norms"])

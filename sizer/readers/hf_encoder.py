@@ -85,7 +85,7 @@ def t5(fields: Fields) -> ModelShape:
     core = AttentionShape(heads, heads, fields.integer("head_dim", "d_kv"), dropout=dropout)
     # Absent, the class takes num_layers (not its alias), whatever the table of defaults (made from default num_layers)
     # holds.
-    own = fields.optional("num_decoder_layers") if "num_decoder_layers" in fields.config else None
+    own = "num_decoder_layers" in fields.config and fields.optional("num_decoder_layers")
     layers = {"encoder": layer_count(fields), "decoder": own or fields.layers("num_layers")}
     stacks = [
         Stack(
@@ -294,7 +294,8 @@ def _reader(outer: Fields, own: Fields, names: Words, text: int) -> Callable[[st
             return len(read) if isinstance(read, list) else 1
         if one in names:
             return sized(names[one], size)
-        fields, key = (outer, one.removeprefix("outer__")) if one.startswith("outer__") else (own, one)
+        key = one.removeprefix("outer__")
+        fields = own if key == one else outer
         spelled = [key, *tables["also"].get(key, ())]
         given = fields.raw(*spelled)
         # Some say height and width, or a flag.

@@ -169,8 +169,9 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         raise UnknownModelType("no reader for this model type", fields.key_of("model_type"), model_type, where)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
     given = {key: value for key, value in fields.config.items() if key != "model_type"}
-    if part and "tie_word_embeddings" in config:  # said twice, either ties, as in transformers 5
-        given["tie_word_embeddings"] = given.get("tie_word_embeddings") or config["tie_word_embeddings"]
+    tie = "tie_word_embeddings"
+    if part and tie in outer.config:  # said twice, either ties, but where the class takes its own word alone
+        given[tie] = outer.config[tie] or (wrapper not in _TABLE["own_ties"] and given.get(tie))
     filled = {**known, "model_type": model_type}
     fields = replace(fields, config=given, defaults=filled)
     try:
@@ -184,7 +185,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         raise _in_file_terms(error, fields, where) from None
     _refuse_unknown_layers(fields)
     top.ignore(*(key for key, value in table("hf_written").get(wrapper, {}).items() if at(config, key) == value))
-    if len(model.stacks) > 1 and architecture_of(outer).endswith("ForCausalLM"):
+    if model.stacks[1:] and architecture_of(outer).endswith("ForCausalLM"):
         raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", "architectures", where=where)
     notes, keys = _notes({**config, **given}, model_type, None if model.towers else part), _keys(fields, model)
     return reading(
@@ -220,7 +221,7 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
     if (named := architecture_of(fields)) not in ("", its):
         notes += (f"{named} is not known: read as {its}",)
     inner = getattr(built, "config", config)
-    known = fields.asked.union(signature(type(inner)).parameters, getattr(inner, "attribute_map", ()))
+    known = fields.asked.union(signature(type(inner).__init__).parameters, getattr(inner, "attribute_map", ()))
     return Reading(
         whole,
         NAME,
@@ -266,7 +267,7 @@ def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
     fields = _within(outer, key)
     named = fields.text("model_type") if fields is not outer else ""
     # A class with a text class of its own takes no other, whatever the file calls it.
-    own = named in NESTED or wrapper in (inner[: len(wrapper)], named[: len(wrapper)])
+    own = named in NESTED or inner.startswith(wrapper) or named.startswith(wrapper)
     return fields, inner if not named or own else named, part
 
 
@@ -354,14 +355,12 @@ def _contradicted(outer: Fields, wrapper: str, model_type: str) -> Names:
     """A note on a class, named in ``architectures``, that is another type's than the file's, or no known one's."""
     named = architecture_of(outer)
     said = _plainly(re.split("For[A-Z]|LMHead|Model", named)[0])
-    own = {*map(_plainly, (wrapper, model_type, DEFAULTS_OF.get(model_type, "")))}
+    own = {*map(_plainly, (wrapper, model_type, DEFAULTS_OF.get(model_type, model_type)))}
     if said in own:
         return ()
     if said in map(_plainly, (*BUILDERS, *NESTED)):
         return (f"model_type {wrapper} and {named} of another type: read as {model_type}, as transformers does",)
-    alike = (
-        any(one.startswith(said) or said.startswith(one) for one in own - {""}) or named in _TABLE["types_of_classes"]
-    )
+    alike = any(one.startswith(said) or said.startswith(one) for one in own) or named in _TABLE["types_of_classes"]
     known = alike or "auto_map" in outer.config
     return () if known else (f"{named} is no class of {wrapper} that is known: read as {model_type}",)
 

@@ -17,7 +17,7 @@ from shapes.errors import InputError
 from sizer.readers import read_config
 from sizer.readers import reading as own
 from sizer.readers.huggingface import BUILDERS, DEFAULTS_OF, NESTED
-from sizer.readers.reading import at
+from sizer.readers.reading import FORMATS, at
 
 #: Every type that has a builder, under the type whose defaults it is read with, and SigLIP's other tower.
 TYPES = sorted({DEFAULTS_OF.get(model_type, model_type) for model_type in BUILDERS} | {"siglip_text_model"})
@@ -61,7 +61,7 @@ def defaults(model_type: str) -> dict[str, Any]:
     from transformers import CONFIG_MAPPING
 
     kind = CONFIG_MAPPING[model_type]
-    values = kind().to_dict()
+    values = kind().to_dict() | _of_wrapper(model_type)
     larger = {key: factor * values[key] for key, factor in DRIVERS.items() if isinstance(values.get(key), int)}
     try:
         scaled = kind(**larger).to_dict()
@@ -76,6 +76,17 @@ def defaults(model_type: str) -> dict[str, Any]:
         and (not isinstance(value, float) or ("drop" in key and 0 < value < 1))
         and (key in larger or scaled.get(key) == value)
     }
+
+
+def _of_wrapper(model_type: str) -> dict[str, Any]:
+    """Whether the head is tied, of a text tower's class that has none: its wrapper's class says it for itself."""
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    wrapper = next((one for one in FORMATS["huggingface"]["own_ties"] if NESTED[one][1] == model_type), None)
+    if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or wrapper is None:
+        return {}
+    return {"tie_word_embeddings": CONFIG_MAPPING[wrapper]().tie_word_embeddings}
 
 
 def written(model_type: str) -> dict[str, Any]:
