@@ -58,7 +58,7 @@ def test_every_command_says_what_no_figure_counts(command: str, tmp_path: Path) 
         assert found.stderr == ""
         return " ".join(found.stdout.split())
 
-    assert said("voxtral-mini-3b").count("note: left out, with what joins it to the text: audio tower") == 1
+    assert said("dots.ocr").count("note: left out, with what joins it to the text: vision tower") == 1
     assert "left out" not in said("granite-4.0-h-small")
     assert "left out: multi-token-prediction layers" in said("ernie-4.5-300b")
 
@@ -67,10 +67,10 @@ def test_every_command_says_what_no_figure_counts(command: str, tmp_path: Path) 
 def test_an_answer_has_the_notes_of_its_own_file_whatever_was_read_before() -> None:
     notes = [
         sizer.plan(FILES[name]["config"], gpus=8, global_batch=8, s=2048).notes
-        for name in ("voxtral-mini-3b", "granite-4.0-h-small", "voxtral-mini-3b")
+        for name in ("dots.ocr", "granite-4.0-h-small", "dots.ocr")
     ]
-    notes.append(sizer.search(FILES["voxtral-mini-3b"]["config"]).notes)
-    assert [sum("audio tower" in note for note in found) for found in notes] == [1, 0, 1, 1]
+    notes.append(sizer.search(FILES["dots.ocr"]["config"]).notes)
+    assert [sum("vision tower" in note for note in found) for found in notes] == [1, 0, 1, 1]
 
 
 def test_a_page_that_has_notes_says_it_once(tmp_path: Path) -> None:
