@@ -173,13 +173,17 @@ def longcat(fields: Fields) -> ModelShape:
 
     Behind some of the router's choices is no expert: ``top_k`` are those of a token that have one, in even routing.
     """
-    core, dense = latent(fields)(0), MlpShape(fields.integer("ffn_hidden_size"))
-    experts, empty = fields.integer(*EXPERTS), fields.count("zero_expert_num")
+    core = latent(fields)(0)
+    dense = MlpShape(fields.integer("ffn_hidden_size"))
+    experts = fields.integer(*EXPERTS)
+    empty = fields.count("zero_expert_num")
     chosen = fields.top_k(experts + empty, *TOP_K) * experts
     what = f"top_k x experts = {chosen} when added to the {experts} experts"
     top_k = fields.quotient(chosen, experts + empty, what, "zero_expert_num")
-    width, bias = fields.integer("expert_ffn_hidden_size"), fields.flag("router_bias")
+    width = fields.integer("expert_ffn_hidden_size")
+    bias = fields.flag("router_bias")
     moe = MoeShape(experts, top_k, width, router_bias=bias, router_dtype="fp32", shared=dense, empty=empty)
+    fields.ignore("head_dim")  # of the rotated part, which qk_rope_head_dim says
     blocks = [Block(core, moe), Block(core, dense)] * fields.layers("num_layers")
     return model_of(fields, Stack("decoder", hidden_size(fields), run_lengths(blocks)))
 
