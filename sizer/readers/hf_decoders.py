@@ -180,9 +180,15 @@ def longcat(fields: Fields) -> ModelShape:
     chosen = fields.top_k(experts + empty, *TOP_K) * experts
     what = f"top_k x experts = {chosen} when added to the {experts} experts"
     top_k = fields.quotient(chosen, experts + empty, what, "zero_expert_num")
-    width = fields.integer("expert_ffn_hidden_size")
-    bias = fields.flag("router_bias")
-    moe = MoeShape(experts, top_k, width, router_bias=bias, router_dtype="fp32", shared=dense, empty=empty)
+    moe = MoeShape(
+        experts,
+        top_k,
+        fields.integer("expert_ffn_hidden_size"),
+        router_bias=fields.flag("router_bias"),
+        router_dtype="fp32",
+        shared=dense,
+        empty=empty,
+    )
     fields.ignore("head_dim")  # of the rotated part, which qk_rope_head_dim says
     blocks = [Block(core, moe), Block(core, dense)] * fields.layers("num_layers")
     return model_of(fields, Stack("decoder", hidden_size(fields), run_lengths(blocks)))

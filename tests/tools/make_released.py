@@ -46,7 +46,7 @@ TEXT += (
     "image_*_id",
     "image_token*",
     "video_*",
-    "audio_*",
+    "audio_[!c]*",
     "*bos_*",
     "*eos_*",
     "_name_or_path",
