@@ -146,7 +146,7 @@ def test_what_the_table_lacks_is_looked_for_in_the_cache_and_then_nearest_names_
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HF_HUB_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match=r"nearest are .*qwen/qwen3-8b"):
+    with pytest.raises(InputError, match=r"nearest are Qwen/Qwen3-8B, "):
         read_config("Qwen/Qwen3-8C")
     saved = tmp_path / "models--acme--own" / "snapshots" / "abc" / "config.json"
     saved.parent.mkdir(parents=True)
@@ -229,7 +229,7 @@ def test_a_variant_and_a_mirror_have_the_releases_sizes(name: str, of: str) -> N
 
 @pytest.mark.parametrize("name", ["Qwen/Qwen3-8B-GPTQ", "acme/Qwen3-8B-wide", "Qwen/Qwen3-8B-v2", "Qwen/Qwen3-9B"])
 def test_a_name_that_may_be_another_models_is_not_guessed(name: str) -> None:
-    with pytest.raises(InputError, match=r"nearest are .*qwen3-8b.*--download"):
+    with pytest.raises(InputError, match=r"nearest are .*Qwen/Qwen3-8B.*--download"):
         read_config(name)
 
 
@@ -391,6 +391,37 @@ def test_a_release_has_its_published_parameters(name: str, parameters: int) -> N
     assert read_config(name).model.parameters == parameters
 
 
+@pytest.mark.parametrize(
+    ("name", "unit", "published"),
+    [
+        ("ibm-granite/granite-4.0-h-small", 2**29, "59.99"),  # GiB of its weights, and of the next one's
+        ("ibm-granite/granite-4.0-h-tiny", 2**29, "12.92"),  # 12.93 with the headers of its files
+        ("granite-4.0-micro", 10**9, "3.40"),
+        ("Trinity-Mini", 10**9, "26.12"),
+        ("Hunyuan-A13B", 10**9, "80.39"),
+        ("MiniMaxAI/MiniMax-Text-01", 10**9, "456.09"),
+        ("Mistral-Large-3", 10**9, "673.42"),  # "a 673B language model and a 2.5B vision encoder"
+        ("Kimi-Linear-48B", 10**9, "49.12"),  # of 48B-A3B, where nothing else is called so
+    ],
+)
+def test_a_release_of_late_has_its_published_size(name: str, unit: int, published: str) -> None:
+    assert f"{read_config(name).model.parameters / unit:.2f}" == published
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("deepseek-ai/DeepSeek-V4", "nearest are deepseek-ai/DeepSeek-V4-Pro, deepseek-ai/DeepSeek-V4-Flash, "),
+        ("tencent/Hunyuan-Large", "nearest are tencent/Hunyuan-A13B-Pretrain, "),
+        ("Mistarl-7B-v0.1", "nearest are mistralai/Mistral-7B-v0.1, "),
+        ("xai-org/grok-2", "is known here; --download"),  # none of that family
+    ],
+)
+def test_nearest_are_what_a_name_begins_else_its_family(name: str, near: str) -> None:
+    with pytest.raises(InputError, match=near):
+        read_config(name)
+
+
 def test_the_layer_that_glm_is_published_with_and_not_read_is_one_more_layer_with_copies_of_the_head() -> None:
     """358,337,791,296 are published of GLM-4.5; 4.6 is published without the copies of embedding and head."""
     model = read_config("zai-org/GLM-4.5").model
@@ -422,7 +453,7 @@ def test_a_quantised_release_has_the_sizes_of_its_base_and_fewer_bits(name: str,
 @pytest.mark.parametrize(
     "name",
     [
-        *("acme/Qwen3-8B-FP8", "acme/Mistral-7B-v0.1-GPTQ", "zai-org/GLM-4.5-Air-FP8"),
+        "acme/Mistral-7B-v0.1-GPTQ",
         *("unsloth/gpt-oss-20b-unsloth-bnb-4bit", "amd/Kimi-K2.5-MXFP4"),
         # whose experts are linear layers there, and in 4 bits
         *("axolotl-quants/DeepSeek-V2.5-bnb-nf4-bf16", "axolotl-quants/Llama-4-Scout-17B-16E-Linearized-bnb-nf4-bf16"),
@@ -447,6 +478,9 @@ def test_what_mlx_quantises_is_refused_for_that() -> None:
         ("RedHatAI/Qwen3-8B-FP8-dynamic", "Qwen/Qwen3-8B", 8, (1, 0)),
         ("Qwen/Qwen3-14B-FP8", "Qwen/Qwen3-14B", 8, (128, 128)),
         ("nvidia/Qwen3-8B-FP4", "Qwen/Qwen3-8B", 4, (1, 16)),
+        ("zai-org/GLM-4.5-Air-FP8", "zai-org/GLM-4.5-Air", 8, (1, 0)),
+        ("RedHatAI/Qwen3-8B-FP8-block", "Qwen/Qwen3-8B", 8, (128, 128)),
+        ("Intel/Qwen3-8B-int4-AutoRound", "Qwen/Qwen3-8B", 4, (1, 128)),
     ],
 )
 def test_a_release_called_by_a_method_with_its_bits_has_those_of_its_base(

@@ -292,7 +292,7 @@ class Pricer:
             with np.errstate(all="ignore"):  # what it gives is judged here
                 costs = self.source(wanted, self.device)
             wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < LONGEST_S]
-        except (TypeError, KeyError, IndexError, AttributeError, ArithmeticError, ValueError) as error:
+        except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError) as error:
             if isinstance(error, InputError) or Path(self.device.origin).is_relative_to(DATA):
                 raise  # said already, or not the user's mistake
             expected = f"expected tables as `sizer calibrate` writes them ({type(error).__name__})"

@@ -11,7 +11,7 @@ from typing import Any
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Words, given, replace
 
-from .loading import load_text, parse_mapping
+from .loading import parse_file
 from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
 
 #: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
@@ -116,7 +116,7 @@ def optimizer(fields: Fields, name: str, *, momentum: bool = False) -> Values:
 def with_training(reading: Reading, files: Names) -> Reading:
     """``reading`` with the workload of ``files`` over its own, the later file over the earlier."""
     for file in files:
-        reading = with_settings_of(reading, parse_mapping(load_text(Path(file)), file), file)
+        reading = with_settings_of(reading, parse_file(Path(file)), file)
     return reading
 
 

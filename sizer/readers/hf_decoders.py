@@ -258,7 +258,7 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     freely = fields.raw("moe_layer_freq", default=None)
     freely = fields.integers("moe_layer_freq") if isinstance(freely, list) else []
     otherwise = freely or [layer >= start for layer in range(layer_count(fields))]
-    sparse = [word == "sparse" for word in words] if words else otherwise
+    sparse = [word == "sparse" for word in words] or otherwise
     if isinstance(given, str):  # "3,4,5"
         return lambda layer: str(layer) in given.replace(" ", "").split(",")
     return lambda layer: bool(sparse[layer])
@@ -332,7 +332,7 @@ def blocks_of_keys(fields: Fields) -> Core:
     indexer = Indexer(heads, dim, kept, block, grouped=True)
     inside.ignore("sparse_local_block", "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
     words, numbers = fields.strings("layer_types", length=layers), inside.integers("sparse_attention_freq")
-    sparse = [word == "minimax_m3_sparse" for word in words] if words else numbers
+    sparse = [word == "minimax_m3_sparse" for word in words] or numbers
     if not inside.flag("use_sparse_attention", default=True):
         sparse = []
     fields.ignore("use_qk_norm", "partial_rotary_factor", "index_local_blocks")

@@ -4,6 +4,7 @@ import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -51,7 +52,7 @@ def _named(said: Sequence[str], fields: Fields) -> Config:
     held = table(file)["models"]
     for spelled in keys:
         key = next((one for one in spelled.split("|") if at(fields.config, one)), spelled)
-        name = str(at(fields.config, key) or "").rstrip("/").rpartition("/")[2]
+        name = Path(str(at(fields.config, key) or "")).name
         fields.ignore(key)
         plain, known = re.sub("(_(flex|varlen)(_attn)?)+$", "", name).lower(), {one.lower(): one for one in held}
         if plain not in known:

@@ -49,7 +49,7 @@ _NAME = r"[\w.-]*[\w](?:/[\w.-]+)?"
 
 def is_weights(path: Path) -> bool:
     """Whether it is a file of weights, or the list of such files."""
-    return path.suffix in (".gguf", ".safetensors") or path.name.endswith(".safetensors.index.json")
+    return path.name.endswith((".gguf", ".safetensors", ".safetensors.index.json"))
 
 
 def is_name(source: object) -> bool:
@@ -146,12 +146,17 @@ def quantisation_of(path: Path) -> Values:
     other = path.with_name(f"{stem}hf_quant_config.json")
     if stem == path.name or stem.endswith("quant_") or not other.is_file():
         return {}
-    return {QUANTISATION: parse_mapping(load_text(other), str(other))}
+    return {QUANTISATION: parse_file(other)}
 
 
 def load_text(path: Path) -> str:
     """The file's text; InputError for what is missing, unreadable, too large or not UTF-8."""
     return decode(read_bounded(path, MAX_BYTES), str(path))
+
+
+def parse_file(path: Path) -> Config:
+    """The file's JSON or YAML, whose top level is an object."""
+    return parse_mapping(load_text(path), str(path))
 
 
 def decode(data: bytes, where: str) -> str:
@@ -178,7 +183,7 @@ def parse_mapping(text: str, where: str) -> Config:
 def parse_toml(text: str) -> Config:
     try:
         parsed = tomllib.loads(text)
-    except (tomllib.TOMLDecodeError, RecursionError, ValueError) as error:
+    except (RecursionError, ValueError) as error:
         raise InputError(f"expected TOML: {error!s:.80}") from None
     check_depth(parsed)
     return parsed

@@ -73,8 +73,7 @@ def _keys(text: str, path: str) -> Iterator[Entry]:
     """Every key in order; of a script every word."""
     if path.endswith((".toml", ".py")):
         return _assigned_keys(text)
-    known = text.lstrip()[:1] == "{" or path.endswith((".yaml", ".yml"))
-    if known:
+    if text.lstrip().startswith("{") or path.endswith((".yaml", ".yml")):
         return _node_keys(_node_of(text), "", set())
     return (
         Entry(word[1].replace("-", "_"), (word.start(), word.end(1)), word.span(2) if word[2] else None)
@@ -92,7 +91,7 @@ def _node_of(text: str) -> Any:
     """The node of YAML, or of JSON, which is YAML but for tabs and JSON5's comments; None where it is neither."""
     import yaml
 
-    if text.lstrip()[:1] == "{":
+    if text.lstrip().startswith("{"):
         text = without_comments(text.replace("\t", " "))
     try:
         return yaml.compose(text, Loader=yaml.SafeLoader) if len(text) <= MAX_TEXT else None

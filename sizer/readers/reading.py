@@ -164,7 +164,7 @@ class Fields:
         if found := self.present.intersection(names):
             self.flags |= found
             return True
-        value = bool(value) if type(value) is int and value in (0, 1) else value
+        value = bool(value) if value in (0, 1) else value
         return bool(self._checked(value, bool, "expected true or false", default, *names))
 
     def text(self, *names: str, default: str = "") -> str:
@@ -200,8 +200,8 @@ class Fields:
 
     def nested(self, *names: str) -> "Fields":
         """The mapping under the first of ``names`` that is present."""
-        value = self._checked(self.raw(*names, default={}), Mapping, "expected an object", None, *names)
-        self.refuse(value is None, "expected an object", *names)
+        value = self.raw(*names, default={})
+        self.refuse(not isinstance(value, Mapping), "expected an object", *names)
         return Fields(value, self.where, prefix=self.key_of(*names) + ".", asked=self.asked)
 
     def automatic(self, *names: str) -> int | None:
@@ -482,7 +482,7 @@ def _known(format_name: str) -> Config:
 
 
 #: Values of a key that changes nothing.
-OFF: Sequence[Any] = (None, False, 0, "", [], {}, "none")
+OFF: Sequence[Any] = (None, 0, "", [], {}, "none")
 #: Keys that are not read, of one file: with more it is another kind of file, and comparing names takes a while.
 MOST_UNREAD = 1000
 

@@ -21,7 +21,7 @@ from shapes.program import install
 from shapes.toml_table import nearest
 
 from .expressions import expressed, flat, with_settings_of
-from .loading import is_name, load_text, parse_mapping, quantisation_of
+from .loading import is_name, parse_file, parse_mapping, quantisation_of
 from .reading import (
     FORMATS,
     LACKS,
@@ -56,7 +56,7 @@ def released(name: str) -> tuple[Config, str]:
     if found := known.get(asked):
         return _row(found)
     if cached := _cached(name):
-        return {**parse_mapping(load_text(cached), str(cached)), **quantisation_of(cached)}, str(cached)
+        return {**parse_file(cached), **quantisation_of(cached)}, str(cached)
     if found := known.get(last):
         return _row(found, f"; {name} is a copy by its name")
     for pattern, bits in words["quantised"].items():
@@ -70,12 +70,20 @@ def released(name: str) -> tuple[Config, str]:
         return _row(found, f"; {name} is a variant by its name, sizes and bits are that one's")
     for said, globs in words["closed"].items():
         refuse(any(fits(asked, one) for one in globs), said, where=name)
-    near = ", ".join(nearest(asked, known, 3))
     raise InputError(
-        f"no such file, and no model of this name is known here{near and f': nearest are {near}'}; --download asks "
+        f"no such file, and no model of this name is known here{_nearest(last)}; --download asks "
         "the hub for its config.json",
         where=name,
     )
+
+
+def _nearest(asked: str) -> str:
+    """A clause on up to three releases that a name without organisation may mean: it begins them, else its family."""
+    known, first = known_names(), re.split("[^a-z]", asked)[0]
+    kin = [name for name in known if re.match(f"{first}(?![a-z/])", name)]
+    begun = sorted((name for name in kin if name.startswith(asked)), key=len)
+    near = begun[:3] or nearest(asked, kin or known, 3, 0.5 if kin else 0.85)
+    return f": nearest are {', '.join(known[one] for one in near)}" if near else ""
 
 
 def _row(name: str, said: str = "") -> tuple[Config, str]:
@@ -101,12 +109,13 @@ def download(name: str) -> None:
 
 def _cached(name: str) -> Path | None:
     """The config.json of the snapshot that the local cache calls main."""
-    home = Path(os.environ.get("HF_HOME") or Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache", "huggingface"))
-    hub = Path(os.environ.get("HF_HUB_CACHE") or home / "hub").expanduser()
+    said = os.environ.get
+    home = Path(said("HF_HOME") or Path(said("XDG_CACHE_HOME") or "~/.cache", "huggingface"))
+    hub = Path(said("HF_HUB_CACHE") or home / "hub").expanduser()
     folder = hub / f"models--{name.replace('/', '--')}"
     try:
-        revision = (folder / "refs" / "main").read_text("utf-8").strip()
-        path = folder / "snapshots" / revision / "config.json"
+        revision = (folder / "refs/main").read_text("utf-8").strip()
+        path = folder / f"snapshots/{revision}/config.json"
         return path if "/" not in revision and path.is_file() else None
     except (OSError, ValueError):
         return None
@@ -203,7 +212,7 @@ def _lora(config: Config, taken: Collection[str]) -> Values:
         if re.fullmatch(FORMATS["names"]["lora"], place.lower())
         or re.fullmatch(r"q?lora(?:config)?|(?:.*/)?(?:\w*(?:train|tun)\w*)?q?lora\w*\.py", str(one).lower())
     }
-    off = any(one in (False, 0, "", "null", "None") for one in said.values())
+    off = any(one in (0, "", "null", "None") for one in said.values())
     return {} if off or any("lora" in one and at(config, one) is not None for one in taken) else said
 
 
@@ -226,9 +235,10 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
             value,
             where=where,
         )
-        shown = unknown_in(str(value)) or shorten(value)
+        unclear = unknown_in(str(value))
+        shown = unclear or shorten(value)
         if key in read:
-            if unknown_in(str(value)) or "${" in shown:
+            if unclear or "${" in shown:
                 yield Unread(key, shown, LACKS)
         elif place[:1] != "_" and not ({key, place} & said or (last, str(value)) in same):
             spelled = f"{place[:200]}={str(value)[:200].replace('=', ':')}".lower()
@@ -247,11 +257,8 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
 def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     # Of the hub's cache a snapshot is called by a hash; other mirrors write the organisation before two dashes.
-    name = (
-        re.sub("models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*", r"\1\2", path)
-        .rstrip("/")
-        .rpartition("/")[2]
-    )
+    plain = re.sub("models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*", r"\1\2", path)
+    name = basename(plain.rstrip("/"))
     said = unknown_in(name)
     refuse(
         said or " " in path or not is_name(name),

@@ -15,7 +15,7 @@ from typing import Any
 from shapes.errors import InputError, read_bounded, refuse
 from shapes.frozen import Sizes, replace
 
-from .loading import CONFIG_NAMES, MAX_BYTES, decode, load_text, parse_mapping, quantisation_of
+from .loading import CONFIG_NAMES, MAX_BYTES, decode, parse_file, parse_mapping, quantisation_of
 from .reading import FORMATS, Config, Reading, Values, at, fits
 
 #: Of a GGUF file: Gemma's, whose tokenizer has 262,000 words, is 16 MiB.
@@ -44,7 +44,7 @@ def header(path: Path) -> Config:
             raise InputError(f"ends, or passes {MAX_HEADER // 2**20} MiB, within its header", where=str(path)) from None
     shards = [path]
     if path.suffix == ".json":
-        listed = parse_mapping(load_text(path), str(path)).get("weight_map")
+        listed = parse_file(path).get("weight_map")
         names = sorted(set(map(str, listed.values()))) if isinstance(listed, Mapping) else []
         refuse(
             not 0 < len(names) <= MAX_SHARDS or any(Path(one).name != one for one in names),
@@ -57,7 +57,7 @@ def header(path: Path) -> Config:
     config, shown = path.with_name(CONFIG_NAMES[0]), _shown(found)
     if not config.is_file():
         return {"safetensors": len(found), **shown}
-    held = {**parse_mapping(load_text(config), str(config)), **quantisation_of(config)}
+    held = {**parse_file(config), **quantisation_of(config)}
     bits = at(held, "quantization_config.bits")
     packed = {"U8": 2, "I32": 32 // bits if bits in (2, 4, 8) else 8}  # weights of a few bits
     sizes = {name: size * packed.get(found[name][0], 1) for name, size in shown["_tensors"].items()}
@@ -97,7 +97,7 @@ def _safetensors(path: Path) -> dict[str, Tensor]:
     for name, one in held.items():
         shape = one.get("shape") if isinstance(one, Mapping) else None
         if isinstance(shape, list) and all(type(size) is int and 0 <= size < 2**40 for size in shape[:9]):
-            found[name] = str(one["dtype"]) if "dtype" in one else "", shape[:9]
+            found[name] = str(one.get("dtype", "")), shape[:9]
         elif name != "__metadata__":
             raise InputError("expected a tensor's shape", name, shape, where)
     return found
@@ -162,7 +162,7 @@ def _gguf(path: Path) -> Values:
     kind = str(said.get("general.architecture"))
     own = {key.removeprefix(kind).replace(".", "_")[1:]: one for key, one in said.items() if key.startswith(f"{kind}.")}
     gated = any("ffn_gate." in one for one in found)
-    leaves = {**_TABLE["leaves"], **({} if gated else {"ffn_up": "mlp.gate_up_proj"})}
+    leaves = _TABLE["leaves"] | ({} if gated else {"ffn_up": "mlp.gate_up_proj"})
     formats = {}
     for name, (dtype, _) in found.items():
         layer, _, leaf = name.removesuffix(".weight").removeprefix("blk.").rpartition(".")

@@ -97,7 +97,7 @@ class _Builder:
         if kind in ("null", "bool", "int", "float") and len(text) <= MAX_DIGITS:
             try:
                 return getattr(self._loader, f"construct_yaml_{kind}")(node)
-            except (ValueError, IndexError, KeyError, OverflowError):
+            except (ValueError, LookupError, OverflowError):
                 pass
         self._refuse(True, node, f"expected a value of the tag {kind}" if kind != tag else f"expected no tag {tag}")
 

@@ -10,8 +10,10 @@ dimensions of another one is a row that names it ("as"), with what differs ("wit
 
 import ast
 import json
+import re
 import runpy
 import sys
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -232,6 +234,19 @@ def aliases(_: Path) -> Rows:
         yield name, {"as": release}
 
 
+def without_active(models: Mapping[str, Any]) -> Rows:
+    """Mixtures by their names without what is active of them (Qwen3-30B), where all called so have one size."""
+    called = defaultdict[str, dict[str, int | None]](dict)
+    for name, row in models.items():
+        short = re.match(r".*\d[bB](?=-[aA]\d[\d.]*[bB](?:-|$))", name)
+        if short and "config" in row and not any(key in row["config"] for key in QUANTISED):
+            called[short[0].lower()][name] = parameters(row["config"])
+    taken = {name.lower().rpartition("/")[2] for name in models}
+    for short, found in called.items():
+        if len({*found.values()}) == 1 and short.rpartition("/")[2] not in taken:
+            yield min(found)[: len(short)], {"as": min(found, key=len), "source": NAMES["sources"]["aliases"]}
+
+
 def written(path: Path) -> Rows:
     """released_written.json; of published sizes those whose parameters are the published ones."""
     for name, row in json.loads(path.read_text("utf-8"))["models"].items():
@@ -261,7 +276,8 @@ READ = {
 def trimmed(value: object) -> object:
     if not isinstance(value, dict):
         return value
-    kept = {key: trimmed(one) for key, one in value.items() if not any(fnmatchcase(key, name) for name in TEXT)}
+    text = {key for key in value if any(fnmatchcase(key, name) for name in TEXT) and not key.endswith("_config")}
+    kept = {key: trimmed(one) for key, one in value.items() if key not in text}
     # A null counts where the type's class would have a value: DeepSeek's q_lora_rank.
     usual = table("hf_defaults").get(value.get("model_type"), {})
     null = {key for key, one in kept.items() if one is None and usual.get(key) is None}
@@ -305,6 +321,9 @@ def main(given: list[str]) -> None:
                 click.echo(f"{known}: {one} and {other} ({kind}) disagree")
     for name in NAMES["left_out"]:
         models.pop(name, None)
+    models |= {
+        name: {**row, "source": f"sizes of {row['as']}: {row['source']}"} for name, row in without_active(models)
+    }
     if lost := [name for name, row in models.items() if row.get("as", name) not in models]:
         raise SystemExit(f"as what is not in the table: {', '.join(lost)}")
     # A model a line: the readers parse the one that is asked for. Of equal short names the last one counts: a release.

@@ -1,6 +1,7 @@
 """Megatron-Core's GPT, BERT, T5 and hybrid models from their arguments."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 from shapes.dtypes import next_multiple
@@ -41,7 +42,7 @@ def build(fields: Fields) -> Noted:
     for key, what in known["refused"].items():
         value = fields.raw(key, default=None)
         usual = any(name in str(value) for name in known["usual"].get(key, ()))
-        fields.refuse(value not in (None, False, 0, "") and not usual, f"has no formula here: {what}", key)
+        fields.refuse(value not in (None, 0, "") and not usual, f"has no formula here: {what}", key)
     stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
     program = str(fields.config.get("_program"))
     t5 = stacks or "t5" in program
@@ -88,7 +89,7 @@ def _tokenizers(fields: Fields) -> tuple[str, str]:
         kind = "GPT2BPETokenizer"
     if not model and (own := _OWN_FOLDER.search(str(_said(fields, "vocab_file")))):
         model = own[1]
-    named = model.rstrip("/").rpartition("/")[2]
+    named = Path(model).name
     return model, "" if named and "$" not in named and not named.startswith("tokenizer.") else kind
 
 
@@ -144,9 +145,9 @@ def _layers(fields: Fields, hidden: int, common: Values) -> list[Block]:
         )
         recurrent = _layer_flags(fields, "linear_attention_freq", layers, _last_of_each)
         mixer = gated_delta(fields)
-    cores = {flag: attention(fields, windowed=flag) for flag in sorted(set(windowed))}
+    cores = {flag: attention(fields, windowed=flag) for flag in set(windowed)}
     moe = mixture(fields)
-    mlps = {flag: (moe if flag else None) or mlp(fields) for flag in set(sparse)}
+    mlps = {flag: (flag and moe) or mlp(fields) for flag in set(sparse)}
     # Of latent attention's matrices only the last has a bias.
     latent = fields.flag("multi_latent_attention") and bias_linear(fields)
     extra = (("attention.o_proj.bias", hidden),) * latent
