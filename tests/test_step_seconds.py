@@ -18,7 +18,7 @@ from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
 from shapes.model.stages import counted, trained_tensors
 from shapes.operators import operators
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm, Operator
-from shapes.step import Pricer, Step, StepCost, mean_error, schedule_of, step_cost, with_host
+from shapes.step import Pricer, Step, StepCost, priced_work, schedule_of, step_cost, with_host
 from shapes.step.seconds import (
     MOST_GROUPS,
     Kind,
@@ -240,9 +240,9 @@ def test_a_network_that_nobody_states_may_be_slower_and_is_named() -> None:
 
 
 def test_the_error_of_operators_is_weighted_by_the_seconds_of_all_their_runs() -> None:
-    listed = [Gemm("a", "forward", 8, 8, 8, count=3), Gemm("b", "forward", 8, 8, 8)]
-    assert mean_error(listed, [cost(1.0, 0.1), cost(2.0, 0.5)]) == pytest.approx((3 * 0.1 + 2 * 0.5) / 5)
-    assert mean_error([], []) == 0
+    listed = Gemm("a", "forward", 8, 8, 8, count=3), Gemm("b", "forward", 8, 8, 8)
+    found = priced_work(listed, [cost(1.0, 0.1), cost(2.0, 0.5)])
+    assert (found.priced_s, found.off_s) == pytest.approx((5, 3 * 0.1 + 2 * 0.5))
 
 
 def test_a_change_is_off_by_what_its_other_operators_are_and_no_more_than_two_steps_of_a_stack() -> None:

@@ -220,7 +220,7 @@ class Forward:
         tape, n = self.tape, self.whole * hidden
         with self.marked("layernorm"):
             normed = self.norm(x, n)
-        branch = self.attention(block.attention, hidden, normed) if block.attention else normed
+        branch = self.part(block.attention, hidden, normed)
         tape.hold(normed)
         with self.marked("layernorm"):
             second = self.norm(x, n) if block.norms > 1 else normed
@@ -326,13 +326,14 @@ class Forward:
         else:
             self.projected(attention, linears, tensors)
             run, core = self.narrowed(), {name: tensors[name] for name in "qkv"}
+            eager = self.workload.attention == "eager"
             with self.marked("core_attn"):
-                if self.workload.attention == "eager":
+                if eager:
                     tape.named = x, *core.values()  # names of the layer's own code, until its core is done
                 if run is not self:
                     for name, one in core.items():
                         core[name] = tape.op("cast for its products", (one,), one.bytes * self.product // e)
-                out = (run.eager if self.workload.attention == "eager" else run.flash)(attention, core)
+                out = (run.eager if eager else run.flash)(attention, core)
         if attention.gate != "none":
             gate = tensors["gate"] if attention.gate == "queries" else self.linear(linears[-2], x)
             out = run.play("attention-gate", {"gate": gate, "out": out})
@@ -368,8 +369,7 @@ class Forward:
     def chosen(self, indexer: Indexer, x: Tensor) -> None:
         """An indexer's scores and choice, which nothing saves; queries take turns where their scores are many."""
         if not indexer.reused:
-            rows, s = self.rows, self.s
-            scores, choice = 4 * rows * (s // indexer.rate), 4 * rows * min(indexer.top_k, s)
+            scores, choice = (4 * self.rows * each for each in (self.s // indexer.rate, min(indexer.top_k, self.s)))
             self.play("indexer", {"x": x}, scores=min(scores, INDEX_SCORES_BYTES), choice=choice)
 
     def sparse(self, attention: Attention, linears: Linears, tensors: ByName) -> Tensor:
@@ -410,9 +410,15 @@ class Forward:
     def core(self, attention: Attention) -> dict[str, int]:
         heads, kv_heads = attention.on_shard(self.t)
         batch = self.workload.b * heads
-        sizes = {"heads": heads, "kv_heads": kv_heads, "head_dim": attention.head_dim, "v_dim": attention.v_dim}
-        sizes["q_rank"] = attention.q_lora_rank or 0
-        return sizes | {"batch": batch, "square": batch * self.s**2}
+        return {
+            "heads": heads,
+            "kv_heads": kv_heads,
+            "head_dim": attention.head_dim,
+            "v_dim": attention.v_dim,
+            "q_rank": attention.q_lora_rank or 0,
+            "batch": batch,
+            "square": batch * self.s**2,
+        }
 
     def eager(self, attention: Attention, core: ByName) -> Tensor:
         """As ``flash``, its products by themselves."""
@@ -427,7 +433,7 @@ class Forward:
             "attention-dropout": attention.dropout > 0,
         }
         numbers["score_e"] = 4 if "scores-fp32" in self.words else self.element
-        numbers["sinks"] = numbers["batch"] * self.s if sinks else 0
+        numbers["sinks"] = sinks * numbers["batch"] * self.s
         out = self.play("eager", core, words, **numbers)
         self.tape.returned = numbers["square"] * self.element if "returns-scores" in self.words else 0
         return out

@@ -318,6 +318,7 @@ def _outlive(step: StageStep, kinds: Layers, runs: Runs) -> list[int]:
     return gone
 
 
+@lru_cache(1)  # a step's moments ask for them, and what adds them up
 def _kinds(step: StageStep) -> tuple[list[_Layer], Runs]:
     """The model's kinds of layers, and the stage's runs of equal layers in order: (which kind, so many)."""
     runs = stage_runs(step.model, step.workload.p, step.stage)
@@ -554,8 +555,8 @@ def training(
     moved = sum(kinds[place].moved * count for place, count in runs)
     if workload.offload or workload.offload_params:
         states = [_offloaded(part, step) for part in states]
-    looked_at = {moment: step.gradient_bytes(moment.gradients) for moment in moments(step)}
-    fullest, kept = max(looked_at.items(), key=lambda one: one[0].bytes + one[1])
+    looked_at = [(moment, step.gradient_bytes(moment.gradients)) for moment in moments(step)]
+    fullest, kept = max(looked_at, key=lambda one: one[0].bytes + one[1])
     exchanged, text = communication(step)
     dummies = tuple(_dummy_wgrads(step))
     always = sum(part.bytes for part in (*states, *dummies, *overhead)) + exchanged
@@ -573,7 +574,7 @@ def training(
         *overhead,
     )
     totals: dict[str, int] = {}
-    for moment, size in looked_at.items():
+    for moment, size in looked_at:
         totals[moment.name] = max(totals.get(moment.name, 0), always + moment.bytes + size)
     return parts, (fullest.name, tuple(map(AtMoment, totals, totals.values())), gradients)
 

@@ -275,7 +275,7 @@ class _Backward:
             if not own:
                 continue  # nothing downstream needs its gradient
             yield from self._ask(node, needed)
-            new = [own] * len(node.inputs) if node.shares_gradient else [*map(self._gradient, node.inputs)]
+            new = [own if node.shares_gradient else _Gradient(next(self.names), one.bytes) for one in node.inputs]
             yield from ((one.name, one.bytes) for one in new if one is not own)
             yield next(self.names), node.weights * kept_bytes
             yield from self._passing(node.work, node.weights * passing)
@@ -321,9 +321,6 @@ class _Backward:
     def _unasked(self, storages: Iterable[int]) -> set[int]:
         """Those that no node's backward asks for any more."""
         return {one for one in storages if not self.users[one]}
-
-    def _gradient(self, of: Tensor) -> _Gradient:
-        return _Gradient(next(self.names), of.bytes)
 
     def _passing(self, *sizes: int) -> Events:
         """What is there for a moment only."""

@@ -97,7 +97,7 @@ from .types import (
 #: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
 MAX_BYTES = 2**62
 #: Operators as they run, and so many times.
-Repeated = Iterator[tuple[Iterable[Operator], int]]
+Repeated = Iterator[tuple[Operators, int]]
 
 
 def operators(model: ModelShape, workload: Workload) -> Operators:
@@ -106,37 +106,49 @@ def operators(model: ModelShape, workload: Workload) -> Operators:
     Raises InputError where the model cannot be split as asked (heads by t, experts by e, layers by p), and for an
     operator of sizes that no device counts to.
     """
+    return _merged(in_parts(model, workload))
+
+
+def in_parts(model: ModelShape, workload: Workload) -> Repeated:
+    """``operators`` before equal ones are merged: each kind of layer once, as a plan prices it."""
     check_split(model, workload)
     check_finetune(model, workload)
     if workload.decode:
         _check_decodes(model)
     _check_images(model, workload)
-    return _merged(_all(as_held(model, workload), workload), workload)
+    model = as_held(model, workload)
+    if workload.p == 1:
+        yield from _images(model, workload)
+    yield from _each_layer(model, workload)
+    yield _around_layers(model, replace(workload, vpp=1, checkpointing="none")), 1
 
 
 def layer_operators(model: ModelShape, workload: Workload) -> Operators:
     """Those of ``operators`` that are of the layers: a search of parts prices a hundred thousand models."""
     check_split(model, workload)
-    return _layers(model, workload.p, workload.within_layers())
+    return _merged(_each_layer(model, workload))
 
 
-def _merged(listed: Repeated, workload: Workload) -> Operators:
-    """``listed`` as the workload's compiler has them, equal ones merged; InputError past ``MAX_BYTES``."""
+def _merged(listed: Repeated) -> Operators:
+    """``listed`` with equal ones as one."""
     merged: dict[object, list[Any]] = {}
     for own, times in listed:
         for operator in own:
             merged.setdefault(work_key(operator), [operator, 0])[1] += operator.count * times
-    for operator, _ in merged.values():
+    return tuple(one if one.count == count else replace(one, count=count) for one, count in merged.values())
+
+
+def _as_run(listed: Iterable[Operator], workload: Workload) -> Operators:
+    """``listed`` as the workload's recipe and compiler have them; InputError past ``MAX_BYTES``."""
+    found = tuple(apply_recipe(listed, workload))
+    for operator in found:
         if operator.bytes > MAX_BYTES:
             raise InputError(
                 f"expected sizes that a device can hold: {operator.name} moves {operator.bytes:.3g} bytes at once",
                 "operator",
                 operator.name,
             )
-    found = [one if one.count == count else replace(one, count=count) for one, count in merged.values()]
-    if not workload.compiled:
-        return tuple(found)
-    return tuple(replace(one, pads=True) if isinstance(one, Gemm) else one for one in found)
+    return tuple(replace(one, pads=True) if workload.compiled and isinstance(one, Gemm) else one for one in found)
 
 
 def _check_decodes(model: ModelShape) -> None:
@@ -219,14 +231,9 @@ def _three(
             yield phase, out, inner, tokens
 
 
-#: Of a plan's candidates most differ in what no layer knows of.
-@lru_cache
-def _layers(model: ModelShape, p: int, workload: Workload) -> Operators:
-    """The layers' operators and what is before the first (patch embeddings), on one of ``p`` stages."""
-    return _merged(_each_layer(model, p, workload), workload)
-
-
-def _each_layer(model: ModelShape, p: int, workload: Workload) -> Repeated:
+def _each_layer(model: ModelShape, workload: Workload) -> Repeated:
+    """The layers' operators and what is before the first (patch embeddings), on one of p stages."""
+    p, workload = workload.p, workload.within_layers()
     left, encoder_s = workload.saving.layers, sequence_length(model, model.stacks[0], workload)
     alike = replace(workload, checkpointing=workload.saving.name)
     for stack, blocks in stage_kinds(model, p):
@@ -236,7 +243,7 @@ def _each_layer(model: ModelShape, p: int, workload: Workload) -> Repeated:
         s = sequence_length(model, stack, workload)
         for linear in stack.front if p == 1 else ():
             rows = workload.own_tokens(s if linear.rows is None else linear.rows)
-            yield apply_recipe(linear_operators(linear, rows, Lowering(workload, prefix)), workload), 1
+            yield _as_run(linear_operators(linear, rows, Lowering(workload, prefix)), workload), 1
         run = Lowering(alike, f"{prefix}layers.*.")
         for block in blocks:
             again = block.count if left is None else min(left, block.count)
@@ -246,12 +253,12 @@ def _each_layer(model: ModelShape, p: int, workload: Workload) -> Repeated:
 
 
 #: A plan goes through stages, schedules and so many layers' recomputation for the same layer.
-@lru_cache
+@lru_cache(2**11)
 def _of_layer(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> list[Operators]:
     """One layer's operators, and those that recomputation runs once more."""
     listed = tuple(_block(block, hidden, s, encoder_s, run))
     again = _run_again(listed, isinstance(block.mlp, MoeShape), run.workload.saving)
-    return [tuple(apply_recipe(part, run.workload)) for part in (listed, again)]
+    return [_as_run(part, run.workload) for part in (listed, again)]
 
 
 def _run_again(listed: Operators, mixture: bool, saving: Saving) -> Listed:
@@ -275,7 +282,7 @@ def _images(model: ModelShape, workload: Workload) -> Repeated:
         stack, prefix = tower.stack, f"{tower.stack.name}."
         ends = *((linear, own.b * patches) for linear in stack.front), *((linear, tokens) for linear in tower.behind)
         for linear, rows in ends:
-            yield apply_recipe(linear_operators(linear, rows, Lowering(own, prefix)), own), 1
+            yield _as_run(linear_operators(linear, rows, Lowering(own, prefix)), own), 1
         layers = Lowering(own, f"{prefix}layers.*.")
         for block in stack.kinds:
             for part in _of_layer(replace(block, count=1), stack.hidden, patches, patches, layers):
@@ -306,29 +313,21 @@ def image_workloads(model: ModelShape, workload: Workload) -> Iterator[tuple[Tow
         yield tower, own, patches, b * tokens
 
 
-def _all(model: ModelShape, workload: Workload) -> Repeated:
-    if workload.p == 1:
-        yield from _images(model, workload)
-    yield _layers(model, workload.p, workload.within_layers()), 1
-    yield apply_recipe(_around_layers(model, workload), workload), 1
-
-
-def _around_layers(model: ModelShape, workload: Workload) -> Listed:
+#: Chunks of a pipeline run the same operators, whatever layers run again.
+@lru_cache
+def _around_layers(model: ModelShape, workload: Workload) -> Operators:
     s = sequence_length(model, model.main, workload)
-    yield from _ends(model, workload, s)
-    yield from model_elementwise(model, workload, s)
-    yield from end_collectives(model, workload, s)
+    listed = [one for end in (_ends, model_elementwise, end_collectives) for one in end(model, workload, s)]
     if workload.train:
         trained = trained_tensors(model, workload)
         held = counted(trained)
         layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
-        yield from parameter_copies(held, workload)
-        yield optimizer_update(held, workload, _states_each(model, workload))
-        yield from newton_schulz(trained, workload)
-        yield from gradient_collectives(held, workload, layers)
+        listed += parameter_copies(held, workload)
+        listed += optimizer_update(held, workload, _states_each(model, workload)), *newton_schulz(trained, workload)
+        listed += gradient_collectives(held, workload, layers)
         if not layers_train(workload):
-            yield from _frozen_base(model, workload, held, layers)
-    yield from pipeline_collectives(model, workload, s)
+            listed += _frozen_base(model, workload, held, layers)
+    return _as_run((*listed, *pipeline_collectives(model, workload, s)), workload)
 
 
 def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, layers: int) -> Listed:

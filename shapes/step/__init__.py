@@ -10,6 +10,7 @@ from itertools import chain
 from math import exp, hypot, log
 from operator import attrgetter, mul
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,12 +21,12 @@ from shapes.errors import InputError
 from shapes.frozen import Names, Numbers, frozen, replace
 from shapes.memory import memory
 from shapes.model import ModelShape
-from shapes.operators import operators
+from shapes.operators import in_parts
 from shapes.operators.types import Operator, Operators, moved_bytes, work_key
 from shapes.toml_table import DATA
 from shapes.workload import Workload
 
-from .seconds import DEVICE_PARTS, Schedule, Work, slowest_stage, step_parts, work
+from .seconds import DEVICE_PARTS, Schedule, Work, add, slowest_stage, step_parts, work
 from .stack import STEP_TIERS, Interval, SoftwareStack
 
 #: Relative error of operators that a stack's interval was calibrated with: beyond it, operators priced by another
@@ -136,13 +137,13 @@ def schedule_of(workload: Workload) -> Schedule:
     return Schedule(workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2, ranks)
 
 
-def mean_error(listed: Iterable[Operator], costs: Iterable[Cost]) -> float:
-    """Relative error of the operators' prices, weighted by their seconds."""
-    total = error = 0.0
+def priced_work(listed: Operators, costs: Sequence[Cost]) -> Work:
+    """The operators' ``work``, and how far their prices may be off."""
+    found = work(listed, map(_SECONDS, costs))
     for operator, cost in zip(listed, costs, strict=True):
-        total += cost.seconds * operator.count
-        error += cost.error * cost.seconds * operator.count
-    return error / total if total else 0.0
+        found.priced_s += cost.seconds * operator.count
+        found.off_s += cost.error * cost.seconds * operator.count
+    return found
 
 
 #: Operators -> one cost each: the one seam between advice and where seconds come from.
@@ -227,7 +228,8 @@ class Pricer:
 
     def __post_init__(self) -> None:
         self._known: dict[object, Cost] = {}
-        self._work = lru_cache(self._work_of)
+        self._work = lru_cache(self._summed)
+        self._parts: dict[int, tuple[Operators, Work]] = {}
 
     def step(
         self,
@@ -247,21 +249,36 @@ class Pricer:
             return Step(listed, costs, stages=workload.p, least_s=least_s)
         if not self.stack or not workload:
             return Step(listed, costs)
-        stage = whole = work(listed, map(_SECONDS, costs))
         if not model:  # a trace is of one whole pass, whatever the stages
             workload = replace(workload, p=1)
-        elif workload.p > 1:
+        return Step(listed, costs, self.cost(model, workload, priced_work(listed, costs)), workload.accumulation)
+
+    def _summed(self, model: ModelShape, workload: Workload) -> Work:
+        """The work of one microbatch, each part of it priced once."""
+        total = Work()
+        for part, times in in_parts(model, workload):
+            # By its identity, which lasts as long as it is kept here.
+            if id(part) not in self._parts:
+                self._parts[id(part)] = part, priced_work(part, self._costs(part))
+            add(total, self._parts[id(part)][1], times)
+        return total
+
+    def cost(self, model: Any, workload: Workload, own: Work | None = None) -> StepCost:
+        """The global step of a stage's ``own`` work.
+
+        Where it is not given, of the ``model``'s operators: a plan's thousands of steps have the same parts.
+        """
+        assert self.stack
+        stage = whole = own or self._summed(model, workload)
+        full_s, error = 0.0, stage.off_s / stage.priced_s if stage.priced_s else 0.0
+        if workload.p > 1:
             stage = slowest_stage(stage, model, workload.p, self.stack, self.device)
             whole = self.whole(model, workload)
-        full_s = 0.0
         if workload.checkpointing == "unknown" and model:
-            full = replace(workload, checkpointing="full")
-            full_s = self.step(operators(model, full), full, model).seconds
+            full_s = self.cost(model, replace(workload, checkpointing="full")).seconds
         stack = self.stack.without_overlap(workload.exposed)
-        cost = step_cost(
-            stage, whole, schedule_of(workload), stack, self.device, mean_error(listed, costs), self.stack_tier, full_s
-        )
-        return Step(listed, costs, with_host(cost, model, workload, self.device), workload.accumulation)
+        cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, error, self.stack_tier, full_s)
+        return with_host(cost, model, workload, self.device)
 
     def whole(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
@@ -269,10 +286,6 @@ class Pricer:
         saving = workload.saving
         layers = f":{saving.layers * workload.p}" if saving.layers else ""  # so many of each stage's
         return self._work(model, workload.within_layers(checkpointing=saving.name + layers))
-
-    def _work_of(self, model: ModelShape, workload: Workload) -> Work:
-        everything = operators(model, workload)
-        return work(everything, map(_SECONDS, self._costs(everything)))
 
     def steps(self, many: Sequence[Operators], of: Sequence[tuple[ModelShape | None, Workload | None]]) -> list[Step]:
         """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of."""

@@ -19,7 +19,7 @@ not fill a wait for the host. What hides an expert's dispatch in its own microba
 
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -75,7 +75,8 @@ class Work:
 
     ``communication`` and ``messages``: seconds and number of collectives by group (``GROUPS``) in one microbatch;
     "data" is one reduction of the gradients with the gathers that belong to it. ``PARTS`` are in their groups too.
-    ``update_s``: moving the optimizer's bytes. Values are numbers, or arrays of one length when many steps are fitted.
+    ``update_s``: moving the optimizer's bytes; ``priced_s``: the operators' own seconds, of which ``off_s`` is how far
+    their prices may be off. Values are numbers, or arrays of one length when many steps are fitted.
     """
 
     layers: Region = field(default_factory=Region)
@@ -83,6 +84,8 @@ class Work:
     communication: Values = field(default_factory=_sums)
     messages: Values = field(default_factory=_sums)
     update_s: Any = 0.0
+    priced_s: Any = 0.0
+    off_s: Any = 0.0
 
 
 #: Groups that talk within layers.
@@ -98,14 +101,15 @@ def _part_of(group: str, operator: Collective) -> str | None:
 
 def class_of(operator: Operator) -> Kind:
     """The class that a stack's constants speak of."""
-    known = kind_of(operator).work_class
+    known = kind_of(operator).work_class or str(getattr(operator, "what", ""))
     if known == "attention":
         return Kind(known, getattr(operator, "head_dim", ""))
     if isinstance(operator, Product):
-        if known == "bmm" and operator.dtype in SIXTEEN_BITS and any(size % 8 for size in (operator.n, operator.k)):
-            return Kind("bmm", MISALIGNED)
-        return Kind(str(known), "" if operator.dtype in SIXTEEN_BITS else operator.dtype)
-    return Kind(known or str(getattr(operator, "what", "")))
+        if operator.dtype not in SIXTEEN_BITS:
+            return Kind(known, operator.dtype)
+        off = known == "bmm" and (operator.n % 8 or operator.k % 8)
+        return Kind(known, MISALIGNED if off else "")
+    return Kind(known)
 
 
 #: Of a rank, that constants were fitted on (DeepSeek-V3 over e 8): what further ones take to be launched is not known.
@@ -148,8 +152,21 @@ def each_value(one: Any, function: Function) -> Any:
     if isinstance(one, dict):
         return {key: each_value(value, function) for key, value in one.items()}
     if isinstance(one, Work | Region):
-        return type(one)(*(each_value(getattr(one, key.name), function) for key in fields(one)))
+        return type(one)(*(each_value(getattr(one, key), function) for key in one.__slots__))
     return function(one)
+
+
+def add(one: Any, other: Any, times: float) -> Any:
+    """``one`` (work, a region, a mapping, which change, or a number) with ``times`` of ``other`` in addition."""
+    if isinstance(one, Work | Region):
+        for key in one.__slots__:
+            setattr(one, key, add(getattr(one, key), getattr(other, key), times))
+    elif isinstance(one, dict):
+        for key, value in other.items():
+            one[key] += value * times
+    else:
+        return one + other * times
+    return one
 
 
 def slowest_stage(last: Work, model: ModelShape, p: int, stack: SoftwareStack, device: Device) -> Work:
@@ -197,13 +214,11 @@ def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:
 
 def with_layers(stage: Work, share: float) -> Work:
     """``share`` of the stage's layers, and of what they send each other."""
-    within = {*WITHIN, *(part for part, whole in PARTS.items() if whole in WITHIN)}
     communication, messages = (
-        {group: value * share if group in within else value for group, value in values.items()}
+        {group: value * share if PARTS.get(group, group) in WITHIN else value for group, value in values.items()}
         for values in (stage.communication, stage.messages)
     )
-    layers = each_value(stage.layers, lambda value: value * share)
-    return replace(stage, layers=layers, communication=communication, messages=messages)
+    return replace(stage, layers=add(Region(), stage.layers, share), communication=communication, messages=messages)
 
 
 #: How sharply a region turns from device-bound to launch-bound: kernels of one layer differ in length, so that both are
@@ -296,8 +311,7 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
 
     What of its communication shows comes on top of either.
     """
-    layers = device_seconds(work.layers, stack, device)
-    ends = device_seconds(work.ends, stack, device)
+    layers, ends = (device_seconds(one, stack, device) for one in (work.layers, work.ends))
     in_layers, in_ends = sum(layers.values()), sum(ends.values())
     # A dispatch waits for its router and its experts for it: what covers it, in chunks, is the mixture's own work.
     cover = {"expert": sum(layers[one] for one in EXPERTS)}
@@ -312,8 +326,7 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
         (device**SHARPNESS + own**SHARPNESS) ** (1 / SHARPNESS) - device
         for device, own in zip((in_layers, in_ends), host, strict=True)
     )
-    everything = {key: layers[key] + ends[key] for key in (*layers, *ends)}
-    return Microbatch(everything, shows, waiting)
+    return Microbatch(add(layers, ends, 1), shows, waiting)
 
 
 #: With graphs: so many devices wait for no slowest one, and doubled so often (512) as long as without. MLPerf's LoRA

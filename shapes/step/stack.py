@@ -174,8 +174,9 @@ class SoftwareStack:
         own = next((release for release in self.releases if fnmatchcase(name, release.match)), None)
         if not own:
             return self
-        scale = {True: own.kernels * own.experts, False: own.kernels}
-        kernels = {key: value * scale[key in EXPERTS] for key, value in self.kernels.items()}
+        kernels = {
+            key: value * own.kernels * (own.experts if key in EXPERTS else 1) for key, value in self.kernels.items()
+        }
         return replace(self, kernels=kernels, releases=())
 
     def with_graphs(self) -> SoftwareStack:

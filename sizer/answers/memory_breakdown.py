@@ -12,7 +12,6 @@ from shapes.memory.engine import UTILIZATION, engine_bytes, longest_context, mos
 from shapes.memory.modules import CHECKED
 from shapes.model import ModelShape
 from shapes.model.stages import trained_parameters
-from shapes.operators import operators
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, check_batch
@@ -89,7 +88,7 @@ def _timed(run: Subject, device: Device, saved: tuple[Saved, ...]) -> Floats:
     model, pricer = run.whole(), Pricer(device, stack=run.stack)
     changed = [run.workload, *(replace(run.workload, **one.change) for one in saved)]
     try:
-        return tuple(pricer.step(operators(model, one), one, model).seconds for one in changed if saved)
+        return tuple(pricer.cost(model, one).seconds for one in changed if saved)
     except InputError:  # its products or its host have no price
         return ()
 

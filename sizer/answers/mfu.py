@@ -416,10 +416,7 @@ def explain_step(subject: Subject, device: Device, measured_s: float) -> Explana
 
 
 def _priced(subject: Subject, run: Run) -> StepCost:
-    model = subject.whole()
-    cost = Pricer(run.device, stack=run.stack).step(operators(model, run.workload), run.workload, model).cost
-    assert cost
-    return cost
+    return Pricer(run.device, stack=run.stack).cost(subject.whole(), run.workload)
 
 
 def _alternatives(run: Run) -> Iterator[tuple[str, Run]]:

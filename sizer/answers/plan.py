@@ -25,7 +25,7 @@ from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share
 from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
-from shapes.operators.types import Operators, possible_mfu
+from shapes.operators.types import possible_mfu
 from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
@@ -171,7 +171,7 @@ class Plan(Printable):
     def recommended(self) -> Candidate:
         """The simplest of the candidates that are alike, the fastest of equally simple ones."""
         alike = self.candidates[: self.indistinguishable]
-        return min(alike, key=lambda candidate: (candidate.complexity, candidate.seconds))
+        return min(alike, key=attrgetter("complexity"))  # the first of those alike
 
     @property
     def training(self) -> TrainingRun | None:
@@ -365,7 +365,7 @@ def plan(
     """
     positive_amounts(tokens=tokens, price=price)
     again = partial(plan, device=device, gpus=gpus, global_batch=global_batch, base=base, stack=stack, **options)
-    wanted = None if splits is None else {*map(_DEGREES, splits)}
+    wanted = {*map(_DEGREES, splits or ())}
     saved_by = options.pop("implementation", base.implementation)
     base = replace(base, phase="train", sequence_parallel=False, implementation=saved_by)
     dropped: Counter[str] = Counter()
@@ -388,36 +388,32 @@ def plan(
     def sized(one: Workload) -> int:
         return memory(model, one, **options).total_bytes
 
-    listed = lru_cache(partial(operators, model))
-    every = _splits(model, device, gpus, base, dropped)
-    tried = sorted(
-        (one for one in every if wanted is None or _DEGREES(one) in wanted), key=lambda one: _odd(model.layers, one.p)
-    )
-    found: list[tuple[Candidate, float]] = []
+    every = [one for one in _splits(model, device, gpus, base, dropped) if splits is None or _DEGREES(one) in wanted]
+    tried = sorted(every, key=lambda one: _odd(model.layers, one.p))
+    found: list[Candidate] = []
     for at, split in enumerate(takewhile(lambda _: not REQUESTS, tried), 1):  # until somebody asks to stop
         if found and _odd(model.layers, split.p):
             dropped["pp is a power of two, or divides the layers (fours of them with the ends as layers)"] += 1
             continue
         fitting = _fitting(model, device, split, policies, sized, dropped)
         for workload, used in takewhile(lambda _: not REQUESTS, fitting):
-            # Chunks of a pipeline run the same operators.
-            one = _priced(listed(replace(workload, vpp=1)), model, workload, used, needed, pricer)
-            insort(found, one, key=lambda pair: (pair[0].memory_bytes > ROOM * device.memory.bytes, pair[0].seconds))
+            one = _priced(model, workload, used, needed, pricer)
+            insort(found, one, key=lambda own: (own.memory_bytes > ROOM * device.memory.bytes, own.seconds))
         if found and progress:
-            progress(at, len(tried), found[0][0])
+            progress(at, len(tried), found[0])
     _some(found, gpus, dropped)
     return Plan(
         gpus,
         global_batch,
         device.name,
         device.memory.bytes,
-        tuple(candidate for candidate, _ in found),
+        tuple(found),
         tuple(Dropped(*one) for one in dropped.most_common()),
         tuple(ASSUMPTIONS),
         f"predicted:{device.name}",
         implementation=base.implementation,
         stack=load_stack(stack).name,
-        ratio_error=found[0][1],
+        ratio_error=pricer.cost(model, found[0].workload).ratio_error,
         power_w=device.power_w,
         tokens=tokens,
         price=device.price_usd_per_h if price is None else price,
@@ -555,26 +551,22 @@ def _schedules(model: ModelShape, split: Workload, node: int, dropped: Counter[s
         yield replace(split, zero=3, replicas=split.d // within)
 
 
-def _priced(
-    listed: Operators, model: ModelShape, workload: Workload, used: int, needed: Sequence[float], pricer: Pricer
-) -> tuple[Candidate, float]:
-    """The candidate, and the relative error of its ratio to another. ``needed``: FLOPs, whole squares and masked."""
-    step = pricer.step(listed, workload, model)
-    assert step.cost
-    parts = step.cost.parts
+def _priced(model: ModelShape, workload: Workload, used: int, needed: Sequence[float], pricer: Pricer) -> Candidate:
+    """The candidate of ``used`` bytes. ``needed``: FLOPs, whole squares and masked."""
+    cost = pricer.cost(model, workload)
+    parts = cost.parts
     peak = pricer.device.peak_flops.get(workload.dtype)
-    candidate = Candidate(
+    return Candidate(
         workload,
-        step.accumulation,
-        step.seconds,
-        step.low,
-        step.high,
+        workload.accumulation,
+        cost.seconds,
+        cost.low,
+        cost.high,
         sum(seconds for name, seconds in parts.items() if name.endswith(("parallelism", "sends"))),
         parts.get("pipeline bubble", 0.0),
         used,
-        possible_mfu(needed, step.seconds * workload.model_ranks * workload.d * peak) if peak else None,
+        possible_mfu(needed, cost.seconds * workload.model_ranks * workload.d * peak) if peak else None,
     )
-    return candidate, step.cost.ratio_error
 
 
 def plan_serving(
