@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from shapes.cost import predict
 from shapes.cost.constants import collective_constants, moving_constants
 from shapes.cost.explain import explain
+from shapes.cost.moving import origin_of
 from shapes.device import load_device
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, SharedKeyShape, Stack, Streams
 from shapes.model.stages import counted, parameter_tensors
@@ -525,3 +526,20 @@ def test_an_explanation_says_what_leaves_a_leaf_switch() -> None:
     for network, said in ((":leaf8:2to1", ", 12% of it beyond a leaf switch"), (":leaf64:2to1", "GB/s link")):
         device = load_device(f"h100-sxm:8x400Gb{network}")
         assert explain(one, predict(one, device), device)[1].why.endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("name", "sent_here", "moved_here"),
+    [
+        ("h100-sxm", True, True),
+        ("gaudi3", True, False),  # tables of collectives alone
+        ("h100-nvl", False, False),
+    ],
+)
+def test_a_device_with_tables_of_collectives_alone_is_the_origin_of_theirs(
+    name: str, sent_here: bool, moved_here: bool
+) -> None:
+    device = load_device(name)
+    send = Collective("tensor_parallel", "forward", "all_reduce", 2**20, 2)
+    move = Elementwise("norm", "forward", "norm", 2**20, 2**20)
+    assert (origin_of(send, device).own_device, origin_of(move, device).own_device) == (sent_here, moved_here)

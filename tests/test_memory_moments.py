@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from math import isqrt
 from typing import Any
@@ -686,6 +687,33 @@ def test_largest_sizes_are_found_whatever_grows() -> None:
         found = largest_size(lambda b: b * b, limit, most=11)
         assert found == (isqrt(limit) if limit < 121 else None)
         assert largest_size(lambda b: 7 * b + 3, limit, most=100, least=2) == (0 if limit < 17 else (limit - 3) // 7)
+
+
+def test_a_straight_line_is_followed_at_once_and_no_size_is_tried_twice() -> None:
+    tried: list[int] = []
+
+    def needs(size: int, each: int) -> int:
+        tried.append(size)
+        return 10**9 + each * size
+
+    most = 2**20 + 1
+    assert largest_size(partial(needs, each=7), 10**9 + 7 * 12345, most) == 12345
+    # Both ends, where the line meets the limit, halfway to what does not fit, and the next size.
+    assert tried == [1, most, 12345, (12345 + most) // 2, 12346]
+    # So near the upper end that the share rounds to all: the guess stays below it.
+    tried.clear()
+    assert largest_size(partial(needs, each=2**50), 10**9 + 2**50 * most - 1, most) == most - 1
+    assert tried == [1, most, most - 1]
+
+
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+@pytest.mark.parametrize("checkpointing", ["none", "full", "selective"])
+@pytest.mark.parametrize("implementation", ["huggingface", "megatron"])
+def test_every_moment_is_of_tensors_of_whole_rows(implementation: Any, checkpointing: Any, attention: Any) -> None:
+    """Each has a row a token, or a column of 16 bits an element of the vocabulary."""
+    asked = Workload(b=1, s=64, checkpointing=checkpointing, attention=attention)
+    for moment in moments(StageStep(llama(), asked, implementation=implementation)):
+        assert (moment.saved % 64, moment.logits % 64, moment.temporary % 64) == (0, 0, 0), moment.name
 
 
 def test_divisors_go_up_to_the_largest_that_is_asked_for() -> None:
