@@ -51,6 +51,7 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "sft: {per_device_train_batch_size: 4, max_seq_length: 512}",
         {"b": 4, "s": 512, "lora_rank": 8, "finetune": "lora", "lora_targets": "all-linear"},
     ),
+    "bentoml": (f"args: {{name: a, tp: 2, model_id: {QWEN}}}", {"phase": "decode", "t": 2}),
     "oumi's inference": (f"model: {{model_name: {QWEN}}}\nengine: VLLM", {"phase": "decode"}),
     "areal": (
         f"experiment_name: x\nactor: {{path: {QWEN}, gradient_checkpointing: true}}\nrollout: {{}}",
@@ -384,12 +385,22 @@ def test_a_manifest_without_a_model_is_refused_in_a_line(text: str, said: str, t
     [
         (f"curl localhost/v1/completions -d '{{model: {QWEN}}}'\n", "run.sh"),
         (f"queue: [a]\nnote: of {QWEN}\n", "jobs.yaml"),
+        (f"M=${{M:-{QWEN}}}\n", "run.sh"),
         (f"parser.add_argument('--model', default='{QWEN}')\n", "train.py"),
     ],
 )
 def test_a_refusal_names_the_released_model_that_the_file_speaks_of(text: str, name: str, tmp_path: Path) -> None:
     with pytest.raises(InputError, match=f"speaks of a released model: sizer check {QWEN}$"):
         read(tmp_path, text, name)
+
+
+def test_of_several_nodes_a_script_runs_what_the_first_does(tmp_path: Path) -> None:
+    run = f"python -m lightllm.server.api_server --model_dir {QWEN} --tp 8 --port 1"
+    text = f'if [ "$NODE_RANK" -eq 0 ]; then\n  {run}\nfi\n'
+    found = read(tmp_path, text, "run.sh")
+    assert (found.model.layers, found.workload["t"]) == (28, 8)
+    with pytest.raises(InputError, match="states a model"):
+        read(tmp_path, text.replace("NODE_RANK", "STAGE"), "run.sh")
 
 
 def test_a_snapshot_of_the_hubs_cache_is_the_model_that_it_is_of(tmp_path: Path) -> None:

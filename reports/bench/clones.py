@@ -203,15 +203,16 @@ WHOLE = ((9, 601, 226, 1), (9, 655, 639, 15), (10, 1023, 979, 294))
 #: is not so (arguments of its examples or its releases, a shell's command in place of a file), and those silently wrong
 #: (MIMO's model provider). 51 records of runs are refused for a rank that they hold and not for what they lack.
 FORKS = (717, 311, 13, 1)
-#: Fourteen draws of 2026-11-29, two to four files a repository, labelled before they were run (the ninth then graded
+#: Fifteen draws of 2026-11-29, two to four files a repository, labelled before they were run (the ninth then graded
 #: by what its files and programs say): repositories, files, those read at the first run, those
 #: refused for a reason that is not so, and those silently wrong: a quantised adapter as
 #: full training, a check as training; in the fifth LoRA on two matrices where its trainer has all (verl, swift), which
 #: the draws before were not looked at for. The fifth's repositories are those that the fourth did not have. The last
 #: two: research repositories of any kind, of whose files 37 and 16 name a model, and 12 and none state one of their own
-#: (all refused at first sight); wrong were LoRA by a trainer's own key, and by an object of a script. Then five draws
+#: (all refused at first sight); wrong were LoRA by a trainer's own key, and by an object of a script. Then six draws
 #: of trainers, engines, cookbooks and single people's repositories, each read by what was mended after the one before:
-#: of those that name a model 20 of 26, 15 of 19, 11 of 18, 7 of 11 and 13 of 19 were read. Wrong were modules_to_save
+#: of those that name a model 20 of 26, 15 of 19, 11 of 18, 7 of 11, 13 of 19 and 20 of 26 were read (of the last two
+#: name Aria, one lacks a quote, three run it in a branch by a node's rank or an argument). Wrong: modules_to_save
 #: and target_parameters of an adapter (3), verl's FSDP (3, neither read nor named), Adam-mini as AdamW, and an
 #: evaluation's results as training.
 DRAWN = (
@@ -229,6 +230,7 @@ DRAWN = (
     (19, 51, 15, 1, 1),
     (12, 31, 7, 1, 1),
     (11, 29, 13, 3, 0),
+    (12, 41, 20, 4, 0),
 )
 #: The files of the seventh draw's repositories, whole, that name a model, and those read through the table that was
 #: extended by what other repositories' recipes name: of the other nine seven name a group's own folder or fine-tune,
@@ -355,7 +357,7 @@ def main(folders: list[str]) -> None:
         f"{' + '.join(str(one[3]) for one in DRAWN)} refused for a reason that is not so and "
         f"{' + '.join(str(one[4]) for one in DRAWN)} silently wrong in their workload (LoRA where its trainer has it, "
         "quantised adapters, a check, a reference's probabilities or results as training, what an adapter saves whole, "
-        "a recipe's FSDP, Adam-mini); mended since. Of the last five draws' files that name a model 66 of 93 were "
+        "a recipe's FSDP, Adam-mini); mended since. Of the last six draws' files that name a model 86 of 119 were "
         "read, and their batch, length and recomputation since the first of them. Of the seventh draw's "
         f"repositories, whole, {FRESH[1]} of {FRESH[0]} files that name a model were read through the table at first "
         "sight, which other repositories' recipes had extended before. "

@@ -432,7 +432,7 @@ def is_released(name: str) -> bool:
 
 def speaks_of(text: str) -> str:
     """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
-    named = filter(is_released, re.findall(r"(?<![\w./-])[\w-][\w.-]*/[\w.-]*\w", text))
+    named = filter(is_released, re.findall(r"(?:(?<![\w./-])|(?<=:-))\w[\w.-]*/[\w.-]*\w", text))
     return next((f"; it speaks of a released model: sizer check {one}" for one in named), "")
 
 

@@ -294,7 +294,7 @@ class _Follower:
             elements = [field for word in value for field in self.variables.fields(word)]
             self.variables.assign(token.name.rstrip("+"), elements, append=token.name.endswith("+"))
         elif isinstance(value, str):
-            words += [value] if inside else []
+            words += [value] * inside
         elif not self._assigned(value, words):
             tested = words[:1] in (["[["], ["["])
             words += [self.variables.joined(value)] if tested else self.variables.fields(value)
@@ -342,7 +342,7 @@ class _Follower:
     def _call(self, name: str, arguments: list[str]) -> None:
         values = self.variables.values
         own: dict[str, str | list[str]] = {str(index): one for index, one in enumerate(arguments[:99], start=1)}
-        own["@"] = list(arguments)
+        own["@"] = arguments
         before = {key: value for key, value in values.items() if key == "@" or key.isdecimal()}
         values.update(own)
         _Follower(self.script.functions[name], self.script).all()
@@ -367,6 +367,8 @@ def _test(words: list[str]) -> bool | None:
         return _test(words[1:-1])
     if len(words) == 2 and words[0] in ("-z", "-n"):
         return _test_empty(*words)
+    # Of several nodes the first one, which runs what the others wait for.
+    words = [re.sub("\0\\$\\{?\\w*(?:RANK|NODE_?ID|PROC_?ID)\\}?\0", "0", word) for word in words]
     if len(words) not in (1, 3) or any(unknown_in(word) is not None for word in words):
         return None
     return bool(words[0]) if len(words) == 1 else _compared(*words)
