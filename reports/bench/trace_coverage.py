@@ -18,6 +18,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from datetime import date
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 from typing import Any
@@ -152,6 +153,7 @@ def one(model_type: str, kind: str) -> dict[str, Any]:
         answer["counted"], answer["module_parameters"] = counted(settings, name, dtype)
     except Exception as error:
         answer["error"] = f"{step}: {str(error).splitlines()[0] if str(error) else type(error).__name__}"[:400]
+    answer["day"] = str(date.today())
     answer["peak_gib"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
     return answer
 
@@ -264,7 +266,8 @@ def render(answers: list[dict[str, Any]]) -> str:
     lines += [
         "",
         f"Longest trace of a default configuration: {max(answer['seconds'] for answer in done):.1f} s; "
-        f"largest peak of a process: {max(a['peak_gib'] for a in done):.2f} GiB (both on a shared machine).",
+        f"largest peak of a process: {max(a['peak_gib'] for a in done):.2f} GiB (both on a shared machine, "
+        f"{max(a['day'] for a in done)}).",
         "",
         "## Where FlopCounterMode counts differently",
         "",
