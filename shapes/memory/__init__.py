@@ -1,7 +1,7 @@
 """Bytes of a step on one device by component, and what fits: largest microbatch, smallest degrees, savings."""
 
 from collections.abc import Callable, Iterator
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from math import ceil, gcd, isqrt
 from typing import Any
 
@@ -20,7 +20,7 @@ from shapes.model import (
     optimizer_state_bytes,
     parameter_count,
 )
-from shapes.model.stages import STAGES, Stage, as_held, check_finetune
+from shapes.model.stages import Stage, as_held, check_finetune
 from shapes.operators import image_workloads, sequence_length
 from shapes.operators.cores import cached_numbers, is_sparse, state_bytes
 from shapes.operators.parallel import check_split, head_counts
@@ -136,9 +136,8 @@ def memory(
     microbatches = microbatches_of(workload, microbatches)
     how = 1, bits, workload.optimizer or "adamw", saved_by, microbatches, dropout_mask_bytes, loss, copies
     whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
-    steps = [
-        StageStep(as_held(model, workload), whole, stage, *how) for stage in (STAGES if workload.p > 1 else STAGES[1:])
-    ]
+    last = StageStep(as_held(model, workload), replace(whole, vpp=1), "last", *how)  # chunks add nothing in flight here
+    steps = [replace(last, workload=whole, stage="first"), last] if workload.p > 1 else [last]
     found = ((_of_step(step, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
     most, step = max(found, key=lambda one: one[0].total_bytes)
     if simulate and workload.train and not workload.offload_saved:
@@ -146,6 +145,7 @@ def memory(
     return most
 
 
+@lru_cache  # a plan asks for the same last stage with each number of chunks
 def _of_step(step: StageStep, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
     n, overhead = parameter_count(step.tensors), tuple(_overhead(step, context_bytes))
     named = step.stage, n, kept_in, step.optimizer, step.implementation, limit

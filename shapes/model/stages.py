@@ -33,7 +33,6 @@ from .mixers import Linear
 
 #: The two stages that can hold most: the first has the embedding and most microbatches in flight, the last the head.
 Stage = Literal["first", "last"]
-STAGES: tuple[Stage, ...] = ("first", "last")
 #: Of each stack that a stage has layers of, the blocks.
 Kinds = tuple[tuple[Stack, tuple[Block, ...]], ...]
 
