@@ -274,6 +274,7 @@ def test_an_encoder_that_sees_windows_and_pools_a_token_is_proven() -> None:
 def test_norms_without_weights_are_counted_where_they_run() -> None:
     (block,) = recognise_small("nanochat").main.blocks
     assert (block.norms, block.norm_weights) == (2, 0)
+    assert (block.attention.qk_norm, block.attention.qk_norm_weights) == ("head", 0)
 
 
 def test_a_mask_of_the_model_s_own_is_not_taken_for_a_known_one() -> None:

@@ -44,6 +44,7 @@ TYPES: dict[str, dict[str, Any]] = {
     "deepseek_v3": {**SMALL, **EXPERTS, **LATENT, "n_routed_experts": 8, "n_group": 2, "topk_group": 1},
 }
 TYPES["deepseek_v3"] |= {"num_key_value_heads": 8, "first_k_dense_replace": 1, "num_nextn_predict_layers": 0}
+TYPES["deepseek_v3"]["head_dim"] = 32  # its class's rotation takes it for qk_rope_head_dim
 #: Types without one.
 UNKNOWN: dict[str, dict[str, Any]] = {
     "beam": SMALL,

@@ -111,7 +111,9 @@ class Scaled:
 
 @dataclass(slots=True)
 class Graph:
-    """Nodes in the order in which they ran. ``normed``: where each norm ran and its width, with weights or without.
+    """Nodes in the order in which they ran. ``normed``: where each norm ran, with weights or without, its width and
+
+    what it reads.
 
     ``rotated``: set -> channels of what comes from it that were multiplied by cosines or sines.
     ``dropped``: where hidden states are dropped out in training, and what share.
@@ -122,7 +124,7 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     scaled: list[Scaled] = field(default_factory=list)
     rotated: Counter[int] = field(default_factory=Counter)
-    normed: list[tuple[str, int]] = field(default_factory=list)
+    normed: list[tuple[str, int, int]] = field(default_factory=list)
     used: set[str] = field(default_factory=set)
     dropped: list[tuple[str, float]] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
@@ -406,8 +408,9 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         """Notes what an operator on an activation says of norms, learned vectors and rotation."""
         widths = [one.shape[-1] for one in tensors if one.dim()]
         reads = reduce(or_, (value.mask for value in values if value.activation))
+        plain = reads & ~TRIGONOMETRY
         if operator in _NORMS or (operator in ("mul", "mul_") and any(value.inverse_root for value in values)):
-            self.graph.normed.append((self.where, max(widths)))
+            self.graph.normed.append((self.where, max(widths), plain))
         for tensor, value in zip(tensors, values, strict=True):
             if value.activation:
                 continue
@@ -415,7 +418,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
                 self._scaled(path, operator, reads)
             if value.mask & TRIGONOMETRY and operator in ("mul", "mul_"):
                 wide = min(widths) if tensor.dim() else 0
-                self.graph.rotated[reads & ~TRIGONOMETRY] += wide * (4 if tensor.is_complex() else 1)
+                self.graph.rotated[plain] += wide * (4 if tensor.is_complex() else 1)
 
     def _scaled(self, path: str, operator: str, reads: int) -> None:
         self.graph.used.add(path)

@@ -279,17 +279,22 @@ class _Layer:
 
     def _on(self, node: Node) -> list[str]:
         """Vectors without a role that exactly this product's output is combined with."""
-        found = [one.parameter for one in self.scaled if one.reads & ~TRIGONOMETRY == node.bit]
-        return [path for path in found if path not in self.vectors]
+        return [
+            one.parameter
+            for one in self.scaled
+            if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in self.vectors
+        ]
 
     def _qk_norm(self, projections: Nodes, heads: Pair, wide: int) -> tuple[QkNorm, int]:
         """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
         vectors = [*chain.from_iterable(map(self._on, projections))]
+        bare = {reads for _, width, reads in self.graph.normed if width == wide}
+        if not vectors and bare >= {one.bit for one in projections}:
+            return "head", 0
         sizes = {self.graph.size(path) for path in vectors}
-        if not vectors or len(vectors) % 2:
-            return "none", 1
         kind: QkNorm = "head" if sizes == {wide} else "full"
-        if kind == "full" and not sizes <= {number * wide for number in heads}:
+        known = kind == "head" or sizes <= {number * wide for number in heads}
+        if not vectors or len(vectors) % 2 or not known:
             return "none", 1
         self.vectors.update(vectors)
         return kind, len(vectors) // 2
@@ -396,13 +401,11 @@ class _Layer:
 
     def _norms(self, hidden: int) -> Pair:
         """Norms of hidden size in a layer, and the weights of each."""
-        owners: Counter[str] = Counter()
-        for path in dict.fromkeys(one.parameter for one in self.scaled):
-            if path not in self.vectors and self.graph.size(path) == hidden:
-                owners[path.rpartition(".")[0]] += 1
-                self.vectors.add(path)
+        owners = Counter(path.rpartition(".")[0] for path in self._take(-1, {hidden}))
         if not owners:
-            return sum(wide == hidden and self.whole.place(where) == self.place for where, wide in self.graph.normed), 0
+            return sum(
+                wide == hidden and self.whole.place(where) == self.place for where, wide, _ in self.graph.normed
+            ), 0
         weights = set(owners.values())
         self.need(len(weights) == 1, f"norms of {sorted(weights)} weights")
         return len(owners), weights.pop()
