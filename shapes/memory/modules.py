@@ -283,7 +283,8 @@ class Forward:
         workload, e, product = self.workload, self.element, self.product
         quantised = has_adapters(workload) and is_quantised(linear, workload) and linear.name != "lm_head"
         wide = x.bytes > rows * own.in_features * product
-        narrowed, y = x.bytes * product // e if wide else x.bytes, rows * own.out_features * product
+        narrowed = x.bytes * product // e if wide else x.bytes
+        y = rows * own.out_features * product
         words = {"quantised": quantised, "wide": wide}
         out = self.play("frozen", {"x": x}, words, narrowed=narrowed, y=y, written=2 * weights * quantised)
         pair = [adapter.on_shard(self.t) for adapter in adapters(linear, workload)]
@@ -423,7 +424,8 @@ class Forward:
     def eager(self, attention: Attention, core: ByName) -> Tensor:
         """As ``flash``, its products by themselves."""
         numbers, (heads, kv_heads) = self.core(attention), attention.on_shard(self.t)
-        several, sinks = self.workload.b > 1 or self.megatron, attention.sinks and not self.megatron
+        several = self.workload.b > 1 or self.megatron
+        sinks = attention.sinks and not self.megatron
         words = {
             "several": several,
             "copies": several or 1 < kv_heads < heads,
@@ -501,7 +503,8 @@ class Forward:
             workload.expert_tokens(self.rows) * moe.top_k * (workload.expert_load if workload.e > 1 else 1.0)
         )
         own, local = moe.expert_linears(hidden, fused=workload.fused_gate_up), moe.experts // workload.e
-        wide, back = {"router-wide", "narrow"} <= self.words, routed * channels * self.element
+        wide = {"router-wide", "narrow"} <= self.words
+        back = routed * channels * self.element
         # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
         # it again, which has let go of it by then.
         spare = 8 * routed * channels - (back if self.tape.part else 0) if wide else back

@@ -169,7 +169,8 @@ class StageStep:
 
     def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
-        workload, each = self.workload, self.precision.gradients
+        workload = self.workload
+        each = self.precision.gradients
         whole, _ = _over_ranks((there.dense * each, there.experts * each), workload, zero=2 if self.sharded else 4)
         # With the optimizer on the host they leave as they are made.
         return round((1 - self.sharded * workload.offload) * whole)
@@ -376,7 +377,8 @@ def tapes_of_step(step: StageStep) -> Tapes:
 
     What the ends save is there from the start, and what is with the host on the device.
     """
-    element, kept = step.workload.activation_bytes, 0 if step.sharded else step.kept_bytes
+    element = step.workload.activation_bytes
+    kept = 0 if step.sharded else step.kept_bytes
     layers = [*enumerate(_passes(step, kept))]
     yield "ends", [(0, max(0, _saved_by_ends(step, *_kinds(step))))]
     yield from (((one, at), forward) for one in range(step.in_flight) for at, (forward, _) in layers)
@@ -486,7 +488,8 @@ def _masks(step: StageStep) -> dict[int | None, int]:
     workload, cores = step.workload, [block.attention for _, block in step.model.all_blocks() if block.attention]
     if step.megatron or not cores:
         return {}
-    eager, e = workload.attention == "eager", workload.activation_bytes
+    eager = workload.attention == "eager"
+    e = workload.activation_bytes
     each = 1
     if alibi_in_fp32(step.style, cores[0]):
         each = workload.b * cores[0].on_shard(workload.t)[0] * e

@@ -249,21 +249,26 @@ class _Backward:
     """A ``tape``'s backward under way: the storages that are ``there``, and how many nodes still ask for each.
 
     Operators that run again do so together, as one of ``parts``, for the first node that asks for anything they saved
-    or made, or ran while a name held that: Megatron-Core makes a norm's output again before the backward of all that it
-    was made for. ``gradients``: by their tensor's key, shared between keys that share one; ``views``: the keys of those
-    that are a view.
+    or made, or, of another part, ran while a name held that: Megatron-Core makes a norm's output again before the
+    backward of all that it was made for. ``gradients``: by their tensor's key, shared between keys that share one;
+    ``views``: the keys of those that are a view.
     """
 
     def __init__(self, tape: Tape) -> None:
-        self.tape, self.names, self.parts = tape, count(-1, -1), defaultdict[int, list[_Node]](list)
+        self.tape = tape
+        self.names = count(-1, -1)
+        self.parts = defaultdict[int, list[_Node]](list)
         for node in tape.nodes:
             self.parts[node.part].append(node)
         # What a part is given stays until it has run backward.
         given = {part: _inputs(nodes) if part else set() for part, nodes in self.parts.items()}
         self.asked = [{*node.saved, *given[node.part].intersection(node.read)} for node in tape.nodes]
         self.makers = {node.output.storage: node.part for node in tape.nodes}
-        self.users, self.there = Counter(chain(*self.asked)), {*tape.saved(selective=True)}
-        self.gradients, self.views, self.later = dict[int, _Gradient](), set[int](), dict[int, Pair]()
+        self.users = Counter(chain(*self.asked))
+        self.there = {*tape.saved(selective=True)}
+        self.gradients = dict[int, _Gradient]()
+        self.views = set[int]()
+        self.later = dict[int, Pair]()
 
     def events(self, seed_bytes: int, passing: int, kept_bytes: int) -> Events:
         """``passing``, ``kept_bytes``: of an element of a weight's gradient, for a moment and from then on."""
@@ -293,7 +298,8 @@ class _Backward:
 
     def _ask(self, node: _Node, needed: set[int]) -> Events:
         """What ``node`` asks for and is not there is made again."""
-        asking = {*needed, *(one.storage for one in node.holds)} - self.there
+        held = (one.storage for one in node.holds if self.makers.get(one.storage) != node.part)
+        asking = {*needed, *held} - self.there
         for part in self.parts.keys() & {node.part * node.looks_back, *map(self.makers.get, asking)} - {0}:
             again = self.parts.pop(part)
             yield from self._again(again)
@@ -310,7 +316,8 @@ class _Backward:
         It ends with the last thing that is asked for (torch.utils.checkpoint's early stop); an operator saves what it
         reads before it runs, and takes up what was kept and nothing else asks for.
         """
-        tape, makes = self.tape, {one for node in part for one in (*node.saved, node.output.storage)}
+        tape = self.tape
+        makes = {one for node in part for one in (*node.saved, node.output.storage)}
         made = makes - self._unasked(makes) - self.there
         last = max(at for at, node in enumerate(part, 1) if node.looks_back or node.output.storage in made)
         left = self.there - self._unasked(node.output.storage for node in part[: last - 1])
@@ -332,7 +339,8 @@ class _Backward:
         """A ``gradient`` comes, or is added to the one that is there; a sum with a view is a third tensor."""
         if key not in self.gradients:
             self.gradients[key] = gradient
-            self.views |= {key} if is_view else set()
+            if is_view:
+                self.views.add(key)
             return
         if key in self.views:
             yield from self._passing(self.gradients[key].bytes)
