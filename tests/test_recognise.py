@@ -290,11 +290,14 @@ def test_a_class_that_loops_over_tokens_is_named() -> None:
 
 
 def test_a_mask_function_is_a_window_a_chunk_or_neither() -> None:
+    from torch import device
     from transformers.masking_utils import causal_mask_function, sliding_window_causal_mask_function
 
     from shapes.trace.graph import mask_form
 
     assert mask_form(causal_mask_function) == (True, None)
+    with device("meta"):  # a caller's own
+        assert mask_form(causal_mask_function) == (True, None)
     assert mask_form(sliding_window_causal_mask_function(512)) == (True, 512)
     assert mask_form(lambda b, h, q, k: (k <= q) & (q // 1024 == k // 1024)) == (True, 1024)
     assert mask_form(lambda b, h, q, k: k == k) == (False, None)

@@ -7,7 +7,6 @@ and what is left of the block is cut off; else a segment is reserved, and stays.
 from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Hashable
-from itertools import filterfalse
 
 from shapes.frozen import Ints, Pair, Sizes, replace
 
@@ -87,8 +86,9 @@ def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
     what the first backward left free, and the second step finds them there.
     """
     segments, pieces = Segments(), _pieces(step)
-    for name in filterfalse(LATER.__contains__, sizes):
-        segments.spread(name, sizes[name], pieces)
+    for name, size in sizes.items():
+        if name not in LATER:
+            segments.spread(name, size, pieces)
     first = replace(step, gradients_stay=False)
     if step.megatron or step.sharded or step.in_flight > 1:
         # Else each tensor's comes with the first backward, whose other microbatches are not in flight.

@@ -132,7 +132,7 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Liste
     workload = run.workload
     tokens, size = workload.own_tokens(s), workload.activation_bytes
     times = 1 if block.parallel else len(block.parts)
-    runs = ("tensor_parallel", "sequence_parallel")[workload.sequence_parallel]
+    runs = "sequence_parallel" if workload.sequence_parallel else "tensor_parallel"
     if isinstance(block.mlp, MoeShape) and not block.mlp.shared and workload.expert_t != workload.t:
         times -= 1  # ranks that cut experts gather their own tokens alone
         gathered = workload.expert_tokens(tokens) * hidden * size

@@ -357,7 +357,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def _eager_core(self, node: Node, scores: _Scores, value: int) -> None:
         """Eager attention ends in ``node``: the queries and keys of ``scores`` with values that come from ``value``."""
-        first, form = scores.node, scores.form
+        first = scores.node
+        form = scores.form
         # As so many keys show it.
         if not form or scores.seen != (form[0], form[1] if form[1] and form[1] < first.n else None):
             form = scores.seen
@@ -491,11 +492,13 @@ def mask_form(mask_function: Function) -> Form | None:
 
     A chunk is given as a window of as many keys: what a query sees at most.
     """
-    keys, zero = torch.arange(_MASK_KEYS), torch.tensor(0)
     rows = []
-    for query in _MASK_QUERIES:
-        found = torch.as_tensor(mask_function(zero, zero, torch.tensor(query), keys))
-        rows.append((query, found.reshape(-1).expand(_MASK_KEYS)))
+    with torch.device("cpu"):  # numbers, whatever a caller's own device is
+        keys = torch.arange(_MASK_KEYS)
+        zero = torch.tensor(0)
+        for query in _MASK_QUERIES:
+            found = torch.as_tensor(mask_function(zero, zero, torch.tensor(query), keys))
+            rows.append((query, found.reshape(-1).expand(_MASK_KEYS)))
     return _form(rows)
 
 
@@ -513,7 +516,8 @@ def mask_of(scores: Tensor) -> Form | None:
 
 def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
     """Of (query, which keys it sees) from the middle to the last; None for any other form."""
-    seen, last_key = [], rows[0][1].numel() - 1
+    seen = []
+    last_key = rows[0][1].numel() - 1
     for query, sees in rows:
         allowed = torch.nonzero(sees).reshape(-1).tolist()
         if not allowed or allowed[-1] - allowed[0] + 1 != len(allowed):

@@ -493,7 +493,7 @@ def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -
     if not joint or taken < 2:
         return None
     left = ", ".join(_left(change, by, _said(graded)))
-    return joint.noted("then fix " * bool(left) + left).priced
+    return joint.noted(left and "then fix " + left).priced
 
 
 #: Code -> how severe what is said of it is, and what mending it changes, seconds (what is broken outright: no end).

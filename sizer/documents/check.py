@@ -57,7 +57,7 @@ def document(answer: Checked | tuple[Overview, ...]) -> Document:
     of_path = {report.path: [one for one in reports if one.path == report.path] for report in reports}
     several = {path: found for path, found in of_path.items() if len({one.device for one in found}) > 1}
     sections = [
-        *[_compared(reports)] * bool(reports),
+        *([_compared(reports)] if reports else ()),
         *(_side_by_side(path, found) for path, found in several.items()),
         *(_section(report, one, report.path in several) for report, one in zip(reports, seen, strict=True)),
         Section("Total", lines([_total(checked)]), only=("text",)),

@@ -219,7 +219,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
         said = f"keep {label(own)}: its products are shorter than their launches, so that no width near it is faster"
         keep = True
     else:
-        keep_it = ("take", "keep")[bool(baseline.stack)]  # what nobody typed is no one's to keep
+        keep_it = "keep" if baseline.stack else "take"  # what nobody typed is no one's to keep
         keep, said = verdict(query.what, own, best, fixes, nearest, keep_it)
     return SearchResult(
         what=query.what,
