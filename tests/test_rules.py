@@ -134,7 +134,22 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     ("SZ114", model(head_dim=132), {}, "head_dim", 132, [{"head_dim": 128}]),
     ("SZ115", model(kv=4), {"t": 8}, "kv_heads", 4, [{"t": 4}]),
     ("SZ115", model(hidden=1536, heads=12, kv=6), {"t": 4}, "kv_heads", 6, [{"t": 2}, {"kv_heads": 4}]),
-    ("SZ115", model(hidden=6144, heads=48, kv=6), {"t": 8}, "kv_heads", 6, [{"t": 2}, {"kv_heads": 8}]),
+    (
+        "SZ115",
+        model(hidden=6144, heads=48, kv=6),
+        {"t": 8},
+        "kv_heads",
+        6,
+        [{"t": 2}, {"kv_heads": 8}, {"kv_heads": 16}],
+    ),
+    (
+        "SZ115",
+        model(hidden=3584, heads=28, kv=7),
+        {"t": 2},
+        "kv_heads",
+        7,
+        [{"t": 1}, {"kv_heads": 4}, {"kv_heads": 2}],
+    ),
     # 6 divides the 24 heads, but not the 4 key/value heads.
     ("SZ115", model(hidden=3072, heads=24, kv=4), {"t": 8}, "kv_heads", 4, [{"t": 4}]),
     ("SZ116", model(heads=64), {}, "heads", 64, [{"heads": 32}]),  # 2048 / 64

@@ -20,6 +20,7 @@ from .base import (
     Finding,
     Suggestion,
     larger_microbatch,
+    nearest_first,
     neighbours,
     powers_near,
     rule,
@@ -84,19 +85,24 @@ def kv_heads_per_shard(context: Context) -> Answer:
     Suggestion: a power of two as t that divides them; where neither divides the other and t is one, also the nearest
     numbers of key/value heads that t and the heads divide.
     """
-    t, dims = context.workload.t, context.dimensions
-    if not {"kv_heads", "heads"} <= dims.keys() or dims["kv_heads"] == dims["heads"]:
+    t, heads = context.workload.t, context.dimensions.get("heads", 0)
+    kv = context.dimensions.get("kv_heads", heads)
+    if not heads or kv == heads:
         return "no shared key/value heads"
-    kv = dims["kv_heads"]
     if kv % t == 0:
         return ()
-    changes = suggest("t", powers_near(t, lambda degree: gcd(kv, dims["heads"]) % degree == 0)[:1])
+    changes = suggest("t", powers_near(t, lambda degree: gcd(kv, heads) % degree == 0)[:1])
     if t % kv:
-        message = f"{kv} key/value heads and t {t}: neither divides the other, so they cannot be sharded"
         # No model is made over for a degree that nobody runs.
-        near = (one for one in neighbours(kv, t) if dims["heads"] % one == 0 == t & (t - 1))
-        changes += suggest("kv_heads", near)
-        return Finding("kv_heads", kv, message, changes, error=True, cause="t")
+        near = (one for one in range(t, heads, t) if heads % one == 0 == t & (t - 1))
+        return Finding(
+            "kv_heads",
+            kv,
+            f"{kv} key/value heads and t {t}: neither divides the other, so they cannot be sharded",
+            changes + suggest("kv_heads", nearest_first(near, kv)[:2]),
+            error=True,
+            cause="t",
+        )
     cache = f", and the cache held {t // kv} times" * context.workload.decode
     message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices{cache}"
     # One is shared by all query heads, as the model is made: every rank holds all of the cache.
