@@ -5,6 +5,7 @@
 A mutant is one change of one expression of a room's code: a factor left out, + for -, < for <=, a condition turned
 round, a number off by one, a keyword dropped. It is planted in a copy of HEAD; the room's fast tests run there until
 one fails. A survivor is printed with its place: it is a missing test, or a change that changes nothing (say which).
+Those tests have to pass without a mutant first: where one fails anyway, every mutant would seem to die.
 """
 
 from __future__ import annotations
@@ -153,8 +154,8 @@ def mutants(path: Path) -> list[tuple[int, str, str]]:
     return made
 
 
-def survives(copied: Path, tests: tuple[str, ...]) -> bool:
-    """Whether every test passes."""
+def failure(copied: Path, tests: tuple[str, ...]) -> str | None:
+    """What pytest says last where a test fails, none where every test passes."""
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not slow", "-p", "no:cacheprovider", "--no-header"]
     try:
         ran = subprocess.run(
@@ -163,11 +164,12 @@ def survives(copied: Path, tests: tuple[str, ...]) -> bool:
             env=os.environ | {"PYTHONPATH": str(copied)},
             capture_output=True,
             check=False,
+            text=True,
             timeout=900,
         )
     except subprocess.TimeoutExpired:  # a loop that no longer ends
-        return False
-    return ran.returncode == 0
+        return "timed out"
+    return None if ran.returncode == 0 else (ran.stdout + ran.stderr)[-2000:]
 
 
 def say(line: str) -> None:
@@ -189,12 +191,14 @@ def main() -> None:
         copied, died, planted = Path(folder), 0, 0
         for room in rooms:
             files, tests = ROOMS[room]
+            if red := failure(copied, tests):
+                sys.exit(f"the tests of {room} fail without a mutant: no death would say anything\n{red}")
             every = [(name, *one) for name in files for one in mutants(copied / name)]
             for name, line, what, text in random.Random(asked.seed).sample(every, asked.count // len(rooms)):
                 path = copied / name
                 whole = path.read_text("utf-8")
                 path.write_text(text, "utf-8")
-                lives = survives(copied, tests)
+                lives = failure(copied, tests) is None
                 path.write_text(whole, "utf-8")
                 planted, died = planted + 1, died + (not lives)
                 say(f"{'SURVIVED' if lives else 'died    '} {name}:{line}  {what}")
