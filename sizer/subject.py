@@ -86,8 +86,8 @@ class Subject:
 
     @property
     def left_out(self) -> Names:
-        """Notes on parts of the file that no figure counts, which every answer has."""
-        return self.reading.left_out if self.reading else ()
+        """Notes that every answer has: on parts of the file that no figure counts, and on a context beyond the model's."""
+        return (*self.reading.left_out, *beyond_positions(self.reading, self.workload)) if self.reading else ()
 
     @property
     def path(self) -> str:
@@ -296,15 +296,15 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
     return (f"no split of this model over these ranks: {wanted}; times are those of {taken}",)
 
 
-def beyond_positions(reading: Reading | None, context: int | None) -> Names:
-    """A note on a context that the model was not made for."""
-    longest = reading and (reading.longest or reading.model.max_positions)
+def beyond_positions(reading: Reading, workload: Workload) -> Names:
+    """A note on a context (training, a sequence) that the model was not made for."""
+    longest, context = reading.longest or reading.model.max_positions, workload.context or workload.s
     over = f"the context of {context} is beyond the model's {longest} positions"
-    return (over,) if context and longest and context > longest else ()
+    return (over,) if longest and context > longest else ()
 
 
 def _assumed(reading: Reading, workload: Workload) -> list[str]:
-    """What the figures of a mixture, of a prompt and of a decode step assume."""
+    """What the figures of a mixture, of a long sequence, of a prompt and of a decode step assume."""
     notes = [routing_note(workload.expert_load)] if reading.model.moe else []
     if workload.serving:
         notes.append(
@@ -314,7 +314,7 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
         notes.append(
             f"images: {tokens // workload.b} of a sequence's {workload.s} tokens, which its vision tower makes"
         )
-    notes += beyond_positions(reading, workload.context)
+    notes += beyond_positions(reading, workload)
     if workload.speculative:
         notes.append(f"tokens/s with no draft accepted; up to {1 + workload.speculative} x that with all of them")
     return notes

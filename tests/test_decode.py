@@ -186,6 +186,9 @@ def test_a_context_beyond_the_positions_is_a_note() -> None:
     report = check(LLAMA_70B, phase="decode", b=1, context=131_073, tp=8)
     assert "the context of 131073 is beyond the model's 131072 positions" in report.model.notes
     assert not any("beyond" in note for note in check(LLAMA_70B, phase="decode", context=131_072).model.notes)
+    trained = check(LLAMA_70B, b=1, s=262_144, tp=8, checkpointing="full")
+    assert "the context of 262144 is beyond the model's 131072 positions" in trained.model.notes
+    assert not any("beyond" in note for note in check(LLAMA_70B, b=1, s=131_072, tp=8).model.notes)
 
 
 def test_the_sequence_is_the_context_where_none_is_given() -> None:

@@ -16,7 +16,7 @@ from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload, check_batch
 from sizer.printing import Printable
-from sizer.subject import Subject, beyond_positions, read_subject, run_on
+from sizer.subject import Subject, read_subject, run_on
 
 from .snapshot import Held, compared, read_snapshot
 
@@ -128,7 +128,7 @@ def memory(
     found, named = bytes_by_component(model, settled, device=on, simulate=True, **options), model.model_type
     guessed = settled.train and found.implementation != "megatron" and named not in CHECKED
     unchecked = [f"activations as the closest checked family saves them: {named} was not compared with torch"]
-    beyond = beyond_positions(subject.reading, engine and engine.longest_context)
+    longest = replace(settled, context=engine.longest_context or settled.context) if engine else settled
     return MemoryBreakdown(
         subject.where,
         named,
@@ -145,5 +145,5 @@ def memory(
         times=times,
         trained=trained_parameters(model, settled),
         engine=engine,
-        notes=(*subject.left_out, *beyond, *unchecked * guessed),
+        notes=(*replace(subject, workload=longest).left_out, *unchecked * guessed),
     )

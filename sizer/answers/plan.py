@@ -33,7 +33,7 @@ from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
 from shapes.toml_table import table_of
 from shapes.workload import Implementation, Workload, saving, workload_fields
 from sizer.printing import Printable
-from sizer.subject import beyond_positions, read_subject, run_on
+from sizer.subject import read_subject, run_on
 
 from .mfu import operator_count, positive_amounts
 
@@ -309,7 +309,7 @@ def plan_config(
         )
         return replace(
             plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top),
-            notes=(*subject.left_out, *beyond_positions(subject.reading, context)),
+            notes=subject.left_out,
         )
     global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
