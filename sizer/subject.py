@@ -86,7 +86,7 @@ class Subject:
 
     @property
     def left_out(self) -> Names:
-        """Notes that every answer has: on parts of the file that no figure counts, and on a context beyond the model's."""
+        """Notes that every answer has: on parts of the file that no figure counts, and on a context too long for it."""
         return (*self.reading.left_out, *beyond_positions(self.reading, self.workload)) if self.reading else ()
 
     @property

@@ -225,6 +225,11 @@ def test_heads_of_recurrent_layers_divide_over_the_ranks() -> None:
     for engine in ("megatron-core", "nemo", "tensorrt-llm"):
         assert any("state_groups 1: does not divide" in one for one in messages(mamba, engine, "refused"))
     assert not messages(mamba, "vllm", "refused")
+    # No model of these has state-space layers; gated delta nets (Qwen3-Next's) both have.
+    for engine in ("torchtitan", "maxtext"):
+        (said,) = messages(mamba, engine, "refused")
+        assert said.startswith("state-space layers: state_heads 32: not taken; none of its ")
+        assert not any("state-space" in one for one in messages(deploy(config | block), engine, "refused"))
     # Twelve experts over eight ranks: vLLM gives some one more, the others want them to divide.
     spread = deploy(config | block, tp=8, ep=8)
     assert any("experts 12" in one for one in messages(spread, "vllm", "falls back"))

@@ -456,6 +456,15 @@ def test_experts_states_are_divided_over_the_ranks_that_hold_them() -> None:
     assert "/ 8 (experts: / 2)" in next(part.formula for part in found.parts if part.name == "optimizer_states")
 
 
+def test_experts_spread_over_more_ranks_save_as_much_of_as_many_tokens() -> None:
+    # Even routing: a rank of e has an e-th of the experts and e times the tokens of each. 3 divides no power of two, so
+    # that what holds for it was not told by a layer over 2 ranks whose experts are cut otherwise.
+    block = Block(AttentionShape(8, 8, 32), MoeShape(12, 2, 512), count=2)
+    model = ModelShape("qwen3_moe", (Stack("decoder", 256, (block,)),), vocab=1000)
+    w = Workload(b=1, s=512, t=2, d=6, zero=1, sequence_parallel=True, global_batch=6, implementation="megatron")
+    assert len({bytes_of(memory(model, replace(w, e=e)), "activations") for e in (1, 2, 3, 6)}) == 1
+
+
 def test_of_layers_run_again_the_first_are_taken_of_whatever_kind() -> None:
     dense = Block(AttentionShape(8, 8, 32), MlpShape(1024), count=1)
     routed = replace(dense, mlp=MoeShape(8, 2, 512))

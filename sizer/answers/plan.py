@@ -301,20 +301,17 @@ def plan_config(
     gpus = positive_int(asked.pop("gpus", None), "gpus", 2**20)
     # A step is read as `memory` and `check` read it over as many devices: what runs it follows.
     target, found = load_device(device), _FOUND | {"d": gpus if phase == "train" else 1} | asked
-    if phase == "decode":
-        served_as = _asked(found, *serving.values())
-        context = served_as.prompt_tokens + served_as.output_tokens
-        subject = run_on(
-            read_subject(config, config_format=config_format, phase=phase, context=context, **found), target
-        )
-        return replace(
-            plan_serving(subject.whole(), target, gpus, subject.workload, served_as, top),
-            notes=subject.left_out,
-        )
-    global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
+    served_as = None if phase == "train" else _asked(found, *serving.values())
+    if served_as:
+        found |= {"phase": phase, "context": served_as.prompt_tokens + served_as.output_tokens}
+    else:
+        global_batch = positive_int(found.pop("global_batch", None), "global_batch", 2**31)
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **found), target)
+    model, notes = subject.whole(), subject.left_out
+    if served_as:
+        return replace(plan_serving(model, target, gpus, subject.workload, served_as, top), notes=notes)
     answer = plan(
-        subject.whole(),
+        model,
         target,
         gpus=gpus,
         global_batch=global_batch,
@@ -325,7 +322,7 @@ def plan_config(
         progress=progress,
         **subject.kept,
     )
-    return replace(answer, top=top, notes=subject.left_out)
+    return replace(answer, top=top, notes=notes)
 
 
 def _asked(found: Values, *serving: Any) -> ServingRequest:

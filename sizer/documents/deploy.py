@@ -30,6 +30,8 @@ def document(answer: Deployment) -> Document:
     parts: list[Part] = [
         Text("; ".join(f"{name}: {', '.join(titles)}" for name, titles in by_verdict.items()), "head"),
         Text(f"{answer.path}: {answer.model_type} at tp {answer.tp}{experts}, {answer.recipe} on {answer.device}"),
+        # An engine refuses what it has no model for whatever its sizes are; few say so in a line that can be quoted.
+        Text("verdicts are of sizes and formats: that an engine has this architecture is yours to look up"),
         *_memory(answer),
         Table(ENGINES, answer.engines),
     ]
