@@ -162,6 +162,10 @@ class Context:
         except InputError:
             return math.inf
 
+    def holds(self, change: Named) -> bool:
+        """Whether a device has room for the workload with ``change`` of its ranks."""
+        return self.total_bytes(within(self.workload, change)) <= self.room_bytes
+
     def largest_microbatch(self) -> int:
         """Of the workload, within the room that is asked; half of it where experts are spread.
 
@@ -443,7 +447,7 @@ def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggesti
     fits = context.largest_microbatch() if context.model and context.divides else math.inf
     most = fits if fits >= b or context.sets_any("gpus", "d") else math.inf
     if workload.global_batch is None:
-        return suggest("b", [int(min(wanted, most))] if min(wanted, most) > b else [], note)
+        return suggest("b", range(b + 1, int(min(wanted, most)) + 1)[-1:], note)
     rank = workload.global_batch // workload.d
     groups = workload.p if workload.vpp > 1 else 1  # of microbatches that an interleaved schedule goes through
     whole = [other for other in range(b + 1, int(min(most, rank)) + 1) if rank % (other * groups) == 0]

@@ -304,23 +304,21 @@ def dtype_on_device(context: Context) -> Answer:
     return Finding("dtype", dtype, message, changes, error=True)
 
 
-def _recipe(context: Context) -> list[Finding]:
+def _recipe(context: Context) -> Answer:
     """The recipe on a generation that has none of its kernels, of those that any recipe's file knows."""
     recipe, generation = context.workload.low_precision, context.device.architecture
     if not recipe or generation in recipe.generations:
-        return []
+        return ()
     others = [one for name in RECIPES if generation in (one := load_recipe(name)).generations]
     if not others:
-        return []
-    return [
-        Finding(
-            "recipe",
-            recipe.name,
-            f"no kernels are known on {generation} for {recipe.title}, only on {', '.join(recipe.generations)}",
-            suggest("recipe", [one.name for one in others if one.dtype == recipe.dtype][:1]),
-            violated=True,
-        )
-    ]
+        return ()
+    return Finding(
+        "recipe",
+        recipe.name,
+        f"no kernels are known on {generation} for {recipe.title}, only on {', '.join(recipe.generations)}",
+        suggest("recipe", [one.name for one in others if one.dtype == recipe.dtype][:1]),
+        violated=True,
+    )
 
 
 #: Dimensions that a configuration sets as one number.
@@ -396,8 +394,7 @@ def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
             dimension,
             value,
             f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
-            f"{otherwise}; "
-            f"padded to {padded} it is {padded / side.features - 1:.1%} more",
+            f"{otherwise}; padded to {padded} it is {padded / side.features - 1:.1%} more",
             changes,
             violated=True,
             error=otherwise == REFUSED,

@@ -27,7 +27,6 @@ from .base import (
     square,
     suggest,
     unaligned_shards,
-    within,
 )
 
 
@@ -204,8 +203,7 @@ def _fewer_stages(context: Context) -> Iterator[Suggestion]:
     t, p = context.workload.t, context.workload.p
     for power in reversed(range((p - 1).bit_length())):
         ways = {"p": 1 << power}, {"p": 1 << power, "t": t * (p >> power)}
-        fits = (one for one in ways if context.total_bytes(within(context.workload, one)) <= context.room_bytes)
-        yield from map(Suggestion, islice(fits, 1))
+        yield from map(Suggestion, islice(filter(context.holds, ways), 1))
 
 
 #: Rows of the common grouped-GEMM tile.

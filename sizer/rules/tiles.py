@@ -20,7 +20,6 @@ from .base import (
     neighbours,
     rule,
     suggest,
-    within,
 )
 
 LARGEST_WASTE = 0.05
@@ -55,7 +54,7 @@ def tile_quantization(context: Context) -> Answer:
     """
     if all(cost.tile_efficiency is None for cost in context.costs):
         return "no tiled products"
-    worst: dict[str, tuple[float, Finding]] = {}
+    found = []
     for op, cost, share in _notable_products(context, NOTABLE_TILED):
         kept, tile = cost.tile_efficiency or 1.0, cost.tile or (1, 1)
         if kept >= 1 - LARGEST_WASTE:
@@ -63,16 +62,16 @@ def tile_quantization(context: Context) -> Answer:
         # The dimension of whose whole tiles the least is kept.
         value, edge = min(zip((op.m, op.n), tile, strict=True), key=lambda pair: pair[0] / next_multiple(*pair))
         name, changes = _behind(context, value)
-        waste = share * (1 - kept)
         # Without a dimension to move, an edge is how the model is built and no advice.
-        if not changes or waste <= worst.get(name, (0.0, None))[0]:
+        if not changes:
             continue
         text = (
             f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {tile[0]} x {tile[1]} keeps "
             f"{kept:.0%} of what it computes; the edge is at multiples of {edge}"
         )
-        worst[name] = waste, Finding(name, context.dimensions[name], text, changes)
-    return [finding for _, finding in worst.values()]
+        found.append((share * (1 - kept), Finding(name, context.dimensions[name], text, changes)))
+    # Of each dimension's the one that wastes most.
+    return {one.field: one for _, one in sorted(found, key=itemgetter(0))}.values()
 
 
 def _behind(context: Context, value: int) -> tuple[str, Suggestions]:
@@ -162,11 +161,7 @@ def attention_occupancy(context: Context) -> Answer:
     larger = larger_microbatch(context, workload.b * -(-units // blocks))
     spent = context.seconds_of(lambda op: isinstance(op, Attention))
     idle_s = spent * (1 - blocks / units) * workload.accumulation
-    smaller = (
-        t
-        for t in divisors(workload.t, workload.t - 1)
-        if context.total_bytes(within(workload, {"t": t})) <= context.room_bytes
-    )
+    smaller = (t for t in divisors(workload.t, workload.t - 1) if context.holds({"t": t}))
     return Finding(
         "b",
         workload.b,
@@ -200,7 +195,7 @@ def memory_bound_gemm(context: Context) -> Answer:
 
     Suggestion: more tokens a microbatch, where that brings the product past the ridge point (of experts where the
     layout says how many ranks' tokens they have); for eager attention's
-    scores and values, which are as narrow in any batch, the fused kernel.
+    scores and values, which are as narrow in any batch, the fused kernel. It costs what they wait for memory.
     """
     workload = context.workload
     slow = [(op, s) for op, cost, s in context.timed() if cost.bound == "memory" and isinstance(op, Product)]
@@ -215,12 +210,14 @@ def memory_bound_gemm(context: Context) -> Answer:
     if worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
         return Finding("attention", workload.attention, message, suggest("attention", ["auto"]))
-    most = _in_long_batches(worst)
-    if most < context.device.peak(worst.dtype) / context.device.memory.bandwidth_bytes_per_s:
+    most, peak = _in_long_batches(worst), context.device.peak(worst.dtype)
+    if most < peak / context.device.memory.bandwidth_bytes_per_s:
         return Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")
     # A rank's expert has the tokens of all ranks that the experts are spread over: unsaid, they are not known.
     known = isinstance(worst, Gemm) or context.sets_any("gpus", "d", "e")
-    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) * known)
+    # Their arithmetic stays, whatever a larger batch saves of messages.
+    waits_s = sum(s - op.count * op.flops / peak for op, s in slow) * workload.accumulation
+    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) * known, at_most_s=waits_s)
 
 
 def _in_long_batches(operator: Operator) -> float:
@@ -265,15 +262,16 @@ def launch_bound(context: Context) -> Answer:
     if waiting < NOTABLE_WAITING:
         return ()
     # What is bound by arithmetic grows with the microbatch, to more than what the device waits.
-    idle_s /= context.workload.accumulation
+    one_s = idle_s / context.workload.accumulation
     grows_s = sum(seconds for _, cost, seconds in context.timed() if cost.bound == "compute")
-    wanted = b << ceil(idle_s / max(grows_s, idle_s / MANY)).bit_length()
+    wanted = b << ceil(one_s / max(grows_s, one_s / MANY)).bit_length()
     return Finding(
         "b",
         b,
         f"the device waits {waiting:.0%} of the step for {context.stack.name} to launch its kernels: they are too "
         "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help",
         larger_microbatch(context, wanted, "as many launches for more work"),
+        at_most_s=idle_s,
     )
 
 

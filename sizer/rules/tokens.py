@@ -86,12 +86,10 @@ def batch_arithmetic(context: Context) -> Answer:
     Bad: 64 GPUs with TP 4 and PP 2 (so DP 8), a microbatch of 4 and a global batch of 1000: 1000 / 32 is 31.25.
     Good: the same with a global batch of 1024 (GAS 32).
     """
-    if context.workload.gpus is None and context.workload.global_batch is None:
+    own = context.workload
+    if own.gpus is None and own.global_batch is None:
         return "neither the number of devices nor a global batch was given"
-    return [
-        *(_devices(context.workload) if context.miscounted else ()),
-        *_global_batch(context.workload, context.sets_any("b")),
-    ]
+    return [*(_devices(own) if context.miscounted else ()), *_global_batch(own, context.sets_any("b"))]
 
 
 def _devices(workload: Workload) -> Iterator[Finding]:
@@ -116,17 +114,15 @@ def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
         yield Finding(
             "vpp",
             workload.vpp,
-            f"{workload.accumulation} of microbatches a step: Megatron-LM interleaves p = {workload.p} or more",
+            f"{workload.accumulation} microbatches a step: Megatron-LM interleaves p = {workload.p} or more",
             suggest("vpp", [1]),
             violated=True,
         )
     if whole is None or whole % (b * d) == 0:
         return
     below = [] if whole % d else divisors(whole // d, b - 1)
-    if below:
-        suggestions = suggest("b", below[-1:], "the next smaller microbatch that divides it")
-    else:
-        suggestions = suggest("global_batch", neighbours(whole, b * d))
+    smaller = suggest("b", below[-1:], "the next smaller microbatch that divides it")
+    suggestions = smaller or suggest("global_batch", neighbours(whole, b * d))
     message = f"a global batch of {whole} is not a multiple of MBS x DP = {b} x {d} = {b * d}"
     if not said and below:
         yield Finding("b", b, f"{message}: times are of that default, and -b {below[-1]} would divide it")
@@ -245,7 +241,7 @@ def packed_documents(context: Context) -> Answer:
         ring
         for ring in divisors(cp, cp - 1)[::-1]
         if ring == 1 or document >= 2 * ring * ATTENTION_TILE
-        if context.total_bytes(within(workload, {"cp": ring})) <= context.room_bytes
+        if context.holds({"cp": ring})
     )
     return Finding(
         "cp",
@@ -268,7 +264,8 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     width. When the step's memory fits with a smaller t, the devices it frees do more as data parallelism.
 
     Memory is that of `sizer memory` as the workload says, and fits in 92% of the device's; a smaller t must divide the
-    attention heads. Where it fits with as many sequences less a microbatch, both are changed. A degree alone (`--tp 8`)
+    attention heads. Where it fits with as many sequences less a microbatch, both are changed. Of those that fit the one
+    that saves most counts: over slow links gradients cost more than messages do. A degree alone (`--tp 8`)
     is a part of a layout: a note says which t fits. Without word of sequence parallelism t's messages alone count:
     what each rank computes whole, norms and residuals, that would share out at the same t. Where no run says what of
     its messages a stack hides (torchtitan), those do not.
@@ -283,18 +280,22 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     scattered = workload.cp * workload.sequence_parallel
     degrees = [one for one in divisors(t, t - 1) if workload.s % max(1, scattered * one) == 0]
     same_tokens = [{"t": one, "b": b * one // t} for one in degrees if b * one % t == 0]
+    fits: dict[int, Suggestion] = {}
     for way in (*({"t": one} for one in degrees), *same_tokens):
         change = within(workload, way)
         needed = context.total_bytes({**change, "sequence_parallel": False})
+        # The smallest may cost more in messages of data parallelism than one between.
         if needed <= context.room_bytes:
             note = (
                 f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
             )
-            message = f"tensor parallelism of {t} where {way['t']} fits in memory"
-            if not _spread(context):
-                return NotApplicable(f"{message}; {_unsaid(context)}", note=True)
-            return Finding("t", t, message, (Suggestion(change, note),))
-    return []
+            fits.setdefault(way["t"], Suggestion(change, note))
+    if not fits:
+        return ()
+    message = f"tensor parallelism of {t} where {min(fits)} fits in memory"
+    if not _spread(context):
+        return NotApplicable(f"{message}; {_unsaid(context)}", note=True)
+    return Finding("t", t, message, tuple(fits.values()))
 
 
 @rule(
@@ -468,7 +469,7 @@ def muon_update(context: Context) -> Answer:
     )
 
 
-def _parameters_fit(context: Context) -> Finding | NotApplicable | str | tuple[()]:
+def _parameters_fit(context: Context) -> Answer:
     """What the parameters alone need, where nothing else is known."""
     workload, device = context.workload, context.device
     if workload.finetune:
@@ -529,8 +530,8 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
     again: list[Change] = [{"checkpointing": how} for how in (*parts, "full") if recomputes]
     yield from stages
     yield from (change | more for change in again for more in ({}, *stages))
-    narrow: list[Change] = [{"finetune": "qlora"}] * (workload.finetune == "lora")
-    yield from (change | more for change in narrow for more in ({}, *again))
+    if workload.finetune == "lora":
+        yield from ({"finetune": "qlora", **more} for more in ({}, *again))
     if workload.b > 1:
         yield from ({"b": 1, **more} for more in ({}, *stages))
     yield from (wider | more for wider in _wider(model, workload, domain) for more in ({}, *again))
