@@ -288,3 +288,36 @@ def test_what_may_fit_is_no_warning_where_a_way_out_is_faster() -> None:
     assert ("it may fit" in found.message, found.severity) == (True, "info")
     assert found.suggestions[0].step_seconds_change is not None
     assert found.suggestions[0].step_seconds_change < 0
+
+
+def test_over_slow_links_the_t_between_is_offered() -> None:
+    # Over PCIe gradients of one rank each take longer than the messages of two.
+    asked: dict[str, Any] = {"gpus": 8, "t": 4, "d": 2, "b": 1, "s": 4096, "zero": 1, "checkpointing": "full"}
+    report = sizer.check("internlm/internlm2_5-1_8b-chat", device="l40s", stack="megatron-core-te", **asked)
+    (smaller,) = [one for one in report.findings if "SZ106" in one.codes]
+    offered = [one.change for one in smaller.suggestions]
+    assert (smaller.severity, offered) == ("warning", [{"tp": 2, "dp": 4}])
+    assert report.step is not None
+    whole = sizer.check(
+        "internlm/internlm2_5-1_8b-chat", device="l40s", stack="megatron-core-te", **asked | {"t": 1, "d": 8}
+    )
+    assert whole.step is not None
+    assert whole.step.seconds / 4 > report.step.seconds
+
+
+def test_what_data_parallelism_saves_over_a_network_that_nobody_stated_is_no_fault_of_t() -> None:
+    asked: dict[str, Any] = {"gpus": 2048, "t": 8, "d": 256, "s": 2048, "global_batch": 2048, "zero": 3}
+    asked |= {"checkpointing": "full", "sequence_parallel": True, "stack": "megatron-core-te"}
+    report = sizer.check(shape(SHAPES["llama-65b"]), device="a100-sxm", **asked)
+    (smaller,) = [one for one in report.findings if "SZ106" in one.codes]
+    assert (smaller.severity, smaller.suggestions[0].within_error) == ("info", True)
+
+
+def test_what_waits_for_memory_is_charged_with_no_messages() -> None:
+    asked: dict[str, Any] = {"gpus": 64, "d": 64, "b": 1, "s": 4096, "zero": 3, "checkpointing": "full"}
+    report = sizer.check("arcee-ai/Trinity-Mini", device="b200", stack="pytorch-fsdp-2025", **asked)
+    (slow,) = [one for one in report.findings if "SZ118" in one.codes]
+    # A tenth of the step is such products; a larger microbatch also gathers weights half as often.
+    assert report.step is not None
+    assert slow.step_seconds is not None
+    assert slow.step_seconds < 0.1 * report.step.seconds < -(slow.suggestions[0].step_seconds_change or 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -548,3 +549,10 @@ def test_a_name_with_a_word_that_may_change_the_sizes_is_no_variant(name: str) -
 )
 def test_an_address_on_the_hub_names_its_model(path: str) -> None:
     assert read_text(f"{{model_name_or_path: '{path}', stage: sft}}", where="r.yaml").model.parameters == 8_190_735_360
+
+
+def test_a_row_says_its_vocabulary_where_its_class_has_another() -> None:
+    rows = {name: row["config"] for name, row in table("released").items() if "as" not in row}
+    silent = {name for name, config in rows.items() if not re.search("vocab", json.dumps(config))}
+    assert silent == {"google/gemma-2-27b", "google/gemma-2-2b"}  # 256000 as the class
+    assert read_config("allenai/Olmo-3-32B-Think").model.vocab == 100278

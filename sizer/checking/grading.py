@@ -161,15 +161,13 @@ class Proposals:
         for rule, answer in self.answers:
             yield from ((rule, finding) for finding in answer or ())
 
-    def changed_subjects(self) -> list[Subject]:
+    def changed_subjects(self) -> Iterator[Subject]:
         """What the changed dimensions that are suggested would make of the subject: what measuring would time."""
-        found = []
         for _, finding in self.findings():
             for suggestion in finding.suggestions:
                 if of_dimensions(suggestion.change):
                     with suppress(InputError):  # no such model or split, or none that is known: it has no price either
-                        found.append(changed_subject(self.subject, suggestion.change))
-        return found
+                        yield changed_subject(self.subject, suggestion.change)
 
 
 def propose(subject: Subject, device: Device, suppression: Suppression | None = None) -> Proposals:
@@ -339,10 +337,15 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     saving = min(gain - max(0.0, less_work), at_most_s)
     off_s = pricer.error_s(step, after)
     if changed.workload.t < subject.workload.t and pricer.stack and step.cost and after.cost:
-        shown, then = (one.parts.get("tensor parallelism", 0.0) for one in (step.cost, after.cost))
+        messages_s, reduced_s = (
+            step.cost.parts.get(part, 0.0) - after.cost.parts.get(part, 0.0) * scale
+            for part in ("tensor parallelism", "data parallelism")
+        )
         # Messages may be hidden where no run says; sequence parallelism at the same t shares what ranks compute whole.
-        off_s += (shown - then * scale) * (pricer.stack.tiers["communication"] != "fitted")
-        off_s += (gain - shown + then * scale) * ("sequence_parallel" not in subject.given)
+        # What data parallelism saves over a network that nobody stated is no fault of t.
+        off_s += messages_s * (pricer.stack.tiers["communication"] != "fitted")
+        off_s += (gain - messages_s) * ("sequence_parallel" not in subject.given)
+        off_s += max(0.0, reduced_s) * bool(step.cost.unknown)
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),
         step_seconds_change=-gain,

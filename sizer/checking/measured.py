@@ -48,7 +48,7 @@ def check_measured(
     )
     proposals = propose(subject, device_to_measure(executor, device), suppression)
     costs = measured_costs(
-        proposals.subject, proposals.changed_subjects(), executor, time_limit_s=time_limit_s, store=store
+        proposals.subject, [*proposals.changed_subjects()], executor, time_limit_s=time_limit_s, store=store
     )
     report = report_of(proposals, costs)
     # Predicted to be worth fixing, which the device does not bear out.

@@ -217,8 +217,8 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         # Small gates, and streams fewer than a vector holds (AltUp's), that no configuration sets are a cost, no fault.
         fault = bool(suggestions) or (value > LEAST_WIDTH and seconds >= NOTABLE_GATE * step_s)
         violated = own.off_vector(value) and fault
-        at_most_s = seconds * context.workload.accumulation
-        yield Finding(field, whole, message, suggestions, violated=violated, at_most_s=at_most_s)
+        lost_s = seconds * context.workload.accumulation
+        yield Finding(field, whole, message, suggestions, violated=violated, at_most_s=lost_s)
 
 
 def _lost_seconds(context: Context) -> dict[tuple[str, int], dict[str, float]]:

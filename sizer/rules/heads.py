@@ -78,9 +78,7 @@ def heads_large_enough(context: Context) -> Answer:
     if dim >= SMALLEST_HEAD:
         return ()
     message = f"{heads} heads of {dim}: small heads cost time at the same FLOPs (quality is your call)"
-    near = heads_that_keep_hidden(context, SMALLEST_HEAD)
-    larger = tuple(suggestion for suggestion in near if int(suggestion.change["heads"]) < heads)
-    return Finding("heads", heads, message, larger, cause="head_dim")
+    return Finding("heads", heads, message, heads_that_keep_hidden(context, SMALLEST_HEAD), cause="head_dim")
 
 
 #: Head dimensions that are suggested: both FlashAttention 2 and 3 are built for them (160, which torch still carries,
