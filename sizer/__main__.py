@@ -17,9 +17,10 @@ def run() -> None:
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # until the program's own are loaded
         _signal.signal(_signal.SIGINT, lambda *_: os._exit(130 * bool(os.write(2, b"sizer: interrupted\n"))))
-    from shapes.program import REQUESTS
+    from shapes import program
     from sizer.process import end_in_order_of_signals, flush_output, hold_standard_files
 
+    program.ALONE = True
     gc.set_threshold(100_000)  # starting makes many objects and no garbage
     os.environ["OPENBLAS_DEFAULT_NUM_THREADS"] = "1"  # numpy starts one for each core, and nothing here multiplies
     hold_standard_files()
@@ -36,7 +37,7 @@ def run() -> None:
     try:
         main(prog_name="sizer")
     except SystemExit as end:
-        code = 128 + REQUESTS[0] if REQUESTS else end.code
+        code = 128 + program.REQUESTS[0] if program.REQUESTS else end.code
     except OSError as error:  # click's help and version, where standard output is full
         reason = error.strerror or str(error)
     reason = flush_output() or reason

@@ -105,7 +105,7 @@ class Subject:
         unknown = [one.module for one in self.unproven]
 
         def kernel(operator: Operator) -> bool:
-            within = any(not path or operator.name == path or operator.name.startswith(f"{path}.") for path in unknown)
+            within = any(not path or f"{operator.name}.".startswith(f"{path}.") for path in unknown)
             return not within and operator.kind in ("gemm", "grouped_gemm", "attention")
 
         return self.operators if self.model else tuple(filter(kernel, self.operators))
@@ -452,9 +452,7 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
             traced = built.listed(train=settled.train, **run)
         else:
             traced = trace_config(plain, phase=settled.phase, attention=settled.attention, dtype=settled.dtype, **run)
-    return _of_trace(
-        traced, where, settled, traced.dimensions, getattr(proof, "unproven", ()), given=frozenset(workload)
-    )
+    return _of_trace(traced, where, settled, getattr(proof, "unproven", ()), given=frozenset(workload))
 
 
 def _of_module(
@@ -496,8 +494,8 @@ def _of_module(
     traced = unless_too_long(
         lambda: trace(module, *positional, phase=settled.phase, **keywords), Traced((), proof.parameters, None, where)
     )
-    traced = replace(traced, notes=(*traced.notes, *notes))
-    return _run_by(_of_trace(traced, where, settled, dims or {}, proof.unproven, given=frozenset(workload)), stack)
+    traced = replace(traced, notes=(*traced.notes, *notes), dimensions=dims or {})
+    return _run_by(_of_trace(traced, where, settled, proof.unproven, given=frozenset(workload)), stack)
 
 
 def read_module(module: Any, example_inputs: object, dtype: str | None = None) -> Reading:
@@ -543,12 +541,11 @@ def _of_trace(
     traced: Traced,
     where: str,
     workload: Workload,
-    dims: Sizes,
     unproven: tuple[Unproven, ...],
     *,
     given: frozenset[str],
 ) -> Subject:
-    """Products of a class as a resolved input; ``dims`` are names of dimensions that are known."""
+    """Products of a class as a resolved input."""
     plain = Workload()
     unused = [key for key in WORKLOAD_FIELDS if key not in _TRACED and getattr(workload, key) != getattr(plain, key)]
     return Subject(
@@ -558,7 +555,7 @@ def _of_trace(
         active_parameters=traced.active_parameters or traced.parameters,
         workload=workload,
         operators=traced.operators,
-        dimensions=dims,
+        dimensions=traced.dimensions,
         keys=traced.keys,
         unproven=unproven,
         given=given,
@@ -566,7 +563,7 @@ def _of_trace(
             "products of the class, run on torch's meta device: the time of a step is not known",
             *traced.notes,
             *(f"cannot see into {name}" for name in traced.opaque),
-            *([f"the products are of one whole pass: {', '.join(unused)} change none of them"] if unused else ()),
+            *[f"the products are of one whole pass: {', '.join(unused)} change none of them"] * bool(unused),
         ),
     )
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import ast
+import json
 import pydoc
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import sizer
 
 HEAVY = ("torch", "transformers", "scipy", "pyarrow", "matplotlib", "jsonschema", "rich")
 
@@ -45,6 +48,40 @@ except sizer.InputError as error:
     assert "expected a model_type that transformers" in str(error), error
 """
     assert loaded_by(code) == set()
+
+
+#: A type that no formula reads, small.
+RECOGNISED = {"model_type": "cohere2_moe", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 128}
+
+
+@pytest.mark.slow
+def test_the_command_line_recognises_without_compilers_and_as_the_library_does(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    (path := tmp_path / "config.json").write_text(json.dumps(RECOGNISED))
+    code = f"""
+import json, sys
+import sizer.__main__ as program
+sys.argv = ["sizer", "check", {str(path)!r}, "--format", "json"]
+try:
+    program.run()
+except SystemExit as end:
+    assert not end.code, end.code
+assert "torch" in sys.modules
+assert not {{"scipy", "torch._inductor", "torch.distributed.tensor", "torch._dynamo.utils"}} & sys.modules.keys()
+# What asks for more gets the real thing.
+import torch, transformers
+assert torch.compile(lambda x: x + 1, backend="eager")(torch.zeros(1)) == 1
+assert transformers.models.llama.LlamaConfig().hidden_size == 4096
+from transformers.loss.loss_utils import ForCausalLMLoss
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert not done.returncode, done.stderr
+    own, _ = json.JSONDecoder().raw_decode(done.stdout)
+    library = sizer.check(path).to_dict()
+    for one in (own["reports"][0], library):
+        one.pop("elapsed_s", None)
+    assert own["reports"][0]["model"] == library["model"]
+    assert own["reports"][0]["step"] == library["step"]
 
 
 def test_the_probe_sees_what_is_loaded() -> None:

@@ -5,11 +5,10 @@ This package's modules import torch; this file does not, so that ``import shapes
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, one_of, positive_int
-from shapes.frozen import Items, Named, T
+from shapes.frozen import Items, Named
 from shapes.program import install
 from shapes.workload import RunPhase
 
@@ -18,7 +17,6 @@ from .result import Traced
 if TYPE_CHECKING:
     from torch import nn
 
-    from .config import Built
     from .prove import Proof
 
 
@@ -40,7 +38,7 @@ def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: An
     config = getattr(module, "config", None)
     native = config if hasattr(config, "model_type") and type(module).__module__.startswith("transformers.") else None
     answers: DataAnswers = LoopAnswers()
-    if native is not None:
+    if native:
         from .config import answers_for
 
         answers = answers_for(native)
@@ -85,7 +83,10 @@ def trace_config(
     dtype_bytes(dtype)
     one_of(attention, CHOICES, "attention")
 
-    return _with_class(
+    _require("torch", "transformers")
+    from .config import with_class
+
+    return with_class(
         config,
         lambda built: built.trace(b=b, s=s, train=phase == "train", decoder_s=decoder_s),
         attention=attention,
@@ -97,16 +98,10 @@ def recognise_config(config: Any) -> Proof:
     """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
 
     _require("torch", "transformers")
+    from .config import with_class
     from .prove import prove_built
 
-    return _with_class(config, prove_built, attention="auto", dtype="bf16")
-
-
-def _with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
-    _require("torch", "transformers")
-    from .config import with_class
-
-    return with_class(config, once, **options)
+    return with_class(config, prove_built, attention="auto", dtype="bf16")
 
 
 def longest_sequence(config: Any) -> int | None:

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
@@ -14,7 +14,8 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-from shapes.errors import InputError, read_text, within
+from shapes import program
+from shapes.errors import InputError, read_text, refuse, within
 from shapes.frozen import Named, Pair, T, replace
 from shapes.workload import routing_note
 
@@ -22,6 +23,7 @@ from .dimensions import NAMES, named_dimensions, positions, size_in, unknown_typ
 from .graph import Graph, record
 from .guards import TooLong, bounded_modules, check_counts, offline
 from .inputs import DataAnswers, example_inputs
+from .light import lightly
 from .repeats import Cut, layers_cut
 from .result import Traced
 from .run import masks_where_read, parameters_of, run, said, unless_too_long
@@ -33,12 +35,14 @@ _NO_JSON = ("Infinity", "-Infinity", "NaN")
 
 
 @contextmanager
-def quietly() -> Iterator[None]:
+def apart() -> Iterator[None]:
+    """Without the network and without remarks."""
     # A remark of transformers on a configuration (a token number past the vocabulary) has no bearing on its shapes.
     before = transformers.logging.get_verbosity()
     transformers.logging.set_verbosity(logging.ERROR)
     try:
-        yield
+        with offline(), lightly() if program.ALONE else nullcontext():
+            yield
     finally:
         transformers.logging.set_verbosity(before)
 
@@ -49,7 +53,7 @@ LENGTHS = (64, 96)
 EAGER_LENGTH = 768
 
 
-@dataclass(slots=True)
+@dataclass
 class Built:
     """A class of transformers on the meta device, built once and run as often as is asked."""
 
@@ -88,8 +92,7 @@ class Built:
         sizes, keys = named_dimensions(self.settings)
         return replace(traced, parameters=parameters_of(self.module), dimensions=sizes, keys=keys, **more)
 
-    @offline()
-    @quietly()
+    @apart()
     def trace(self, *, b: int, s: int, train: bool, decoder_s: int | None = None) -> Traced:
         """The operators of b sequences of s tokens."""
         active = active_parameters(self.module, self.settings)
@@ -162,8 +165,7 @@ def buffers_of(module: nn.Module) -> dict[str, Tensor]:
     return dict(copy.named_buffers())
 
 
-@offline()
-@quietly()
+@apart()
 def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
     """``once`` of the class that ``config`` names, as ``build`` makes it with ``options``."""
     settings, where = load_config(config)
@@ -194,8 +196,7 @@ def _expert_notes(settings: Any) -> Iterator[str]:
         )
 
 
-@offline()
-@quietly()
+@apart()
 def load_config(config: Any) -> tuple[Any, str]:
     """(PretrainedConfig, what to call it in an error). A configuration is data: code it names is never run."""
     if isinstance(config, transformers.PretrainedConfig):
@@ -205,8 +206,7 @@ def load_config(config: Any) -> tuple[Any, str]:
     if isinstance(config, str | Path):
         where = str(config)
         config = _read_json(Path(config), where)
-    if not isinstance(config, Mapping):
-        raise InputError("expected a mapping, the content of a config.json", where=where)
+    refuse(not isinstance(config, Mapping), "expected a mapping, the content of a config.json", where=where)
     known = _config_class(config, where)
     plain = {k: _number(v) for k, v in config.items() if k not in ("auto_map", "quantization_config", "model_type")}
     check_counts(plain, where)
@@ -237,25 +237,25 @@ def _read_json(path: Path, where: str) -> Any:
 
 
 def _config_class(config: Named, where: str) -> Any:
+    from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
     model_type = config.get("model_type")
-    known = transformers.models.auto.configuration_auto.CONFIG_MAPPING
-    if isinstance(model_type, str) and model_type in known:
-        return known[model_type]
+    if isinstance(model_type, str) and model_type in CONFIG_MAPPING:
+        return CONFIG_MAPPING[model_type]
     raise unknown_type(config, where)
 
 
 def model_class(settings: Any, where: str) -> type[Any]:
     """The transformers class that the configuration's ``architectures``, else its type names."""
     for name in settings.architectures or ():
-        found = getattr(transformers, name, None) if isinstance(name, str) else None
+        found = getattr(transformers, str(name), None)
         if isinstance(found, type) and issubclass(found, transformers.PreTrainedModel):
             return found
     for auto in _autos(settings):
         mapping = getattr(transformers, auto)._model_mapping
         if type(settings) in mapping:
             held: Any = mapping[type(settings)]
-            first: type[Any] = held[0] if isinstance(held, tuple | list) else held
-            return first
+            return held[0] if isinstance(held, tuple | list) else held  # type: ignore[no-any-return] # theirs
     raise InputError("expected a type with a model class", "model_type", settings.model_type, where)
 
 
@@ -273,9 +273,9 @@ def build(
     """The model on the meta device in evaluation mode (no dropout, no layer drop), and what had to be assumed."""
     cls = model_class(settings, where)
     # A composite configuration's language model is built from the part that is its own.
-    parts = (part for part in vars(settings).values() if isinstance(part, cls.config_class or ()))
-    settings = settings if isinstance(settings, cls.config_class or object) else next(parts, settings)
-    if experts is not None:
+    parts = settings, *vars(settings).values()
+    settings = next((part for part in parts if isinstance(part, cls.config_class or object)), settings)
+    if experts:
         settings._experts_implementation = experts
     if hasattr(settings, "use_cache"):
         # No step here continues another, and some models make a cache that they then cannot ask for its length.
@@ -310,7 +310,8 @@ def _built(cls: type[Any], settings: Any, attention: str, dtype: str) -> tuple[A
 
 def attend_with(model: nn.Module, implementation: str) -> None:
     """``implementation`` for the layers of ``model`` that look theirs up when they run."""
-    for settings in {id(m.config): m.config for m in model.modules() if hasattr(m, "config")}.values():
+    for module in model.modules():
+        settings: Any = getattr(module, "config", None)
         if hasattr(settings, "_attn_implementation_internal"):
             settings._attn_implementation_internal = implementation
 

@@ -44,14 +44,14 @@ NodeKind = Literal["gemm", "bmm", "conv", "depthwise", "grouped", "attention", "
 Index = Literal["tokens", "positions", "types"]
 
 
-@dataclass(slots=True)
+@dataclass
 class Node:
     """One product (C[m,n] = A[m,k] B[k,n], ``batch`` times), attention core, depthwise convolution or table look-up.
 
-    ``reads``: the set of what its activation comes from; a ``core`` has those of ``query``, ``key``, ``value``.
-    ``weight`` and ``bias``: paths of the parameters that its second operand and its addend were made of. ``index``:
-    what a look-up asks for. ``again``: parameters of a loop's further experts, in one grouped product. Eager attention
-    is a node "scores", queries by keys, and the "attention" that reads values.
+    ``reads``: the set of what its activation comes from; ``operands``: those of an attention core's queries, keys and
+    values. ``weight`` and ``bias``: paths of the parameters that its second operand and its addend were made of.
+    ``index``: what a look-up asks for. ``again``: parameters of a loop's further experts, in one grouped product. Eager
+    attention is a node "scores", queries by keys, and the "attention" that reads values.
     """
 
     number: int
@@ -65,9 +65,7 @@ class Node:
     weight: str | None = None
     bias: str | None = None
     reads: int = 0
-    query: int = 0
-    key: int = 0
-    value: int = 0
+    operands: Ints = ()
     core: Attention | None = None
     index: Index | None = None
     again: set[str] = field(default_factory=set)
@@ -100,7 +98,7 @@ def newest(reads: int) -> int:
     return max(reads.bit_length() - 1, 0)
 
 
-@dataclass(slots=True)
+@dataclass
 class Scaled:
     """A parameter that an operator other than a product combined with an activation: a norm's weight, a bias."""
 
@@ -109,7 +107,7 @@ class Scaled:
     reads: int
 
 
-@dataclass(slots=True)
+@dataclass
 class Graph:
     """Nodes in the order in which they ran. ``normed``: where each norm ran, with weights or without, its width and
 
@@ -140,7 +138,7 @@ class Graph:
         return [node for node, digit in zip(self.nodes, digits) if digit == "1"]  # noqa: B905 - the shorter ends it
 
 
-@dataclass(slots=True)
+@dataclass
 class _Scores:
     """Queries by keys on their way to a softmax, and past it.
 
@@ -153,7 +151,7 @@ class _Scores:
     seen: Form | None = None
 
 
-@dataclass(slots=True)
+@dataclass
 class _Value:
     mask: int
     made_of: frozenset[str]
@@ -181,9 +179,8 @@ class Known:
     def of(self, tensor: Tensor) -> Tensor | None:
         if tensor.device.type == "cpu":
             return tensor
-        if tensor not in self._values or tensor.untyped_storage()._cdata in self._lost:
-            return None
-        value: Tensor = self._values[tensor]
+        lost = tensor.untyped_storage()._cdata in self._lost
+        value: Tensor | None = None if lost else self._values.get(tensor)  # type: ignore[no-untyped-call] # torch's
         return value
 
     def follow(self, func: Any, args: Any, kwargs: Any, out: Any) -> None:
@@ -192,8 +189,7 @@ class Known:
         name = func._schema.name.split("::")[-1]
         values = [self.of(leaf) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         if name in _OVERWRITES and values[0] is None:
-            with _disable_current_modes(), torch.device("cpu"):
-                values[0] = torch.empty(leaves[0].shape, dtype=leaves[0].dtype)
+            values[0] = torch.empty(leaves[0].shape, dtype=leaves[0].dtype, device="cpu")
         unknown = any(value is None and leaf is not None for value, leaf in zip(values, leaves, strict=True))
         # Memory that was only reserved holds anything.
         unknown |= "rand" in name or "empty" in name or "softmax" in name  # past a softmax nothing is asked
@@ -291,8 +287,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
 
     def _depthwise(self, product: Product, inputs: Tensor, weight: Tensor, bias: Tensor | None, out: Tensor) -> None:
         reads = self._value(inputs).mask
-        node = self._node("depthwise", weight=self._use(weight))
-        node.m, node.n, node.k, node.reads = product.m, product.batch, product.k, reads
+        node = self._node("depthwise", weight=self._use(weight), m=product.m, n=product.batch, k=product.k, reads=reads)
         node.bias = None if bias is None else self._use(bias)
         self._set(out, reads | node.bit)
 
@@ -300,9 +295,8 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         if not self._value(table).made_of:
             self._other("aten::embedding", (table, index), {}, out)
             return
-        node = self._node("lookup", weight=self._use(table))
+        node = self._node("lookup", weight=self._use(table), m=index.numel(), n=table.shape[-1])
         node.reads, node.index = self._value(index).mask, _index(self.known.of(index))
-        node.m, node.n = index.numel(), table.shape[-1]
         self._set(out, node.bit)
 
     def _product(self, product: Product, a: Tensor, b: Tensor, addend: Tensor | None, out: Tensor) -> None:
@@ -332,7 +326,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self._eager_core(node, first.scores, second.mask)
             mask, addend = node.bit, None
         elif second.activation:
-            node.kind, node.query, node.key = "bmm", first.mask, second.mask
+            node.kind, node.operands = "bmm", (first.mask, second.mask)
             node.reads |= second.mask
             mask |= node.reads
         if addend is not None:
@@ -366,7 +360,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
             self.graph.problems[node.where] = "an attention mask of unknown form"
         causal, window = form or (True, None)
         first.kind, node.kind, self.graph.eager = "scores", "attention", True
-        node.query, node.key, node.value = first.query, first.key, value
+        node.operands = *first.operands, value
         sizes = node.batch, node.batch, first.m, first.n, first.k, node.n
         node.core = Attention(node.where, "forward", 1, *sizes, causal=causal, window=window, dtype=node.dtype)
 
@@ -431,14 +425,13 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self.graph.used |= made_of
         return min(made_of, default=None)
 
-    def _node(self, kind: NodeKind, weight: str | None = None) -> Node:
-        node = Node(len(self.graph.nodes) + FIRST, kind, self.where, weight=weight)
+    def _node(self, kind: NodeKind, **known: Any) -> Node:
+        node = Node(len(self.graph.nodes) + FIRST, kind, self.where, **known)
         self.graph.nodes.append(node)
         return node
 
     def _value(self, tensor: Tensor) -> _Value:
-        found = self._values.get(tensor.untyped_storage()._cdata)
-        return found or _Value(0, frozenset(), False, None)
+        return self._values.get(tensor.untyped_storage()._cdata) or _Value(0, frozenset(), False, None)
 
     def _put(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = False) -> None:
         storage = tensor.untyped_storage()
@@ -566,7 +559,7 @@ class _Watched(FusedAttention):
                 problems[node.where] = f"a window of {window} keys and a mask of {form[1]}"
             else:
                 seen = form[0] and query.shape[-2] > 1, form[1]
-        node.query, node.key, node.value = (recorder._value(one).mask for one in operands)
+        node.operands = tuple(recorder._value(one).mask for one in operands)
         node.core = core_of(node.where, operands, seen)
         for path in recorder._value(sinks).made_of if sinks is not None else ():
             recorder._scaled(path, "sinks", node.bit)

@@ -26,17 +26,14 @@ _COUNTING = re.compile(r"(^|_)(n_?)?(layers?|depths?|blocks?|labels?|experts?|le
 
 def check_counts(config: Named, where: str) -> None:
     """InputError for an integer by which a class would make more than MOST_OBJECTS objects."""
-    level = list(config.items())
-    while level:
-        inner: list[tuple[str, Any]] = []
-        for key, value in level:
-            if isinstance(value, Mapping):
-                inner += value.items()
-            elif isinstance(value, list | tuple):
-                inner += [(key, one) for one in value]
-            elif isinstance(value, int) and value > MOST_OBJECTS and _COUNTING.search(str(key)):
-                raise InputError(f"expected at most {MOST_OBJECTS:,} to be traced", key, value, where)
-        level = inner
+    level: list[tuple[str, Any]] = [*config.items()]
+    for key, value in level:  # which grows by what is inside
+        if isinstance(value, Mapping):
+            level += value.items()
+        elif isinstance(value, list | tuple):
+            level += [(key, one) for one in value]
+        elif isinstance(value, int) and value > MOST_OBJECTS and _COUNTING.search(str(key)):
+            raise InputError(f"expected at most {MOST_OBJECTS:,} to be traced", key, value, where)
 
 
 @contextmanager
@@ -98,16 +95,15 @@ def _refusing(real: Function) -> Function:
 @contextmanager
 def offline() -> Iterator[None]:
     """Hugging Face's libraries are told that they are offline, so that they do not try again, and sockets refuse."""
-    found: list[tuple[Any, str]] = [(socket, "getaddrinfo"), (socket, "create_connection"), (socket.socket, "connect")]
+    calls: list[tuple[Any, str]] = [(socket, "getaddrinfo"), (socket, "create_connection"), (socket.socket, "connect")]
     flags = ("huggingface_hub.constants", "HF_HUB_OFFLINE"), ("transformers.utils.hub", "_is_offline_mode")
-    told = [(sys.modules[module], name) for module, name in flags if hasattr(sys.modules.get(module), name)]
+    instead: list[tuple[Any, str, Any]] = [(owner, name, _refusing(getattr(owner, name))) for owner, name in calls]
+    instead += [(sys.modules[module], name, True) for module, name in flags if hasattr(sys.modules.get(module), name)]
     before, _HERE.offline = getattr(_HERE, "offline", False), True
     try:
         with ExitStack() as patches:
-            for owner, name in found:
-                patches.enter_context(patch.object(owner, name, _refusing(getattr(owner, name))))
-            for module, name in told:
-                patches.enter_context(patch.object(module, name, True))
+            for one in instead:
+                patches.enter_context(patch.object(*one))
             yield
     finally:
         _HERE.offline = before

@@ -41,7 +41,7 @@ def products(found: Iterable[Operator], *, masks: bool = True) -> Counter[Key]:
     Products of activations alone are left out: those of a recurrence's reference loop are not what its kernels run.
     So are depthwise convolutions, which are bound by memory. Experts count one by one, each with its share of the rows.
     """
-    counted: Counter[Key] = Counter()
+    counted = Counter[Key]()
     for one in found:
         match one:
             case GroupedGemm():
@@ -67,7 +67,7 @@ def _core(one: Attention, *, masks: bool = True) -> Key:
 
 def run_products(graph: Graph) -> Counter[Key]:
     """The same of a graph: what the forward pass ran."""
-    counted: Counter[Key] = Counter()
+    counted = Counter[Key]()
     for node in graph.nodes:
         if node.kind == "grouped":
             counted["forward", "gemm", 1, node.m / node.batch, node.n, node.k, node.dtype] += node.batch
@@ -229,7 +229,7 @@ def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
     if graph.eager and first < subject.longest:
         first, second = subject.longest, first
         graph = subject.graph(first)
-    flops: Counter[str] = Counter()
+    flops = Counter[str]()
     for node in graph.nodes:
         flops[node.dtype] += _flops(node) * bool(node.dtype)
     return graph, (first, second), max(flops, key=flops.__getitem__, default="bf16")

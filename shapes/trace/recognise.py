@@ -53,7 +53,7 @@ class Misfit(Exception):  # noqa: N818 # named for what it is
     """A part of a layer whose sizes or edges fit no known form."""
 
 
-@dataclass(slots=True)
+@dataclass
 class _Layer:
     """One layer's nodes and vectors, and what of them has been claimed."""
 
@@ -150,7 +150,7 @@ class _Layer:
         """A layer's attention, and that to another stack: keys and values of what its queries do not read."""
         alike: dict[Ints, list[Node]] = {}
         for core in self.open("attention"):
-            alike.setdefault((core.query, core.key, core.value), []).append(core)
+            alike.setdefault(core.operands, []).append(core)
         self.need(len(alike) < 3, f"{len(alike)} attention cores in one layer")
         cores = [one[0] for one in alike.values()]
         found: list[AttentionShape | MlaShape | None] = [self._attention(*one) for one in alike.values()]
@@ -161,9 +161,7 @@ class _Layer:
         return own, None
 
     def _is_cross(self, core: Node) -> bool:
-        queries, keys = (
-            reduce(or_, (node.reads for node in self.graph.of(mask)), 0) for mask in (core.query, core.key)
-        )
+        queries, keys = (reduce(or_, (node.reads for node in self.graph.of(mask)), 0) for mask in core.operands[:2])
         return bool(keys & ~queries) and not keys & queries & ~(TRIGONOMETRY | INPUTS)
 
     def _attention(self, core: Node, *again: Node) -> AttentionShape | MlaShape:
@@ -172,7 +170,7 @@ class _Layer:
         readers = self.products(core.bit)
         nearest = [node for node in readers if not node.reads & sum(one.bit for one in readers)]
         out = self.one(nearest, "products read the attention core")
-        sources = tuple(self._sources(mask) for mask in (core.query, core.key, core.value))
+        sources = tuple(self._sources(mask) for mask in core.operands)
         self.claim(out)
         self.written.append(out.number)
         _, k, v = sources
@@ -672,15 +670,14 @@ class Recogniser:
 
     def _vectors(self, outside: _Layer) -> list[Scaled]:
         """Each learned vector outside the layers that has no role yet, as it was used last."""
-        last = {one.parameter: one for one in outside.scaled}
-        return [one for path, one in last.items() if path not in outside.vectors]
+        last = {one.parameter: one for one in outside.scaled if one.parameter not in outside.vectors}
+        return [*last.values()]
 
     def _hidden(self, layers: Iterable[_Layer]) -> int:
         """Columns of what most products of the layers read."""
-        widths: Counter[int] = Counter()
-        for layer in layers:
-            products = [node for node in layer.nodes if node.kind == "gemm"]
-            widths.update(node.k for node in products if not node.reads_any(layer.nodes))
+        widths = Counter(
+            node.k for one in layers for node in one.nodes if node.kind == "gemm" and not node.reads_any(one.nodes)
+        )
         if not widths:
             raise Misfit("no product reads the residual stream")
         return widths.most_common(1)[0][0]

@@ -6,6 +6,7 @@ from which operand of that product the formula still needs: the weight gives dgr
 """
 
 from bisect import bisect_right
+from collections import Counter
 from typing import Any
 
 import torch
@@ -40,7 +41,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         super().__init__(self.names.of_module)
         self._stands_for = {id(module.get_submodule(path)): times for path, times in stands_for.items()}
         self.opaque: set[str] = set()
-        self._rows: dict[Operator, int] = {}
+        self._rows = Counter[Operator]()
         self._forwards: dict[int | None, _Forward] = {}
         self._places: list[tuple[str, int]] = [("", 1)]
         self._place_numbers: list[int] = [0]
@@ -101,7 +102,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         return name, times, number
 
     def add(self, operator: Operator, times: int) -> None:
-        self._rows[operator] = self._rows.get(operator, 0) + times
+        self._rows[operator] += times
 
     def _weight(self, tensor: Tensor) -> tuple[int, int | None]:
         return self._weights.get(tensor.untyped_storage()._cdata, (0, None))[:2]

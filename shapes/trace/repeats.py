@@ -25,7 +25,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
         self.stack: list[nn.Module] = []
         self._module_names = names
-        self._ran: Counter[str] = Counter()
+        self._ran = Counter[str]()
 
     @contextmanager
     def following(self) -> Iterator[None]:
@@ -92,9 +92,7 @@ class Names:
 
     def __init__(self, module: nn.Module) -> None:
         self._containers = {path for path, _ in repeated_children(module)}
-        self.of_module: dict[int, str] = {}
-        for path, child in module.named_modules():
-            self.of_module.setdefault(id(child), self.fold(path))
+        self.of_module = {id(child): self.fold(path) for path, child in module.named_modules()}
         self._by_owner: dict[int, dict[str, str]] = {}
         for path, parameter in module.named_parameters(remove_duplicate=False):
             owner, _, leaf = path.rpartition(".")
@@ -167,7 +165,7 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
     listed = [path for path, number in held.items() if number == layers] or [*held]
     alike = {_kept(module.get_submodule(path), config) for path in listed}
     found = alike.pop() if len(alike) == 1 else None
-    if found is None:
+    if not found:
         yield None
         return
     kinds, kept = found
@@ -220,4 +218,4 @@ def _signature(module: nn.Module) -> object:
         and not _NUMBERING.search(name)
     )
     children = ((name, _signature(child)) for name, child in module.named_children())
-    return type(module), tuple(tensors), tuple(plain), tuple(children)
+    return type(module), *tensors, *plain, *children

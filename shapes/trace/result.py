@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import field
-from typing import Any, Literal
+from typing import Any
 
 from shapes.frozen import Names, Pair, Sizes, Words, frozen
 from shapes.operators.types import Operators
@@ -27,7 +27,6 @@ class Traced:
     notes: Names = ()
     dimensions: Sizes = field(default_factory=dict)
     keys: Words = field(default_factory=dict)
-    path: Literal["trace"] = "trace"
 
     @property
     def flops(self) -> int:

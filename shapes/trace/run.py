@@ -16,6 +16,7 @@ from shapes.frozen import Items, Named, T, Values, replace
 from .attention import FusedAttention
 from .guards import TooLong, bounded_operators
 from .inputs import DataAnswers, LoopAnswers
+from .products import tensors_in
 from .recorder import Recorder
 from .repeats import Cut
 from .result import Traced
@@ -198,13 +199,10 @@ def _backward(output: Any) -> None:
 
 def _tensors(output: Any) -> list[Tensor]:
     # A dataclass of a user's own is no pytree: look through it.
-    found = []
-    for leaf in _pytree.tree_leaves(output):
-        if isinstance(leaf, Tensor):
-            found.append(leaf)
-        elif hasattr(leaf, "__dict__") and not isinstance(leaf, nn.Module | type):
-            found.extend(value for value in vars(leaf).values() if isinstance(value, Tensor))
-    return found
+    leaves = _pytree.tree_leaves(output)
+    plain = Tensor, nn.Module, type
+    inside = [vars(leaf) for leaf in leaves if hasattr(leaf, "__dict__") and not isinstance(leaf, plain)]
+    return tensors_in((leaves, inside))
 
 
 def _refusal(error: Exception, path: str, where: str) -> InputError:
@@ -222,8 +220,8 @@ def _refusal(error: Exception, path: str, where: str) -> InputError:
 
 def said(error: Exception) -> str:
     """``error`` in one line: the first, as torch appends stack traces; two where that ends in a colon."""
-    lines = str(error).split("\n") if str(error).strip() else [type(error).__name__]
-    first, *rest = [line.strip() for line in lines if line.strip()]
+    lines = [line.strip() for line in str(error).split("\n") if line.strip()]
+    first, *rest = lines or [type(error).__name__]
     return f"{first} {rest[0]}" if first.endswith(":") and rest else first
 
 

@@ -238,9 +238,9 @@ def plain_mapping(source: object) -> tuple[Config, str]:
     named = type(source).__name__
     if callable(getattr(source, "named_parameters", None)):
         # A transformers model knows its own configuration.
-        if (inner := getattr(source, "config", None)) is not None:
-            return plain_mapping(inner)[0], named
-        raise InputError("expected example_inputs: the arguments of one forward call", where=named)
+        inner = getattr(source, "config", None)
+        refuse(inner is None, "expected example_inputs: the arguments of one forward call", where=named)
+        return plain_mapping(inner)[0], named
     if not isinstance(source, type):
         to_dict = getattr(source, "to_dict", None)
         if callable(to_dict) and isinstance(found := to_dict(), Mapping):

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from shapes.errors import InputError
 from sizer.readers import read_config
@@ -103,16 +104,18 @@ def written(model_type: str) -> dict[str, Any]:
 def main() -> None:
     table = {model_type: defaults(model_type) for model_type in TYPES}
     TARGET.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
-    write_written()
+    own.table("hf_defaults").update(table)
+    lines = (f" {json.dumps(one)}: {json.dumps(keys)}" for one, keys in all_written().items())
+    WRITTEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
 
 
-def write_written() -> None:
+def all_written() -> dict[str, dict[str, Any]]:
+    """``written`` of every type that has some, whatever the file says now."""
     from transformers import CONFIG_MAPPING
 
-    own.table("hf_written").clear()
-    found = {one: written(one) for one in sorted({*BUILDERS, *NESTED} & {*CONFIG_MAPPING})}
-    lines = (f" {json.dumps(one)}: {json.dumps(keys)}" for one, keys in found.items() if keys)
-    WRITTEN.write_text("{\n" + ",\n".join(lines) + "\n}\n")
+    with patch.dict(own.table("hf_written"), clear=True):
+        found = {one: written(one) for one in sorted({*BUILDERS, *NESTED} & {*CONFIG_MAPPING})}
+    return {one: keys for one, keys in found.items() if keys}
 
 
 if __name__ == "__main__":
