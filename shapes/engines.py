@@ -28,7 +28,8 @@ Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]
 #: ``divides``: a dimension over the ranks; ``shares``: it over them or they over it; ``enough``: no fewer than ranks;
 #: ``one``: over the ranks, or a single one that each copies;
 #: ``multiple``: each shard's features of every matrix; ``whole``: the model's; ``shards``: each rank's part of a
-#: dimension; ``absent``: the model has no such dimension; ``generation``: the device's.
+#: dimension; ``absent``: the model has no such dimension, or stack of layers ("decoder": one that reads an encoder);
+#: ``generation``: the device's.
 Check = Literal["divides", "shares", "enough", "one", "multiple", "whole", "shards", "absent", "generation"]
 
 
@@ -107,7 +108,6 @@ def _fact(table: Table, repository: str, version: str) -> Fact:
 
 def _formats(table: Table) -> Names:
     found = table.texts("formats") or FORMATS
-    for one in found:
-        if one not in FORMATS:
-            raise table.fail("formats", f"expected some of {', '.join(FORMATS)}")
+    if {*found} - {*FORMATS}:
+        raise table.fail("formats", f"expected some of {', '.join(FORMATS)}")
     return found

@@ -271,7 +271,7 @@ def test_every_fact_names_its_source_and_asks_something(name: str) -> None:
         assert bool(fact.quote) == bool(read), fact.source
         assert fact.otherwise != "loads"
         assert fact.generations if fact.check == "generation" else fact.of, fact
-        assert set(fact.of) <= known | {"vocab", "heads", "kv_heads", "experts", *RECURRENT}
+        assert set(fact.of) <= known | {"vocab", "heads", "kv_heads", "experts", "decoder", *RECURRENT}
         assert (fact.multiple > 1) == (fact.check in ("multiple", "whole", "shards"))
     assert re.fullmatch(r"202\d-\d\d-\d\d", engine.read)
 

@@ -223,7 +223,8 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: Pair, device: Device) -> Ite
     elif fact.check == "multiple":
         yield from _multiples(fact, model, tp, expert_tp)
     else:
-        own, held = {"expert_d_ff": expert_tp, "experts": ep}, dimensions(model)
+        own = {"expert_d_ff": expert_tp, "experts": ep}
+        held = dimensions(model) | {one.name: one.layers for one in model.stacks[1:]}
         for name in fact.of:
             if name in held:
                 yield _size(fact, name, next_multiple(held[name], fact.padded), own.get(name, tp))

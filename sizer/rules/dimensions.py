@@ -127,9 +127,14 @@ def hidden_per_shard(context: Context) -> Answer:
         near = {*neighbours(hidden, step), *neighbours(hidden, 2 * step)}
         close = sorted(value for value in near if abs(value - hidden) <= NEIGHBOURHOOD * hidden)
         suggestions = suggest("hidden", nearest_first(close, hidden))
-    violated = hidden % min(step, RECOMMENDED_HIDDEN) != 0
-    cause = "hidden" if hidden % step else "head_dim"
-    return Finding("hidden", hidden, shard_text("h", hidden, shards, step), suggestions, violated=violated, cause=cause)
+    return Finding(
+        "hidden",
+        hidden,
+        shard_text("h", hidden, shards, step),
+        suggestions,
+        violated=hidden % min(step, RECOMMENDED_HIDDEN) != 0,
+        cause="hidden" if hidden % step else "head_dim",
+    )
 
 
 @rule("SZ108", "ML Engineering book, shape recommendation 6 and the SwiGLU search.", "model")
@@ -216,9 +221,14 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         field, whole, suggestions = _configured(own, names[0], value)
         # Small gates, and streams fewer than a vector holds (AltUp's), that no configuration sets are a cost, no fault.
         fault = bool(suggestions) or (value > LEAST_WIDTH and seconds >= NOTABLE_GATE * step_s)
-        violated = own.off_vector(value) and fault
-        lost_s = seconds * context.workload.accumulation
-        yield Finding(field, whole, message, suggestions, violated=violated, at_most_s=lost_s)
+        yield Finding(
+            field,
+            whole,
+            message,
+            suggestions,
+            violated=own.off_vector(value) and fault,
+            at_most_s=seconds * context.workload.accumulation,
+        )
 
 
 def _lost_seconds(context: Context) -> dict[tuple[str, int], dict[str, float]]:
