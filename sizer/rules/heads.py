@@ -55,8 +55,13 @@ def head_dim_power_of_two(context: Context) -> Answer:
         suggestions = *heads_that_keep_hidden(context, step), *whole_heads_near(context)
     else:
         suggestions = suggest("head_dim", neighbours(dim, step)[-1:])
-    violated = dim % min(step, RECOMMENDED_HEAD) != 0
-    return Finding("head_dim", dim, shard_text("head_dim", dim, 1, step), suggestions, violated=violated)
+    return Finding(
+        "head_dim",
+        dim,
+        shard_text("head_dim", dim, 1, step),
+        suggestions,
+        violated=dim % min(step, RECOMMENDED_HEAD) != 0,
+    )
 
 
 SMALLEST_HEAD = 64
