@@ -37,7 +37,8 @@ def head_dim_power_of_two(context: Context) -> Answer:
     Scores have k = head_dim, values n = head_dim, in every head of every layer. The grade is the largest power of two
     that divides the head dimension, up to the alignment (64 elements of bf16 on A100 and later) in the type that the
     attention core runs in: bf16 where the projections around it are fp8. Off a multiple of 32 (80, 100, 125) it is a
-    warning whatever the price, on every device; 96 is judged by its kernel (SZ114), which is mostly built for it.
+    warning whatever the price, on every device, but in decoding, which waits for the cache; 96 is judged by its kernel
+    (SZ114), which is mostly built for it.
 
     Bad: h 2560, a 32: h/a = 80, divisible by 16 only.
     Good: h 2560, a 20: h/a = 128; or a 40: 64.
@@ -60,7 +61,7 @@ def head_dim_power_of_two(context: Context) -> Answer:
         dim,
         shard_text("head_dim", dim, 1, step),
         suggestions,
-        violated=dim % min(step, RECOMMENDED_HEAD) != 0,
+        violated=not context.workload.decode and dim % min(step, RECOMMENDED_HEAD) != 0,
     )
 
 
@@ -263,13 +264,13 @@ def _recurrent_heads(context: Context) -> Iterator[Finding]:
 
 def _recurrent_pieces(context: Context) -> Iterator[Finding]:
     """Keys that the kernel pads or refuses, and a last chunk that is mostly padding."""
-    workload, key, chunk = context.workload, context.dimensions.get("linear_key_dim"), context.dimensions.get("chunk")
-    s = workload.s
-    if key is not None and (key > WIDEST_KEY or key % PIECE):
+    key, chunk = map(context.dimensions.get, ("linear_key_dim", "chunk"))
+    s = context.workload.s
+    if key and (key > WIDEST_KEY or key % PIECE):
         runs = f"none above {WIDEST_KEY}" if key > WIDEST_KEY else f"it as {next_multiple(key, PIECE)}"
         message = f"key heads of {key}: the state's kernel works in pieces of {PIECE} and runs {runs}"
         yield Finding("linear_key_dim", key, message, violated=key > WIDEST_KEY)
-    if chunk is not None and workload.train and s % chunk:
+    if chunk and context.workload.train and s % chunk:
         share = 1 - s / next_multiple(s, chunk)
         if share >= NOTABLE_CHUNK:
             message = f"the last chunk of {chunk} holds {s % chunk} tokens: {share:.0%} of the scan is padding"
