@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import pytest
 
 from shapes.errors import InputError
 from sizer.readers import Source, read_config
+from sizer.readers.reading import LACKS
 
 BRIDGE = """
 from megatron.bridge import AutoBridge
@@ -127,3 +129,51 @@ def test_a_notebooks_script_is_read_as_the_model_that_it_loads_and_trains(name: 
     said = {"b": 2, "s": 512, "finetune": "qlora", "lora_rank": 8, "lora_targets": "q_proj,v_proj"}
     assert found.model.layers == 28
     assert {key: found.workload.get(key) for key in said} == said
+
+
+CELLS = """
+!pip install trl
+model_id = "Qwen/Qwen3-0.6B"
+CONFIG = {"name": "Qwen/Qwen3-0.6B", "length": 512}
+---
+this is no Python
+---
+# %%
+model = AutoModelForCausalLM.from_pretrained(CONFIG["name"], torch_dtype=torch.bfloat16).to("cuda")
+lora = LoraConfig(r=4)
+if lora:
+    %time lora
+trainer = SFTTrainer(model=get_peft_model(model, lora), args=SFTConfig(max_length=CONFIG["length"]))
+---
+model = load_something_else("for a look at it")
+"""
+
+
+def test_a_notebook_is_read_as_the_model_that_its_trainer_has(tmp_path: Path) -> None:
+    cells = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in CELLS.split("---\n")]
+    file = tmp_path / "train.ipynb"
+    file.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "model = 1"}, *cells]}))
+    found = read_config(Source(file))
+    assert (found.model.layers, found.workload["s"], found.workload["finetune"]) == (28, 512, "lora")
+    for other in ({"cells": 3}, {"cells": [1]}, {"cells": [{"cell_type": "code", "source": 7}]}, {}):
+        file.write_text(json.dumps(other))
+        with pytest.raises(InputError, match="expected Python assignments"):
+            read_config(Source(file))
+
+
+MAIN = """
+NAME = "Qwen/Qwen3-0.6B"
+def main():
+    args = parse()
+    model = AutoModelForCausalLM.from_pretrained(NAME)
+    trainer = Trainer(model=model, args=TrainingArguments(per_device_train_batch_size=args.b, bf16=True))
+    trainer.train()
+"""
+
+
+def test_a_function_that_trains_and_returns_nothing_is_read_by_its_own_names(tmp_path: Path) -> None:
+    found = read(tmp_path, MAIN)
+    assert (found.model.layers, found.workload) == (28, {"dtype": "bf16"})
+    assert [one.key for one in found.unread if one.changes == LACKS] == ["trainer.args.per_device_train_batch_size"]
+    named = MAIN.replace("model=model", "model=NAME").replace("bf16=True", "max_length=512")
+    assert read(tmp_path, named).workload == {"s": 512}

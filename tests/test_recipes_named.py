@@ -1061,3 +1061,23 @@ def test_a_folder_deep_in_a_file_is_read_as_the_release_that_it_is_called_by(tmp
     reading = read(tmp_path, "model: {path: /efs/assets/Qwen3-0.6B}\ntraining: {max_steps: 1}\n")
     assert reading.model.parameters == 596_049_920
     assert any("is taken for the released model of its name" in note for note in reading.notes)
+
+
+def test_a_type_next_to_a_models_name_is_no_model_of_its_own(tmp_path: Path) -> None:
+    """ms-swift's keys: the class's own sizes were taken for those of the model that is named."""
+    text = "model_path: Qwen/Qwen3-0.6B\nmodel_type: qwen3\nmicro_batch_size: 2\nlora_rank: 32\nmax_length: 1024\n"
+    found = read(tmp_path, text, "sft.yaml")
+    assert found.model.layers == 28
+    assert {key: found.workload[key] for key in ("b", "s", "finetune")} == {"b": 2, "s": 1024, "finetune": "lora"}
+    sized = read(tmp_path, text + "num_hidden_layers: 2\n", "sft.yaml")
+    assert sized.model.layers == 2
+
+
+def test_a_command_whose_output_a_script_keeps_is_followed(tmp_path: Path) -> None:
+    text = (
+        "MODEL=Qwen/Qwen3-0.6B\nfor n in 1 2; do\n  OUT=$(python -m sglang.bench_serving --model $MODEL --n $n)\ndone\n"
+    )
+    found = read(tmp_path, text, "bench.sh")
+    assert (found.model.layers, found.workload["phase"]) == (28, "decode")
+    with pytest.raises(InputError, match="expected a command"):
+        read(tmp_path, text.replace("for n in 1 2; do", "if false; then").replace("done", "fi"), "bench.sh")

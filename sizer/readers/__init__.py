@@ -132,8 +132,8 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
     tree = Tree(where, asked.root)
     if where.endswith(".toml"):
         return parse_toml(text)
-    if text.lstrip()[:1] != "{":
-        if config_format == "nanogpt" or where.endswith(".py"):
+    if text.lstrip()[:1] != "{" or where.endswith(".ipynb"):
+        if config_format == "nanogpt" or where.endswith((".py", ".ipynb")):
             from .python_code import parse_code
 
             return parse_code(text, where, asked.settings)
@@ -203,8 +203,9 @@ def _format_of(config: Config, where: str) -> str | Config:
     claims, names = _claims(), names_of(config)
     lacks = {name: lacking(claim, names) for name, claim in claims.items()}
     claimed, row = [name for name in claims if not lacks[name]], named_plainly(config)
-    if row and claimed == ["huggingface"] and str(config.get("model_type")) not in table("hf_defaults"):
-        return row  # the type is a server's word for what it loads
+    sizes = table("hf_defaults").get(str(config.get("model_type")), ())
+    if row and claimed == ["huggingface"] and config.keys().isdisjoint(sizes):
+        return row  # the type is a server's or a trainer's word for what it loads
     if claimed and claims[claimed[0]].get("deep") and not any(str(key).upper() == "MODEL_ARGS" for key in config):
         sizes = {str(value): None for key, value in leaves(config) if key == "hidden_size" and "$" not in str(value)}
         if len(sizes) > 1:

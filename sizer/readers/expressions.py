@@ -44,7 +44,7 @@ def _value(said: str, held: Config, used: set[str], words: Collection[str]) -> A
         numbers = {key: value for key, value in held.items() if isinstance(value, int | float) and abs(value) < 2**40}
         numbers |= {key: held[key] for key in words if isinstance(held[key], str | Mapping | list)}
         code = compile(one, "layouts.json", "eval")
-        used.update(set(code.co_names) - _CALLS.keys())
+        used |= {*code.co_names} - _CALLS.keys()
         try:
             return eval(code, _CALLS, numbers)  # the table's own expression, of the file's numbers
         except (NameError, ArithmeticError, TypeError):

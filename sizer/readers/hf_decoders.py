@@ -463,7 +463,7 @@ def step_rank(fields: Fields, key: str) -> int:
 def listed_parts(fields: Fields) -> list[str]:
     """nemotron_h's layers of one part each: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
     listed = fields.strings("layers_block_type", "layer_types") or list(fields.text("hybrid_override_pattern"))
-    usual = ["linear_attention", "moe", "full_attention", "mlp"]
+    usual = FORMATS["huggingface"]["parts_usual"]
     return _kinds(fields, listed or usual, "hybrid_override_pattern")
 
 

@@ -131,7 +131,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     for layer, one in enumerate(each_layer(stack.blocks)):
         alike = one, scheme.said_of(layer)
         known[alike] = known.get(alike) or _quantised(one, stack.hidden, layer, scheme, fields)
-        blocks.append(known[alike])
+        blocks += [known[alike]]
     head = next((one for names, one in scheme.named if any(rest.endswith("lm_head") for _, rest in names.rules)), None)
     stacks = *model.stacks[:-1], replace(stack, blocks=run_lengths(blocks))
     model = replace(model, stacks=stacks, head_weights=None if model.tied else head)
@@ -157,7 +157,7 @@ def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fi
             columns,
             where=fields.where,
         )
-        formats.append((linear.name, found))
+        formats += [(linear.name, found)]
     return replace(block, formats=tuple(formats))
 
 

@@ -86,7 +86,7 @@ _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
     "call": _call,
     "every": lambda every, keys=(), first=False: all_but_every(every, *keys, first=first),
-    **{kind: partial(_read, kind) for kind in ("integer", "count", "optional", "number", "text", "raw")},
+    **{kind: partial(_read, kind) for kind in FORMATS["huggingface"]["reads"]},
 }
 
 
@@ -101,6 +101,8 @@ DECODERS, HYBRIDS, ENCODERS = map(_tables, ("families", "hybrids", "encoders"))
 #: model_type -> the table that says how its fields become a ModelShape.
 BUILDERS = {**DECODERS, **HYBRIDS, **ENCODERS}
 _TABLES = {**BUILDERS, **_tables("formats")}
+#: Sections of a table, each the traits of a part of a layer.
+_PARTS = "attention", "mlp", "experts", "mixer"
 
 
 def _traits(table: Config) -> Values:
@@ -125,7 +127,7 @@ def _table(name: str) -> Values:
     own |= own.pop(name, {})  # [name.mixer]
     found = _table(own.pop("like")) if "like" in own else {}
     for key, given in own.items():
-        both = isinstance(given, dict) and key in ("attention", "mlp", "experts", "mixer")
+        both = isinstance(given, dict) and key in _PARTS
         found[key] = {**found.get(key, {}), **given} if both else given
     return found
 
@@ -136,7 +138,7 @@ def declared(name: str, fields: Fields) -> ModelShape:
     if "builder" in table:
         model: ModelShape = _function(table.pop("builder"))(fields, **table)
         return model
-    core, dense, sparse, mixer = (table.pop(part, {}) for part in ("attention", "mlp", "experts", "mixer"))
+    core, dense, sparse, mixer = (table.pop(part, {}) for part in _PARTS)
     part: Any = _trait(core) if "call" in core else attention(**_traits(core))
     mlps: Any = experts(dense=_traits(dense), **_traits(sparse)) if sparse else mlp(**_traits(dense))
     traits = _traits(table) | ({"mixer": _function("recurrence")(**_traits(mixer))} if mixer else {})
@@ -343,9 +345,7 @@ def _left_to_the_class(keys: Words, fields: Fields) -> Names:
         other = own and {*own, *mapped}.isdisjoint(fields.config) and "auto_map" not in fields.config
         strange = other and not fields.config.keys().isdisjoint(KEYS[one])
         fields.refuse(strange, f"is no key of its class, which reads {' or '.join(sorted(own))}", *KEYS[one])
-    names = [
-        keys[one].removeprefix(fields.prefix) for one in ("hidden", "layers", "heads", "d_ff", "vocab") if one in keys
-    ]
+    names = [keys[one].removeprefix(fields.prefix) for one in _TABLE["sizes_said"] if one in keys]
     # A width of None is computed from the others.
     absent = [f"{one} {fields.defaults[one]}" for one in names if one not in fields.config and fields.defaults.get(one)]
     return (f"not in the file, the class's own: {', '.join(absent)}",) if absent else ()

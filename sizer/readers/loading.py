@@ -358,7 +358,7 @@ class Tree:
         text = load_text(path)
         self._characters += len(text)
         refuse(self._characters > MAX_BASE_CHARACTERS, "builds on files of more than a MiB", key, name, str(here))
-        self.names.append(str(path.relative_to(self.root)))
+        self.names += [str(path.relative_to(self.root))]
         return path, text
 
     def sourced(self, name: str) -> str | None:
@@ -384,7 +384,7 @@ class Tree:
                 if base.how == "optional":
                     continue
                 raise
-            self._open.append(path)
+            self._open += [path]
             text = text if re.sub("#.*", "", text).strip() else "{}"
             with within(str(path)):
                 held: Any = parse_yaml(text) if base.named_by == "!include" else parse_mapping(text, str(path))

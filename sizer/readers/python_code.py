@@ -1,13 +1,17 @@
 """Python files that configure: assignments, and functions that build a recipe. They are read and never run."""
 
 import ast
+import re
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError
+from shapes.errors import refuse
 
-from .reading import FORMATS, Config, Values, recipe_of
+from .loading import parse_mapping
+from .reading import FORMATS, Config, Values, recipe_of, unknown, with_settings
 from .shell.words import OPERATORS
 
 #: Functions that are followed in one file, each of which may call others.
@@ -17,27 +21,39 @@ MAX_CALLS = 1000
 def parse_code(text: str, where: str, settings: Config) -> Values:
     """``n_layer = 12`` lines of a Python file, with names, ``dict(...)`` and arithmetic of numbers; what is something
 
-    else is passed over. Where they name no model, what the one function returns that does, or ``--set recipe=NAME``.
+    else is passed over. Where they name no model, what the one function makes that does, or ``--set recipe=NAME``.
     """
-    try:
-        with warnings.catch_warnings(action="ignore"):  # of the file's own backslashes
-            code = _Code(ast.parse(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        raise InputError("expected Python assignments", where=where) from None
-    found = {name: value for name, value in code.names.items() if not name.isupper()}  # a file's own constants
-    made = {name: own for name in code.functions if (own := _recipe(code.called(name, {}), where))}
+    body = list[ast.stmt]()
+    for cell in _cells(text, where) if where.endswith(".ipynb") else [text]:
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings(action="ignore"):
+            body += ast.parse(cell).body
+    refuse(not body, "expected Python assignments", where=where)
+    file, made = _Code(body), {}
+    # Neither what is not told nor a file's own constants.
+    found = {name: value for name, value in file.names.items() if not (value is None or name.isupper())}
+    for name in file.functions:
+        names = {**file.names}
+        said = file.called(name, names)
+        if own := _recipe(names if said is None else said, where):
+            made[name] = own
     if recipe_of(found) or not made:
         return {**found, "_assigned": True}
     chosen = settings.get("recipe", next(iter(made)) if len(made) == 1 else None)
-    if chosen in made:
-        return {**made[chosen], "_variables": frozenset({"recipe"})}
-    raise InputError(
-        f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME", where=where
-    )
+    said = f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME"
+    refuse(chosen not in made, said, where=where)
+    return {**made[chosen], "_variables": frozenset({"recipe"})}
+
+
+def _cells(text: str, where: str) -> Iterator[str]:
+    """A notebook's cells of code, without what they tell the notebook or a shell."""
+    with suppress(TypeError, KeyError):  # another program's
+        for one in parse_mapping(text, where)["cells"]:
+            if one["cell_type"] == "code":
+                yield re.sub(r"(?m)^(\s*)[%!].*", r"\1pass", "".join(one["source"]))
 
 
 def _recipe(found: Any, where: str) -> Values | None:
-    """What a function returns, where that names a model; torchtitan's model is its folder's and its flavor."""
+    """What a function makes, where that names a model; torchtitan's model is its folder's and its flavor."""
     if not isinstance(found, dict):
         return None
     if isinstance(spec := found.get("model_spec"), dict):
@@ -48,17 +64,20 @@ def _recipe(found: Any, where: str) -> Values | None:
 class _Code:
     """The names and functions of a file."""
 
-    def __init__(self, tree: ast.Module) -> None:
+    def __init__(self, body: list[ast.stmt]) -> None:
         self.functions = {}
         self.names: Values = {}
         self._calls = 0
-        self._follow(tree.body, self.names)
-        self.functions = {node.name: node for node in tree.body if isinstance(node, ast.FunctionDef)}
+        self._follow(body, self.names)
+        self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
-    def called(self, name: str, given: Values) -> Any:
-        """What a function makes of the arguments ``given``; None past the bound, or where that is not told."""
+    def called(self, name: str, names: Values) -> Any:
+        """What a function returns, which adds its own ``names`` to those it is given; None past the bound, or where
+
+        that is not told.
+        """
         self._calls += 1
-        return self._follow(self.functions[name].body, self.names | given) if self._calls <= MAX_CALLS else None
+        return self._follow(self.functions[name].body, names) if self._calls <= MAX_CALLS else None
 
     def _follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
@@ -72,14 +91,9 @@ class _Code:
             if not isinstance(target, ast.Name | ast.Attribute):
                 continue
             value = self._value(ast.BinOp(target, node.op, said) if isinstance(node, ast.AugAssign) else said, names)
-            *sections, last = ast.unparse(target).split(".")
-            inner = names
-            for section in sections:
-                held = inner.get(section)
-                inner[section] = inner = dict(held) if isinstance(held, dict) else {}
-            inner[last] = value
-            if value is None:
-                del inner[last]  # what it was before is no longer so
+            dotted = ast.unparse(target)
+            section = dotted.partition(".")[0]
+            names |= with_settings({section: names.get(section)}, {dotted: value})  # None: what it was is no longer so
         return None
 
     def _value(self, node: Any, names: Values) -> Any:
@@ -91,21 +105,25 @@ class _Code:
                 return self._call(node, names)
             if isinstance(node, ast.List):
                 return [self._value(one, names) for one in node.elts]
+            if isinstance(node, ast.Subscript):
+                return self._value(node.value, names)[self._value(node.slice, names)]
             if isinstance(node, ast.BinOp):
                 one, other = self._value(node.left, names), self._value(node.right, names)
                 if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
                     return None
                 return one / other if isinstance(node.op, ast.Div) else OPERATORS[type(node.op)](one, other)
             return ast.literal_eval(node)
-        except (ValueError, TypeError, KeyError, ArithmeticError, RecursionError, MemoryError):
+        except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError):
             return None
 
     def _call(self, node: ast.Call, names: Values) -> Any:
         """Keywords, the first text as ``name``, over those of the call before: ``from_pretrained("a").config(c=1)``."""
         said = ast.unparse(node.func)
-        given = {one.arg or "": value for one in node.keywords if (value := self._value(one.value, names)) is not None}
+        given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
+        usual = FORMATS["names"]["usual"]  # what a recipe would take is not left to a default
+        given |= {key: unknown(key) for key, value in given.items() if value is None and f"int {key}" in usual}
         if said in self.functions:
-            return self.called(said, given)
+            return self.called(said, self.names | given)
         if not self.functions and not said.endswith(tuple(FORMATS["followed"])):
             return None
         of, first = (
@@ -113,4 +131,4 @@ class _Code:
         )
         named = {"name": first} if isinstance(first, str) else {}
         before = next((one for one in (of, first) if isinstance(one, dict)), {})  # get_peft_model(model, r=8)
-        return {**before, "_class": said, **named, **given}
+        return {**named, **before, "_class": said, **given}

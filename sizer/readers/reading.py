@@ -103,7 +103,7 @@ class Fields:
 
     def ignore(self, *names: str) -> None:
         """Names that the model's class has no use for here, whatever they say: nothing is lost by not reading them."""
-        self.asked.update(self.prefix + name for name in filter(None, names))
+        self.asked |= {self.prefix + name for name in filter(None, names)}
 
     def error(self, expected: str, *names: str) -> InputError:
         """An error about the named field's value."""
@@ -516,7 +516,7 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
         refuse(sizes and not off, f"{why}; --set {key}=null for the model without it", key, value, where=where)
         meant = None if entry else misspelt(key, names, config)
         if meant or not off:
-            found.append(Unread(key, shorten(value), matters.get(entry), meant))
+            found += [Unread(key, shorten(value), matters.get(entry), meant)]
         said = f"expected at most {MOST_UNREAD} keys that {format_name} does not have"
         refuse(len(found) > MOST_UNREAD, said, where=where)
     return tuple(found)

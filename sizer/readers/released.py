@@ -42,7 +42,7 @@ from .reading import (
 )
 
 #: Fields of a workload that a recipe's keys give as they are.
-FIELDS = ("t", "p", "cp", "e", "d", "b", "s", "global_batch", "zero")
+FIELDS = FORMATS["names"]["degrees"]
 
 
 def released(name: str) -> tuple[Config, str]:
@@ -210,7 +210,10 @@ def _lora(config: Config, taken: Collection[str]) -> Values:
         place: one
         for place, one in flat(config).items()
         if re.fullmatch(FORMATS["names"]["lora"], place.lower())
-        or re.fullmatch(r"q?lora(?:config)?|(?:.*/)?(?:\w*(?:train|tun)\w*)?q?lora\w*\.py", str(one).lower())
+        or re.fullmatch(
+            r"q?lora(?:config)?|(?:.*/)?(?:\w*(?:train|tun)\w*)?q?lora\w*\.py|(?:.*[._])?(?:peftmodel\w*\.from_pretrained|get_peft_model)",
+            str(one).lower(),
+        )
     }
     off = any(one in (0, "", "null", "None") for one in said.values())
     return {} if off or any("lora" in one and at(config, one) is not None for one in taken) else said

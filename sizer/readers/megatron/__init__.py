@@ -87,7 +87,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     }
     if script.undecided:
         lines = ", ".join(map(str, sorted(script.undecided)[:5]))
-        notes.append(f"tests that only running could decide are taken as not holding (line {lines})")
+        notes += [f"tests that only running could decide are taken as not holding (line {lines})"]
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
     notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
     return {
@@ -122,9 +122,9 @@ def _without_further(words: list[str]) -> tuple[list[str], Names]:
         variable = _VARIABLE.fullmatch(word)
         filled = len(kept) > 1 and not _OPTION.match(kept[-1]) and _OPTION.match(kept[-2])
         if variable and (filled or _OPTIONS.search(variable[1])):
-            further.append(variable[1])
+            further += [variable[1]]
         else:
-            kept.append(word)
+            kept += [word]
     return kept, tuple(dict.fromkeys(further))
 
 
@@ -180,7 +180,7 @@ def _naming(script: Script) -> Values | None:
             # Over a file of settings that train.py runs first these may be few of many.
             named += [(0, own)] * (sum(word.endswith(".py") for word in words) == 1)
         elif row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
-            named.append(("phase" in row if row else 2 + 1 / len(found), found))
+            named += [("phase" in row if row else 2 + 1 / len(found), found)]
     first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's, a name a download's
     keys = *FORMATS["names"]["keys"], "n_layer", "n_embd"
     models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for _, one in named)
@@ -196,13 +196,13 @@ def _states_model(words: Iterable[str]) -> bool:
 
 def _split(words: Iterable[str]) -> list[str]:
     """Words that hold options in one string (``"--vocab-size 128256"``, ``bash -c "torchrun ..."``) taken apart."""
-    found = []
-    for word in words:
-        if re.search(r"(^|\s)--?[A-Za-z]", word) and re.search(r"\s", word):
-            found += re.findall("(?:\0[^\0]*\0|\"[^\"]*\"|'[^']*'|[^\\s\0])+", word)
-        else:
-            found.append(word)
-    return [word for word in found if word != "\\"]
+    apart = (
+        re.findall("(?:\0[^\0]*\0|\"[^\"]*\"|'[^']*'|[^\\s\0])+", word)
+        if re.search(r"(^|\s)--?[A-Za-z]", word) and re.search(r"\s", word)
+        else [word]
+        for word in words
+    )
+    return [one for word in apart for one in word if one != "\\"]
 
 
 def parse_options(words: Iterable[str]) -> Values:
@@ -212,7 +212,7 @@ def parse_options(words: Iterable[str]) -> Values:
     values = []
     for word in (*words, "--"):
         if not _DASHED.match(word):
-            values.append(word.strip("\"'"))
+            values += [word.strip("\"'")]
             continue
         if name is not None:
             arguments[name] = _value(" ".join(values)) if values else True
@@ -232,9 +232,8 @@ def _devices(script: Script, text: str, words: list[str]) -> int | None:
         next((str(options[key]).split()[0] for key in keys if key in options), default)
         for keys, default in ((_NODES, "1"), (_PER_NODE, ""))
     )
-    if not (nodes.isdecimal() and each.isdecimal() and len(nodes + each) < 12):
-        return None
-    return int(each) * int(nodes) or None
+    told = nodes.isdecimal() and each.isdecimal() and len(nodes + each) < 12
+    return (told and int(each) * int(nodes)) or None
 
 
 def normalised(config: Config) -> Values:
@@ -342,15 +341,15 @@ def _recomputation(fields: Fields) -> str:
 def _data_parallel(fields: Fields, found: Values) -> list[str]:
     """Data parallelism from the number of devices that the script starts."""
     devices = fields.config.get("_devices")
-    split = found.get("t", 1) * found.get("p", 1) * found.get("cp", 1)
-    experts = found.get("e", 1) * found.get("etp", found.get("t", 1))
+    t, p, cp, e = (found.get(key, 1) for key in _TABLE["degrees"])
+    split, experts = t * p * cp, e * found.get("etp", t)
     if not isinstance(devices, int):
         return []
     taken = "data parallelism is not taken from it"
     if devices % split:
         return [f"the script starts {devices} devices, which tp x pp x cp = {split} does not divide: {taken}"]
     d = devices // split
-    if found.get("e", 1) > 1 and devices // found.get("p", 1) % experts:
+    if e > 1 and devices // p % experts:
         return [f"the script starts {devices} devices, too few for pp x {experts} ranks of the experts: {taken}"]
     if d > 1:
         found |= {"d": d, "gpus": devices}

@@ -348,7 +348,7 @@ def position_embedding(fields: Fields) -> str:
 
 
 def _gated(fields: Fields) -> bool:
-    return True in [fields.flag(name) for name in ("swiglu", "quick_geglu", "geglu", "gated_linear_unit")]
+    return True in [fields.flag(name) for name in FORMATS["megatron"]["gates"]]
 
 
 def _width(fields: Fields) -> int:

@@ -8,6 +8,7 @@ A test that cannot be told (a file's existence, an argument) counts as not holdi
 import operator
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
@@ -26,8 +27,8 @@ MAX_DEPTH = 60
 _ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
 _COUNTING = re.compile(r"\s*(\w+)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\s*\1)\s*")
 #: Of bash's words.
-_REDIRECTIONS, _DECLARING, _SUCCEEDING, _COMPOUND, _ENDS = FORMATS["shell"].values()
-_ORDERS = {f"-{name}": getattr(operator, name) for name in ("eq", "ne", "lt", "le", "gt", "ge")}
+_REDIRECTIONS, _DECLARING, _SUCCEEDING, _COMPOUND, _ENDS, _BETWEEN, _NAMED, _JOINTS = FORMATS["shell"].values()
+_ORDERS = {f"-{name}": getattr(operator, name) for name in _NAMED}
 
 
 @dataclass(slots=True)
@@ -47,13 +48,17 @@ class Script:
     steps: int = 0
     calls: int = 0
 
+    def follow(self, text: str, line: int = 1) -> None:
+        """Follow a text, whose first line is that ``line``. InputError for an unclosed quote or bracket."""
+        _Follower([*Scanner(text, line=line).tokens()], self).all()
+
 
 def follow(
     text: str, preset: dict[str, str] | None = None, opened: Callable[[str], str | None] = lambda _: None
 ) -> Script:
     """The commands that ``text`` would run, ``preset`` variables given. InputError for an unclosed quote or bracket."""
-    script = Script(Variables(preset), opened)
-    _Follower(Scanner(text).tokens(), script).all()
+    script = Script(Variables(preset or {}), opened)
+    script.follow(text)
     return script
 
 
@@ -90,12 +95,10 @@ class _Follower:
         ahead += self.at
         return self.tokens[ahead].plain if ahead < len(self.tokens) else None
 
-    def _skip(self, *words: str) -> bool:
-        """Whether any of these words was next; the position moves past them."""
-        start = self.at
+    def _skip(self, *words: str) -> None:
+        """Move past these words, where they are next."""
         while self._plain() in words:
             self.at += 1
-        return self.at > start
 
     def _expect(self, word: str) -> None:
         refuse(self._plain() != word, f"expected {word}, line {self._line}")
@@ -110,7 +113,7 @@ class _Follower:
         status: bool | None = None
         join = ""
         while self._more and (word := self._plain()) not in _ENDS:
-            if word in ("&&", "||", "|", "&", ";", "\n"):
+            if word in _BETWEEN:
                 join = word if word in ("&&", "||") else join if word == "\n" else ""
                 self.at += 1
                 continue
@@ -137,7 +140,7 @@ class _Follower:
         refuse(self.script.steps > MAX_STEPS, f"expected a script that goes through at most {MAX_STEPS} words")
 
     def _any_command(self, token: Token, word: str | None) -> bool | None:
-        compound = word in _COMPOUND or word in ("!", "{", "(")
+        compound = word in _COMPOUND
         if not compound and (word == "function" or (word and self._plain(1) == "(" and self._plain(2) == ")")):
             self._function()
             return None
@@ -155,19 +158,16 @@ class _Follower:
             self.at += 1
             return status
         if token.kind == "heredoc":
-            self._heredoc(token)
+            self._within(str(token.value), token.line)  # a script written by the script (sbatch <<EOF)
         else:
             getattr(self, f"_{word}")()
         return None
 
-    def _heredoc(self, token: Token) -> None:
-        """A script written by the script (``sbatch <<EOF``): followed when it states options of its own."""
-        if not self.live or "--" not in str(token.value):
-            return
-        try:
-            _Follower(Scanner(str(token.value), line=token.line).tokens(), self.script).all()
-        except InputError:
-            return  # text of another kind
+    def _within(self, text: str, line: int) -> None:
+        """Commands inside a text that states options, where it is a script's."""
+        if self.live and "--" in text:
+            with suppress(InputError):  # text of another kind
+                self.script.follow(text, line)
 
     def _function(self) -> None:
         self._skip("function")
@@ -290,6 +290,9 @@ class _Follower:
     def _take(self, token: Token, words: list[str], inside: bool) -> None:
         """One token of a simple command: an assignment is made, anything else gives words."""
         value = token.value
+        for part in value.parts if isinstance(value, Word) else ():
+            if part.kind == "command":  # OUT=$(python ... --model NAME)
+                self._within(part.text, token.line)
         if isinstance(value, tuple):
             elements = [field for word in value for field in self.variables.fields(word)]
             self.variables.assign(token.name.rstrip("+"), elements, append=token.name.endswith("+"))
@@ -319,14 +322,14 @@ class _Follower:
             if holds is None:
                 self.script.undecided.add(line)
             return bool(holds)
-        if name in _SUCCEEDING or name == "false":
+        if name in _SUCCEEDING:
             return name != "false"
         if name in ("source", ".") and arguments:
             text = self.script.opened(arguments[0])
             if text is None:
-                self.script.sourced.append(arguments[0])
+                self.script.sourced += [arguments[0]]
             else:
-                _Follower(Scanner(text).tokens(), self.script).all()
+                self.script.follow(text)
         elif name == "printf" and arguments[:1] == ["-v"] and len(arguments) == 4:
             self.variables.assign(arguments[1], re.sub("%[sd]", lambda _: arguments[3], arguments[2]))
         elif name in self.script.functions:
@@ -335,8 +338,8 @@ class _Follower:
             *outer, text = words
             if re.fullmatch(r"(?:.*[ /])?(?:ba|z)?sh -\w*c", " ".join(outer)) and "$" in text and "\0" not in text:
                 words = outer
-                _Follower(Scanner(text).tokens(), self.script).all()
-            self.script.commands.append(tuple(words))
+                self.script.follow(text)
+            self.script.commands += [tuple(words)]
         return None
 
     def _call(self, name: str, arguments: list[str]) -> None:
@@ -344,18 +347,18 @@ class _Follower:
         own: dict[str, str | list[str]] = {str(index): one for index, one in enumerate(arguments[:99], start=1)}
         own["@"] = arguments
         before = {key: value for key, value in values.items() if key == "@" or key.isdecimal()}
-        values.update(own)
+        values |= own
         _Follower(self.script.functions[name], self.script).all()
         for key in own:
             values.pop(key, None)
-        values.update(before)
+        values |= before
 
 
 def _test(words: list[str]) -> bool | None:
     """Whether ``[ words ]`` holds: comparisons of texts and integers, -z and -n; None for what cannot be told."""
     if len(words) > MAX_TEST:
         return None
-    for joint, settles in (("||", True), ("-o", True), ("&&", False), ("-a", False)):
+    for joint, settles in _JOINTS.items():
         if joint in words:
             cut = words.index(joint)
             sides = _test(words[:cut]), _test(words[cut + 1 :])

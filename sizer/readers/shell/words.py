@@ -11,7 +11,7 @@ start) has error nodes in 75 of 2,984 scripts of public repositories, of which 2
 import ast
 import operator
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from shapes.errors import InputError, refuse
@@ -87,30 +87,28 @@ class Scanner:
         self.nesting = 0
         self._heredocs: list[str] = []
 
-    def tokens(self, *, until: str | None = None) -> list[Token]:
+    def tokens(self, *, until: str | None = None) -> Iterator[Token]:
         """Tokens to the end, or to the operator ``until`` (an array's closing bracket), which is consumed."""
-        found = []
         while self._take(_BLANK) and self.at < len(self.text):
             line = self.line
             if self.text.startswith("((", self.at):
-                found.append(Token("arithmetic", self._balanced(2, "))"), self.line))
+                yield Token("arithmetic", self._balanced(2, "))"), self.line)
             elif self.text.startswith(("<(", ">("), self.at):  # a command in place of a file
-                found.append(Token("word", Word((Part("command", self._balanced(2, ")")),)), line))
+                yield Token("word", Word((Part("command", self._balanced(2, ")")),)), line)
             elif operator := self._take(_OPERATOR):
                 if operator[1] == until:
-                    return found
-                self._operator(operator[1], line, found)
+                    return
+                yield from self._operator(operator[1], line)
             elif until is None and (array := self._take(_ARRAY)):
                 self.nesting += 1
                 refuse(self.nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting")
                 inner = [token.value for token in self.tokens(until=")") if isinstance(token.value, Word)]
                 self.nesting -= 1
-                found.append(Token("array", tuple(inner), self.line, array[1]))
+                yield Token("array", tuple(inner), self.line, array[1])
             else:
-                found.append(Token("word", self._word(), self.line))
+                yield Token("word", self._word(), self.line)
         if until:
             raise self._unclosed(until)
-        return found
 
     def whole(self) -> Word:
         """All of the text as one word, blanks and operators in it as they stand."""
@@ -118,7 +116,7 @@ class Scanner:
         while self.at < len(self.text):
             parts += self._word().parts
             if blank := self._take(_BREAK):
-                parts.append(Part("text", blank[0]))
+                parts += [Part("text", blank[0])]
         return Word(tuple(parts))
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
@@ -129,32 +127,32 @@ class Scanner:
             self.line += found[0].count("\n")
         return found
 
-    def _operator(self, operator: str, line: int, found: list[Token]) -> None:
+    def _operator(self, operator: str, line: int) -> Iterator[Token]:
         if operator in ("<<", "<<-"):
             self._take(_BLANK)
-            self._heredocs.append("".join(part.text for part in self._word().parts))
+            self._heredocs += ["".join(part.text for part in self._word().parts)]
             return
-        found.append(Token("operator", operator, line))
+        yield Token("operator", operator, line)
         if operator == "\n":
             for delimiter in self._heredocs:
                 start = self.line
                 body = self._take(re.compile(rf"(?ms)(.*?)(?:^\t*{re.escape(delimiter)}\t*(?:\n|\Z)|\Z)"))
-                found.append(Token("heredoc", body[1] if body else "", start))
+                yield Token("heredoc", body[1] if body else "", start)
             self._heredocs = []
 
     def _word(self) -> Word:
-        parts = []
+        parts: list[Part] = []
         while self.at < len(self.text) and (character := self.text[self.at]) not in _BREAKS:
             if character == '"':
                 parts += self._double()
             elif character == "'":
-                parts.append(Part("text", self._closed(_SINGLE, "'"), True))
+                parts += [Part("text", self._closed(_SINGLE, "'"), True)]
             elif escaped := self._take(_ESCAPED):
                 parts += [Part("text", escaped[1], True)] if escaped[1] != "\n" else []
             elif plain := self._take(_PLAIN):
-                parts.append(Part("text", plain[0]))
+                parts += [Part("text", plain[0])]
             else:
-                parts.append(self._dollar(quoted=False))
+                parts += [self._dollar(quoted=False)]
         if not parts:  # a bracket where a word is due
             self.at += 1
         return Word(tuple(parts))
@@ -165,25 +163,25 @@ class Scanner:
             raise self._unclosed(quote)
         return found[1]
 
-    def _double(self) -> list[Part]:
+    def _double(self) -> Iterator[Part]:
         self.at += 1
-        parts = [Part("text", "", True)]
+        yield Part("text", "", True)
         while self.at < len(self.text):
             character = self.text[self.at]
             if character == '"':
                 self.at += 1
-                return parts
+                return
             if character in "$`":
-                parts.append(self._dollar(quoted=True))
+                yield self._dollar(quoted=True)
             elif found := self._take(_QUOTED):
-                parts.append(Part("text", found[2] or found[1].replace("\n", ""), True))
+                yield Part("text", found[2] or found[1].replace("\n", ""), True)
         raise self._unclosed('"')
 
     def _dollar(self, *, quoted: bool) -> Part:
         """An expansion: it begins with a dollar sign or a backquote."""
         if self.text[self.at] == "`":
             return Part("command", self._closed(_BACKQUOTED, "`"), quoted)
-        for opening, closing, kind in (("$((", "))", "arithmetic"), ("$(", ")", "command"), ("${", "}", "variable")):
+        for opening, closing, kind in FORMATS["expansions"]:
             if self.text.startswith(opening, self.at):
                 return Part(kind, self._balanced(len(opening), closing), quoted)
         if self.text.startswith("$'", self.at) and not quoted:
@@ -228,9 +226,9 @@ Value = str | list[str]
 class Variables:
     """A script's variables. ``preset`` ones keep their value whatever the script assigns."""
 
-    def __init__(self, preset: Words | None) -> None:
-        self.values: dict[str, Value] = dict(preset or {})
-        self.preset = frozenset(preset or ())
+    def __init__(self, preset: Words) -> None:
+        self.values: dict[str, Value] = dict(preset)
+        self.preset = frozenset(preset)
         self.used: set[str] = set()
         self._characters = 0
         self._nesting = 0
@@ -245,7 +243,7 @@ class Variables:
             self.values.pop(name, None)  # the order is that of the last assignment
             self.values[name] = value
         elif isinstance(old, list):
-            old.extend(value if isinstance(value, list) else [value])
+            old += value if isinstance(value, list) else [value]
         else:
             self.values[name] = old + (value if isinstance(value, str) else " ".join(value))
         self._spend(self.values.get(name, ""))
@@ -272,7 +270,7 @@ class Variables:
                 if open_ and not index:
                     fields[-1] += piece
                 else:
-                    fields.append(piece)
+                    fields += [piece]
                 open_ = True
             open_ = open_ and not (apart and pieces and text[-1:].isspace())
         self._spend(fields)
@@ -296,7 +294,7 @@ class Variables:
         found = _PARAMETER.fullmatch(text)
         if not found:
             return [unknown(f"${{{text}}}")]
-        name, index, way, rest = found[1], found[2], found[3] or "", found[4]
+        name, index, way, rest = found.groups("")
         value = self._value(name, index)
         if not way:
             return value if value is not None else ([] if name in "@*" else [unknown("$" + name)])
