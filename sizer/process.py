@@ -181,7 +181,7 @@ def working(what: str, how: str) -> Iterator[Callable[..., None]]:
 
     A signal ends it in order: the answer is of what is done by then. ``how``: to go on.
     """
-    start, _Line.said = 0.0, what
+    start, answered, _Line.said = 0.0, False, what
 
     def tell(done: int, of: int, best: str = "", left_s: float | None = None) -> None:
         nonlocal start
@@ -192,5 +192,6 @@ def working(what: str, how: str) -> Iterator[Callable[..., None]]:
         _Line.done, _Line.of = done, of
         _Line.said = f"{what}: {done:,} of {of:,}{left}{best and f'; best so far: {best}'}"
 
-    with in_order(lambda: f", {_Line.said}; {how if _Line.said != what else 'nothing is known yet'}"):
+    with in_order(lambda: f", {_Line.said}; {how if answered or _Line.said != what else 'nothing is known yet'}"):
         yield tell
+        answered = True

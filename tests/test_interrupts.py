@@ -20,7 +20,7 @@ import pytest
 from measure_fakes import FakeExecutor
 
 import sizer
-from shapes.errors import InputError
+from shapes.errors import refuse
 from shapes.measure.jobs import Job
 from shapes.measure.runner import Progress, measure
 from shapes.measure.suite import sweep_jobs
@@ -73,7 +73,7 @@ def test_a_plan_that_is_interrupted_prints_the_fastest_splits_so_far(number: sig
     said = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}[number]
     assert done.stderr.startswith(f"sizer: {said}, pricing splits: 1 of ")
     assert "; best so far: " in done.stderr
-    assert done.stderr.endswith("; the answer is of those, the same command prices all\n")
+    assert done.stderr.endswith("; the answer is of what was priced, the same command prices all\n")
     assert done.stderr.count("\n") == 1
     assert json.loads(done.stdout)["fitting"] == 4
 
@@ -248,16 +248,25 @@ def test_the_line_says_what_is_under_way_and_is_gone_before_the_answer() -> None
     assert answer.startswith(b"recommended ")
 
 
-@pytest.mark.parametrize(("told", "said"), [(False, "; nothing is known yet"), (True, "; the answer is of those")])
-def test_an_interrupt_says_what_the_answer_is_of(told: bool, said: str, capfd: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize(
+    ("told", "fails", "said"),
+    [
+        (False, True, "; nothing is known yet"),
+        (True, True, "; the answer is of those"),
+        (False, False, "; the answer is of those"),  # it came before there was anything to tell
+    ],
+)
+def test_an_interrupt_says_what_the_answer_is_of(
+    told: bool, fails: bool, said: str, capfd: pytest.CaptureFixture[str]
+) -> None:
     def ends() -> None:
         with working("pricing splits", "the answer is of those") as tell:
             if told:
                 tell(1, 4)
             REQUESTS.append(signal.SIGINT)
-            raise InputError("nothing")
+            refuse(fails, "nothing")
 
-    with pytest.raises(SystemExit):
+    with pytest.raises(SystemExit) if fails else contextlib.nullcontext():
         ends()
     REQUESTS.clear()  # of this process, which goes on
     shown = capfd.readouterr().err

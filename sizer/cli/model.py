@@ -71,7 +71,7 @@ def plan(asked: Asked) -> None:
     asked.demand(price="tokens", acceptance="drafted", drafted="acceptance")
     said = asked.named("device", "stack", "tokens", "price", "engine", "ttft", "tpot", "memory_utilization")
     said |= asked.named("drafted", "acceptance", "top", "config_format")
-    with working("pricing splits", "the answer is of those, the same command prices all") as tell:
+    with working("pricing splits", "the answer is of what was priced, the same command prices all") as tell:
         found = sizer.plan(
             asked.source(), progress=lambda done, of, best: tell(done, of, best_text(best)), **said, **asked.workload
         )

@@ -68,7 +68,9 @@ def command(asked: Asked) -> None:
         "--format",
         asked.format_,
     )
-    what, how = ("measuring", KEPT) if measure else ("pricing", "the answer is of those, the same command prices all")
+    what, how = (
+        ("measuring", KEPT) if measure else ("pricing", "the answer is of what was priced, the same command prices all")
+    )
     with working(what, how) as tell:
         result = search(
             reading,

@@ -96,7 +96,7 @@ def _rows(one: DeviceDiff) -> list[tuple[str, str, str, str]]:
         old, new = (column.cell(side) if side else Cell("") for side in (one.old, one.new))
         was, now, change = old.value, new.value, ""
         if was and now is not None and was != now:
-            change = f"{100 * (now - was):+.1f} points" if column.name == "MFU" else f"{now / was - 1:+.2%}"
+            change = f"{100 * (now - was):+z.1f} points" if column.name == "MFU" else f"{now / was - 1:+z.2%}"
         rows.append((column.name, old.shown, new.shown, change))
     return rows
 

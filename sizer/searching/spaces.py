@@ -447,10 +447,7 @@ NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], object]]] = {
     "experts": ("a mixture of experts", lambda model: model.moe),
     "heads": ("keys and values of heads", lambda model: isinstance(model.attention, AttentionShape)),
     "vocab": ("an LM-head", lambda model: model.head),
-    "model": (
-        "layers of a decoder, its experts, else its MLPs, alike in all",
-        lambda model: model.vocab and alike(model),
-    ),
+    "model": ("layers of one decoder whose MLPs (in a mixture, experts) are all alike", alike),
 }
 #: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.
 TAKEN_BY = {"aspect": (model,), "head_dims": (heads, model), "vary": (model,)}
