@@ -59,7 +59,7 @@ def parts_of(step: StepTime) -> Table:
     return Table(
         columns("ops parts", share=lambda part: part[1] / step.seconds),
         sorted(step.parts.items(), key=lambda part: -part[1]),
-        "parts of the step",
+        "parts of the step, as the stack runs these operators",
     )
 
 
