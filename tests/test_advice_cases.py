@@ -163,6 +163,17 @@ def test_what_does_not_fit_its_layout_is_not_told_a_larger_microbatch() -> None:
     assert all(int(one.change.get("microbatch", 1)) <= 4 for found in report.findings for one in found.suggestions)
 
 
+@pytest.mark.parametrize("b", [1, 3])
+def test_where_no_microbatch_is_large_enough_the_largest_doubling_that_fits_is_told(b: int) -> None:
+    # It was told 9,973 sequences, as many as fit: a prime number of them makes no batch.
+    small = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 704, "num_hidden_layers": 4}
+    config = small | {"num_attention_heads": 4, "vocab_size": 1024, "max_position_embeddings": 512}
+    (finding,) = named(sizer.check(config, b=b, s=128), "SZ123")
+    told = int(finding.suggestions[0].change["microbatch"])
+    assert told // b & (told // b - 1) == told % b == 0
+    assert told <= sizer.memory(config, b=b, s=128).largest_microbatch < 2 * told
+
+
 def test_a_sane_vocabulary_is_not_offered_a_padding_that_costs() -> None:
     for name in ("gpt-j-6b", "opt-1_3b"):
         assert not sizer.check(shape(MODELS[name]), s=2048).findings[1:]  # but for the memory line of a large one

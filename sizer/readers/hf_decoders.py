@@ -52,7 +52,7 @@ def mimo_windows(fields: Fields) -> Window:
     layers, kinds = layer_count(fields), listed(fields, "layer_types")
     usual = [layer > 0 and (layer + 1) % 6 != 0 for layer in range(layers)]
     pattern = fields.integers("hybrid_layer_pattern") or usual
-    slides = [kind == "sliding_attention" for kind in kinds] if kinds else pattern
+    slides = [kind == "sliding_attention" for kind in kinds] or pattern
     before = fields.optional("sliding_window_size")
     window = before + 1 if before else fields.count("sliding_window") or None
     return lambda layer: window if slides[layer] else None
@@ -337,8 +337,7 @@ def blocks_of_keys(fields: Fields) -> Core:
         sparse = []
     fields.ignore("use_qk_norm", "partial_rotary_factor", "index_local_blocks")
     gate, share = fields.flag("attention_output_gate"), fields.integer("rotary_dim") / fields.integer("head_dim")
-    whole = attention(qk_norm="head", gate="queries" if gate else "none", rotary=share)
-    core = whole(fields)(0)
+    core = attention(qk_norm="head", gate="queries" if gate else "none", rotary=share)(fields)(0)
     chosen = replace(core, indexer=indexer)
     return lambda layer: chosen if layer < len(sparse) and sparse[layer] else core
 
@@ -373,9 +372,9 @@ def shared_keys(fields: Fields) -> Core:
     core = SharedKeyShape(heads, dim, fields.integer("q_lora_rank"), groups, rank, window, rotary)
     core = replace(core, dropout=fields.number("attention_dropout"))
     said, shapes = fields.nested("compress_rates"), {0: core}
-    for kind, short, usual, series in ((4, "csa", 4, 2), (128, "hca", 128, 1)):
+    for kind, short, series in ((4, "csa", 2), (128, "hca", 1)):
         name = next(word for word, rate in _RATES.items() if rate == kind)
-        rate = fields.optional(f"compress_rate_{short}") or said.optional(name) or usual
+        rate = fields.optional(f"compress_rate_{short}") or said.optional(name) or kind
         shapes[kind] = replace(core, compressor=Compressor(rate, dim, series))
         if series == 2:
             own = Compressor(rate, fields.integer("index_head_dim"), series)

@@ -439,7 +439,8 @@ def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggesti
     """The smallest microbatch of at least ``wanted`` sequences that memory holds and the global batch is made of.
 
     None in inference, where a batch is as large as the requests that wait; where ``wanted`` does not fit, the largest
-    that does. Where what runs now does not fit either, memory is asked only if the layout was said.
+    that does (without a global batch the largest doubling of today's). Where what runs now does not fit either, memory
+    is asked only if the layout was said.
     """
     workload, b = context.workload, context.workload.b
     if not workload.train:
@@ -447,7 +448,9 @@ def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggesti
     fits = context.largest_microbatch() if context.model and context.divides else math.inf
     most = fits if fits >= b or context.sets_any("gpus", "d") else math.inf
     if workload.global_batch is None:
-        return suggest("b", range(b + 1, int(min(wanted, most)) + 1)[-1:], note)
+        # Of doublings of today's half of the first that does not fit.
+        larger = wanted if wanted <= most else (b << int(most // b).bit_length()) >> 1
+        return suggest("b", [larger] if larger > b else [], note)
     rank = workload.global_batch // workload.d
     groups = workload.p if workload.vpp > 1 else 1  # of microbatches that an interleaved schedule goes through
     whole = [other for other in range(b + 1, int(min(most, rank)) + 1) if rank % (other * groups) == 0]
