@@ -87,6 +87,12 @@ def test_a_type_without_a_reader_answers_as_a_formula_does(model_type: str) -> N
     assert split.parameters == reading.model.parameters
 
 
+def test_a_type_with_fewer_positions_than_are_run_is_proven_with_as_many_as_it_has() -> None:
+    found = proof("clip_text_model", num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4)
+    assert (found.unproven, found.longest) == ((), 77)
+    assert found.model.parameters == found.parameters
+
+
 def test_windows_and_rotation_are_each_layers_own() -> None:
     kinds = ["sliding_attention"] * 3 + ["full_attention"]
     blocks = proof("exaone4", sliding_window=16, layer_types=kinds).model.main.blocks

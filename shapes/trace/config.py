@@ -48,7 +48,7 @@ def apart() -> Iterator[None]:
 
 
 #: Lengths of the sequence at which a shape has to be the model: sizes that only one length gives differ at the other.
-LENGTHS = (64, 96)
+SHORT, LONG = 64, 96
 #: In place of the second where attention runs as products: most windows that a class builds itself show there.
 EAGER_LENGTH = 768
 
@@ -123,11 +123,11 @@ class Built:
     def lengths(self) -> Pair:
         """Tokens of the forward pass that is recognised, and of the pass forward and backward that proves it."""
         if getattr(self.module.config, "_attn_implementation", None) != "eager":
-            return LENGTHS
+            return SHORT, min(LONG, self.longest)
         # Layers that look their attention up run fused; the others stay as they are. The long length first: a class
         # may take short sequences in another way, from then on for long ones too.
         attend_with(self.module, "sdpa")
-        return self.longest, LENGTHS[0]
+        return self.longest, SHORT
 
     def graph(self, s: int) -> Graph:
         """The graph of one forward pass."""

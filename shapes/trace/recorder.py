@@ -93,7 +93,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
     def place(self) -> tuple[str, int, int | None]:
         """(module path, times, sequence number) of what runs now; the number is None outside the backward pass."""
         node: Any = torch._C._current_autograd_node()  # its stub says there always is one
-        if node is None:
+        if not node:
             return self.where, self._times, None
         number = node._sequence_nr()
         if number >= 2**63:  # AccumulateGrad: of no forward operator

@@ -241,7 +241,7 @@ def _lost_seconds(context: Context) -> dict[tuple[str, int], dict[str, float]]:
     for op, cost, _ in context.timed():
         seconds = op.count * sum(penalty for _, penalty in cost.alignment_s)
         if isinstance(op, Product) and seconds:
-            name = op.name.removeprefix("layers.*.")
+            name = op.name.removeprefix("layers.*.") or "the model"
             # One output or input is a dot product (a shared expert's gate): tensor cores are not asked.
             for value in {op.m, op.n, op.k} - covered - {1}:
                 if value % context.device.alignment_elements(op.dtype):
