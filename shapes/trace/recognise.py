@@ -205,8 +205,8 @@ class _Layer:
         known = fused or gate == "queries" or not out.reads_any(sources)
         self.need(known, "the output projection reads queries, keys or values")
         self.claim(*sources)
-        biases = [node.biased for node in sources]
-        self.need(biases[0] == biases[2], "a bias on some of queries and values")
+        bias, k_bias, v_bias = (node.biased for node in sources)
+        self.need(bias == v_bias, "a bias on some of queries and values")
         kind, weights = self._qk_norm(sources[: 2 - fused], (heads, kv_heads), wide)
         sinks = [one for one in self.scaled if one.operator == "sinks" and one.reads == core.bit]
         self.vectors.update(one.parameter for one in sinks)
@@ -217,8 +217,8 @@ class _Layer:
             kv_heads,
             wide,
             v_head_dim=v_wide if v_wide != wide else None,
-            qkv_bias=biases[0],
-            k_bias=biases[1] if biases[1] != biases[0] else None,
+            qkv_bias=bias,
+            k_bias=k_bias if k_bias != bias else None,
             o_bias=out.biased,
             fused_qkv=fused,
             causal=run.causal,
