@@ -149,10 +149,15 @@ model = load_something_else("for a look at it")
 """
 
 
+def notebook(text: str) -> str:
+    """Cells that lines of dashes part, behind one of prose, as a notebook's file."""
+    cells = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in text.split("---\n")]
+    return json.dumps({"cells": [{"cell_type": "markdown", "source": "model = 1"}, *cells]})
+
+
 def test_a_notebook_is_read_as_the_model_that_its_trainer_has(tmp_path: Path) -> None:
-    cells = [{"cell_type": "code", "source": cell.splitlines(keepends=True)} for cell in CELLS.split("---\n")]
     file = tmp_path / "train.ipynb"
-    file.write_text(json.dumps({"cells": [{"cell_type": "markdown", "source": "model = 1"}, *cells]}))
+    file.write_text(notebook(CELLS))
     found = read_config(Source(file))
     assert (found.model.layers, found.workload["s"], found.workload["finetune"]) == (28, 512, "lora")
     for other in ({"cells": 3}, {"cells": [1]}, {"cells": [{"cell_type": "code", "source": 7}]}, {}):

@@ -1081,3 +1081,14 @@ def test_a_command_whose_output_a_script_keeps_is_followed(tmp_path: Path) -> No
     assert (found.model.layers, found.workload["phase"]) == (28, "decode")
     with pytest.raises(InputError, match="expected a command"):
         read(tmp_path, text.replace("for n in 1 2; do", "if false; then").replace("done", "fi"), "bench.sh")
+
+
+def test_a_released_name_and_the_folder_of_its_name_are_one_model(tmp_path: Path) -> None:
+    text = f"""setup:
+  model: {{id: {QWEN}, path: /models/Qwen3-0.6B, served: x}}
+  runtime: {{max_model_len: 8192}}
+"""
+    found = read(tmp_path, text, "run.yaml")
+    assert (found.model.layers, found.workload["phase"]) == (28, "decode")
+    with pytest.raises(InputError, match="known formats"):
+        read(tmp_path, text.replace("/models/Qwen3-0.6B", "/models/Qwen3-8B"), "run.yaml")

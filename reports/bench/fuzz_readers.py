@@ -46,6 +46,9 @@ def seeds() -> dict[str, bytes]:
     found["compose.yaml"] = b"services: {vllm: {command: --model Qwen/Qwen3-0.6B --port 8000, env: [A=1]}}"
     found |= {"megatron.yaml": (test_recipes_named.MEGATRON % "").encode()}
     found |= {"bridge.py": test_python_code.BRIDGE.encode(), "titan.py": test_python_code.TITAN.encode()}
+    found |= {"main.py": test_python_code.MAIN.encode()}
+    found |= {"train.ipynb": test_python_code.notebook(test_python_code.CELLS).encode()}
+    found["bench.sh"] = b"for n in 1 2; do OUT=$(python -m sglang.bench_serving --model Qwen/Qwen3-8B --n $n); done"
     found |= {f"{name}.yaml": json.dumps(one).encode() for name, one in test_readers_formats.SMALLEST.items()}
     configs = sorted((ROOT / "tests" / "data" / "configs").glob("*.json"))[::6]
     found |= {one.name: one.read_bytes() for one in configs if one.stat().st_size < 10_000}

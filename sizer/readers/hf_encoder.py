@@ -133,7 +133,7 @@ def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[
         core = AttentionShape(heads, heads, dim, qkv_bias=True, k_bias=k_bias, o_bias=True, dropout=dropout)
         width = MlpShape(fields.integer(f"{side}_ffn_dim"), gated=False, bias=True)
         block = one_side(side, core, width, layers, norm_weights=2, dropout=fields.number("dropout"))
-        stacks.append(Stack(side, hidden, (block,), **traits))
+        stacks += [Stack(side, hidden, (block,), **traits)]
     return stacks
 
 
@@ -175,7 +175,7 @@ def diffusion(fields: Fields, blocks: list[Values], front: Rows, behind: Rows) -
                 context=size(traits.pop("context")),
                 **traits,
             )
-            layers.append(block)
+            layers += [block]
     stack = Stack("image", hidden_size(fields), tuple(layers), front=matrices(fields, front), final_norm=0)
     extra = vectors(fields, [["scale_shift_table", "tables"]])
     return ModelShape("diffusion", (stack,), head=False, before_head=matrices(fields, behind), extra=extra)
@@ -196,11 +196,11 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
         kinds = wrapper, str(given.get("model_type")), spec.get("tower")
         found = next((tables["towers"][kind] for kind in kinds if kind in tables["towers"]), None)
         if not found:
-            notes.append(f"left out, with what joins it to the text: {name} tower")
+            notes += [f"left out, with what joins it to the text: {name} tower"]
             continue
         whole = replace(model, towers=(*model.towers, _tower(outer, name, found, spec, model.hidden)))
         more = f"{(whole.parameters - model.parameters) / 1e6:.4g} M parameters on the first stage"
-        notes.append(f"with its {name} tower, {more}, which train as the text does, {tables['runs'][key]}")
+        notes += [f"with its {name} tower, {more}, which train as the text does, {tables['runs'][key]}"]
         notes += [f"left out: what joins its {name} tower to the text"] * (not spec)
         model = whole
     return model, tuple(notes)

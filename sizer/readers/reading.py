@@ -450,8 +450,10 @@ def named_plainly(config: Config) -> Config | None:
     }
     usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in words["keys"]]
     if not usual and "model_type" not in config:
-        deep = {
-            one: key for key, one in said.items() if "/" in one and re.search(words["deep"], key) and is_released(one)
+        deep = {  # a name and the folder of that name are one model
+            basename(plain_name(one)): key
+            for key, one in said.items()
+            if "/" in one and re.search(words["deep"], key) and is_released(one)
         }
         usual = [*deep.values()] * (len(deep) == 1)
     also = {
