@@ -118,7 +118,7 @@ def test_utilization_is_also_given_against_the_achievable_peak() -> None:
 @pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_step_time_that_is_no_time_is_refused(seconds: float) -> None:
     with pytest.raises(InputError, match="positive number"):
-        utilization(parameters_count(1e9, 2048, 1), seconds, 1, load_device("a100-sxm"))
+        sizer.mfu(params=1e9, step_time=seconds, gpus=1, global_batch=1, device="a100-sxm")
 
 
 @pytest.mark.parametrize(

@@ -103,6 +103,11 @@ class MeasuredTable:
     title: str = ""
 
 
+def _rows(answer: "Bench | Stored") -> Values:
+    """The JSON of measurements."""
+    return {"measurements": [one.row() for one in answer.measurements]}
+
+
 @frozen
 class Bench(Printable):
     """The answer of one call of `sizer bench`."""
@@ -124,8 +129,7 @@ class Bench(Printable):
         counts = ", ".join(f"{number} {status}" for status, number in found.most_common())
         return f"not measured: {counts}" if counts else ""
 
-    def to_dict(self) -> Values:
-        return {"measurements": [one.row() for one in self.measurements]}
+    to_dict = _rows
 
 
 @frozen
@@ -274,8 +278,7 @@ class Stored:
     measurements: tuple[Measurement, ...]
     total: int
 
-    def to_dict(self) -> Values:
-        return {"measurements": [one.row() for one in self.measurements]}
+    to_dict = _rows
 
 
 #: What is measured: jobs of priority 1 must run. On a processor they are smaller, and show that the harness works.

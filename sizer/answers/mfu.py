@@ -155,9 +155,7 @@ class MfuAnswer(Printable):
 
 
 def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtype: str = "bf16") -> Utilization:
-    """``count`` over ``step_s`` on ``gpus`` devices. InputError for a time that is not positive."""
-    positive_amounts(step_time=step_s)
-    positive_int(gpus, "gpus", 2**31)
+    """``count`` over ``step_s``, a positive time, on ``gpus`` devices."""
     peak, achievable = device.peak(dtype), device.mamf_flops.get(dtype)
     needed, run = (flops / step_s / gpus for flops in (count.model_flops, count.hardware_flops))
     return Utilization(

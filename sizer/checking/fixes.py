@@ -166,7 +166,7 @@ def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) 
     said = held.get(key, old)  # a vocabulary, unpadded
     stands = re.finditer(rf"(?<![\w.])({re.escape(str(said))}|{re.escape(str(old))})(?![\w.])", text)
     places = [place(text, *one.span()) for one in islice(stands, MOST_PLACES)]
-    return [*([None] if name in (*keys, "d") else []), *(Edit(one, new) for one in places)]
+    return [*[None] * (name in (*keys, "d")), *(Edit(one, new) for one in places)]
 
 
 def _unsafe(subject: Subject, change: Change, wanted: Subject, path: str) -> str:

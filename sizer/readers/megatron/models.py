@@ -204,10 +204,16 @@ def mamba_layer(fields: Fields) -> RecurrentShape:
     dim, inside = fields.integer("mamba_head_dim"), 2 * fields.integer("hidden_size")
     heads = fields.optional("mamba_num_heads")
     heads = heads or fields.quotient(inside, dim, f"twice the hidden size, {inside}", "mamba_head_dim")
-    sizes = {"groups": fields.integer("mamba_num_groups"), "chunk": MAMBA_CHUNK}
-    sizes["state"] = fields.integer("mamba_state_dim")
     made = recurrence(
-        kind="mamba2", heads=heads, head_dim=dim, norm="inner", key="mamba_num_groups", conv_bias=True, **sizes
+        kind="mamba2",
+        heads=heads,
+        head_dim=dim,
+        groups=fields.integer("mamba_num_groups"),
+        state=fields.integer("mamba_state_dim"),
+        chunk=MAMBA_CHUNK,
+        norm="inner",
+        key="mamba_num_groups",
+        conv_bias=True,
     )
     return made(fields)(0)
 
@@ -373,7 +379,8 @@ def _window(fields: Fields) -> int | None:
     found = re.match(r"[(\[\s]*(-?\d{1,9})\b", str(value))
     if not found:
         raise fields.error("expected two integers, such as 127,0", "window_size")
-    return int(found[1]) + 1 if int(found[1]) >= 0 else None
+    before = int(found[1])
+    return before + 1 if before >= 0 else None
 
 
 def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool]:
