@@ -94,17 +94,18 @@ class Products:
         return Products(self.m[rows], self.n[rows], self.k[rows], self.seconds[rows])
 
     @property
+    def sizes(self) -> Array:
+        """Rows m, n, k and batch."""
+        return np.array([self.m, self.n, self.k, np.ones_like(self.m)])
+
+    @property
     def large(self) -> Booleans:
         """Where m, n and k are all at least LARGE."""
-        return np.minimum(np.minimum(self.m, self.n), self.k) >= LARGE
+        return self.sizes[:3].min(axis=0) >= LARGE
 
     def predicted(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
-        one = np.ones_like(self.m)
-        seconds = aligned_seconds(np.array([self.m, self.n, self.k, one]), size, out, constants)
-        if not constants.cells:
-            return seconds
-        m, n, k, batch = (dims.astype(np.int64) for dims in (self.m, self.n, self.k, one))
-        return constants.cells.corrected(seconds, m, n, k, batch)
+        seconds = aligned_seconds(self.sizes, size, out, constants)
+        return constants.cells.corrected(seconds, *self.sizes.astype(np.int64)) if constants.cells else seconds
 
     def errors(self, constants: GemmConstants, size: float = 2, out: int = 2) -> Array:
         """Absolute relative error of each product's prediction."""
@@ -183,7 +184,7 @@ def fit_closed_form(
     # A device whose power is ample has no throttling: 0, below every bound.
     begun = np.maximum([getattr(guess, name) for name in NUMBERS], np.exp(low))
     centre = np.clip(np.log(begun), low + 1e-6, high - 1e-6)
-    dims = np.array([seen.m, seen.n, seen.k, np.ones(len(seen))])
+    dims = seen.sizes
 
     def residuals(theta: Array) -> Array:
         trial = _with(guess, theta)
@@ -353,7 +354,7 @@ def gemm_table(constants: GemmConstants) -> Values:
     """``[cost.<dtype>]`` of a closed form; to six digits: rounding must not undo the order of two sizes' times."""
     numbers = [*NUMBERS, *(["split_steps"] if isfinite(constants.split_steps) else [])]
     table: Values = {name: float(f"{getattr(constants, name):.6g}") for name in numbers}
-    table["tiles"] = [list(tile) for tile in constants.tiles]
+    table["tiles"] = [*map(list, constants.tiles)]
     if constants.small:
         table["small"] = gemm_table(constants.small)
     return table

@@ -256,5 +256,5 @@ def rows_by(table: IntegerTable, function: Callable[[IntegerTable], Sequence[Any
     """The ``count`` values that ``function`` finds of the columns, a row each, for every row of the table."""
     found = np.empty((count, table.size))
     for part, values in each_part(table, function):
-        found[:, part.rows] = [part.rows_of(value) for value in values]
+        found[:, part.rows] = [*map(part.rows_of, values)]
     return found

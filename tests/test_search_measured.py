@@ -96,7 +96,7 @@ def test_the_strategy_minimises_the_objective_of_measured_times(
         given.extend(race.weights)
         count = len(race.predicted_s)
         ratios, errors = {index: np.zeros(9) for index in range(count)}, dict.fromkeys(range(count), 0.01)
-        return Outcome(0, ratios, errors, np.full(9, 1e-3), 9, 1.0, 1.0, True, {})
+        return Outcome(0, ratios, errors, np.full(9, 1e-3), 9, 1.0, True, {})
 
     monkeypatch.setitem(STRATEGIES, "racing", strategy)
     found = sizer.search(
@@ -148,7 +148,7 @@ def test_what_is_timed_are_the_products_that_are_priced(
 def test_the_interval_of_a_few_noisy_ratios_holds_their_median() -> None:
     # As time runs out some candidates have three samples: of ratios far apart, and on both sides of 1.
     ratios = {0: np.zeros(4), 1: np.log([0.2, 0.7, 0.9]), 2: np.log([0.5, 2.0, 30.0])}
-    outcome = Outcome(1, ratios, {0: 0.0, 1: 0.01, 2: 5.0}, np.full(4, 2.0), 10, 1.0, 0.5, False, {})
+    outcome = Outcome(1, ratios, {0: 0.0, 1: 0.01, 2: 5.0}, np.full(4, 2.0), 10, 0.5, False, {})
     for index in ratios:
         timing = _timing(outcome, index, 0.95, "measured")
         assert 0 < timing.low <= timing.seconds <= timing.high

@@ -75,7 +75,8 @@ def stage(layers: float = 1.0, ends: float = 0.0, update: float = 0.0, **communi
 
 
 def parts(one: Work, stack: SoftwareStack = BARE, whole: Work | None = None, **schedule: Any) -> dict[str, float]:
-    found = step_parts(one, whole or one, Schedule(**schedule), stack, H100)
+    ran = (microbatch(work, stack, H100) for work in (one, whole or one))
+    found = step_parts(one, Schedule(**schedule), stack, *ran)
     return {name: float(seconds) for name, seconds in found.items() if seconds}
 
 
@@ -206,22 +207,24 @@ def test_an_update_is_paid_once_with_what_surrounds_it_and_inference_has_none() 
 def test_an_error_of_operators_beyond_the_calibrated_one_widens_the_interval() -> None:
     stack = replace(BARE, intervals={"fitted": Interval(0.8, 1.3, 0.05)})
 
-    def priced(error: float, tier: str | None = None) -> tuple[float, float]:
-        found = step_cost(stage(), stage(), Schedule(), stack, H100, error, tier)
+    def priced(error: float, *architectures: str) -> tuple[float, float]:
+        known = replace(stack, architectures=architectures)
+        found = step_cost(stage(), stage(), Schedule(), known, H100, error)
         return found.low / found.seconds, found.high / found.seconds
 
-    assert priced(0.05) == priced(0.10) == pytest.approx((0.8, 1.3))
+    assert priced(0.05, "hopper") == priced(0.10, "hopper") == pytest.approx((0.8, 1.3))
     wide = exp(-hypot(log(0.8), 0.2)), exp(hypot(log(1.3), 0.2))
-    assert priced(0.30) == pytest.approx(wide)
+    assert priced(0.30, "hopper") == pytest.approx(wide)
     # Where a tier has no interval of its own, the next wider one's, else the widest there is.
-    assert priced(0.0, "extrapolated") == pytest.approx((0.8, 1.3))
-    wider = replace(stack, intervals={**stack.intervals, "extrapolated": Interval(0.5, 2.0, 0.3)})
-    found = step_cost(stage(), stage(), Schedule(), wider, H100, 0.0, "borrowed")
+    assert priced(0.0) == pytest.approx((0.8, 1.3))
+    intervals = {**stack.intervals, "extrapolated": Interval(0.5, 2.0, 0.3)}
+    wider = replace(stack, intervals=intervals, architectures=("ampere",))
+    found = step_cost(stage(), stage(), Schedule(), wider, H100)
     assert (found.low, found.high, found.ratio_error, found.tier) == (0.5, 2.0, 0.3, "borrowed")
 
 
 def test_a_network_that_nobody_states_may_be_slower_and_is_named() -> None:
-    one, stack = stage(pipeline=1.0, data=2.0), replace(BARE, intervals={"fitted": Interval(0.8, 1.3, 0.05)})
+    one, stack = stage(data=2.0), replace(BARE, intervals={"fitted": Interval(0.8, 1.3, 0.05)})
     said = replace(H100, link=replace(H100.link, stated=True))
     usual, stated, node = (
         step_cost(one, one, Schedule(ranks=ranks), stack, device)

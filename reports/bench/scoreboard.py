@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from step_rows import MAX_BYTES, read_rows
 from steps import Judged, figures, judged, say
+from steps_fit import rewrite
 from tabulate import tabulate
 
-from shapes.calibrate import replaced
 from shapes.errors import InputError, read_text
 from shapes.step.stack import GRAPHS, list_stacks
 from shapes.toml_table import shipped
@@ -199,12 +199,11 @@ def rescale(tuned: Sequence[Run]) -> None:
         ran = {run.judged.row.stack.name.removesuffix(GRAPHS) for run in seen}
         for name in ran if tier == "fitted" else list_stacks():
             path = shipped("stacks", name)
-            text = path.read_text(encoding="utf-8")
-            interval = tomllib.loads(text)["interval"]
+            interval = tomllib.loads(path.read_text(encoding="utf-8"))["interval"]
             if tier in interval:
                 edges = {edge: round(interval[tier][edge] ** factor, 3) for edge in ("low", "high")}
                 interval[tier] |= edges
-                path.write_text(replaced(text, {"interval": interval}), encoding="utf-8", newline="\n")
+                rewrite(path, {"interval": interval})
 
 
 def _answers(run: Run, reason: dict[str, Any]) -> bool:

@@ -17,11 +17,12 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from opening import with_answer
@@ -215,18 +216,37 @@ def replayed(trials: int) -> str:
     )
 
 
-def _exhaustive(case: Case) -> Outcome:
+@dataclass(frozen=True)
+class Replayed:
+    """``spent_s``: of all that it sampled."""
+
+    best: int
+    samples: int
+    spent_s: float
+    sure: float
+
+
+def _exhaustive(case: Case) -> Replayed:
+    return _replayed(case, exhaustive, 0)
+
+
+def _racing(case: Case, seed: int) -> Replayed:
+    return _replayed(case, racing, seed, classes=recorded(case)[0].classes.tolist())
+
+
+def _replayed(case: Case, strategy: Callable[[Race], Outcome], seed: int, **more: Any) -> Replayed:
     landscape, _ = recorded(case)
-    return exhaustive(Race(list(landscape.predicted), landscape.error, landscape.sampler(0)))
+    spent, drawn = [], landscape.sampler(seed)
+
+    def sample(index: int, count: int) -> np.ndarray:
+        spent.append(taken := drawn(index, count))
+        return taken
+
+    found = strategy(Race(list(landscape.predicted), landscape.error, sample, **more))
+    return Replayed(found.best, found.samples, float(np.concatenate(spent).sum()), found.sure)
 
 
-def _racing(case: Case, seed: int) -> Outcome:
-    landscape, _ = recorded(case)
-    told = landscape.classes.tolist()
-    return racing(Race(list(landscape.predicted), landscape.error, landscape.sampler(seed), classes=told))
-
-
-def _replay_row(case: Case, everything: Outcome, races: Sequence[Outcome]) -> list[object]:
+def _replay_row(case: Case, everything: Replayed, races: Sequence[Replayed]) -> list[object]:
     """Racing so many times, and everything once: its time hardly varies."""
     landscape, _ = recorded(case)
     truth = landscape.truth

@@ -94,13 +94,15 @@ class Device:
         self._truth, self._noise, self._rng = landscape.truth, noise, np.random.default_rng(seed)
         self._biases = self._rng.normal(0, noise.bias, len(self._truth))
         self._ready: set[int] = set()
-        self.prepared = 0
+        self.prepared, self.spent_s = 0, 0.0
 
     def sample(self, index: int, count: int) -> np.ndarray:
         self.prepared += index not in self._ready
         self._ready.add(index)
         run = 1 + NOISE * np.abs(self._rng.standard_t(3, count))
-        return self._truth[index] * np.exp(self._biases[index]) * run
+        taken: np.ndarray = self._truth[index] * np.exp(self._biases[index]) * run
+        self.spent_s += taken.sum()
+        return taken
 
     def renew(self, index: int) -> None:
         self._biases[index] = self._rng.normal(0, self._noise.bias)
@@ -130,9 +132,9 @@ def trial(landscape: Landscape, seed: int, noise: Noise) -> Trial:
         outcomes.append(
             strategy(Race(predicted, landscape.error, device.sample, weights, classes=told, renew=device.renew))
         )
-    race, all_of_them = outcomes
+    race, (raced, swept) = outcomes[0], devices
     loss, other = (float(values[one.best] / values.min() - 1) for one in outcomes)
-    return Trial(loss, race.spent_s / all_of_them.spent_s, devices[0].prepared / devices[1].prepared, race.sure, other)
+    return Trial(loss, raced.spent_s / swept.spent_s, raced.prepared / swept.prepared, race.sure, other)
 
 
 def stated(case: Case) -> float:

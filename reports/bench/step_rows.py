@@ -373,12 +373,17 @@ def price_step(
     device: Device,
     stack: SoftwareStack,
     accumulation: int | None = None,
-    tier: str | None = None,
+    *,
+    known: bool = True,
 ) -> StepCost:
-    """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update."""
+    """One global step of ``model``: ``accumulation`` microbatches (None: the workload's) and the update.
+
+    ``known``: the stack is the run's own, not the nearest to it.
+    """
     if accumulation is not None:
         workload = replace(workload, gpus=None, global_batch=accumulation * workload.b * workload.d)
-    cost = Pricer(device, stack=stack, stack_tier=tier).step(operators(model, workload), workload, model).cost
+    stack = stack if known else replace(stack, architectures=())
+    cost = Pricer(device, stack=stack).step(operators(model, workload), workload, model).cost
     assert cost is not None, "of training"
     return cost
 

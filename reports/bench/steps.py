@@ -57,8 +57,7 @@ def predicted(row: Row) -> StepCost:
     """The row's step, in a wider interval where its stack is not known or its devices' power is not."""
 
     def on(device: Device) -> StepCost:
-        tier = None if row.known else "extrapolated"
-        return price_step(row.model, row.workload, device, row.stack, row.accumulation, tier)
+        return price_step(row.model, row.workload, device, row.stack, row.accumulation, known=row.known)
 
     cost = on(row.device)
     if row.least_power is None:

@@ -16,7 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -30,7 +30,7 @@ from steps_priors import FITTED
 from shapes.calibrate import replaced
 from shapes.device import Device
 from shapes.step import schedule_of
-from shapes.step.seconds import Region, Schedule, Work, step_parts
+from shapes.step.seconds import Region, Schedule, Work, microbatch, step_parts
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack, stack_from_mapping
 from shapes.toml_table import shipped
 
@@ -137,8 +137,15 @@ def predicted(parts: Sequence[Batch], stack: SoftwareStack, number: int) -> np.n
     seconds = np.empty(number)
     for batch in parts:
         own = stack.of_release(batch.release)
-        seconds[batch.order] = sum(step_parts(batch.stage, batch.whole, batch.schedule, own, batch.device).values())
+        seconds[batch.order] = step_seconds(batch.stage, batch.whole, batch.schedule, own, batch.device)
     return seconds
+
+
+def step_seconds(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device) -> Any:
+    """Seconds of a global step of the slowest stage's work and all stages'."""
+    own = microbatch(stage, stack, device)
+    everything = own if stage is whole else microbatch(whole, stack, device)
+    return sum(step_parts(stage, schedule, stack, own, everything).values())
 
 
 def with_constants(data: Mapping[str, Any], names: Sequence[str], values: Sequence[Any]) -> dict[str, Any]:
@@ -292,6 +299,7 @@ def main() -> None:
             write(fit, theta, left["layout"], left["id"])
             record(fit, theta, left)
     if options.write and not options.stack and not options.nested:
+        newest_in_bf16(fits)
         unknown(rows)
         pooled(fits)
 
@@ -300,10 +308,14 @@ def unknown(rows: Sequence[Row]) -> None:
     """Every stack's rows priced by the nearest other one: what is recorded of unknown stacks, and their interval."""
     residuals: dict[str, list[float]] = {}
     others: dict[str, set[str]] = {}
+    # As the fit has just written them.
+    files = {name: shipped("stacks", name) for name in list_stacks()}
+    texts = {name: file.read_text(encoding="utf-8") for name, file in files.items()}
+    written = {name: stack_from_mapping(tomllib.loads(text), str(files[name])) for name, text in texts.items()}
     for row in rows:
-        stage, whole = works(row.model, row.workload, row.device, row.nearest_other)
-        schedule = _schedule(row)
-        seconds = sum(step_parts(stage, whole, schedule, row.nearest_other, row.device).values())
+        other = written[row.nearest_other.name]
+        stage, whole = works(row.model, row.workload, row.device, other)
+        seconds = step_seconds(stage, whole, _schedule(row), other, row.device)
         residuals.setdefault(row.stack.name, []).append(float(np.log(seconds / row.step_s)))
         others.setdefault(row.stack.name, set()).add(row.nearest_other.name)
     # Each stack counts as much as another, whatever its rows.
@@ -316,13 +328,56 @@ def unknown(rows: Sequence[Row]) -> None:
     HELD_OUT.write_text(json.dumps(found, indent=1, sort_keys=True) + "\n", encoding="utf-8", newline="\n")
     for name in list_stacks():
         path = shipped("stacks", name)
-        text = path.read_text(encoding="utf-8")
-        data = tomllib.loads(text)
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
         # What no row was run on keeps the ratio's error that its file states.
         interval = data["interval"]
         ratio = 2 * interval["borrowed"]["ratio"] if name in FITTED else interval["extrapolated"]["ratio"]
         data["interval"]["extrapolated"] = _interval(even, float(data["coverage"]), ratio)
-        path.write_text(replaced(text, {"interval": data["interval"]}), encoding="utf-8", newline="\n")
+        rewrite(path, {"interval": data["interval"]})
+
+
+def rewrite(path: Path, tables: Mapping[str, Any]) -> None:
+    """A stack's file with its ``tables`` replaced, and the comments before their keys and headers kept."""
+    bare, said = _apart(path.read_text(encoding="utf-8"))
+    lines = [one for place, line in _placed(replaced(bare, tables)) for one in (*said.pop(place, ()), line)]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+
+
+def _placed(text: str) -> Iterator[tuple[tuple[str, str], str]]:
+    """Each line with the header that it is under and what it gives a value."""
+    header = ""
+    for line in text.splitlines():
+        header = line if line.startswith("[") else header
+        yield (header, line.partition("=")[0].strip()), line
+
+
+def _apart(text: str) -> tuple[str, dict[tuple[str, str], list[str]]]:
+    """``text`` without the comments before tables and their keys, and those; an array's tables keep theirs."""
+    lines, found, before = [], {}, []
+    for place, line in _placed(text):
+        if line.startswith("#"):
+            before.append(line)
+            continue
+        if before and not line:
+            before.append(line)
+            continue
+        if place[0].startswith("[["):
+            lines += before
+        elif before:
+            found[place] = [one for one in before if one]
+        lines.append(line)
+        before = []
+    return "\n".join(lines) + "\n", found
+
+
+def newest_in_bf16(fits: Mapping[str, Fit]) -> None:
+    """In bf16 the newest stack's experts, whose faster kernels are of narrow types, take what megatron-core-te's do."""
+    path = fits["megatron-bridge-2026"].path
+    own, other = (tomllib.loads(one.read_text(encoding="utf-8")) for one in (path, fits["megatron-core-te"].path))
+    release, theirs = own["release"]["bf16"], other["release"]["bf16"]
+    experts = other["kernels"]["grouped"] * theirs["experts"] / own["kernels"]["grouped"]
+    release |= {"kernels": theirs["kernels"], "experts": float(f"{experts:.4g}")}
+    rewrite(path, {"release": own["release"]})
 
 
 def pooled(fits: Mapping[str, Fit]) -> None:
@@ -372,23 +427,20 @@ def write(fit: Fit, theta: np.ndarray, new: np.ndarray, alike: np.ndarray) -> No
     rounded = [float(f"{value:.4g}") for value in fit.values(theta)]
     data = with_constants(fit.data, [name for name, _, _ in fit.spec], rounded)
     data["interval"] = fit.data["interval"] | intervals(fit, new, alike)
-    text = replaced(fit.path.read_text(encoding="utf-8"), {key: data[key] for key in OWNED if key in data})
-    fit.path.write_text(text, encoding="utf-8", newline="\n")
-
+    rewrite(fit.path, {key: data[key] for key in OWNED if key in data})
     for name, keys in BORROWED.get(fit.name, {}).items():
         _lend(data, shipped("stacks", name), keys)
 
 
 def _lend(data: Mapping[str, Any], path: Path, keys: Sequence[str]) -> None:
     """``data``'s values of ``keys`` written into another stack's file, to three digits: they are borrowed."""
-    text = path.read_text(encoding="utf-8")
-    own = tomllib.loads(text)
+    own = tomllib.loads(path.read_text(encoding="utf-8"))
     for key in keys:
         value: Any = data
         for part in key.split("."):
             value = value[part]
         own = with_constants(own, [key], [_rounded(value)])
-    path.write_text(replaced(text, {key: own[key] for key in OWNED if key in own}), encoding="utf-8", newline="\n")
+    rewrite(path, {key: own[key] for key in OWNED if key in own})
 
 
 def _rounded(value: Any) -> Any:
@@ -450,8 +502,7 @@ def widen(fit: Fit) -> None:
     interval["fitted"] = _wider(interval["fitted"], unseen(fit))
     interval["borrowed"] = _wider(interval["borrowed"], interval["fitted"])
     say(f"{fit.name}: {interval}")
-    text = replaced(fit.path.read_text(encoding="utf-8"), {"interval": interval})
-    fit.path.write_text(text, encoding="utf-8", newline="\n")
+    rewrite(fit.path, {"interval": interval})
 
 
 def _interval(residuals: np.ndarray, coverage: float, ratio: float) -> dict[str, float]:

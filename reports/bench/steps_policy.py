@@ -24,10 +24,9 @@ from shapes.errors import InputError
 
 def held(row: Row) -> Iterator[tuple[str, bool, bool]]:
     """How the stack is known, and whether the measurement is held as if stated, and unstated."""
-    own = None if row.known else "extrapolated"
-    for how, stack, tier in (("own stack", row.stack, own), ("left out", row.nearest_other, "extrapolated")):
+    for how, stack, known in (("own stack", row.stack, row.known), ("left out", row.nearest_other, False)):
         ways = (replace(row.workload, checkpointing=policy) for policy in ("none", "unknown"))
-        costs = (price_step(row.model, one, row.device, stack, row.accumulation, tier) for one in ways)
+        costs = (price_step(row.model, one, row.device, stack, row.accumulation, known=known) for one in ways)
         said, unsaid = (cost.low <= row.step_s <= cost.high for cost in costs)
         yield how, said, unsaid
 

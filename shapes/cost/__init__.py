@@ -209,7 +209,7 @@ def per_group(operator: Product) -> tuple[int, int, int, int]:
 
 def sizes_of(products: Iterable[Product]) -> Integers:
     """Rows m, n, k and batch, a column for each product (``per_group``)."""
-    return np.array([per_group(product) for product in products], dtype=np.int64).T
+    return np.array([*map(per_group, products)], dtype=np.int64).T
 
 
 def _load(operator: Product) -> float:
@@ -219,7 +219,7 @@ def _load(operator: Product) -> float:
 
 def _products(products: Sequence[Product], by: ProductKernels, device: Device) -> Iterator[Cost]:
     m, n, _, batch = sizes = sizes_of(products)
-    times = gemm_times(sizes, by, np.array([_load(one) for one in products]))
+    times = gemm_times(sizes, by, np.array([*map(_load, products)]))
     constants, origin = gemm_constants(device, by.dtype, by.recipe)
     source, regimes = origin.source(device), _regimes(sizes, by)
     judged = {regime: expected(device, origin, regime, by.dtype) for regime in dict.fromkeys(regimes)}

@@ -289,7 +289,7 @@ def attention_row(operator: Attention, run: Run) -> Items:
 
 def work_of(operators: Sequence[Attention], runs: Sequence[Run]) -> AttentionBatch:
     """The operators as arrays, each computed as its run says."""
-    rows = [attention_row(*one) for one in zip(operators, runs, strict=True)]
+    rows = [*map(attention_row, operators, runs)]
     return AttentionBatch(*np.array(rows, dtype=float).reshape(-1, len(fields(AttentionBatch))).T)
 
 
@@ -357,7 +357,7 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
     if c.cache_bytes_per_s:
         # K and V, computed in 16 bits, go to a server's cache in the kernel's element type; to 8 bits Q goes, too.
         written = work.keys * (d_qk + d_v) + (size < 2) * queries * d_qk
-        copies = copies + work.cached * written * (2 + size) / c.cache_bytes_per_s
+        copies += work.cached * written * (2 + size) / c.cache_bytes_per_s
     seconds = throttled(body, c) + c.launch_s + copies
     return AttentionTimes(
         seconds, flops / rate, padded, partial, in_blocks, started, compute, memory, body, copies, blocks, waves

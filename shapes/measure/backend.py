@@ -276,7 +276,7 @@ DRIVERS = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd")
 
 def driver_here() -> bool:
     """Whether a driver of an accelerator is loaded."""
-    return any(os.path.exists(path) for path in DRIVERS)
+    return any(map(os.path.exists, DRIVERS))
 
 
 def accelerator_here() -> bool:

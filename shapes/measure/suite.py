@@ -99,7 +99,7 @@ def values_of(value: object) -> Ints:
 
 def _range(text: str) -> range:
     try:
-        parts = [int(part) for part in text.split(":")]
+        parts = [*map(int, text.split(":"))]
     except ValueError:
         raise ValueError("expected integers and ranges") from None
     if len(parts) > 3:
@@ -184,7 +184,7 @@ class _Sweep:
 
     def _combined(self, *choices: Iterable[Any]) -> Iterator[Items]:
         """Every combination; refused before the first is made where they are too many."""
-        lists = [tuple(one) for one in choices]
+        lists = [*map(tuple, choices)]
         if prod(map(len, lists)) > MOST_VALUES:
             expected = f"expected at most {MOST_VALUES} jobs"
             raise InputError(expected, self._table.prefix.rstrip("."), where=self._table.where)

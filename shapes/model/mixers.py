@@ -523,7 +523,7 @@ class RecurrentShape:
         groups = self.in_proj or (self.form.parts,)
         for parts in groups:
             name = "mixer.in_proj" if len(groups) == 1 else f"mixer.in_proj_{'_'.join(parts)}"
-            units, low = tuple(self.units(part) for part in parts), set(parts) & set(self.low_rank)
+            units, low = tuple(map(self.units, parts)), set(parts) & set(self.low_rank)
             down = (Linear(f"{name}_down", self.rank, hidden, self.bias),) if low else ()
             inputs, width = self.rank if low else hidden, self.width(*parts)
             yield parts, (*down, Linear(name, width, inputs, self.bias, "column", units=units))

@@ -46,7 +46,7 @@ def full_every(blocks: tuple[Block, ...]) -> int | None:
     """
     if len({replace(block, mlp=None, count=1) for block in {*blocks}}) != 2:
         return None
-    full = [_full(block) for block in each_layer(blocks)]
+    full = [*map(_full, each_layer(blocks))]
     if len({*full}) < 2:
         return None
     first = full.index(True)
@@ -118,7 +118,7 @@ def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
             # Full attention in one layer of ``every``, placed as it was among ``old``. Each layer keeps its MLP, and
             # the last one is full where it was.
             kept, kinds, every = each_layer(blocks), {_full(block): block for block in like}, int(every)
-            first = [_full(block) for block in each_layer(like)].index(True)
+            first = [*map(_full, each_layer(like))].index(True)
             place = -(-(first + 1) * every // old) - 1
             full = [at % every == place for at in range(len(kept))]
             full[-1] |= _full(like[-1])

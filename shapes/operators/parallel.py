@@ -6,7 +6,7 @@ neighbours of a group.
 """
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, starmap
 
 from shapes.errors import InputError
 from shapes.frozen import Ints, Values, replace
@@ -29,7 +29,7 @@ def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, .
         return ()
     of_heads = _of_heads(model, workload.t, workload.expert_t)
     found = chain(_of_layers(model, workload), of_heads, _of_experts(model, workload))
-    return tuple(InputError(*one) for one in dict.fromkeys(found))
+    return tuple(starmap(InputError, dict.fromkeys(found)))
 
 
 def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:

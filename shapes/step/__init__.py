@@ -26,7 +26,7 @@ from shapes.operators.types import Operator, Operators, moved_bytes, work_key
 from shapes.toml_table import DATA
 from shapes.workload import Workload
 
-from .seconds import DEVICE_PARTS, Schedule, Work, add, slowest_stage, step_parts, work
+from .seconds import DEVICE_PARTS, Schedule, Work, add, microbatch, slowest_stage, step_parts, work
 from .stack import STEP_TIERS, Interval, SoftwareStack
 
 #: Relative error of operators that a stack's interval was calibrated with: beyond it, operators priced by another
@@ -62,25 +62,26 @@ def step_cost(
     stack: SoftwareStack,
     device: Device,
     operator_error: float = 0.0,
-    tier: str | None = None,
     full_s: float = 0.0,
 ) -> StepCost:
     """The step of ``stage`` (slowest pipeline stage) and ``whole`` (all stages') as ``stack`` runs it on ``device``.
 
-    ``operator_error``: mean relative error of the operators' own prices. ``tier``: how the stack is known, where it
-    is used for another one (None: as its file says). ``full_s``: where nobody said what is recomputed, seconds of the
-    step with all of it: so much holds 86 to 100% of the runs of each source whose table does not say, or is taken not
-    to, and 10 to 100% without (reports/bench/steps_policy.py).
+    ``operator_error``: mean relative error of the operators' own prices. ``full_s``: where nobody said what is
+    recomputed, seconds of the step with all of it: so much holds 86 to 100% of the runs of each source whose table does
+    not say, or is taken not to, and 10 to 100% without (reports/bench/steps_policy.py).
     """
-    parts = {name: float(value) for name, value in step_parts(stage, whole, schedule, stack, device).items() if value}
+    own = microbatch(stage, stack, device)
+    ran = own, own if stage is whole else microbatch(whole, stack, device)
+    parts = {name: float(value) for name, value in step_parts(stage, schedule, stack, *ran).items() if value}
     seconds = sum(parts.values())
-    tier = tier or stack.tier(device.architecture)
+    tier = stack.tier(device.architecture)
     # That of the tier, or the stack's next wider one where it has none of its own.
     tiers = *STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
     wider = max(0.0, operator_error - CALIBRATED_ERROR)
     unstated = schedule.ranks > device.link.domain_devices and not device.link.stated
-    slower = step_parts(stage, whole, schedule, stack.on_slower_network(), device) if unstated else parts
+    # What a microbatch shows is sent within its layers: the same however far nodes are apart.
+    slower = step_parts(stage, schedule, stack.on_slower_network(), *ran) if unstated else parts
     unsaid, again = _excess(sum(slower.values()), seconds), _excess(full_s, seconds)
     low = exp(-hypot(log(interval.low), wider))
     high = exp(hypot(log(interval.high), wider, unsaid, again))
@@ -110,7 +111,7 @@ def with_host(cost: StepCost, model: ModelShape | None, workload: Workload, devi
     microbatch, saved tensors go down in its forward and come up in its backward: of these copies only what outlasts the
     computing shows. InputError where the host is not known, and for a trace.
     """
-    if not any((workload.offload, workload.offload_params, workload.offload_saved)):
+    if not (workload.offload or workload.offload_params or workload.offload_saved):
         return cost
     link = device.link
     if not model or not link.host_bytes_per_s:
@@ -133,8 +134,8 @@ def with_host(cost: StepCost, model: ModelShape | None, workload: Workload, devi
 
 def schedule_of(workload: Workload) -> Schedule:
     """How ``workload`` cuts a global step."""
-    ranks = workload.model_ranks * workload.d
-    return Schedule(workload.accumulation, workload.p, workload.vpp, workload.regathers, workload.zero == 2, ranks)
+    w = workload
+    return Schedule(w.accumulation, w.p, w.vpp, w.regathers, w.zero == 2, w.model_ranks * w.d)
 
 
 def priced_work(listed: Operators, costs: Sequence[Cost]) -> Work:
@@ -217,14 +218,12 @@ LONGEST_S = 1e30
 class Pricer:
     """Prices operators on one device and remembers each, since a suggestion changes only a few of them.
 
-    ``stack``: the software that runs whole steps (None: operators are added up); ``stack_tier``: how it is known where
-    it is used for another one (None: as its file says).
+    ``stack``: the software that runs whole steps (None: operators are added up).
     """
 
     device: Device
     source: CostSource = predict_many
     stack: SoftwareStack | None = None
-    stack_tier: str | None = None
 
     def __post_init__(self) -> None:
         self._known: dict[object, Cost] = {}
@@ -277,7 +276,7 @@ class Pricer:
         if workload.checkpointing == "unknown" and model:
             full_s = self.cost(model, replace(workload, checkpointing="full")).seconds
         stack = self.stack.without_overlap(workload.exposed)
-        cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, error, self.stack_tier, full_s)
+        cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, error, full_s)
         return with_host(cost, model, workload, self.device)
 
     def whole(self, model: ModelShape, workload: Workload) -> Work:

@@ -190,8 +190,8 @@ def slowest_stage(last: Work, model: ModelShape, p: int, stack: SoftwareStack, d
 
 def layer_and_ends(stage: Work, layers: Any, stack: SoftwareStack, device: Device) -> tuple[Any, Any]:
     """Seconds of one of the stage's ``layers`` as ``stack`` runs them, and of what comes after the last."""
-    in_layers = microbatch(replace(stage, ends=Region()), stack, device).seconds
-    return in_layers / layers, microbatch(stage, stack, device).seconds - in_layers
+    found = microbatch(stage, stack, device)
+    return (found.seconds - found.ends_s) / layers, found.ends_s
 
 
 def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:
@@ -291,11 +291,15 @@ def shown(communication: Named, group: str, computing: Any, stack: SoftwareStack
 
 @frozen
 class Microbatch:
-    """Seconds of one microbatch: on the device by class, communication that shows by group, and what the host adds."""
+    """Seconds of one microbatch: on the device by class, communication that shows by group, and what the host adds.
+
+    ``ends_s``: of those, what comes before and after the layers.
+    """
 
     device: Named
     exposed: Named
     waiting_for_host: Any
+    ends_s: Any
 
     @property
     def computing(self) -> Any:
@@ -322,11 +326,11 @@ def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     }
     messages = sum(work.messages.get(group, 0) for group in WITHIN)
     host = host_seconds(work.layers, stack, messages), host_seconds(work.ends, stack)
-    waiting = sum(
+    waits = [
         (device**SHARPNESS + own**SHARPNESS) ** (1 / SHARPNESS) - device
         for device, own in zip((in_layers, in_ends), host, strict=True)
-    )
-    return Microbatch(add(layers, ends, 1), shows, waiting)
+    ]
+    return Microbatch(add(layers, ends, 1), shows, sum(waits), in_ends + waits[1])
 
 
 #: With graphs: so many devices wait for no slowest one, and doubled so often (512) as long as without. MLPerf's LoRA
@@ -337,12 +341,13 @@ NODE, DOUBLINGS = 8, 6
 DEVICE_PARTS = {**FACTS["parts"], "elementwise": [name for name in ELEMENTWISE if name != "softmax"]}
 
 
-def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStack, device: Device) -> Values:
+def step_parts(
+    stage: Work, schedule: Schedule, stack: SoftwareStack, own: Microbatch, everything: Microbatch
+) -> Values:
     """Seconds of one global step by part; they add up to the step.
 
-    ``stage``: the slowest pipeline stage's work; ``whole``: all stages' (the same where there is one).
+    ``stage``: the slowest pipeline stage's work, ``own`` its microbatch; ``everything``: that of all stages.
     """
-    own = microbatch(stage, stack, device)
     times = schedule.accumulation
     parts = _sums()
     for name, classes in DEVICE_PARTS.items():
@@ -350,11 +355,9 @@ def step_parts(stage: Work, whole: Work, schedule: Schedule, stack: SoftwareStac
     for group, seconds in own.exposed.items():
         parts[f"{group.removeprefix('overlapped_')} parallelism"] += times * seconds
     parts["waiting for the host"] = times * own.waiting_for_host
-    if stage is not whole:
-        everything = microbatch(whole, stack, device).seconds
-        parts["pipeline bubble"] = np.maximum(everything - own.seconds, 0.0) / schedule.vpp
-        sends = shown(stage.communication, "pipeline", own.computing, stack)
-        parts["pipeline sends"] = (times + schedule.p - 1) * schedule.vpp * sends
+    parts["pipeline bubble"] = np.maximum(everything.seconds - own.seconds, 0.0) / schedule.vpp
+    sends = shown(stage.communication, "pipeline", own.computing, stack)
+    parts["pipeline sends"] = (times + schedule.p - 1) * schedule.vpp * sends
     data = shown(stage.communication, "data", own.seconds, stack)
     reduction = stage.communication.get("data", 0.0) - stage.communication.get("gather", 0.0)
     earlier = shown({"data": reduction}, "data", own.seconds, stack)

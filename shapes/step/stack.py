@@ -237,14 +237,15 @@ def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
     top = _Factors(data, where)
     below = top.table
     optimizer, host = below("optimizer"), below("host")
-    kernels_of = below("attention_kernel")
     result = top.record(
         SoftwareStack,
         kernels=_by_class(below("kernels")),
         by_dtype=top.numbers_by_dtype("by_dtype"),
         by_device=below("by_device").keyed(Table.number),
         attention=below("attention").keyed(_by_head_dim),
-        attention_kernels=kernels_of.keyed(lambda table, key: table.choice(key, get_args(AttentionKernel))),
+        attention_kernels=below("attention_kernel").keyed(
+            lambda table, key: table.choice(key, get_args(AttentionKernel))
+        ),
         host=host.record(Host, kernels=_by_class(host.table("kernels"))),
         overlap=_overlaps(below("communication")),
         optimizer=optimizer.number("update"),

@@ -50,7 +50,7 @@ class OperatorTable(Printable):
     @property
     def rows(self) -> list[Values]:
         """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
-        return [_row(operator, cost) for operator, cost in zip(self.operators, self.costs, strict=True)]
+        return [*map(_row, self.operators, self.costs)]
 
     @property
     def folded(self) -> list[Values]:
@@ -67,7 +67,7 @@ class OperatorTable(Printable):
             phase = row["name"], row["phase"]
             found.setdefault((row["name"], seen[phase]), []).append(row)
             seen[phase] += 1
-        folded = [_folded(rows) for rows in found.values()]
+        folded = [*map(_folded, found.values())]
         whole, names = sum(filter(None, map(_STEP_S, folded))), Counter(map(_NAME, folded))
         for one in folded:
             if names[one["name"]] > 1:

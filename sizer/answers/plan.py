@@ -9,7 +9,7 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import takewhile
+from itertools import starmap, takewhile
 from math import gcd, inf
 from operator import attrgetter
 from typing import Any, Unpack
@@ -405,7 +405,7 @@ def plan(
         device.name,
         device.memory.bytes,
         tuple(found),
-        tuple(Dropped(*one) for one in dropped.most_common()),
+        tuple(starmap(Dropped, dropped.most_common())),
         tuple(ASSUMPTIONS),
         f"predicted:{device.name}",
         implementation=base.implementation,
@@ -602,7 +602,7 @@ def plan_serving(
         stack.coverage,
         stack.intervals["moe" if model.moe else "dense"],
         tuple(kept[: positive_int(top, "top")]),
-        tuple(Dropped(*one) for one in (+dropped).most_common()),
+        tuple(starmap(Dropped, (+dropped).most_common())),
         tuple(one.title for one in model.formats),
     )
 

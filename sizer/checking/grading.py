@@ -592,9 +592,10 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> Pric
 
 def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bool) -> Offers:
     """Those that save; for a breach also the least dear, where nothing that fixes it saves."""
-    offers = tuple(sorted(offers, key=lambda offer: _rank(offer, subject)))
-    if error:  # what cannot run has no time that another could be slower than; another split is no other model
-        return tuple(sorted(offers, key=lambda offer: not set(offer.change).isdisjoint(DIMENSIONS)))
+    others = {name for name in DIMENSIONS if error}  # where it cannot run another split is before another model
+    offers = tuple(sorted(offers, key=lambda offer: (not others.isdisjoint(offer.change), _rank(offer, subject))))
+    if error:  # what cannot run has no time that another could be slower than
+        return offers
     useful = [
         one for one in offers if one.change_s <= 0 and (one.saving > 0 or (outright and _same_size(one, subject)))
     ]

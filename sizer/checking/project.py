@@ -169,7 +169,7 @@ class Suppression:
         if kept <= _longest(self.ignore, code):  # -1 where neither names it
             return False
         here = (codes for pattern, codes in self.per_file if _matches(where, pattern, self.folder))
-        return not any(code.startswith(codes) for codes in here)
+        return not any(map(code.startswith, here))
 
 
 def _longest(prefixes: Names, code: str) -> int:
@@ -191,7 +191,7 @@ def load_suppression(config: str, *, select: Names, ignore: Names, extend_select
     return Suppression(
         (*(selected or (ALL,)), *extend_select) if selected or extend_select else (),
         (*ignore, *table.codes("ignore")),
-        tuple(_left_out(rule) for rule in table.per_file()),
+        tuple(map(_left_out, table.per_file())),
         table.folder,
     )
 

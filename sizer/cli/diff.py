@@ -108,7 +108,7 @@ def of_git(revision: str, paths: Names, *, models_only: bool) -> Iterator[Pair]:
     for name in sorted({**old, **tracked}):
         path = top / name
         named = path in wanted and not models_only
-        inside = not wanted or any(path.is_relative_to(one) for one in wanted)
+        inside = not wanted or any(map(path.is_relative_to, wanted))
         if not inside or not (named or may_be_configuration(name)):
             continue
         # More than a configuration has is none.

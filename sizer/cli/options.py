@@ -111,7 +111,7 @@ def completing(*sources: str) -> Callable[[click.Context, click.Parameter, str],
         before, comma, begun = typed.rpartition(",")
         names = [name for one in sources for name in _held(one)]
         found = [f"{before}{comma}{name}" for name in map(str, names) if name.lower().startswith(begun.lower())]
-        return [CompletionItem(name) for name in found] or [CompletionItem(typed, type="file")]
+        return [*map(CompletionItem, found)] or [CompletionItem(typed, type="file")]
 
     return complete
 
@@ -337,7 +337,7 @@ class Asked(SimpleNamespace):
             from sizer.readers.released import download
 
             download(config)
-        settings = dict(parse_setting(text) for text in self.set)
+        settings = dict(map(parse_setting, self.set))
         if config == "-":
             return Source("<stdin>", settings, self.training, read_standard_input(), self.root)
         if not (settings or self.training or self.root):

@@ -27,7 +27,7 @@ class Devices(Printable):
 
 def devices(names: Names = ()) -> Devices:
     """The devices named, or all that are known; InputError for a name that is not."""
-    return Devices(tuple(load_device(name) for name in names or list_devices()), bool(names))
+    return Devices(tuple(map(load_device, names or list_devices())), bool(names))
 
 
 LEGEND = (
@@ -38,7 +38,7 @@ LEGEND = (
 
 def listed_devices(answer: Devices) -> Document:
     if answer.in_full:
-        return Document("sizer devices", [_details(one) for one in answer.devices], answer)
+        return Document("sizer devices", [*map(_details, answer.devices)], answer)
     return Document("sizer devices", (Section("", (Table(DEVICES, answer.devices), Text(LEGEND))),), answer)
 
 

@@ -59,7 +59,7 @@ def document(answer: Plan) -> Document:
         "sizer plan",
         (Section(f"{answer.gpus} x {answer.device}", parts),),
         answer,
-        records=lambda: (_record(one) for one in answer.candidates),
+        records=lambda: map(_record, answer.candidates),
     )
 
 

@@ -112,7 +112,7 @@ def _traits(table: Config) -> Values:
 
 def _trait(given: Any) -> Any:
     if isinstance(given, list):
-        return [_trait(one) for one in given]
+        return [*map(_trait, given)]
     if not isinstance(given, dict):
         return given
     given = dict(given)

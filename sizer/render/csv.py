@@ -15,7 +15,7 @@ def render(document: Document, page: object) -> str:
     columns, rows = document.rows()
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow([_cell(name) for name in columns])
+    writer.writerow([*map(_cell, columns)])
     writer.writerows([_cell(row.get(name)) for name in columns] for row in rows)
     return out.getvalue()
 

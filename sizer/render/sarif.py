@@ -21,7 +21,7 @@ SCHEMA = "https://json.schemastore.org/sarif-2.1.0.json"
 def render(document: Document, page: object) -> str:
     found = list(annotate(reviewed(document)))
     codes = sorted({one.code for one in found})
-    driver = {"name": "sizer", "rules": [_rule(code) for code in codes]}
+    driver = {"name": "sizer", "rules": [*map(_rule, codes)]}
     if package := installed():
         driver["version"] = package.version
     run = {

@@ -157,7 +157,7 @@ class Measured:
                 [one.timing.seconds for one in row],
                 max(one.timing.half_width for one in row[1:]),
                 sampler.sample,
-                [objective.weight(one) for one in row],
+                [*map(objective.weight, row)],
                 self.regret,
                 self.confidence,
                 lambda: gone() >= 1,

@@ -24,7 +24,7 @@ from shapes.operators import operators
 from shapes.operators.types import GroupedGemm, Operator, Operators, Product
 from shapes.program import REQUESTS
 from shapes.step import Pricer, Step, schedule_of
-from shapes.step.seconds import each_value, slowest_stage, step_parts, work
+from shapes.step.seconds import each_value, microbatch, slowest_stage, step_parts, work
 from shapes.workload import Workload
 
 from .space import EQUAL, TIE, Candidates, Objective, Space, reaches, resized
@@ -173,8 +173,10 @@ def _structure(products: Sequence[tuple[Product, Cost, float]]) -> tuple[int, bo
     products = [one for one in products if one[-1] >= least_s]
     level = min(min(size & -size, ALIGNED) for op, *_ in products for size in (op.n, op.k))
     filled = max(products, key=itemgetter(-1))[1].wave_efficiency
-    ragged = [(op, cost) for op, cost, _ in products if isinstance(op, GroupedGemm) and op.ragged == "m"]
-    thin = any(cost.tile is not None and op.m < op.groups * cost.tile[0] for op, cost in ragged)
+    thin = any(
+        isinstance(op, GroupedGemm) and op.ragged == "m" and cost.tile and op.m < op.groups * cost.tile[0]
+        for op, cost, _ in products
+    )
     return level, filled is not None and filled >= 1 - IDLE, thin
 
 
@@ -317,7 +319,8 @@ def _step_seconds(
         every = operators(model, replace(workload, p=1, vpp=1))
         whole = each_value(work(every, seconds_of(every, pricer.device)), part.rows_of)
     stack = pricer.stack.without_overlap(workload.exposed)
-    return sum(step_parts(rows, whole, schedule_of(workload), stack, pricer.device).values())
+    ran = (microbatch(one, stack, pricer.device) for one in (rows, whole))
+    return sum(step_parts(rows, schedule_of(workload), stack, *ran).values())
 
 
 #: The strategy of predictions: every candidate is priced.

@@ -443,10 +443,10 @@ def _head(model: ModelShape, workload: Workload) -> Iterator[Operator]:
 SPACES: Mapping[str, Callable[[Request], Space]] = {one.__name__: one for one in (swiglu, experts, heads, vocab, model)}
 #: The part of a model that each space varies, and whether a model has it.
 NEEDS: Mapping[str, tuple[str, Callable[[ModelShape], object]]] = {
-    "swiglu": ("a dense MLP", lambda model: model.dense_mlp),
-    "experts": ("a mixture of experts", lambda model: model.moe),
+    "swiglu": ("a dense MLP", attrgetter("dense_mlp")),
+    "experts": ("a mixture of experts", attrgetter("moe")),
     "heads": ("keys and values of heads", lambda model: isinstance(model.attention, AttentionShape)),
-    "vocab": ("an LM-head", lambda model: model.head),
+    "vocab": ("an LM-head", attrgetter("head")),
     "model": ("layers of one decoder whose MLPs (in a mixture, experts) are all alike", alike),
 }
 #: Limits that not every space takes -> those that do. All take a range, a step and a tolerance.

@@ -129,7 +129,6 @@ class Outcome:
     errors: Mapping[int, float]
     baseline_s: Array
     samples: int
-    spent_s: float
     sure: float
     finished: bool
     failed: Mapping[int, str]
@@ -166,7 +165,7 @@ class PairedSamples:
         self._ran: dict[int, dict[int, float]] = {}
         self._anchor, self._paired = -1, dict[int, tuple[float, float]]()
         self._order = Random(0)
-        self.samples, self.spent_s = 0, 0.0
+        self.samples = 0
         self._take_baseline(START)
         self._judge({0})
 
@@ -254,7 +253,6 @@ class PairedSamples:
 
     def _add(self, index: int, seconds: Array) -> None:
         self.samples += len(seconds)
-        self.spent_s += float(seconds.sum())
         ratios = np.log(seconds) - self._level
         self.ratios[index] = np.concatenate((self.ratios[index], ratios)) if index in self.ratios else ratios
 
@@ -399,7 +397,6 @@ class PairedSamples:
             {index: float(errors[index]) for index in self.ratios},
             np.asarray(self.baseline_s),
             self.samples,
-            self.spent_s,
             1 - any_of(self.chances()),
             finished,
             dict(sorted(self.failed.items())),
@@ -483,10 +480,8 @@ def _raced(paired: PairedSamples, risk: float) -> bool:
         else:
             return True
         paired.tell(np.flatnonzero(chances > risk / len(chances)))
-        if not arms:
-            return True
-        if not paired.take(arms, rounds=paired.rounds(arms)):
-            return False
+        if not (arms and paired.take(arms, rounds=paired.rounds(arms))):
+            return not arms
 
 
 def exhaustive(race: Race) -> Outcome:

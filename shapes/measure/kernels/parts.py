@@ -265,7 +265,7 @@ def _attention(hidden: int, shape: Any, core: Core, angles: Any) -> Any:
     # Of a head's channels, or of all heads' ("full"); nothing to learn where there is none.
     normed_widths = {"head": (shape.head_dim, shape.head_dim), "full": widths[:2], "none": ()}[shape.qk_norm]
     *inputs, out = _linears(shape.linears(hidden))
-    return _Built(forward, inputs=inputs, out=out, norms=[nn.RMSNorm(width) for width in normed_widths], angles=angles)
+    return _Built(forward, inputs=inputs, out=out, norms=[*map(nn.RMSNorm, normed_widths)], angles=angles)
 
 
 def _latent(hidden: int, shape: Any, core: Core, angles: Any) -> Any:

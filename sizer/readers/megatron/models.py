@@ -396,7 +396,7 @@ def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool
         return [every(layer, listed) for layer in range(layers)]
     if not isinstance(listed, list) or len(listed) != layers:
         raise fields.error(f"expected a pattern of {layers} layers", key)
-    return [bool(one) for one in listed]
+    return [*map(bool, listed)]
 
 
 def _bert(fields: Fields) -> Noted:
