@@ -321,6 +321,9 @@ def test_a_trace_is_compared_with_the_predicted_parts(tmp_path: Path) -> None:
         '{"traceEvents": [{"ph": "X", "name": "a"}]}',
         '{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": "0", "dur": 1}]}',
         '{"traceEvents": [',
+        trace([(0.0, -1.0, "gemm")]),
+        trace([(0.0, float("nan"), "gemm")]),
+        trace(KERNELS).replace('"ts": 40.0', f'"ts": {10**400}'),
         trace([]),  # of the processor alone
         trace(KERNELS, steps=0),
     ],
@@ -328,6 +331,24 @@ def test_a_trace_is_compared_with_the_predicted_parts(tmp_path: Path) -> None:
 def test_what_is_no_trace_of_steps_is_refused(text: str) -> None:
     with pytest.raises(InputError, match=r"log>: expected (a trace of torch.profiler|kernels and steps)"):
         read_step_times(text)
+
+
+@pytest.mark.slow
+def test_torchs_own_trace_of_a_processor_is_one_line_packed_or_not(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch")
+    layer = torch.nn.Linear(64, 64)
+    with torch.profiler.profile(record_shapes=True) as profiler:
+        for _ in range(2):
+            layer(torch.randn(8, 64)).sum().backward()
+            profiler.step()
+    plain, packed = tmp_path / "trace.json", tmp_path / "trace.json.gz"
+    profiler.export_chrome_trace(str(plain))
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    layout = ("--gpus", "1", "--global-batch", "4", "-b", "1", "--explain", "--profile")
+    for file in (plain, packed):
+        said = CliRunner().invoke(main, ["mfu", "tests/data/configs/llama-3.1-8b.json", *layout, str(file)])
+        assert (said.exit_code, said.output.count("\n")) == (2, 1)
+        assert "expected kernels and steps: ProfilerActivity.CUDA, profiler.step()" in said.output
 
 
 def test_mfu_by_precision_counts_each_product_at_its_own_types_peak() -> None:

@@ -102,8 +102,7 @@ def counts(
     model: ModelShape, s: int, global_batch: int, checkpointing: str = "none", base: Workload | None = None
 ) -> tuple[FlopCount, ...]:
     """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
-    decodes = base is not None and base.decode
-    refuse(decodes, "expected train: `sizer check` has a decode step's utilisation", "phase", "decode")
+    refuse(base and base.decode, "expected train: `sizer check` has a decode step's utilisation", "phase", "decode")
     by_operators = tuple(
         operator_count(model, s, global_batch, checkpointing, base, causal=causal) for causal in (False, True)
     )
@@ -259,7 +258,7 @@ def _read_trace(text: str, where: str) -> StepTimes:
     """
     try:
         spans = sorted(_spans(json.loads(text)["traceEvents"]))
-    except (ValueError, KeyError, TypeError, AttributeError):
+    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
         raise InputError("expected a trace of torch.profiler", where=where) from None
     steps = [(start, stop) for start, stop, part in spans if not part]
     ran = [one for one in spans if one[2]]
@@ -285,11 +284,15 @@ def _covered(spans: Iterable[Span]) -> float:
 def _spans(events: Any) -> Iterator[Span]:
     """A trace's steps (of no part) and kernels."""
     for one in (one for one in events if one["ph"] == "X"):
-        start, name = float(one["ts"]), one["name"]
+        part, name = "", one["name"]
         if one["cat"].startswith(("kernel", "gpu_mem")):
-            yield start, start + one["dur"], next(part for part, known in _PARTS.items() if re.search(known, name))
-        elif one["cat"] == "user_annotation" and name.startswith("ProfilerStep#"):
-            yield start, start + one["dur"], ""
+            part = next(part for part, known in _PARTS.items() if re.search(known, name))
+        elif one["cat"] != "user_annotation" or not name.startswith("ProfilerStep#"):
+            continue
+        start, took = float(one["ts"]), float(one["dur"])
+        if took < 0 or not math.isfinite(start + took):
+            raise ValueError(took)
+        yield start, start + took, part
 
 
 def _step_time(line: str) -> float:
@@ -330,7 +333,7 @@ def mfu(
         if own.low_precision:
             found += (by_precision(found[0], subject.whole(), own, target),)
     elif params is None or explain:
-        raise InputError("expected a configuration" + ("" if explain else " or --params"), "CONFIG")
+        raise InputError("expected a configuration" + " or --params" * (not explain), "CONFIG")
     else:
         s, notes = positive_int(run.get("s", 4096), "s", 2**31), ()
         found = (parameters_count(params, s, global_batch, checkpointing),)
