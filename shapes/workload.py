@@ -102,7 +102,7 @@ Optimizer = Literal[
     "muon",
 ]
 PrecisionName = Literal["fp32", "mixed", "mixed-16", "amp", "bf16", "fp8", "fp8-weights"]
-Implementation = Literal["huggingface", "megatron"]
+Implementation = Literal["huggingface", "torch-1", "megatron"]
 #: Element types that serving software keeps a KV cache in.
 KvDtype = Literal["bf16", "fp16", "fp8", "int8"]
 #: Element types that data parallelism sends gradients and parameters in.

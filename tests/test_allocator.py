@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from itertools import chain
 from typing import Any
 
@@ -13,6 +14,8 @@ from public_memory import peaks
 from tiny_models import LLAMA
 
 import sizer
+from shapes.device import load_device
+from shapes.frozen import replace
 from shapes.memory import memory
 from shapes.memory.allocator import MIB, Segments
 from shapes.workload import Workload
@@ -47,9 +50,38 @@ def test_a_free_block_is_cut_and_its_neighbours_are_joined_again() -> None:
     assert reserved(30 * MIB, 20 * MIB, -30 * MIB, -20 * MIB, 12 * MIB, 30 * MIB - 1) == 50 * MIB
 
 
-@given(st.lists(st.tuples(st.integers(0, 7), st.integers(1, 64 * MIB)), max_size=60))
-def test_blocks_in_use_never_overlap_and_all_is_free_or_in_use(steps: list[tuple[int, int]]) -> None:
-    segments, there = Segments(), dict[int, int]()
+def test_at_the_devices_end_segments_that_nothing_lies_in_are_given_back() -> None:
+    """``release_cached_blocks``, then cudaMalloc is tried again (c10/cuda/CUDACachingAllocator.cpp, malloc)."""
+    segments = Segments(100 * MIB)
+    for name, size in enumerate((40 * MIB, 40 * MIB)):
+        segments.change(name, size)
+    segments.change(0, -40 * MIB)
+    segments.change("cut", 10 * MIB)  # 30 MiB are left free next to it, in a segment that stays
+    segments.change(1, -40 * MIB)
+    segments.change("large", 50 * MIB)
+    assert (segments.reserved, segments.most) == (90 * MIB, 90 * MIB)
+    # Where that is not enough it is out of memory, and what it asked for says by how much.
+    segments.change("larger", 60 * MIB)
+    assert segments.most == 150 * MIB
+
+
+def test_cached_segments_are_given_back_before_a_step_is_out_of_memory() -> None:
+    """Cached blocks of one step are no reason to be out of memory in the next."""
+    model, how = read_config({**SMALL, "num_hidden_layers": 4}).model, {"microbatches": 1, "simulate": True}
+    workload = Workload(b=2, s=1024, dtype="fp32")
+    free = memory(model, workload, context_bytes=0, **how)
+    assert free.reserved_bytes is not None
+    device = replace(load_device("h100-sxm"), memory=replace(load_device("h100-sxm").memory, bytes=free.total_bytes))
+    near = memory(model, workload, device=device, context_bytes=0, **how)
+    assert near.total_bytes == free.total_bytes < near.reserved_bytes < free.reserved_bytes
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 7), st.integers(1, 64 * MIB)), max_size=60),
+    st.sampled_from([math.inf, 64 * MIB, 200 * MIB]),
+)
+def test_blocks_in_use_never_overlap_and_all_is_free_or_in_use(steps: list[tuple[int, int]], limit: float) -> None:
+    segments, there = Segments(limit), dict[int, int]()
     for name, size in steps:
         segments.change(name, -there.pop(name) if name in there else there.setdefault(name, size))
         blocks = sorted((address, own) for own, address in chain(segments._held.values(), *segments._free))

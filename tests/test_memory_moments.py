@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from math import isqrt
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
@@ -35,7 +35,7 @@ from shapes.model import (
     parameter_count,
 )
 from shapes.model.stages import ShardParameters
-from shapes.workload import Workload
+from shapes.workload import Implementation, Workload
 
 STAY, NEW = True, False
 GIB = 2**30
@@ -233,7 +233,9 @@ def test_every_module_declared_is_understood_and_every_word_of_a_family_means_so
     asked |= {"returns-scores", "fills-mask", "clamped-gate", "fused-gate", "router-wide", "shared-last", "gemma"}
     asked |= {"logit-softcap", "fused-loss", "no-embedding-dropout", "joint-dropout", "buffer-mask", "buffer-table"}
     asked |= {"modulated", "norms-at-once"}
-    assert {word for words in declared()["families"].values() for word in words.split()} <= conditions | asked
+    said = [*declared()["families"].values(), *(one["words"] for one in declared()["implementations"].values())]
+    assert {word for words in said for word in words.split()} <= conditions | asked
+    assert declared()["implementations"].keys() == set(get_args(Implementation))
 
 
 def test_a_clause_that_there_is_not_is_refused_with_its_line() -> None:

@@ -296,8 +296,7 @@ def _seeds(page: Page) -> str:
         f"Of {len(rows)} capabilities of the first sources that a first walk found missing or in part "
         f"{states['works']} work now, {states['in part']} in part, which say what is left and why, {states['no']} not "
         f"({missing}). "
-        f"On the guide's V100 rows memory is {span(column(guide, 'off'))} off "
-        f"({span(column(guide, 'off by torch 1'))} with the gradients that torch 1 kept), the rate "
+        f"On the guide's V100 rows memory is {span(column(guide, 'off'))} off, the rate "
         f"{span(column(guide, 'rate off'))}. The table says why."
     )
 

@@ -1,8 +1,9 @@
 """Bytes of a step on one device by component, and what fits: largest microbatch, smallest degrees, savings."""
 
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import cache, lru_cache, partial
-from math import ceil, gcd, isqrt
+from math import ceil, gcd, inf, isqrt
 from typing import Any
 
 from shapes.device import Device, load_device
@@ -28,7 +29,7 @@ from shapes.toml_table import DATA, content
 from shapes.workload import LOSSES, Implementation, Loss, Workload
 
 from .allocator import reserved_bytes
-from .modules import buffer_bytes
+from .modules import IMPLEMENTATIONS, buffer_bytes
 from .moments import AtMoment, Component, Gradients, StageStep, communication, microbatches_of, training
 from .tape import peak_bytes
 
@@ -141,7 +142,8 @@ def memory(
     found = ((_of_step(step, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
     most, step = max(found, key=lambda one: one[0].total_bytes)
     if simulate and workload.train and not workload.offload_saved:
-        return replace(most, reserved_bytes=max(most.allocated_bytes, reserved_bytes(step.trained, most.components)))
+        reserved = reserved_bytes(step.trained, most.components, limit or inf)
+        return replace(most, reserved_bytes=max(most.allocated_bytes, reserved))
     return most
 
 
@@ -174,6 +176,7 @@ def _overhead(step: StageStep, context_bytes: int) -> Iterator[Component]:
     """Components in addition to a step's own tensors."""
     workload = step.workload
     distributed = DISTRIBUTED_BYTES if workload.t * workload.p * workload.d > 1 and context_bytes else 0
+    context_bytes = context_bytes and max(context_bytes, IMPLEMENTATIONS[step.implementation]["context_mib"] << 20)
     text = "CUDA context and kernels (0.5 to 2 GiB, most if CUDA_MODULE_LOADING=EAGER)"
     text += " and torch.distributed (1 to 2 GiB)" * (distributed > 0)
     yield Component("framework", context_bytes + distributed, text)
@@ -316,12 +319,9 @@ def _smallest(key: str, model: ModelShape, workload: Workload, limit_bytes: floa
     # Whole heads on every rank, as many layers on every stage.
     whole, most = (model.layers, model.layers) if key == "p" else (gcd(*head_counts(model)), 64)
     for degree in divisors(whole, most):
-        try:
-            found = memory(model, replace(workload, **{key: degree}), **options)
-        except InputError:
-            continue
-        if found.total_bytes <= limit_bytes:
-            return degree
+        with suppress(InputError):
+            if memory(model, replace(workload, **{key: degree}), **options).total_bytes <= limit_bytes:
+                return degree
     return None
 
 

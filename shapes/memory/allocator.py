@@ -1,12 +1,14 @@
 """torch's caching allocator: what it reserves of a device for the requests of training steps, in their order.
 
 After c10/cuda/CUDACachingAllocator.cpp of torch 2: a request takes the smallest free block of its pool that holds it,
-and what is left of the block is cut off; else a segment is reserved, and stays. Free neighbours become one block.
+and what is left of the block is cut off; else a segment is reserved, and stays. Free neighbours become one block. Where
+the device has no more, segments that nothing lies in are given back first (release_cached_blocks).
 """
 
 from bisect import bisect_left, insort
-from collections import Counter
 from collections.abc import Hashable
+from math import inf
+from typing import Any
 
 from shapes.frozen import Ints, Pair, Sizes, replace
 
@@ -22,13 +24,17 @@ LATER = ("optimizer_states", "gradients", "activations", "logits_and_loss", "tem
 
 
 class Segments:
-    """A device's segments: ``reserved`` bytes."""
+    """A device's segments: ``reserved`` bytes, ``most`` at any time; more than its ``limit`` is out of memory."""
 
-    def __init__(self) -> None:
-        self.reserved = 0
+    def __init__(self, limit: float = inf) -> None:
+        self.limit = limit
+        self.reserved = self.most = 0
+        # Bytes and addresses of all, and of the next one.
+        self._segments: set[Pair] = set()
+        self._next = 0
         # Of the large pool and of the small one: bytes and addresses.
         self._free: tuple[list[Pair], list[Pair]] = [], []
-        self._held: dict[Hashable, Pair] = {}
+        self._held: dict[Any, Pair] = {}
 
     def change(self, name: Hashable, size: int) -> None:
         """A tensor of so many bytes comes, or (below 0) goes."""
@@ -44,14 +50,11 @@ class Segments:
             for nth in range(each):
                 self.change((component, at, nth), size * one // total)
 
-    def play(self, tapes: Tapes) -> Counter[tuple[Hashable, int]]:
-        """What is left of what comes and goes."""
-        left = Counter[tuple[Hashable, int]]()
+    def play(self, tapes: Tapes) -> None:
+        """What comes and goes, by its tape and its key."""
         for where, events in tapes:
             for key, size in events:
                 self.change((where, key), size)
-                left[where, key] += size
-        return left
 
     def _taken(self, size: int) -> Pair:
         small = size <= SMALL
@@ -62,14 +65,27 @@ class Segments:
         else:
             # From kMinLargeAlloc on a request has a segment of its own (kLargeBuffer, kRoundLarge).
             there = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
+            if self.reserved + there > self.limit:
+                self._give_back()
             # Gaps as long as the segments: no two are neighbours.
-            address = 2 * self.reserved
+            address = self._next
+            self._next += 2 * there
+            self._segments.add((there, address))
             self.reserved += there
+            self.most = max(self.most, self.reserved)
         left = there - size
         if left > SMALL * (not small):
             insort(free, (left, address + size))
             there = size
         return there, address
+
+    def _give_back(self) -> None:
+        """To the device, what is a whole segment."""
+        for free in self._free:
+            for one in self._segments.intersection(free):
+                free.remove(one)
+                self._segments.remove(one)
+                self.reserved -= one[0]
 
     def _give(self, size: int, address: int) -> None:
         free = self._free[size <= SMALL]
@@ -79,13 +95,14 @@ class Segments:
         insort(free, (size, address))
 
 
-def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
+def reserved_bytes(step: StageStep, sizes: Sizes, limit: float) -> int:
     """Bytes that the allocator reserves for training steps of a stage, whose components take ``sizes``.
 
-    Each tensor is requested by itself, Megatron's in its buffers; AdamW's two moments come with the first update, into
-    what the first backward left free, and the second step finds them there.
+    ``limit``: of the device; more than it leaves besides the framework's is out of memory. Each tensor is requested by
+    itself, Megatron's in its buffers; AdamW's two moments come with the first update, into what the first backward left
+    free, and the second step finds them there.
     """
-    segments, pieces = Segments(), _pieces(step)
+    segments, pieces = Segments(limit - sizes["framework"]), _pieces(step)
     for name, size in sizes.items():
         if name not in LATER:
             segments.spread(name, size, pieces)
@@ -95,13 +112,14 @@ def reserved_bytes(step: StageStep, sizes: Sizes) -> int:
         segments.spread("gradients", sizes["gradients"], pieces)
         first = step
     tapes = {one: [*tapes_of_step(one)] for one in {first, step}}
-    left = segments.play(tapes[first])
+    segments.play(tapes[first])
+    left = [name for name in segments._held if name[0] not in sizes]
     segments.spread("optimizer_states", sizes["optimizer_states"], pieces, 2)
-    for each, size in left.items():
-        if each[1] >= 0 or not step.gradients_stay:
-            segments.change(each, -size)
+    for name in left:
+        if name[1] >= 0 or not step.gradients_stay:
+            segments.change(name, -1)
     segments.play(tapes[step])
-    return segments.reserved
+    return segments.most
 
 
 def _pieces(step: StageStep) -> Ints:

@@ -39,13 +39,14 @@ Style = frozenset[str]
 INDEX_SCORES_BYTES = 512 * 2**20
 #: Families that were compared with MemTracker and whose totals are within 1% (tests/test_memory_tracker.py).
 CHECKED = frozenset(declared()["checked"]["families"])
+IMPLEMENTATIONS = declared()["implementations"]
 
 
 @cache
 def style_of(model_type: str, implementation: Implementation) -> Style:
     """The style of the model's family; llama's where the family is not listed (most later ones copy it)."""
-    family = "megatron-kernels" if implementation == "megatron" else model_type
-    words = frozenset(declared()["families"].get(family, "").split())
+    families = {} if implementation == "megatron" else declared()["families"]
+    words = frozenset(f"{IMPLEMENTATIONS[implementation]['words']} {families.get(model_type, '')}".split())
     return words | {usual for usual, others in declared()["usual"].items() if words.isdisjoint(others)}
 
 

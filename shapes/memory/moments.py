@@ -48,7 +48,7 @@ from shapes.operators import image_workloads, sequence_length
 from shapes.operators.cores import whole_tokens
 from shapes.workload import BASES, Implementation, Loss, Workload
 
-from .modules import Forward, Style, alibi_in_fp32, masked, style_of
+from .modules import IMPLEMENTATIONS, Forward, Style, alibi_in_fp32, masked, style_of
 from .tape import INPUT, Tape, peak_bytes
 
 
@@ -519,8 +519,8 @@ class Component:
 def gradients_of(step: StageStep) -> Gradients:
     """Whether gradients exist before a microbatch's backward: accumulation and frameworks' own buffers keep them."""
     number = microbatches_of(step.workload, step.microbatches)
-    if step.megatron:
-        return Gradients(True, "stay: Megatron's gradient buffers are allocated once")
+    if why := IMPLEMENTATIONS[step.implementation]["gradients"]:
+        return Gradients(True, f"stay: {why}")
     if number is None or number > 1:
         many = "the microbatches that fill the pipeline" if number is None else f"{number} microbatches"
         return Gradients(True, f"stay: added up over {many}")

@@ -379,7 +379,7 @@ def declared() -> Named:
 @cache
 def listing(module: str) -> tuple[Line, ...]:
     """A module's lines."""
-    return tuple(line_of(text) for text in declared()["modules"][module].strip().splitlines())
+    return tuple(map(line_of, declared()["modules"][module].strip().splitlines()))
 
 
 def line_of(text: str) -> Line:
