@@ -292,11 +292,12 @@ def _seeds(page: Page) -> str:
     rows, guide = page.table("capability", "state"), page.table("options", "measured MB")
     states = {state: sum(row["state"] == state for row in rows) for state in ("works", "in part", "no")}
     missing = "; ".join(row["capability"] for row in rows if row["state"] == "no") or "none"
+    off = sorted((row["off"] for row in guide), key=number)
     return (
         f"Of {len(rows)} capabilities of the first sources that a first walk found missing or in part "
         f"{states['works']} work now, {states['in part']} in part, which say what is left and why, {states['no']} not "
         f"({missing}). "
-        f"On the guide's V100 rows memory is {span(column(guide, 'off'))} off, the rate "
+        f"On the guide's V100 rows memory is {off[0]} to {off[-1]} off, the rate "
         f"{span(column(guide, 'rate off'))}. The table says why."
     )
 
