@@ -93,6 +93,14 @@ def test_a_type_with_fewer_positions_than_are_run_is_proven_with_as_many_as_it_h
     assert found.model.parameters == found.parameters
 
 
+def test_layers_that_run_anothers_matrices_are_not_counted_twice_in_what_is_not_understood() -> None:
+    kinds = ["mamba", "mamba", "hybrid", "mamba", "mamba", "hybrid"]
+    sizes = {"hidden_size": 64, "attention_hidden_size": 128, "intermediate_size": 128, "num_attention_heads": 4}
+    found = proof("zamba", num_hidden_layers=6, layers_block_type=kinds, mamba_dt_rank=4, **sizes)
+    assert found.model is None
+    assert 0.5 < sum(one.share for one in found.unproven) <= 1
+
+
 def test_windows_and_rotation_are_each_layers_own() -> None:
     kinds = ["sliding_attention"] * 3 + ["full_attention"]
     blocks = proof("exaone4", sliding_window=16, layer_types=kinds).model.main.blocks

@@ -7,8 +7,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import field
 from functools import partial
-from operator import attrgetter
-from typing import Any
 
 from torch import Tensor, nn
 from torch.utils import _pytree
@@ -159,8 +157,9 @@ class OfModule:
                 return tensor
             return tensor.new_empty((1, s, *tensor.shape[2:]), device="meta")
 
-        found: tuple[Any, Any] = _pytree.tree_map_only(Tensor, one, (self.args, dict(self.kwargs)))
-        return found
+        return _pytree.tree_map_only(  # type: ignore[no-any-return] # as it was given
+            Tensor, one, (self.args, dict(self.kwargs))
+        )
 
 
 #: What is proven: a module on the meta device that can be called with a sequence of any length.
@@ -279,19 +278,18 @@ def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Size
     """What was not understood by folded path, with its part of the FLOPs, the largest first."""
     times = [_times(node.path, stands_for) * _flops(node) for node in graph.nodes]
     total, names = sum(times) or 1, Names(module)
+    shares = {path: 0.0 for path in problems if not any(path.startswith(f"{other}.") for other in problems)}
+    for node, each in zip(graph.nodes, times, strict=True):
+        for path in shares:
+            if not path or any(f"{one}.".startswith(f"{path}.") for one in (node.where, node.weight)):
+                shares[path] += each / total
+                break  # once, though a layer may run another's matrices
     found: dict[str, Unproven] = {}
-    for path, reason in problems.items():
-        if any(path.startswith(f"{other}.") for other in problems):
-            continue
-        share = sum(
-            each / total
-            for node, each in zip(graph.nodes, times, strict=True)
-            if not path or any(f"{one}.".startswith(f"{path}.") for one in (node.where, node.weight))
-        )
+    for path, share in shares.items():
         name = names.fold(path.removesuffix(".weight"))
-        seen = found.get(name, Unproven(name, 0.0, reason))
+        seen = found.get(name, Unproven(name, 0.0, problems[path]))
         found[name] = replace(seen, share=seen.share + share)
-    return tuple(sorted(found.values(), key=attrgetter("share"), reverse=True))
+    return tuple(sorted(found.values(), key=lambda one: -one.share))
 
 
 def _flops(node: Node) -> int:
