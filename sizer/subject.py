@@ -501,13 +501,16 @@ def _of_module(
 def read_module(module: Any, example_inputs: object, dtype: str | None = None) -> Reading:
     """A module of one's own as it is recognised by one call; NotUnderstood where that is not proven."""
     from shapes.trace import recognise_module
+    from shapes.trace.run import Plain
 
     where = type(module).__name__
     positional, keywords, ran = _called(example_inputs, where)
+    Plain.ran = False
     proof = recognise_module(module, tuple(positional), keywords)
     dtype, notes = _module_dtype(proof.dtype, dtype, where)
     reading = _reading_of(proof, where, {}, InputError("", where=where))
-    return replace(reading, notes=(*reading.notes, *notes), workload={**ran, "dtype": dtype})
+    again = "its torch.utils.checkpoint is not followed: say what is run again (checkpointing full)"
+    return replace(reading, notes=(*reading.notes, *notes, *[again] * Plain.ran), workload={**ran, "dtype": dtype})
 
 
 def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Names]:
@@ -533,8 +536,8 @@ def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, S
     named = example_inputs if isinstance(example_inputs, Mapping) else {}
     listed = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     positional = () if named else listed
-    sizes = batch_and_sequence((*positional, *named.values()))
-    return positional, named, dict(zip(("b", "s"), sizes, strict=True))
+    b, s = batch_and_sequence((*positional, *named.values()))
+    return positional, named, {"b": b, "s": s}
 
 
 def _of_trace(

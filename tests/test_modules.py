@@ -91,6 +91,8 @@ def test_a_gpt_of_one_s_own_answers_as_a_formula_does(again: bool | None) -> Non
     module = Nano(again=again)
     subject = read_subject(module, example_inputs=IDS, dtype="bf16")
     assert subject.path == "recognised"
+    # What is run again is the workload's to say.
+    assert any("torch.utils.checkpoint is not followed" in note for note in subject.notes) == (again is not None)
     assert subject.parameters == sum(parameter.numel() for parameter in module.parameters())
     model = subject.whole()
     assert (model.layers, model.hidden, model.vocab, model.tied, model.max_positions) == (3, 96, 320, True, 128)

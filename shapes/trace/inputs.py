@@ -95,8 +95,8 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
         self.experts = experts
         self.routed = routed
-        self.asked: set[str] = set()
-        self._untrue: list[Tensor] = []
+        self.asked = set[str]()
+        self._untrue = list[Tensor]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options, name = kwargs or {}, func._schema.name

@@ -486,9 +486,9 @@ class Recogniser:
     def __init__(self, graph: Graph, module: nn.Module, model_type: str, sequence: int) -> None:
         self.graph, self.module, self.model_type, self.sequence = graph, module, model_type, sequence
         self._containers = sorted({path for path, _ in repeated_children(module)}, key=len)
-        self.layer_of: dict[int, _Layer] = {}
-        self.left: dict[str, str] = {}
-        self.claimed: set[str] = set()
+        self.layer_of = dict[int, _Layer]()
+        self.left = dict[str, str]()
+        self.claimed = set[str]()
 
     def read(self) -> ModelShape | None:
         """The ``ModelShape`` that the graph shows; None where not even the layers were understood."""

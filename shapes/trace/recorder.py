@@ -40,11 +40,11 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self.names = Names(module)
         super().__init__(self.names.of_module)
         self._stands_for = {id(module.get_submodule(path)): times for path, times in stands_for.items()}
-        self.opaque: set[str] = set()
+        self.opaque = set[str]()
         self._rows = Counter[Operator]()
         self._forwards: dict[int | None, _Forward] = {}
-        self._places: list[tuple[str, int]] = [("", 1)]
-        self._place_numbers: list[int] = [0]
+        self._places = [("", 1)]
+        self._place_numbers = [0]
         # Weights by storage: parameters (2) and what was computed from parameters alone (1). The values keep the
         # storages alive, so that an address is never taken for another tensor's.
         self._weights: dict[int, tuple[int, int | None, object]] = {

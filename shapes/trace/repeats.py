@@ -23,7 +23,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 
     def __init__(self, names: Mapping[int, str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch has no annotation there
-        self.stack: list[nn.Module] = []
+        self.stack = list[nn.Module]()
         self._module_names = names
         self._ran = Counter[str]()
 

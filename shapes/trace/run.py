@@ -164,15 +164,19 @@ def _flexibly() -> Iterator[None]:
         core.__code__ = own
 
 
-class _Plain:
-    """In place of torch.utils.checkpoint's two implementations: nothing is run again."""
+class Plain:
+    """In place of torch.utils.checkpoint's two implementations: nothing is run again. ``ran``: whether they were."""
+
+    ran = False
 
     @staticmethod
     def apply(function: Callable[..., T], _preserve: bool, *args: Any) -> T:
+        Plain.ran = True
         return function(*args)
 
     @staticmethod
     def without_reentrant(*_args: Any, **_kwargs: Any) -> Iterator[None]:
+        Plain.ran = True
         yield
 
 
@@ -186,7 +190,7 @@ def _no_autocast_on_meta() -> Iterator[None]:
     def without(own: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         make(own, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
 
-    instead: Any = {"CheckpointFunction": _Plain, "_checkpoint_without_reentrant_generator": _Plain.without_reentrant}
+    instead: Any = {"CheckpointFunction": Plain, "_checkpoint_without_reentrant_generator": Plain.without_reentrant}
     with _flexibly(), patch.object(torch.autocast, "__init__", without), patch.multiple(checkpoint, **instead):
         yield
 
