@@ -182,3 +182,27 @@ def test_a_function_that_trains_and_returns_nothing_is_read_by_its_own_names(tmp
     assert [one.key for one in found.unread if one.changes == LACKS] == ["trainer.args.per_device_train_batch_size"]
     named = MAIN.replace("model=model", "model=NAME").replace("bf16=True", "max_length=512")
     assert read(tmp_path, named).workload == {"s": 512}
+
+
+SETTINGS = """
+@dataclass
+class ModelConfig:
+    name: str = "Qwen/Qwen3-0.6B"
+    max_seq_length: int = 512
+
+@dataclass
+class LoraSettings:
+    r: int = 4
+
+@dataclass
+class TrainConfig:
+    per_device_train_batch_size: int = 2
+"""
+
+
+def test_settings_in_classes_name_a_model_and_a_models_own_code_does_not(tmp_path: Path) -> None:
+    found = read(tmp_path, SETTINGS)
+    said = {"b": 2, "s": 512, "finetune": "lora", "lora_rank": 4}
+    assert (found.model.layers, {key: found.workload.get(key) for key in said}) == (28, said)
+    with pytest.raises(InputError, match="known formats"):
+        read(tmp_path, SETTINGS.replace("max_seq_length", "hidden_size"))

@@ -25,7 +25,7 @@ _ABSENT = object()
 
 def expressed(names: Words, held: Config, found: Values, words: Collection[str]) -> tuple[Values, set[str]]:
     """(the other reader's keys with values, over what is ``found`` already; which keys of the file were asked)."""
-    used: set[str] = set()
+    used = set[str]()
     for ours, said in names.items():
         value = _value(said, {**found, **held}, used, words)
         if value is not _ABSENT:
@@ -64,7 +64,7 @@ def notes_of(row: Config, found: Config) -> list[str]:
 
 def flat(config: Config, prefix: str = "") -> Values:
     """Numbers, texts and lists (as texts) by their keys, those of sections as section__key."""
-    found: Values = {}
+    found = Values()
     for key, value in config.items():
         if isinstance(value, Mapping):
             found |= flat(value, f"{prefix}{key}__")

@@ -34,7 +34,7 @@ class Names:
         listed = list(names)
         self.expressions = [_expression(name[3:], fields) for name in listed if name.startswith("re:")]
         self.rules = {_rule(name) for name in listed if not name.startswith("re:")}
-        self.known: dict[int, frozenset[str]] = {}
+        self.known = dict[int, frozenset[str]]()
         refuse(
             len(self.rules) + len(self.expressions) > MOST_NAMES,
             f"expected at most {MOST_NAMES} different names of modules",
@@ -127,7 +127,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     if not scheme:
         return model, {}, ()
     stack, blocks = model.main, []
-    known: dict[tuple[object, ...], Block] = {}
+    known = dict[tuple[object, ...], Block]()
     for layer, one in enumerate(each_layer(stack.blocks)):
         alike = one, scheme.said_of(layer)
         known[alike] = known.get(alike) or _quantised(one, stack.hidden, layer, scheme, fields)
@@ -263,7 +263,7 @@ def _by_layer(fields: Fields) -> Named:
     for (algorithm, _), names in alike.items():
         one = layers.nested(names[0])
         one.choice(algorithm, table("weights")["formats"], "quant_algo")
-        named.append((Names(names, fields), _format(algorithm, one.optional("group_size"))))
+        named += [(Names(names, fields), _format(algorithm, one.optional("group_size")))]
     return tuple(named)
 
 
@@ -287,7 +287,7 @@ def _compressed(fields: Fields) -> Found:
         targets = group.strings("targets", of="classes and names") or ["Linear"]
         usual = found if "Linear" in targets else usual
         if names := [one for one in targets if one != "Linear"]:
-            named.append((Names(names, fields), found))
+            named += [(Names(names, fields), found)]
     return usual, tuple(named)
 
 

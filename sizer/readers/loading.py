@@ -103,7 +103,7 @@ def expand(argument: str) -> list[str]:
 
 def _inside(directory: Path) -> list[str]:
     """The configurations anywhere in a directory: what `diff --git` takes for one where git tracks it."""
-    found: list[str] = []
+    found = list[str]()
     for seen, (folder, folders, files) in enumerate(os.walk(directory)):
         refuse(seen > MAX_FOUND, f"expected at most {MAX_FOUND} folders: name the one meant", where=str(directory))
         folders[:] = (one for one in folders if not _of_others(one))
@@ -296,10 +296,10 @@ class Tree:
         self.first = Path(where).resolve()
         above = (one for one in self.first.parents if (one / ".git").exists())
         self.root = Path(root or next(above, self.first.parent)).resolve()
-        self.names: list[str] = []
+        self.names = list[str]()
         self._open = [self.first]
         self._overrides: dict[Any, _Base] = {}  # Hydra's, by what they override
-        self._used: set[Any] = set()
+        self._used = set[Any]()
         self._searched = [""]
         self._characters = 0
 
@@ -376,7 +376,7 @@ class Tree:
         """The layers of a base, or of what overrides it, where Hydra's header says unless the list does."""
         self._used.add(base[3:5])
         chosen = self._overrides.get(base.how != "file" and base[3:5], base)
-        layers: list[Any] = []
+        layers = list[Any]()
         for name in reversed(chosen.files):
             try:
                 path, text = self.text(name, base.named_by)
@@ -449,7 +449,7 @@ class Tree:
 
     def _primus(self, module: Config) -> Values:
         """Primus' module: its presets of the trainer and of the model beneath its overrides."""
-        found: Values = {}
+        found = Values()
         for kind, key in (("modules", "config"), ("models", "model")):
             if isinstance(name := module.get(key), str):
                 found = merged(found, self._whole(f"primus/configs/{kind}/{module['framework']}/{name}", key))

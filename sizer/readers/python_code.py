@@ -34,11 +34,11 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
     for name in file.functions:
         names = {**file.names}
         said = file.called(name, names)
-        if own := _recipe(names if said is None else said, where):
+        if own := _recipe(said if isinstance(said, dict) else names, where):
             made[name] = own
     if recipe_of(found) or not made:
         return {**found, "_assigned": True}
-    chosen = settings.get("recipe", next(iter(made)) if len(made) == 1 else None)
+    chosen = settings.get("recipe", min(made) if len(made) == 1 else None)
     said = f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME"
     refuse(chosen not in made, said, where=where)
     return {**made[chosen], "_variables": frozenset({"recipe"})}
@@ -52,10 +52,8 @@ def _cells(text: str, where: str) -> Iterator[str]:
                 yield re.sub(r"(?m)^(\s*)[%!].*", r"\1pass", "".join(one["source"]))
 
 
-def _recipe(found: Any, where: str) -> Values | None:
+def _recipe(found: Values, where: str) -> Values | None:
     """What a function makes, where that names a model; torchtitan's model is its folder's and its flavor."""
-    if not isinstance(found, dict):
-        return None
     if isinstance(spec := found.get("model_spec"), dict):
         return {**found, "model": {**spec, "flavor": spec.get("name"), "name": Path(where).resolve().parent.name}}
     return found if recipe_of(found) else None
@@ -86,6 +84,11 @@ class _Code:
             said: Any = getattr(node, "value", None)
             if isinstance(node, ast.Return):
                 return self._value(said, names)
+            if isinstance(node, ast.ClassDef):
+                own = Values()
+                self._follow(node.body, own)
+                if own.keys().isdisjoint(FORMATS["names"]["sizes"]):  # settings, and no model's code
+                    names[node.name] = own
             if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
                 target = target.elts[0]
             if not isinstance(target, ast.Name | ast.Attribute):
@@ -105,6 +108,9 @@ class _Code:
                 return self._call(node, names)
             if isinstance(node, ast.List):
                 return [self._value(one, names) for one in node.elts]
+            if isinstance(node, ast.Dict):
+                sides = ([self._value(one, names) for one in side] for side in (node.keys, node.values))
+                return dict(zip(*sides, strict=True))
             if isinstance(node, ast.Subscript):
                 return self._value(node.value, names)[self._value(node.slice, names)]
             if isinstance(node, ast.BinOp):
@@ -120,8 +126,11 @@ class _Code:
         """Keywords, the first text as ``name``, over those of the call before: ``from_pretrained("a").config(c=1)``."""
         said = ast.unparse(node.func)
         given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
-        usual = FORMATS["names"]["usual"]  # what a recipe would take is not left to a default
-        given |= {key: unknown(key) for key, value in given.items() if value is None and f"int {key}" in usual}
+        given |= {  # what a recipe would take is not left to a default
+            key: unknown(key)
+            for key, value in given.items()
+            if value is None and f"int {key}" in FORMATS["names"]["usual"]
+        }
         if said in self.functions:
             return self.called(said, self.names | given)
         if not self.functions and not said.endswith(tuple(FORMATS["followed"])):
@@ -130,5 +139,5 @@ class _Code:
             self._value(one, names) for one in (getattr(node.func, "value", None), next(iter(node.args), None))
         )
         named = {"name": first} if isinstance(first, str) else {}
-        before = next((one for one in (of, first) if isinstance(one, dict)), {})  # get_peft_model(model, r=8)
+        before = of if isinstance(of, dict) else first if isinstance(first, dict) else {}  # get_peft_model(model, r=8)
         return {**named, **before, "_class": said, **given}

@@ -526,7 +526,7 @@ def unread(config: Config, asked: Iterable[str], format_name: str, where: str) -
 
 def sentences(found: Iterable[Unread]) -> Names:
     """The keys that were not read, those that change the same thing in a line."""
-    groups: dict[str, list[str]] = {}
+    groups = dict[str, list[str]]()
     for one in found:
         guess = f" (did you mean {one.meant}?)" if one.meant else ""
         known = one.changes is not None

@@ -41,9 +41,6 @@ from .reading import (
     without_variant,
 )
 
-#: Fields of a workload that a recipe's keys give as they are.
-FIELDS = FORMATS["names"]["degrees"]
-
 
 def released(name: str) -> tuple[Config, str]:
     """(the configuration of a model of this name, where it is from). InputError, with the nearest names, for none.
@@ -181,7 +178,7 @@ def _given(row: Config, config: Config) -> tuple[Values, Values]:
     settings, degrees = dict(row.get("otherwise", {})), dict[str, Any]()
     for ours, theirs in row["names"].items():
         value, (degree, _, way) = at(config, ours), theirs.partition(" ")
-        if degree not in FIELDS:
+        if degree not in FORMATS["names"]["degrees"]:  # of a workload, as they are
             settings |= {theirs: value} if value not in (None, "auto") and unknown_in(str(value)) is None else {}
         elif type(value) is int and value >= (degree != "zero"):
             degrees |= {degree: value, **stated(cp_comm=way if value > 1 else "")}

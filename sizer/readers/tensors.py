@@ -151,8 +151,8 @@ def _gguf(path: Path) -> Values:
     part = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
     last = min(int(part[2]), MAX_SHARDS) if part else 0
     files = [path.with_name(f"{part[1]}-{one:05}-of-{part[2]}.gguf") for one in range(1, last + 1) if part] or [path]
-    said: Values = {}
-    found: dict[str, Tensor] = {}
+    said = Values()
+    found = dict[str, Tensor]()
     for one in files:
         held = _Gguf(read_bounded(one, MAX_HEADER))
         magic, version, tensors, keys = held.take("4sIQQ")

@@ -74,7 +74,7 @@ class _Builder:
         if kind == "seq":
             return [self.value(one, level + 1) for one in node.value]
         own = {}
-        merged: Values = {}
+        merged = Values()
         for name, one in node.value:
             self._refuse(not isinstance(name, yaml.ScalarNode), name, "expected text as a key")
             key, value = self.value(name), self.value(one, level + 1)

@@ -116,7 +116,7 @@ def _without_further(words: list[str]) -> tuple[list[str], Names]:
 
     Such a word has a name for it (te_options, EXTRA_ARGS), or follows an option that has its value already.
     """
-    kept: list[str] = []
+    kept = list[str]()
     further = []
     for word in words:
         variable = _VARIABLE.fullmatch(word)
@@ -163,15 +163,14 @@ def _naming(script: Script) -> Values | None:
         pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
         given = {key: _value(value) for key, equals, value in pairs if equals}
         found = with_settings({}, parse_options(words) | given)
-        after = words[words.index("serve") + 1 :] if "serve" in words else []
-        # lmdeploy serve api_server NAME, trtllm-serve serve NAME
-        served = next((word for word in after if word not in ("serve", "api_server")), "-")
+        # vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve serve NAME
+        served = re.search("(?:^| )serve (?:serve |api_server )*(?!-)((?:\0[^\0]*\0|\\S)+)", " ".join(words))
         program = _program(words)
-        kinds = (kind for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program))
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
-        found |= {"program": program, "settings_file": files, **dict.fromkeys(kinds, True)}
-        if not served.startswith("-"):  # vllm serve NAME
-            found = {"model": served, **found, "_serves": True}
+        found |= {"program": program, "settings_file": files}
+        found |= {kind: True for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program)}
+        if served:
+            found = {"model": served[1], **found, "_serves": True}
         row = recipe_of(found)
         own = {"_assigned": True} | {
             k: one.replace("\0", "") if isinstance(one, str) else one for k, one in found.items()
@@ -238,7 +237,7 @@ def _devices(script: Script, text: str, words: list[str]) -> int | None:
 
 def normalised(config: Config) -> Values:
     """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
-    flat: Values = {}
+    flat = Values()
     own = {key: value for key, value in config.items() if key.startswith("_")}  # what parse_script adds: no arguments
     rest = {key: value for key, value in config.items() if key not in own and at(config, f"{key}.enabled") != 0}
     chosen = {key: value for key, value in rest.items() if str(key).upper() == "MODEL_ARGS"}

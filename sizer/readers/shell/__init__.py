@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
 from shapes.errors import InputError, refuse
-from sizer.readers.reading import FORMATS, unknown_in
+from sizer.readers.reading import FORMATS, Values, unknown_in
 
 from .words import Part, Scanner, Token, Variables, Word
 
@@ -140,12 +140,12 @@ class _Follower:
         refuse(self.script.steps > MAX_STEPS, f"expected a script that goes through at most {MAX_STEPS} words")
 
     def _any_command(self, token: Token, word: str | None) -> bool | None:
-        compound = word in _COMPOUND
-        if not compound and (word == "function" or (word and self._plain(1) == "(" and self._plain(2) == ")")):
-            self._function()
-            return None
-        if not compound and token.kind not in ("heredoc", "arithmetic"):
-            return self._simple()
+        if word not in _COMPOUND:
+            if word == "function" or (word and self._plain(1) == "(" and self._plain(2) == ")"):
+                self._function()
+                return None
+            if token.kind not in ("heredoc", "arithmetic"):
+                return self._simple()
         self.at += 1
         if token.kind == "arithmetic":
             value = self.variables.arithmetic(str(token.value)) if self.live else ""
@@ -270,7 +270,7 @@ class _Follower:
 
     def _simple(self) -> bool | None:
         """Assignments and one command's words; its status where that can be told."""
-        words: list[str] = []
+        words = list[str]()
         begun = self.at
         line, inside = self._line, self._plain() == "[["
         while self._more:
@@ -344,8 +344,7 @@ class _Follower:
 
     def _call(self, name: str, arguments: list[str]) -> None:
         values = self.variables.values
-        own: dict[str, str | list[str]] = {str(index): one for index, one in enumerate(arguments[:99], start=1)}
-        own["@"] = arguments
+        own: Values = {"@": arguments, **{str(index): one for index, one in enumerate(arguments[:99], start=1)}}
         before = {key: value for key, value in values.items() if key == "@" or key.isdecimal()}
         values |= own
         _Follower(self.script.functions[name], self.script).all()

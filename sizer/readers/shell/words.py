@@ -85,7 +85,7 @@ class Scanner:
         self.at = 0
         self.line = line
         self.nesting = 0
-        self._heredocs: list[str] = []
+        self._heredocs = list[str]()
 
     def tokens(self, *, until: str | None = None) -> Iterator[Token]:
         """Tokens to the end, or to the operator ``until`` (an array's closing bracket), which is consumed."""
@@ -112,7 +112,7 @@ class Scanner:
 
     def whole(self) -> Word:
         """All of the text as one word, blanks and operators in it as they stand."""
-        parts: list[Part] = []
+        parts = list[Part]()
         while self.at < len(self.text):
             parts += self._word().parts
             if blank := self._take(_BREAK):
@@ -141,7 +141,7 @@ class Scanner:
             self._heredocs = []
 
     def _word(self) -> Word:
-        parts: list[Part] = []
+        parts = list[Part]()
         while self.at < len(self.text) and (character := self.text[self.at]) not in _BREAKS:
             if character == '"':
                 parts += self._double()
@@ -229,7 +229,7 @@ class Variables:
     def __init__(self, preset: Words) -> None:
         self.values: dict[str, Value] = dict(preset)
         self.preset = frozenset(preset)
-        self.used: set[str] = set()
+        self.used = set[str]()
         self._characters = 0
         self._nesting = 0
 
@@ -258,7 +258,7 @@ class Variables:
 
     def fields(self, word: Word, *, split: bool = True) -> list[str]:
         """The word's fields: unquoted expansions split at blanks, ``"${A[@]}"`` into its elements."""
-        fields: list[str] = []
+        fields = list[str]()
         open_ = nothing = False  # whether the last field goes on; whether a list without elements is a part
         for part in word.parts:
             pieces, apart = self._part(part), split and not part.quoted and part.kind != "text"
