@@ -1092,3 +1092,11 @@ def test_a_released_name_and_the_folder_of_its_name_are_one_model(tmp_path: Path
     assert (found.model.layers, found.workload["phase"]) == (28, "decode")
     with pytest.raises(InputError, match="known formats"):
         read(tmp_path, text.replace("/models/Qwen3-0.6B", "/models/Qwen3-8B"), "run.yaml")
+
+
+def test_a_servers_command_in_a_file_serves(tmp_path: Path) -> None:
+    """mistral.rs' TOML; unsloth's word for recomputation is said, since it moves activations too."""
+    text = f'command = "serve"\ndefault_model_id = "{QWEN}"\n[[models]]\nmodel_id = "{QWEN}"\n'
+    assert read(tmp_path, text, "models.toml").workload["phase"] == "decode"
+    said = f"train: {{model_name: {QWEN}, learning_rate: 1.0e-5, use_gradient_checkpointing: unsloth}}\n"
+    assert "train.use_gradient_checkpointing" in [one.key for one in read(tmp_path, said).unread]
