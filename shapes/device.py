@@ -284,7 +284,8 @@ def _resolve(name: str) -> str:
     like = sorted(nearest(wanted, spelt, 8, 0.5), key=lambda one: one[:4] != wanted[:4])
     near = dict.fromkeys(map(spelt.__getitem__, like))
     listed = f"nearest: {', '.join(list(near)[:4])}" if near else f"known: {', '.join(heads)}"
-    raise InputError(f"expected a known device or a path to a .toml file; {listed}", "device", name)
+    many = f" (so many of one: --gpus {name})" * name.isdigit()
+    raise InputError(f"expected a known device{many} or a path to a .toml file; {listed}", "device", name)
 
 
 def _spellings(head: str) -> Names:

@@ -48,6 +48,7 @@ SAID: list[tuple[str, str]] = [
     ("check Qwen/Qwen3-9B", "nearest are"),
     (f"check {G} --device h1000", "nearest: h100-sxm"),
     (f"memory {G} --device 80GB", "nearest: h800, a100-sxm"),
+    (f"check {G} --gpu 8", "so many of one: --gpus 8"),
     (f"check {G} --devce b200", "--device"),
     (f"check {G} -s 4096", "at most the model's 1024 positions"),
     (f"check {G} -b 0", "--microbatch = 0: expected an integer between 1"),
