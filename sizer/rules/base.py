@@ -450,7 +450,7 @@ def larger_microbatch(context: Context, wanted: int, note: str = "") -> Suggesti
     if workload.global_batch is None:
         # Of doublings of today's half of the first that does not fit.
         larger = wanted if wanted <= most else (b << int(most // b).bit_length()) >> 1
-        return suggest("b", [larger] if larger > b else [], note)
+        return suggest("b", [larger] * (larger > b), note)
     rank = workload.global_batch // workload.d
     groups = workload.p if workload.vpp > 1 else 1  # of microbatches that an interleaved schedule goes through
     whole = [other for other in range(b + 1, int(min(most, rank)) + 1) if rank % (other * groups) == 0]
