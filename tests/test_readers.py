@@ -314,6 +314,11 @@ def test_the_table_of_defaults_is_what_transformers_says(family: str) -> None:
     assert {key: told.get(key) for key in table} == table
 
 
+def test_siglip_is_read_as_its_vision_tower_and_its_texts_are_no_unknown_key() -> None:
+    found = read_config({"model_type": "siglip", "vision_config": VISION, "text_config": VISION})
+    assert ("vision tower only (siglip_vision_model)" in found.notes, found.unread) == (True, ())
+
+
 @pytest.mark.parametrize("outer", [name for name, (_, _, part) in NESTED.items() if part == "text tower"])
 def test_a_vision_language_model_is_read_as_its_text_tower(outer: str) -> None:
     inner = NESTED[outer][1]

@@ -186,6 +186,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     except InputError as error:
         raise _in_file_terms(error, fields, where) from None
     _refuse_unknown_layers(fields)
+    outer.ignore(*_TEXTS * (part == "vision tower"))  # as a note says
     top.ignore(*(key for key, value in table("hf_written").get(wrapper, {}).items() if at(config, key) == value))
     if model.stacks[1:] and architecture_of(outer).endswith("ForCausalLM"):
         raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", "architectures", where=where)
