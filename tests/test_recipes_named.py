@@ -1100,3 +1100,10 @@ def test_a_servers_command_in_a_file_serves(tmp_path: Path) -> None:
     assert read(tmp_path, text, "models.toml").workload["phase"] == "decode"
     said = f"train: {{model_name: {QWEN}, learning_rate: 1.0e-5, use_gradient_checkpointing: unsloth}}\n"
     assert "train.use_gradient_checkpointing" in [one.key for one in read(tmp_path, said).unread]
+    text = f"model_name: {QWEN}\nper_device_train_batch_size: 1\ngradient_checkpointing: "
+    found = read(tmp_path, text + "unsloth")
+    assert found.workload["checkpointing"] == "full"
+    assert any("moves what it keeps to the host" in note for note in found.notes)
+    assert not any("moves what it keeps" in note for note in read(tmp_path, text + "true").notes)
+    with pytest.raises(InputError, match="gradient_checkpointing = 'sometimes'"):
+        read(tmp_path, text + "sometimes")
