@@ -433,3 +433,10 @@ def test_no_model_is_made_over_for_a_degree_that_nobody_runs(t: int) -> None:
     errors = [one for one in sizer.check(str(CONFIGS / "qwen2.5-7b.json"), tp=t).findings if one.severity == "error"]
     assert errors
     assert {key for one in errors for offer in one.suggestions for key in offer.change} == {"tp"}
+
+
+def test_of_fewer_stages_those_that_the_devices_make_are_tried() -> None:
+    # 48 layers over 20: three where 2.5 are the mean. 16 stages make no 40 devices, and eight are slower.
+    asked = {"gpus": 40, "p": 20, "d": 2, "b": 1, "s": 4096, "zero": 1, "checkpointing": "full"}
+    (finding,) = named(sizer.check("Qwen/Qwen2.5-14B", stack="megatron-core-te", **asked), "SZ110")
+    assert (finding.severity, [one.change for one in finding.suggestions]) == ("warning", [{"pp": 4, "dp": 10}])

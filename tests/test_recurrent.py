@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+import sizer
 from shapes.cost import predict
 from shapes.errors import InputError
 from shapes.memory import memory
@@ -289,7 +290,7 @@ def test_a_rank_holds_its_share_of_heads_and_whole_groups() -> None:
     # conv (256 + 64) x (4 + bias), A_log, dt_bias and D of 8 heads, a norm of 256
     assert sum(number for _, number in vectors(LAYER)) == 320 * 5 + 3 * 8 + 256
     assert counted(parameter_tensors(MODEL, Workload(t=2))).total < counted(parameter_tensors(MODEL, Workload())).total
-    with pytest.raises(InputError, match="divisor of the 8 heads of the recurrent layers"):
+    with pytest.raises(InputError, match="divisor of the 2 heads of the recurrent layers, or groups"):
         operators(MODEL, Workload(t=3))
 
 
@@ -359,3 +360,12 @@ def test_the_head_runs_again_at_each_depth_of_multi_token_prediction() -> None:
     assert (heads(model, "train"), heads(deep, "train"), heads(deep, "infer")) == (1, 3, 1)
     plain, three = (memory(one, Workload(b=1, s=64)).components["logits_and_loss"] for one in (model, deep))
     assert three > 2 * plain
+
+
+def test_in_training_a_group_of_states_is_on_one_rank_alone_for_plan_as_for_check() -> None:
+    # granite-4.0-h-1b has one group: engines copy it, Megatron-LM cuts it.
+    name, asked = "ibm-granite/granite-4.0-h-1b", {"device": "l40s", "gpus": 16, "s": 4096, "global_batch": 64}
+    assert {one.workload.t for one in sizer.plan(name, **asked).candidates} == {1}
+    cut = sizer.check(name, t=2, d=8, **asked)
+    assert [(one.severity, one.code) for one in cut.findings if one.severity == "error"] == [("error", "SZ129")]
+    assert sizer.check(name, t=2, phase="decode", b=8, s=4096, device="l40s").worst() != "error"

@@ -156,8 +156,7 @@ def moved_parts(operator: Operator, device: Device) -> Items:
 
 def origin_of(operator: Operator, device: Device) -> Origin:
     """Where the constants come from that price the operator."""
-    form = kind_of(operator).form
-    if form:
+    if form := kind_of(operator).form:
         return published_origin(*named_function(form)(operator), device)
     origin = moving_constants(device)[1]
     measured = isinstance(operator, Collective) and "collective" in device.cost

@@ -27,7 +27,7 @@ def split_problems(model: ModelShape, workload: Workload) -> tuple[InputError, .
     degrees = workload.t, workload.p, workload.e, workload.cp, workload.vpp, workload.replicas, workload.etp
     if {1, None}.issuperset(degrees):
         return ()
-    of_heads = _of_heads(model, workload.t, workload.expert_t)
+    of_heads = _of_heads(model, workload.t, workload.expert_t, workload.train)
     found = chain(_of_layers(model, workload), of_heads, _of_experts(model, workload))
     return tuple(starmap(InputError, dict.fromkeys(found)))
 
@@ -46,8 +46,8 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
         yield "expected 1: eager attention does not share a sequence", "cp", workload.cp
 
 
-def _of_heads(model: ModelShape, t: int, etp: int) -> Iterator[Problem]:
-    for heads, named, shared, kept in _sharded(model):
+def _of_heads(model: ModelShape, t: int, etp: int, train: bool = False) -> Iterator[Problem]:
+    for heads, named, shared, kept in _sharded(model, train):
         if heads % t:
             yield f"expected a divisor of the {heads} {named}", "t", t
         elif shared % t and t % shared:  # each rank holds whole ones: a share of them, or a copy of one
@@ -117,14 +117,18 @@ def _attentions(model: ModelShape) -> tuple[Attention, ...]:
     return tuple(dict.fromkeys(found))
 
 
-def _sharded(model: ModelShape) -> Iterator[tuple[int, str, int, str]]:
-    """Dimensions that tensor parallelism cuts: heads, their name, what they share and is never cut, and its name."""
+def _sharded(model: ModelShape, train: bool) -> Iterator[tuple[int, str, int, str]]:
+    """Dimensions that tensor parallelism cuts: heads, their name, what they share and is never cut, and its name.
+
+    In training (Megatron-LM, core/ssm/mamba_mixer.py:250-274) no rank has a copy of a recurrence's group.
+    """
     for attention in _attentions(model):
         yield attention.heads, "attention heads", attention.kv_heads, "key/value heads, which are not cut"
         if isinstance(attention, SharedKeyShape):
             yield attention.out_groups, "groups of the output projection", 1, "key head"
     for mixer in dict.fromkeys(block.mixer for _, block in model.all_blocks() if block.mixer):
-        yield mixer.heads, "heads of the recurrent layers", mixer.groups, "groups of recurrent heads"
+        heads = mixer.groups if train else mixer.heads
+        yield heads, "heads of the recurrent layers, or groups of them", mixer.groups, "groups of recurrent heads"
 
 
 def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Listed:

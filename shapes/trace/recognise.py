@@ -316,8 +316,7 @@ class _Layer:
             inward = [node for node in first if node in self.open("gemm") and node.k == hidden]
             if down.n != hidden or not first or len(inward) != len(first):
                 continue
-            shape = self._mlp(inward, down)
-            if shape:
+            if shape := self._mlp(inward, down):
                 self.claim(down, *inward)
                 self._inner(inward)
                 found.append(shape)

@@ -255,8 +255,14 @@ def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterat
             worst[side.dimension] = side
     for side in worst.values():
         features, padded = side.features, next_multiple(side.features, fact.multiple)
-        said = f"{side.matrix}: {side.share}"
-        yield _said(fact, features == padded, said, f"not a multiple of {fact.multiple}", features, padded)
+        yield _said(
+            fact,
+            features == padded,
+            f"{side.matrix}: {side.share}",
+            f"not a multiple of {fact.multiple}",
+            features,
+            padded,
+        )
 
 
 def _said(fact: Fact, holds: bool, said: str, otherwise: str, size: int = 0, padded: int = 0) -> FactOutcome:

@@ -195,8 +195,9 @@ def _released(subject: Subject, path: str) -> bool:
         return False
     held = subject.reading.config
     sizes = {key: held[key] for key in ("model_type", *subject.reading.keys.values()) if key in held}
-    models = table("released").values()
-    return "model_type" in sizes and any(sizes.items() <= one.get("config", {}).items() for one in models)
+    return "model_type" in sizes and any(
+        sizes.items() <= one.get("config", {}).items() for one in table("released").values()
+    )
 
 
 @frozen

@@ -390,8 +390,7 @@ def _tier(by: Proposals, change: Change) -> str:
         return "measured"
     _, origin = gemm_constants(by.device, by.subject.workload.dtype)
     products = "fitted" if origin.own_device else "borrowed" if origin.same_vendor else "extrapolated"
-    known = str(family_table(by.device)["tier"]) in ("published", "measured")
-    of = [products, "fitted" if known else "extrapolated"]
+    of = [products, "fitted" if family_table(by.device)["tier"] in ("published", "measured") else "extrapolated"]
     if by.step.cost and not of_dimensions(change):
         of.append(by.step.cost.tier)
     return least_certain(of)

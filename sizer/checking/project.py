@@ -94,8 +94,7 @@ def nearest_table(config: str | Path) -> ProjectTable:
         folders += Path(config).resolve().parents if config != "-" else ()
     for parent in folders:
         for file, below in ((parent / "sizer.toml", ()), (parent / "pyproject.toml", ("tool", "sizer"))):
-            table = _table(file, below)
-            if table:
+            if table := _table(file, below):
                 table.refuse_the_rest(*KEYS)
                 return table
     return ProjectTable({}, "")

@@ -309,9 +309,13 @@ def dtype_on_device(context: Context) -> Answer:
     if dtype in peaks:
         return _recipe(context)
     instead = [other for other in ALTERNATIVES[dtype] if other in peaks][:1]
-    message = f"{context.device.name} has no tensor cores for {dtype}"
-    changes = suggest("dtype", instead) * (context.workload.recipe is None)
-    return Finding("dtype", dtype, message, changes, error=True)
+    return Finding(
+        "dtype",
+        dtype,
+        f"{context.device.name} has no tensor cores for {dtype}",
+        suggest("dtype", instead) * (context.workload.recipe is None),
+        error=True,
+    )
 
 
 def _recipe(context: Context) -> Answer:

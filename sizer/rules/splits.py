@@ -194,8 +194,8 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
         )
 
 
-#: Ways out that are priced.
-MOST_TRIED = 2
+#: Ways out that are priced: of three powers of two one may not make the devices, and the next be slower.
+MOST_TRIED = 3
 
 
 def _fewer_stages(context: Context) -> Iterator[Suggestion]:

@@ -102,9 +102,15 @@ def _devices(workload: Workload) -> Iterator[Finding]:
         left //= change[key]
     change["d"] = left
     degrees = f"{d} x {workload.t} x {workload.p} x {workload.cp} = {d * workload.model_ranks}"
-    message = f"{workload.gpus} devices, but DP x TP x PP x CP = {degrees}"
     changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
-    yield Finding("d", d, message, (Suggestion(changed),), error=True, cause="batch arithmetic")
+    yield Finding(
+        "d",
+        d,
+        f"{workload.gpus} devices, but DP x TP x PP x CP = {degrees}",
+        (Suggestion(changed),),
+        error=True,
+        cause="batch arithmetic",
+    )
 
 
 def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
@@ -277,8 +283,9 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     if workload.serving:
         return "in serving a larger t buys latency for throughput, which is a choice"
     t, b = workload.t, workload.b
-    scattered = workload.cp * workload.sequence_parallel
-    degrees = [one for one in divisors(t, t - 1) if workload.s % max(1, scattered * one) == 0]
+    degrees = [
+        one for one in divisors(t, t - 1) if workload.s % max(1, workload.cp * workload.sequence_parallel * one) == 0
+    ]
     same_tokens = [{"t": one, "b": b * one // t} for one in degrees if b * one % t == 0]
     fits: dict[int, Suggestion] = {}
     for way in (*({"t": one} for one in degrees), *same_tokens):

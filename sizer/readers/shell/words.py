@@ -121,8 +121,7 @@ class Scanner:
 
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         """The match of a pattern at this position, which moves past it."""
-        found = pattern.match(self.text, self.at)
-        if found:
+        if found := pattern.match(self.text, self.at):
             self.at = found.end()
             self.line += found[0].count("\n")
         return found
