@@ -12,6 +12,7 @@ from shapes.errors import InputError
 from shapes.model.resize import dimensions
 from shapes.model.stages import trained_parameters
 from shapes.workload import Workload
+from sizer.checking import check
 from sizer.readers import READERS, NoModel, Source, read_config
 from sizer.readers.loading import expand, states_a_model
 from tests.texts import read_text
@@ -1146,3 +1147,38 @@ def test_a_command_of_nanogpts_own_options_is_read_where_no_file_of_settings_run
     script.write_text(command.format("").replace("4", "$(( A / B ))"), "utf-8")
     with pytest.raises(InputError, match=r"n_head = '\$\(\( A / B \)\)'"):
         read_config(script)
+
+
+def test_llm_foundrys_fsdp_and_optimizer_are_read_and_its_runs_price_it() -> None:
+    """scripts/train/yamls/pretrain/mpt-7b.yaml, on eight A100s; its tables have 3,623 and 3,725 tokens/s of more."""
+    model = {"name": "mpt_causal_lm", "d_model": 4096, "n_heads": 32, "n_layers": 32, "max_seq_len": 2048}
+    training = {"global_train_batch_size": 1024, "device_train_microbatch_size": 8, "precision": "amp_bf16"}
+    fsdp = {"sharding_strategy": "FULL_SHARD", "mixed_precision": "PURE", "activation_checkpointing": True}
+    config = {"model": model, **training, "fsdp_config": fsdp, "optimizer": {"name": "decoupled_adamw", "lr": 1.2e-4}}
+    report = check(config, device="a100-sxm", gpus=8)
+    workload = report.workload
+    assert (workload.zero, workload.checkpointing, workload.d, workload.b) == (3, "full", 8, 8)
+    assert not read_config(config).unread
+    assert 1024 * 2048 / 8 / report.step_s == pytest.approx(3700, rel=0.06)
+    lion = read_config({**config, "optimizer": {"name": "decoupled_lionw"}, "precision": "amp_fp8"})
+    assert (lion.workload["optimizer"], lion.workload["dtype"]) == ("lion", "fp8")
+
+
+def test_nanogpts_own_configuration_leaves_its_sizes_to_train_py(tmp_path: Path) -> None:
+    """config/train_gpt2.py: the sizes are train.py's defaults, GPT-2's."""
+    text = "wandb_run_name = 'gpt2-124M'\nbatch_size = 12\nblock_size = 1024\ngradient_accumulation_steps = 5 * 8\n"
+    file = tmp_path / "train_gpt2.py"
+    file.write_text(f"{text}max_iters = 600000\neval_interval = 1000\neval_iters = 200\n", encoding="utf-8")
+    found = read_config(file)
+    assert (found.model.parameters, found.workload["b"], found.longest) == (124_373_760, 12, 1024)
+
+
+def test_megatrons_fp8_parameters_and_16_bit_gradients_are_what_it_holds() -> None:
+    """examples/llama/train_llama3_8b_h100_fp8.sh: 8 B parameters on eight devices of 80 GB."""
+    sizes = {"num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "seq_length": 1024, "micro_batch_size": 1}
+    script = {**sizes, "vocab_size": 32000, "bf16": True, "fp8_format": "hybrid", "use_distributed_optimizer": True}
+    plain = read_config(script).workload
+    lean = read_config({**script, "fp8_param_gather": True, "grad_reduce_in_bf16": True})
+    assert "precision" not in plain
+    wanted = {"precision": "fp8-weights", "gathers": "fp8", "reduces": "bf16"}
+    assert {key: lean.workload[key] for key in wanted} == wanted
