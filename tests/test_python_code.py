@@ -206,3 +206,5 @@ def test_settings_in_classes_name_a_model_and_a_models_own_code_does_not(tmp_pat
     assert (found.model.layers, {key: found.workload.get(key) for key in said}) == (28, said)
     with pytest.raises(InputError, match="known formats"):
         read(tmp_path, SETTINGS.replace("max_seq_length", "hidden_size"))
+    with pytest.raises(InputError, match="known formats"):  # a program's, whose own model another one serves
+        read(tmp_path, "class Settings:\n    bge_model_name = 'BAAI/bge-m3'\n    rerank_model = 'x'\n")
