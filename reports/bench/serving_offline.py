@@ -66,6 +66,8 @@ ENGINES: Mapping[tuple[str, str, int], tuple[int, int]] = {
 ELSE = (8192, 2048)
 #: Buffers of a step's logits in fp32: the model's, and what sampling works on.
 LOGITS = 2 * 4
+#: Bytes of a weight in NVFP4 with its scale.
+NVFP4 = 0.5 + 1 / 16
 #: Of the process on the device: CUDA's context and kernels.
 CONTEXT = GIB
 
@@ -95,7 +97,12 @@ def _chosen(
         return ELSE
     ranks = step.t * step.p * step.d
     sizes = {"nvfp4": 0.5, "fp8": 1}
-    weights = parameter_count(model.tensors()) * sizes.get(line["dtype_weights"], 2)
+    counted = parameter_count(model.tensors())
+    if line["dtype_weights"] == "nvfp4":
+        # It counts a checkpoint's elements: two weights are one byte there, and 16 have a scale. The rest has 16 bits.
+        held = _bytes(model, replace(step, t=1, p=1, d=1, e=1), "weights")
+        counted = held - (held - NVFP4 * counted) / (2 - NVFP4)
+    weights = counted * sizes.get(line["dtype_weights"], 2)
     cache = _bytes(model, step, "kv_cache") * step.t * step.p
     said = json.loads(line["config"]) if line["config"].startswith("{") else {}
     if said.get("kv_lora_rank"):
