@@ -216,9 +216,12 @@ def test_prompts_run_apart_leave_a_token_its_step() -> None:
 def test_ranks_that_share_experts_read_fewer_each_and_exchange_tokens() -> None:
     alone, shared = (_priced(Requests(1, 1000, 200), config=MIXTRAL, spread=d) for d in (1, 4))
     assert shared[1].step_s(shared[0], 64) < alone[1].step_s(alone[0], 64)
-    for (stack, load), exchanged in ((alone, 0), (shared, 4 * 32)):
+    for (stack, load), others in ((alone, 0), (shared, 3)):
         free_s = load.step_s(replace(stack, exchange_s=0.0), 64)
-        assert load.step_s(stack, 64) - free_s == pytest.approx(64 * exchanged * stack.exchange_s)
+        assert load.step_s(stack, 64) - free_s == pytest.approx(8 * others * 32 * stack.exchange_s)
+        # Each of 32 layers gathers the hidden states of the others in 16 bits, and hands them back their sums.
+        moved_s = 2 * others * 32 * 2 * MIXTRAL["hidden_size"] / load_device("h100-sxm").link.intra_node_bytes_per_s
+        assert load.ring_s == pytest.approx(moved_s)
 
 
 def test_a_prompt_pays_for_the_passes_over_its_activations_in_proportion_to_its_tokens() -> None:

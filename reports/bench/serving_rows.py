@@ -129,6 +129,8 @@ class Answered:
 def answered(stack: ServingStack, load: Load, asked: Requests) -> Answered:
     """``asked`` in a steady state, what the memory does not hold waiting for its first token."""
     if not asked.streamed:
+        # The host's time of a step counts as so many kernels that it launches.
+        load = replace(load, kernels=load.kernels + stack.batch_step_s / stack.kernel_s)
         stack = replace(stack, request_s=stack.batch_request_s, **dict.fromkeys(SERVER, 0.0))
     each = np.maximum(1.0, np.ceil(asked.concurrency / asked.replicas))
     running = each if asked.most is None else np.minimum(each, np.maximum(1, asked.most))

@@ -40,9 +40,10 @@ STEP: dict[str, float] = {
     "dense": 1.23, "experts": 1.26, "experts_nvfp4": 0.93, "attention": 1.06, "attention_fp8": 1.6, "arithmetic": 1.4,
     "experts_arithmetic": 1.8, "padding": 40.0, "communication": 1.9, "communication@hopper": 1.5, "passes": 1.8,
     "kernel_s": 3.7e-6, "moe_layer_s": 9.4e-6, "moe_layer_s@hopper": 47e-6, "all_reduce_s": 8.5e-6,
-    "all_reduce_s@vllm": 13e-6, "request_s": 26e-6, "batch_request_s": 13e-6, "exchange_s": 0.39e-6,
-    "kernel_s@tensorrt-llm-0.12": 20e-6, "batch_request_s@tensorrt-llm-0.12": 3e-6, "attention@tensorrt-llm-0.12": 1.0,
-    "attention_fp8@tensorrt-llm-0.12": 1.1,
+    "all_reduce_s@vllm": 13e-6, "request_s": 26e-6, "batch_request_s": 13e-6, "batch_step_s": 1e-3,
+    "exchange_s": 4e-6, "exchange_s@hopper": 4e-6, "exchange_s@vllm": 4e-6, "kernel_s@tensorrt-llm-0.12": 20e-6,
+    "batch_request_s@tensorrt-llm-0.12": 3e-6, "attention@tensorrt-llm-0.12": 1.0,
+    "attention_fp8@tensorrt-llm-0.12": 1.1, "all_reduce_s@tensorrt-llm-0.12": 40e-6,
 }  # fmt: skip
 FIRST: dict[str, float] = {
     "first_steps": 4.0, "first_steps@tensorrt-llm": 2.5, "first_steps@sglang": 6.0, "token_s": 6e-6,
@@ -58,9 +59,10 @@ TITLES = {
     "tensorrt-llm-0.12": "TensorRT-LLM to 0.12, without CUDA graphs",
 }
 #: Engines without rows of their own to fit on, with what is known of them otherwise: transformers launches every kernel
-#: (10 us each, of stacks/transformers-eager.toml), three where engines have one, and reads out no graph.
+#: (10 us each, of stacks/transformers-eager.toml), three where engines have one, and reads out no graph; gpt-fast is a
+#: loop without a scheduler.
 OTHERS: dict[str, tuple[str, dict[str, Any]]] = {
-    "gpt-fast": ("gpt-fast", {}),
+    "gpt-fast": ("gpt-fast", {"batch_step_s": 0.0}),
     "transformers": ("Hugging Face transformers, eager", {"kernel_s": 30e-6, "graphs": False}),
 }
 #: The column of ``Load.products`` with the share of experts that a token is routed to.

@@ -47,11 +47,12 @@ class ServingStack:
     peak (of experts ``experts_arithmetic``), ``communication`` those of a ring all-reduce at the link's
     bandwidth, ``passes`` those of activations at the memory's. ``padding``: rows that an expert with any token leaves
     empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of
-    a run whose tokens nobody streams, which reports judge), a token that data-parallel ranks exchange in a layer of
-    experts; of a first token at all (``first_s``) and a token of its prompt. ``first_steps``: decode steps before it.
-    ``reserved``: share of its output that a request holds memory for. ``graphs``: launches are replayed; else those of
-    a prompt run ahead of its kernels. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" ->
-    metric -> measured over predicted, lower and upper, in ``coverage`` of cases.
+    a run whose tokens nobody streams, which reports judge, and ``batch_step_s`` its host's of a step), what a layer of
+    experts takes more for one token from each other data-parallel rank (small messages are slow: it grows with the root
+    of their number); of a first token at all (``first_s``) and a token of its prompt. ``first_steps``: decode steps
+    before it. ``reserved``: share of its output that a request holds memory for. ``graphs``: launches are replayed;
+    else those of a prompt run ahead of its kernels. ``devices``: those that it was fitted on. ``intervals``: "dense" or
+    "moe" -> metric -> measured over predicted, lower and upper, in ``coverage`` of cases.
     """
 
     name: str
@@ -75,6 +76,7 @@ class ServingStack:
     all_reduce_s: Amount
     request_s: Amount
     batch_request_s: Amount
+    batch_step_s: Amount
     exchange_s: Amount
     first_s: Amount
     moe_first_s: Amount
@@ -104,8 +106,8 @@ class Load:
     ``products``: [..., product, 7]: its kind (DENSE and so on) and count; seconds to move its weights, those that a
     token adds and those of a token's FLOPs at peak; the share of the experts that a token is routed to; the share of a
     prompt's tokens that run it (the head: none of note). ``attention_s``: of one request's step, ``prompt_s`` of its
-    prompt at peak; ``ring_s``: a token's all-reduces at the link's bandwidth; ``passes_s``: of its activations at the
-    memory's. ``spread``: data-parallel ranks that share the experts. ``layers``: the model's.
+    prompt at peak; ``ring_s``: what all-reduces and experts move of a token at the link's bandwidth; ``passes_s``: of
+    its activations at the memory's. ``spread``: data-parallel ranks that share the experts. ``layers``: the model's.
     """
 
     products: Any
@@ -143,8 +145,8 @@ class Load:
         ran = requests * tokens
         attention = np.where(self.fp8_cache, stack.attention_fp8, stack.attention) * requests * self.attention_s
         step = self.products_s(stack, ran) + attention + self.launches_s(stack) + stack.request_s * requests
-        exchange_s = stack.exchange_s * self.moe_layers * self.spread * (self.spread > 1)
-        return step + ran * (self.moved_s(stack) + exchange_s)
+        exchange_s = stack.exchange_s * self.moe_layers * (self.spread - 1) * np.sqrt(ran)
+        return step + ran * self.moved_s(stack) + exchange_s
 
     def prompt_adds_s(self, stack: ServingStack, tokens: Any, requests: Any = 0) -> Any:
         """Seconds that a prompt adds to a step of ``requests``, whose launches it shares."""
@@ -152,7 +154,7 @@ class Load:
         return added + stack.arithmetic * self.prompt_s + tokens * self.moved_s(stack)
 
     def moved_s(self, stack: ServingStack) -> Any:
-        """Seconds of a token's all-reduces and of passes over its activations."""
+        """Seconds of what a token moves between devices and of passes over its activations."""
         return stack.communication * self.ring_s + stack.passes * self.passes_s
 
 
@@ -181,13 +183,17 @@ def serving_load(
         products=products,
         attention_s=sum(one.count * max(one.bytes / rate, _flops_s(device, one)) for one in cores),
         prompt_s=sum(one.count * _flops_s(device, one) for one in first),
-        ring_s=sum(one.count * 2 * (1 - 1 / one.ranks) * one.bytes for one in reduces)
+        ring_s=(
+            sum(one.count * 2 * (1 - 1 / one.ranks) * one.bytes for one in reduces)
+            # Data-parallel ranks gather the others' tokens before experts and hand their sums back, in 16 bits.
+            + 4 * (spread - 1) * layers * model.hidden
+        )
         / device.link.intra_node_bytes_per_s,
         passes_s=sum(one.count * one.bytes for one in listed if isinstance(one, Elementwise)) / rate,
         kernels=sum(one.count for one in listed if FUSED.isdisjoint((one.kind, getattr(one, "what", "")))),
         all_reduces=sum(one.count for one in reduces),
         moe_layers=layers,
-        fp8_cache=any(getattr(one, "kv_dtype", "") in ("fp8", "int8") for one in cores),
+        fp8_cache=workload.kv_dtype in ("fp8", "int8"),
         spread=spread,
         layers=model.layers,
     )

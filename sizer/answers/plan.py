@@ -626,7 +626,7 @@ def _ways(
         elif found := _of_split(model, device, split, stack, asked):
             ways += found
         else:
-            dropped[f"one request does not fit with tp {split.t}, pp {split.p}, ep {split.e}"] += 1
+            dropped["one request does not fit"] += 1
     return ways
 
 

@@ -113,7 +113,7 @@ METRICS = {"output_tokens_per_s_total": "tokens/s", "tpot_ms": "TPOT", "ttft_ms"
 def serving(answer: ServingPlan) -> Document:
     best, asked, workload = answer.ways[0], answer.serving, answer.workload
     weights = f", weights in {', '.join(answer.weights)}" * bool(answer.weights)
-    apart = f" ({best.prefill} for prompts alone)" * (best.prefill > 0)
+    apart = f" ({best.prefill} for prompts alone)" * bool(best.prefill)
     drafts = f", {asked.drafted} tokens drafted, each accepted with {asked.acceptance:.0%}" * bool(asked.drafted)
     left = " that weights leave" * load_serving_stack(asked.engine).of_free
     bounds = ", ".join(f"{METRICS[name]} x {low:g} to {high:g}" for name, (low, high) in answer.intervals.items())
