@@ -316,8 +316,8 @@ def savings(
 
 def _smallest(key: str, model: ModelShape, workload: Workload, limit_bytes: float, **options: Any) -> int | None:
     """The smallest degree that fits; None where none does. ``options`` are those of ``memory``."""
-    # Whole heads on every rank, as many layers on every stage.
-    whole, most = (model.layers, model.layers) if key == "p" else (gcd(*head_counts(model)), 64)
+    # Whole heads on every rank, as many layers on every stage; an engine's stages may differ by one.
+    whole, most = (model.layers * workload.train, model.layers) if key == "p" else (gcd(*head_counts(model)), 64)
     for degree in divisors(whole, most):
         with suppress(InputError):
             if memory(model, replace(workload, **{key: degree}), **options).total_bytes <= limit_bytes:

@@ -40,7 +40,7 @@ def engine_bytes(model: ModelShape, workload: Workload, weight_dtype: str | None
     sampled = SAMPLED_BYTES * workload.b * workload.s * model.vocab * model.head
     passed = max(largest["activations"], sampled)
     graphs = GRAPH_BYTES * -(-model.layers // workload.p) * sum(size <= 2 * workload.b for size in CAPTURED)
-    libraries = LIBRARIES + NCCL * (workload.t * workload.p * workload.e > 1)
+    libraries = LIBRARIES + NCCL * (workload.model_ranks * workload.e > 1)
     return round(used["weights"] + used["kv_cache"] + passed + graphs + libraries)
 
 

@@ -116,7 +116,7 @@ def memory(
     on = load_device(device)
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **workload), on)
     model, settled = subject.whole(), subject.workload
-    options = subject.kept | {"weight_dtype": weight_dtype} | ({} if loss is None else {"loss": loss})
+    options = subject.kept | {"weight_dtype": weight_dtype} | ({"loss": loss} if loss else {})
     check_batch(settled)
     refuse(weight_dtype and settled.train, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
     asked = model, settled, ROOM * on.memory.bytes

@@ -170,8 +170,8 @@ class Plan(Printable):
     @property
     def recommended(self) -> Candidate:
         """The simplest of the candidates that are alike, the fastest of equally simple ones."""
-        alike = self.candidates[: self.indistinguishable]
-        return min(alike, key=attrgetter("complexity"))  # the first of those alike
+        # The first of those alike.
+        return min(self.candidates[: self.indistinguishable], key=attrgetter("complexity"))
 
     @property
     def training(self) -> TrainingRun | None:
@@ -621,12 +621,15 @@ def _ways(
     for split in _splits(model, device, gpus, base, dropped):
         if split.t * split.e > device.link.domain_devices:
             dropped["experts are priced within a node's fast links alone"] += 1
-        elif split.p > 1 and any((way.t, way.e) == (split.t, split.e) for way in ways):
+        elif split.p > 1 and (split.t, split.e) in ((way.t, way.e) for way in ways):
             dropped["fits with fewer pipeline stages: replicas serve as much, and sooner"] += 1
         elif found := _of_split(model, device, split, stack, asked):
             ways += found
         else:
-            dropped["one request does not fit"] += 1
+            used, room = engine_bytes(model, base), asked.memory_utilization * device.memory.bytes
+            small = f"weights and a request take {used / 2**30:,.1f} GiB, {device.name} has {room / 2**30:.1f}"
+            small += f": {used // room + 1:.0f} or more"
+            dropped[small] += 1
     return ways
 
 

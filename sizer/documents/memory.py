@@ -11,12 +11,13 @@ from . import GIB, Document, Section, Table, columns, lines, notes, seconds_text
 def document(answer: MemoryBreakdown) -> Document:
     memory = answer.memory
     now = f" (the step is now {seconds_text(answer.times[0])})" if answer.times else ""
+    head, *rest = _verdict(answer)
     parts = (
-        *lines(_verdict(answer)[:1], "head"),
+        *lines([head], "head"),
         *lines(_head(answer)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
         Table(columns("memory explained"), answer.explained or (), "the snapshot at its fullest moment"),
-        *lines(_verdict(answer)[1:]),
+        *lines(rest),
         Table(SAVINGS, answer.savings, f"what each saving buys by itself{now}"),
         *notes(answer.notes),
     )
@@ -38,8 +39,8 @@ def _head(answer: MemoryBreakdown) -> list[str]:
         + f"checkpointing {w.checkpointing}, ZeRO {w.zero}; {memory.precision}, {memory.optimizer}, " * w.train
         + f"{memory.implementation} kernels",
     ]
-    if w.finetune is not None:
-        rank = f", rank {w.lora_rank}" if w.finetune in ("lora", "qlora") else ""
+    if w.finetune:
+        rank = f", rank {w.lora_rank}" * ("lora" in w.finetune)
         lines.append(f"fine-tuning: {w.finetune}{rank}; {answer.trained:,} parameters train")
     return lines
 
@@ -57,7 +58,8 @@ def _verdict(answer: MemoryBreakdown) -> list[str]:
         where = f"of an engine that takes {engine.memory_utilization:g} of it"
         held = [
             f"longest context {where}: {context} tokens a request at {answer.workload.b} requests",
-            f"most requests {where}: {requests} at a context of {answer.workload.context:,}",
+            f"most requests {where}: {requests} at a context of {answer.workload.context:,}; {answer.workload.b} take "
+            f"{engine.total_bytes / GIB:.2f} GiB of {engine.memory_utilization * answer.device_bytes / GIB:.2f}",
         ]
     return [
         f"{fits}: {answer.device} has {answer.device_bytes / GIB:.2f} GiB",
@@ -90,4 +92,4 @@ def components(memory: Memory, stage: str = "") -> list[Table]:
         how = "context and what torch's allocator reserves, simulated (runs: 0-6% more; expandable_segments:True: less)"
         rows.append(("nvidia-smi", memory.reserved_bytes + memory.components["framework"], how))
     moments = Table(columns("memory moments"), memory.moments, "by moment")
-    return [Table(columns("memory"), rows, "memory by component"), *([moments] if len(memory.moments) > 1 else [])]
+    return [Table(columns("memory"), rows, "memory by component"), *[moments] * (len(memory.moments) > 1)]

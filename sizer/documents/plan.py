@@ -29,7 +29,6 @@ def document(answer: Plan) -> Document:
     best, w = answer.recommended, answer.candidates[0].workload
     kernels = " or ".join(sorted({one.workload.saved_by for one in answer.candidates}, reverse=True))
     tokens, alike = answer.global_batch * w.s, f"{answer.indistinguishable} within {answer.ratio_error:.0%}"
-    large = tokens > 2**30
     parts = (
         Text(
             f"recommended {layout_text(best)}, step {seconds_text(best.seconds)} "
@@ -45,7 +44,10 @@ def document(answer: Plan) -> Document:
             f"{answer.fitting} splits fit, {len(answer.candidates) - answer.fitting} more may (over 92% of memory; "
             f"last); predicted, not measured; layouts within {answer.ratio_error:.0%} are indistinguishable"
         ),
-        *lines([f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"] * large),
+        *lines(
+            [f"a step of {tokens / 1e9:,.0f} G tokens: --global-batch counts sequences, is that meant?"]
+            * (tokens > 2**30)
+        ),
         Table(SPLIT, [best], f"recommended, the simplest of the {alike} of the fastest"),
         Charts(lambda: timeline(best.workload, best.microbatches, best.seconds, best.bubble_s)),
         *lines([_training(answer)]),
@@ -77,8 +79,7 @@ def _training(answer: Plan) -> str:
 def _record(one: Candidate) -> Values:
     """A candidate's figures with the degrees of its split."""
     values: Values = plain(one)
-    split: Values = values.pop("workload")
-    return values | split
+    return {**values, **values.pop("workload")}
 
 
 def best_text(candidate: Candidate) -> str:
@@ -111,7 +112,7 @@ METRICS = {"output_tokens_per_s_total": "tokens/s", "tpot_ms": "TPOT", "ttft_ms"
 
 
 def serving(answer: ServingPlan) -> Document:
-    best, asked, workload = answer.ways[0], answer.serving, answer.workload
+    best, asked = answer.ways[0], answer.serving
     weights = f", weights in {', '.join(answer.weights)}" * bool(answer.weights)
     apart = f" ({best.prefill} for prompts alone)" * bool(best.prefill)
     drafts = f", {asked.drafted} tokens drafted, each accepted with {asked.acceptance:.0%}" * bool(asked.drafted)
@@ -125,8 +126,8 @@ def serving(answer: ServingPlan) -> Document:
         ),
         Text(
             f"{answer.gpus} x {answer.device}, {asked.engine} ({answer.tier}), prompts of {asked.prompt_tokens:,} "
-            f"and outputs of {asked.output_tokens:,} tokens{drafts}, {workload.dtype}{weights}, KV cache "
-            f"{workload.cache_dtype}, {asked.memory_utilization:.0%} of the memory{left}"
+            f"and outputs of {asked.output_tokens:,} tokens{drafts}, {answer.workload.dtype}{weights}, KV cache "
+            f"{answer.workload.cache_dtype}, {asked.memory_utilization:.0%} of the memory{left}"
         ),
         *lines([_started(answer)]),
         Table(columns("plan --phase decode"), answer.ways),
