@@ -287,7 +287,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
         one for one in divisors(t, t - 1) if workload.s % max(1, workload.cp * workload.sequence_parallel * one) == 0
     ]
     same_tokens = [{"t": one, "b": b * one // t} for one in degrees if b * one % t == 0]
-    fits: dict[int, Suggestion] = {}
+    fits = dict[int, Suggestion]()
     for way in (*({"t": one} for one in degrees), *same_tokens):
         change = within(workload, way)
         needed = context.total_bytes({**change, "sequence_parallel": False})
