@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from shapes.memory import Memory
 from sizer.answers.memory_breakdown import MemoryBreakdown
 
-from . import GIB, Document, Section, Table, columns, lines, notes, seconds_text, split_text
+from . import GIB, Document, Section, Table, Text, columns, lines, notes, seconds_text, split_text
 
 
 def document(answer: MemoryBreakdown) -> Document:
@@ -13,7 +13,7 @@ def document(answer: MemoryBreakdown) -> Document:
     now = f" (the step is now {seconds_text(answer.times[0])})" if answer.times else ""
     head, *rest = _verdict(answer)
     parts = (
-        *lines([head], "head"),
+        Text(head, "head"),
         *lines(_head(answer)),
         *components(memory, f"{memory.stage} pipeline stage" if answer.workload.p > 1 else ""),
         Table(columns("memory explained"), answer.explained or (), "the snapshot at its fullest moment"),

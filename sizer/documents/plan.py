@@ -79,7 +79,8 @@ def _training(answer: Plan) -> str:
 def _record(one: Candidate) -> Values:
     """A candidate's figures with the degrees of its split."""
     values: Values = plain(one)
-    return {**values, **values.pop("workload")}
+    split: Values = values.pop("workload")
+    return values | split
 
 
 def best_text(candidate: Candidate) -> str:
