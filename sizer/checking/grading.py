@@ -591,7 +591,7 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> Pric
 
 def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bool) -> Offers:
     """Those that save; for a breach also the least dear, where nothing that fixes it saves."""
-    others = {name for name in DIMENSIONS if error}  # where it cannot run another split is before another model
+    others = set(DIMENSIONS * error)  # where it cannot run another split is before another model
     offers = tuple(sorted(offers, key=lambda offer: (not others.isdisjoint(offer.change), _rank(offer, subject))))
     if error:  # what cannot run has no time that another could be slower than
         return offers

@@ -23,10 +23,7 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
 
     else is passed over. Where they name no model, what the one function makes that does, or ``--set recipe=NAME``.
     """
-    body = list[ast.stmt]()
-    for cell in _cells(text, where) if where.endswith(".ipynb") else [text]:
-        with suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings(action="ignore"):
-            body += ast.parse(cell).body
+    body = [*_statements(text, where)]
     refuse(not body, "expected Python assignments", where=where)
     file, made = _Code(body), {}
     # Neither what is not told nor a file's own constants.
@@ -42,6 +39,13 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
     said = f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME"
     refuse(chosen not in made, said, where=where)
     return {**made[chosen], "_variables": frozenset({"recipe"})}
+
+
+def _statements(text: str, where: str) -> Iterator[ast.stmt]:
+    """A file's, or those of a notebook's cells; none of what is no Python."""
+    for cell in _cells(text, where) if where.endswith(".ipynb") else [text]:
+        with suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings(action="ignore"):
+            yield from ast.parse(cell).body
 
 
 def _cells(text: str, where: str) -> Iterator[str]:

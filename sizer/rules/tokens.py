@@ -283,20 +283,18 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     if workload.serving:
         return "in serving a larger t buys latency for throughput, which is a choice"
     t, b = workload.t, workload.b
-    degrees = [
-        one for one in divisors(t, t - 1) if workload.s % max(1, workload.cp * workload.sequence_parallel * one) == 0
-    ]
-    same_tokens = [{"t": one, "b": b * one // t} for one in degrees if b * one % t == 0]
+    # The smallest may cost more in messages of data parallelism than one between.
     fits = dict[int, Suggestion]()
-    for way in (*({"t": one} for one in degrees), *same_tokens):
-        change = within(workload, way)
-        needed = context.total_bytes({**change, "sequence_parallel": False})
-        # The smallest may cost more in messages of data parallelism than one between.
-        if needed <= context.room_bytes:
-            note = (
-                f"fills {needed / device.memory.bytes:.0%} of {device.name}; the devices freed become data parallelism"
-            )
-            fits.setdefault(way["t"], Suggestion(change, note))
+    for one in divisors(t, t - 1):
+        if workload.s % max(1, workload.cp * workload.sequence_parallel * one):
+            continue
+        ways = {"t": one}, {"t": one, "b": b * one // t}
+        for way in ways[: 1 + (b * one % t == 0)]:
+            change = within(workload, way)
+            needed = context.total_bytes({**change, "sequence_parallel": False})
+            fills = f"fills {needed / device.memory.bytes:.0%} of {device.name}"
+            if needed <= context.room_bytes:
+                fits.setdefault(one, Suggestion(change, f"{fills}; the devices freed become data parallelism"))
     if not fits:
         return ()
     message = f"tensor parallelism of {t} where {min(fits)} fits in memory"
