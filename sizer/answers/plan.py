@@ -115,7 +115,7 @@ class Plan(Printable):
 
     ``implementation``: whose kernels save activations, where that does not go by the split (``Workload.saved_by``).
     ``ratio_error``: two candidates whose times differ by less are alike. ``power_w``: one device's. ``tokens`` and
-    ``price`` (a device hour's; the list price where none is said): what a whole training is asked for, if it is.
+    ``price`` (USD a device hour; the list price where none is said): what a whole training is asked for, if it is.
     ``again(model, splits=)``: the plan of another model, over the splits of so many workloads alone.
     """
 
@@ -357,7 +357,7 @@ def plan(
     """Every split of one step over ``gpus`` that fits, from the fastest.
 
     ``base`` gives s, dtype and the attention kernel; ``options`` are those of ``shapes.memory.memory``. ``tokens`` asks
-    what a whole training takes, ``price`` being that of a device hour. ``splits``: only those of these workloads
+    what a whole training takes, ``price`` being USD a device hour. ``splits``: only those of these workloads
     (None: all). Raises InputError where no split of the devices and the global batch exists at all.
     """
     positive_amounts(tokens=tokens, price=price)

@@ -69,7 +69,7 @@ def _training(answer: Plan) -> str:
     training = answer.training
     if not training:
         return ""
-    cost = "" if training.cost is None else f", costing {training.cost:,.0f} at {answer.price:g} a device hour"
+    cost = "" if training.cost is None else f", costing {training.cost:,.0f} USD at {answer.price:g} a device hour"
     return (
         f"{training.tokens:.3g} tokens take {training.days:,.1f} days, {training.device_hours:,.0f} device hours and "
         f"{training.kwh:,.0f} kWh (the devices alone, at their rated power){cost}"
