@@ -13,7 +13,7 @@ from shapes.errors import InputError, within
 from shapes.model import MlaShape, MlpShape, MoeShape
 from sizer.readers import Reading, read_config
 from sizer.readers.megatron import parse_options
-from sizer.readers.shell import follow
+from sizer.readers.shell import Script, Variables
 from tests.texts import read_text
 
 PLAIN = "torchrun pretrain_gpt.py --num-layers 24 --hidden-size 4096 --num-attention-heads 32 --seq-length 2048 \
@@ -146,7 +146,7 @@ def followed(text: str) -> str:
     """The refusal of a script; nothing where it is followed to its end."""
     try:
         with within("run.sh"):
-            follow(text)
+            Script(Variables({}), lambda _: None).follow(text)
     except InputError as error:
         return str(error)
     return ""

@@ -251,12 +251,41 @@ def test_a_name_that_may_be_another_models_is_not_guessed(name: str) -> None:
             "Qwen/Qwen3-8B",
             {"b": 4},
         ),
+        # A folder of its own, then a release.
+        (
+            "python train.py --model_name_or_path ./out/mine --per_device_train_batch_size 2\n"
+            "python train.py --model_name_or_path Qwen/Qwen3-8B --per_device_train_batch_size 4",
+            "Qwen/Qwen3-8B",
+            {"b": 4},
+        ),
     ],
 )
 def test_a_script_that_names_a_model_is_that_model(script: str, name: str, workload: dict[str, int]) -> None:
     reading = read_text(script, where="run.sh")
     assert reading.model == read_config(name).model
     assert {key: reading.workload[key] for key in workload} == workload
+
+
+@pytest.mark.parametrize(
+    ("script", "name", "published"),
+    [
+        # Sizes of the files: TheBloke/Llama-2-7B-Chat-GGUF, Qwen/Qwen3-8B-GGUF.
+        ("llama-server -m $HOME/m/llama-2-7b-chat.Q4_K_M.gguf -c 4096", "meta-llama/Llama-2-7b-hf", 4.08e9),
+        ("./main -m llama-2-7b-chat.Q8_0.gguf -p hi", "meta-llama/Llama-2-7b-hf", 7.16e9),
+        ("./main -m llama-2-7b-chat.Q6_K.gguf -p hi", "meta-llama/Llama-2-7b-hf", 5.53e9),
+        ("llama-cli -hf Qwen/Qwen3-8B-GGUF:Q8_0 --port 1", "Qwen/Qwen3-8B", 8.71e9),
+        ("llama-server --model q/Qwen3-8B-f16.gguf", "Qwen/Qwen3-8B", 16.4e9),
+    ],
+)
+def test_a_gguf_is_the_release_of_its_name_in_the_bits_of_its_name(script: str, name: str, published: float) -> None:
+    reading = read_text(script, where="run.sh")
+    assert reading.workload == {"phase": "decode"}
+    assert reading.model.parameters == read_config(name).model.parameters
+    assert any("released model of its name" in note for note in reading.notes)
+    formats = reading.model.formats
+    bits = sum((one.bits + one.scale_bits / one.block[1]) * number for one, number in formats.items())
+    held = bits / 8 + 2 * (reading.model.parameters - sum(formats.values()))
+    assert held == pytest.approx(published, rel=0.08)  # the embedding is counted in 16 bits
 
 
 @pytest.mark.parametrize(

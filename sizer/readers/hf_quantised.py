@@ -174,11 +174,10 @@ def _scheme(fields: Fields, experts: str) -> Scheme | None:
     whole = fields.prefix.split(".")[0]
     known = f"expected one of {', '.join(METHODS)}; --set {whole}=null sizes the model in 16 bits"
     fields.refuse(method not in METHODS, known, "quant_method")
-    read = fields.choice(method, METHODS, "quant_method")
     # bitsandbytes takes linear layers, which packed experts are not. What some layers' formats leave out has the usual.
     also = ["experts"] * (method == "bitsandbytes")
     kept = Names([] if "quantized_layers" in fields.config else _kept(fields) + also, fields)
-    usual, named = read(fields)
+    usual, named = fields.choice(method, METHODS, "quant_method")(fields)
     if experts == "fp4" and method == "fp8" and not named:
         named = _experts_alone(fields, "W4A8_MXFP4_FP8")  # DeepSeek-V4
     return Scheme(usual, kept, named) if usual or named else None
@@ -236,8 +235,14 @@ def _modelopt(fields: Fields) -> Found:
         return None, named
     if algorithm in (None, "MIXED_PRECISION"):
         return _compressed(fields)
-    fields.choice(str(algorithm), table("weights")["formats"], "quant_algo")
-    return _format(str(algorithm), fields.optional("group_size")), ()
+    return _algorithm(fields), ()
+
+
+def _algorithm(fields: Fields) -> WeightFormat:
+    """modelopt's format of a whole model or of some layers."""
+    name = str(fields.config.get("quant_algo"))
+    fields.choice(name, table("weights")["formats"], "quant_algo")
+    return _format(name, fields.optional("group_size"))
 
 
 def _quark(fields: Fields) -> Found:
@@ -260,10 +265,8 @@ def _by_layer(fields: Fields) -> Named:
         own = said if isinstance(said, Mapping) else {}
         alike[str(own.get("quant_algo")), str(own.get("group_size"))].append(name)
     named = []
-    for (algorithm, _), names in alike.items():
-        one = layers.nested(names[0])
-        one.choice(algorithm, table("weights")["formats"], "quant_algo")
-        named += [(Names(names, fields), _format(algorithm, one.optional("group_size")))]
+    for names in alike.values():
+        named += [(Names(names, fields), _algorithm(layers.nested(names[0])))]
     return tuple(named)
 
 

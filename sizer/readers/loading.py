@@ -282,8 +282,8 @@ class _Base(NamedTuple):
     """
 
     named_by: str
-    how: str = ""
-    files: Sequence[str] = ()
+    how: str
+    files: Sequence[str]
     group: str = ""
     section: str = ""
     placed: bool = True

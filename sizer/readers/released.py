@@ -60,7 +60,7 @@ def released(name: str) -> tuple[Config, str]:
         if copied := re.fullmatch(pattern, asked):
             with suppress(InputError):
                 config, note = released(basename(copied[1]))
-                own = "bits as it is called, in the usual groups and in every layer but the head"
+                own = "bits as it is called, in the usual groups and in every layer; the head's are its method's usual"
                 note += f"; {own if bits else 'in 16 bits: a .gguf has its own in its header'}"
                 return {**config, "quantization_config": bits}, note
     if found := variants().get(without_variant(last)):
@@ -257,7 +257,9 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
 def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     # Of the hub's cache a snapshot is called by a hash; other mirrors write the organisation before two dashes.
-    plain = re.sub("models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*", r"\1\2", path)
+    plain = re.sub(
+        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|\\.gguf$|:(?=I?Q\\d)", r"\1\2", path
+    )
     name = basename(plain.rstrip("/"))
     said = unknown_in(name)
     refuse(

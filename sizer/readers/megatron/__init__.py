@@ -27,6 +27,7 @@ from sizer.readers.reading import (
     Values,
     at,
     is_harmless,
+    is_released,
     lacking,
     leaves,
     named_plainly,
@@ -38,7 +39,7 @@ from sizer.readers.reading import (
     unknown_in,
     with_settings,
 )
-from sizer.readers.shell import Script, follow
+from sizer.readers.shell import Script, Variables
 
 from .models import build
 
@@ -71,7 +72,8 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     (``$(nproc)``, ``$1``) are left out and listed under ``_unknown``.
     """
     preset = {key: str(value) for key, value in settings.items()}
-    script = follow(text, preset, tree.sourced)
+    script = Script(Variables(preset), tree.sourced)
+    script.follow(text)
     used = frozenset(script.variables.used & preset.keys())
     try:
         words, notes = _model_command(script)
@@ -157,14 +159,18 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
 def _naming(script: Script) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
-    named = list[tuple[float, Values]]()
+    named = list[tuple[tuple[float, ...], Values]]()
     for command in (*script.commands, held):
         words = _split(command)
         pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
         given = {key: _value(value) for key, equals, value in pairs if equals}
         found = with_settings({}, parse_options(words) | given)
-        # vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve serve NAME
-        served = re.search("(?:^| )serve (?:serve |api_server )*(?!-)((?:\0[^\0]*\0|\\S)+)", " ".join(words))
+        # vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve serve NAME, llama-server -m NAME.gguf
+        served = re.search(
+            r"(?:^| )(?:serve (?:serve |api_server )*|-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
+            "(?!-)((?:\0[^\0]*\0|\\S)+)",
+            " ".join(words),
+        )
         program = _program(words)
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
         found |= {"program": program, "settings_file": files}
@@ -172,18 +178,23 @@ def _naming(script: Script) -> Values | None:
         if served:
             found = {"model": served[1], **found, "_serves": True}
         row = recipe_of(found)
+        plain = row or named_plainly(found) or {"model": ""}
+        name = str(next((one for key in plain["model"].split("|") if (one := at(found, key))), ""))
         own = {"_assigned": True} | {
             k: one.replace("\0", "") if isinstance(one, str) else one for k, one in found.items()
         }
         if not lacking(FORMATS["nanogpt"]["claim"], names_of(own)):
             # Over a file of settings that train.py runs first these may be few of many.
-            named += [(0, own)] * (sum(word.endswith(".py") for word in words) == 1)
-        elif row or ((plain := named_plainly(found)) and "/" in str(at(found, plain["model"]))):
-            named += [("phase" in row if row else 2 + 1 / len(found), found)]
-    first = min(named, key=itemgetter(0), default=(0, None))[1]  # a server may be a teacher's, a name a download's
+            named += [((0,), own)] * (sum(word.endswith(".py") for word in words) == 1)
+        elif row or (name and (served or "/" in name)):
+            # A server may be a teacher's, a folder the script's own, a name a download's.
+            last = "phase" in row if row else 2, not is_released(name), *[1 / len(found)] * (not row)
+            named += [(last, found)]
+    named.sort(key=itemgetter(0))
+    first = next((one for _, one in named), None)
     keys = *FORMATS["names"]["keys"], "n_layer", "n_embd"
     models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for _, one in named)
-    more = f"several models are named, of which this is the first: {shorten(', '.join(models))}"
+    more = f"several models are named, of which the first is read: {shorten(', '.join(models))}"
     return first and {**first, "_notes": (more,) * (len(models) > 1)}
 
 

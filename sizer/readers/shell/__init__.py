@@ -53,15 +53,6 @@ class Script:
         _Follower([*Scanner(text, line=line).tokens()], self).all()
 
 
-def follow(
-    text: str, preset: dict[str, str] | None = None, opened: Callable[[str], str | None] = lambda _: None
-) -> Script:
-    """The commands that ``text`` would run, ``preset`` variables given. InputError for an unclosed quote or bracket."""
-    script = Script(Variables(preset or {}), opened)
-    script.follow(text)
-    return script
-
-
 class _Follower:
     """Tokens of a script, a function or a branch. ``live`` False: they are only passed over."""
 

@@ -233,7 +233,6 @@ class Variables:
         self._nesting = 0
 
     def assign(self, name: str, value: Value, *, append: bool = False) -> None:
-        self._spend(value)
         if name in self.preset:
             self.used.add(name)
             return
