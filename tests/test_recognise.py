@@ -291,6 +291,18 @@ def test_norms_without_weights_are_counted_where_they_run() -> None:
     assert (block.attention.qk_norm, block.attention.qk_norm_weights) == ("head", 0)
 
 
+def test_values_normed_without_a_weight_are_told_from_keys_of_one_product_that_have_one() -> None:
+    """gemma4's layers norm values of a matrix of their own, and every second here those of the keys'."""
+    more = {"head_dim": 16, "layer_types": ["sliding_attention", "full_attention"] * 2, "attention_k_eq_v": True}
+    more |= {"global_head_dim": 32, "num_global_key_value_heads": 2, "hidden_size_per_layer_input": 0}
+    found = recognise_small("gemma4_unified_text", **more)
+    layers = [block.attention for block in found.main.blocks for _ in range(block.count)]
+    assert [(one.keys_values, one.v_norm) for one in layers] == [("apart", True), ("one", True)] * 2
+    assert found == read_config(config("gemma4_unified_text", **more)).model
+    (block,) = recognise_small("qwen3", head_dim=16).main.blocks
+    assert (block.attention.qk_norm, block.attention.v_norm) == ("head", False)
+
+
 def test_a_mask_of_the_model_s_own_is_not_taken_for_a_known_one() -> None:
     found = proof("doge", num_attention_heads=6, head_dim=16)
     assert found.model is None

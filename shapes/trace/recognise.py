@@ -76,12 +76,17 @@ class _Layer:
     def open(self, *kinds: str) -> list[Node]:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
 
-    def products(self, of: int = -1, **exactly: int) -> list[Node]:
-        """The open products that read any ``of`` a set, whose other figures (n, k, reads) are ``exactly`` these."""
+    def products(self, of: int = -1, within: int = -1, **exactly: int) -> list[Node]:
+        """The open products that read any ``of`` a set and are ``within`` another, whose other figures (n, k, reads)
+
+        are ``exactly`` these.
+        """
         return [
             node
             for node in self.open("gemm")
-            if node.reads & of and all(getattr(node, name) == size for name, size in exactly.items())
+            if node.reads & of
+            and node.bit & within
+            and all(getattr(node, name) == size for name, size in exactly.items())
         ]
 
     def need(self, holds: bool, otherwise: str) -> None:
@@ -90,7 +95,9 @@ class _Layer:
             raise Misfit(f"{self.path}: {otherwise}" if self.path else otherwise)
 
     def one(self, found: Nodes, what: str) -> Node:
+        """The only one that was found, claimed."""
         self.need(len(found) == 1, f"{len(found)} {what}")
+        self.claim(*found)
         return found[0]
 
     def claim(self, *nodes: Node) -> None:
@@ -171,7 +178,6 @@ class _Layer:
         nearest = [node for node in readers if not node.reads & sum(one.bit for one in readers)]
         out = self.one(nearest, "products read the attention core")
         sources = tuple(self._sources(mask) for mask in core.operands)
-        self.claim(out)
         self.written.append(out.number)
         _, k, v = sources
         if len(k) == 2 and len(v) == 1 and v[0] in k:
@@ -230,13 +236,15 @@ class _Layer:
             sinks=bool(sinks),
             gate=gate,
             keys_values="pair" if pair else "one" if one else "apart",
+            # Queries and keys of the values' product have norms on it of their own.
+            v_norm=self._norms_on(value, v_wide) > sources[:2].count(value) * (kind == "head"),
             cores=len(cores),
         )
 
     def _gate_apart(self, out: Node, query: Node, widths: Pair) -> Gate:
         """A product that the output projection reads and that gates it: of its width, or one number a head."""
-        found = self.products(reads=query.reads, k=query.k)
-        found = [node for node in found if out.reads & node.bit and node.n in widths and node is not query]
+        alike = self.products(within=out.reads, reads=query.reads, k=query.k)
+        found = [node for node in alike if node.n in widths and node is not query]
         if len(found) != 1:
             return "none"
         self.claim(*found)
@@ -253,10 +261,8 @@ class _Layer:
         expected = heads * (wide - rope + v_wide), heads * wide
         found = up.n, query.n
         self.need(rope > 0 and found == expected, f"latent projections of {found} for {heads} heads of {wide}")
-        self.claim(up, down, query)
-        alone = query.reads & ~TRIGONOMETRY
-        first = [one for one in self.graph.of(alone) if one.kind == "gemm" and (one.n, one.bit) == (query.k, alone)]
-        self.claim(*first)
+        first = self.products(n=query.k, bit=query.reads & ~TRIGONOMETRY)
+        self.claim(up, down, *first)
         norms = 0
         for node, width in ((down, up.k), *((node, query.k) for node in first)):
             own = [path for path in self._on(node) if self.graph.size(path) == width]
@@ -283,11 +289,14 @@ class _Layer:
             if one.reads & ~TRIGONOMETRY == node.bit and one.parameter not in self.vectors
         ]
 
+    def _norms_on(self, node: Node, wide: int) -> int:
+        """How many norms of this width run on exactly this product's output, with weights or without."""
+        return sum((width, reads) == (wide, node.bit) for _, width, reads in self.graph.normed)
+
     def _qk_norm(self, projections: Nodes, heads: Pair, wide: int) -> tuple[QkNorm, int]:
         """Norms on queries and keys: weights of a head's width or of all heads', and how many each has."""
         vectors = [*chain.from_iterable(map(self._on, projections))]
-        bare = {reads for _, width, reads in self.graph.normed if width == wide}
-        if not vectors and bare >= {one.bit for one in projections}:
+        if not vectors and all(self._norms_on(one, wide) for one in projections):
             return "head", 0
         sizes = {self.graph.size(path) for path in vectors}
         kind: QkNorm = "head" if sizes == {wide} else "full"
@@ -311,12 +320,9 @@ class _Layer:
     def _mlps(self, hidden: int) -> list[MlpShape]:
         """Every product that reads one or two others' outputs alone, which read the residual stream."""
         found = []
-        for down in self.open("gemm"):
-            first = self.graph.of(down.reads & ~TRIGONOMETRY)
-            inward = [node for node in first if node in self.open("gemm") and node.k == hidden]
-            if down.n != hidden or not first or len(inward) != len(first):
-                continue
-            if shape := self._mlp(inward, down):
+        for down in self.products(n=hidden):
+            inward = self.products(within=down.reads, k=hidden)
+            if inward and inward == self.graph.of(down.reads) and (shape := self._mlp(inward, down)):
                 self.claim(down, *inward)
                 self._inner(inward)
                 found.append(shape)
@@ -352,7 +358,7 @@ class _Layer:
         # Of a loop each gets as many rows, rounded up: with fewer experts than tokens that is no further choice.
         exact = rows % self.whole.sequence == 0 and (len(down.again) < 2 or experts <= self.whole.sequence)
         self.need(exact, f"{rows} rows of {experts} experts for {self.whole.sequence} tokens")
-        self.claim(down, *first)
+        self.claim(*first)
         latent, latent_bias = self._routed_width(first[0], down, hidden)
         router = self._router(first[0], hidden)
         # An expert's bias is picked for a row by the number of the expert.
@@ -376,19 +382,16 @@ class _Layer:
     def _router(self, first: Node, hidden: int) -> Node:
         """The product with a column for each expert, of several that which decides the rows of the experts' first."""
         found = self.products(n=first.batch, k=hidden)
-        router = self.one([node for node in found if first.reads & node.bit] or found, "routers")
-        self.claim(router)
-        return router
+        return self.one([node for node in found if first.reads & node.bit] or found, "routers")
 
     def _routed_width(self, first: Node, down: Node, hidden: int) -> tuple[int | None, bool]:
         """The width that routed tokens are projected to before the experts, where it is not the hidden size; a bias."""
         if first.k == hidden:
             return None, False
         what = f"projections of experts of width {first.k} in a model of {hidden}"
-        into = [node for node in self.products(n=first.k) if first.reads & node.bit]
-        both = self.one(into, what), self.one(self.products(down.bit, k=first.k), what)
-        self.claim(*both)
-        return first.k, all(one.biased for one in both)
+        into = self.one(self.products(within=first.reads, n=first.k), what)
+        out = self.one(self.products(down.bit, k=first.k), what)
+        return first.k, into.biased and out.biased
 
     def _parallel(self, mlp: set[int]) -> bool:
         """Whether the MLP, whose nodes these are, does not read what this layer's attention or recurrence wrote."""
@@ -421,7 +424,7 @@ class _Layer:
         biases = {node.biased for node in into if node.k == hidden}
         self.need(len(biases) == 1, "a bias on some projections of a recurrence")
         bias, out_bias = biases.pop(), out.biased
-        self.claim(conv, out, *into)
+        self.claim(*into)
         self.written.append(out.number)
         self.vectors |= vectors
         shape = replace(
@@ -629,8 +632,8 @@ class Recogniser:
             return found
 
         def tables(index: Index) -> list[tuple[str, int]]:
-            found = [node for node in self._tables(outside, index) if started <= node.number < span.first]
-            return [(node.path, node.n) for node in found]
+            asked = self._tables(outside, index)
+            return [(node.path, node.n) for node in asked if started <= node.number < span.first]
 
         positions = tables("positions")
         rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
@@ -654,7 +657,7 @@ class Recogniser:
 
     def _heads(self, outside: _Layer, main: _Span, rows: int) -> list[Node]:
         """Products with a column for each token: for each row of the embedding, or for all but a few of them."""
-        after = [node for node in outside.nodes if node.kind == "gemm" and node.number > main.last]
+        after = [node for node in outside.open("gemm") if node.number > main.last]
         heads = [node for node in after if node.n == rows]
         heads = heads or [node for node in after if 0 < rows - node.n < 64]
         outside.need(len({(node.n, node.k, node.bias is None) for node in heads}) < 2, f"{len(heads)} different heads")
@@ -663,7 +666,7 @@ class Recogniser:
 
     def _tables(self, outside: _Layer, index: Index) -> list[Node]:
         """Tables that were asked for tokens' numbers, for positions, or for the one kind that all tokens are of."""
-        found = [node for node in outside.nodes if node.kind == "lookup" and node.index == index]
+        found = [node for node in outside.open("lookup") if node.index == index]
         outside.vectors.update(node.path for node in found)
         return found
 
