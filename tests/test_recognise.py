@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -307,6 +309,35 @@ def test_a_mask_of_the_model_s_own_is_not_taken_for_a_known_one() -> None:
     found = proof("doge", num_attention_heads=6, head_dim=16)
     assert found.model is None
     assert found.unproven
+
+
+LIGHTLY = """
+import sys
+from shapes.trace.light import lightly
+
+def standing_in():
+    return [name for name, one in sys.modules.items() if type(one).__name__ == "_Light"]
+
+import torch
+available = torch.distributed.is_available()
+try:
+    with lightly():
+        from transformers import masking_utils
+        assert standing_in()
+        raise KeyError
+except KeyError:
+    assert not standing_in() and torch.distributed.is_available() == available
+with lightly():
+    from torch._dynamo.utils import is_compile_supported  # as torchvision does
+import torch._dynamo
+assert not standing_in() and is_compile_supported is torch._dynamo.utils.is_compile_supported
+own = torch._dynamo._trace_wrapped_higher_order_op.TransformGetItemToIndex
+assert type(masking_utils.TransformGetItemToIndex()) is own
+"""
+
+
+def test_stand_ins_give_way_to_who_asks_for_more_and_none_outlives_an_error() -> None:
+    subprocess.run([sys.executable, "-c", LIGHTLY], check=True)
 
 
 def test_a_class_that_loops_over_tokens_is_named() -> None:

@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from importlib import import_module
+from os import listdir
 from types import ModuleType
 from typing import Any
 from unittest.mock import patch
@@ -57,6 +58,8 @@ _NAMES: dict[str, Named] = {
     # Of the whole package it lists what every file of every model has.
     "transformers.models": {"__path__": [f"{transformers.__path__[0]}/models"]},
     "transformers.loss.loss_utils": {"LOSS_MAPPING": {}},
+    # Whoever imports a part of a package by its own name (torchvision does) is not to find that there is no package.
+    **{f"torch._dynamo.{part[:-3]}": {} for part in listdir(f"{torch.__path__[0]}/_dynamo")},
     "torch._dynamo": dict.fromkeys(("allow_in_graph", "assume_constant_result", "disable"), _as_it_is),
     _INDEXING: {"TransformGetItemToIndex": lambda: _Light(_INDEXING).TransformGetItemToIndex()},
 }

@@ -298,7 +298,7 @@ class _Layer:
         vectors = [*chain.from_iterable(map(self._on, projections))]
         if not vectors and all(self._norms_on(one, wide) for one in projections):
             return "head", 0
-        sizes = {self.graph.size(path) for path in vectors}
+        sizes = {*map(self.graph.size, vectors)}
         kind: QkNorm = "head" if sizes == {wide} else "full"
         known = kind == "head" or sizes <= {number * wide for number in heads}
         if not vectors or len(vectors) % 2 or not known:
@@ -350,7 +350,7 @@ class _Layer:
         if not grouped:
             return None
         down = self.one([node for node in grouped if node.reads_any(grouped)], "grouped products out")
-        first = [node for node in grouped if node is not down]
+        first = self.open("grouped")
         width, experts, rows = down.k, down.batch, first[0].m
         sizes = [node.n for node in first]
         fused = sizes == [2 * width]
@@ -510,7 +510,7 @@ class Recogniser:
         used = {id(self.module.get_parameter(path)) for path in self.graph.used}
         found: list[str] = []
         for path, child in self.module.named_modules():
-            own = {id(parameter) for parameter in child.parameters()}
+            own = {*map(id, child.parameters())}
             if own and not used & own and not any(path.startswith(f"{one}.") for one in found):
                 found.append(path)
         return tuple(found)
