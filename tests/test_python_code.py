@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -208,3 +209,42 @@ def test_settings_in_classes_name_a_model_and_a_models_own_code_does_not(tmp_pat
         read(tmp_path, SETTINGS.replace("max_seq_length", "hidden_size"))
     with pytest.raises(InputError, match="known formats"):  # a program's, whose own model another one serves
         read(tmp_path, "class Settings:\n    bge_model_name = 'BAAI/bge-m3'\n    rerank_model = 'x'\n")
+
+
+PROGRAM = """
+import argparse
+MODEL = "Qwen/Qwen3-0.6B"
+
+@dataclass
+class Given:
+    model_name: str = field(default="Qwen/Qwen3-8B", metadata={"help": "a"})
+    max_seq_length: int = field(default=512)
+
+def parsed():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--model-name", type=str, default="Qwen/Qwen3-8B")
+    parser.add_argument("--max_seq_length", type=int, default=512)
+    return parser.parse_args()
+
+def main():
+    args = parsed()
+    if args.lora:
+        model = get_peft_model(load(args), LoraConfig(r=16, target_modules=["q_proj"]))
+    training = TrainingArguments(per_device_train_batch_size=2, learning_rate=1e-4)
+"""
+
+
+@pytest.mark.parametrize("without", [r"(?s)@dataclass.*?\n\n", r"(?s)def parsed.*?\n\n"])
+def test_a_program_is_the_model_that_its_options_name_with_what_it_calls(tmp_path: Path, without: str) -> None:
+    found = read(tmp_path, re.sub(without, "", PROGRAM))
+    assert found.model == read_config("Qwen/Qwen3-8B").model
+    said = {"b": 2, "s": 512, "finetune": "lora", "lora_rank": 16, "lora_targets": "q_proj"}
+    assert {key: found.workload.get(key) for key in said} == said
+
+
+def test_a_program_is_the_model_that_it_loads_deep_inside_and_none_where_it_states_sizes(tmp_path: Path) -> None:
+    loads = "\nclass Run:\n    def load(self):\n        self.model = AutoModelForCausalLM.from_pretrained(MODEL)\n"
+    text = re.sub(r"(?s)@dataclass.*?\n\n|def parsed.*?\n\n", "", PROGRAM) + loads
+    assert read(tmp_path, text).model == read_config("Qwen/Qwen3-0.6B").model
+    with pytest.raises(InputError, match="known formats"):
+        read(tmp_path, text + 'p.add_argument("--n_layer", default=12)\n')

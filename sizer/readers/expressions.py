@@ -55,7 +55,7 @@ def _value(said: str, held: Config, used: set[str], words: Collection[str]) -> A
 def sized(said: str, size: Callable[[str], int]) -> int:
     """The integer that a table's expression of names comes to (``3 * patch ** 2``), ``size`` giving theirs."""
     code = compile(said, "table", "eval")
-    return int(eval(code, {"__builtins__": {}}, {name: size(name) for name in code.co_names}))  # the table's own
+    return int(eval(code, _CALLS, {name: size(name) for name in code.co_names}))  # the table's own
 
 
 def notes_of(row: Config, found: Config) -> list[str]:

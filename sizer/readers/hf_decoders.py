@@ -257,8 +257,8 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     start = fields.count("first_k_dense_replace", default=first)
     freely = fields.raw("moe_layer_freq", default=None)
     freely = fields.integers("moe_layer_freq") if isinstance(freely, list) else []
-    otherwise = freely or [layer >= start for layer in range(layer_count(fields))]
-    sparse = [word == "sparse" for word in words] or otherwise
+    usual = [layer >= start for layer in range(layer_count(fields))]
+    sparse = [word == "sparse" for word in words] or freely or usual
     if isinstance(given, str):  # "3,4,5"
         return lambda layer: str(layer) in given.replace(" ", "").split(",")
     return lambda layer: bool(sparse[layer])

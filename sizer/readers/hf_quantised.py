@@ -6,7 +6,7 @@ compressed-tensors' defaults. The towers before a text tower keep 16 bits.
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cache
 
@@ -30,11 +30,10 @@ _MOST_REPEATS, _OF_A_GROUP = 4, re.compile(r"\)[*+?{]")
 class Names:
     """Names, globs and expressions ("re:") of modules: which matrices of which layer they speak of."""
 
-    def __init__(self, names: Iterable[str], fields: Fields) -> None:
-        listed = list(names)
-        self.expressions = [_expression(name[3:], fields) for name in listed if name.startswith("re:")]
-        self.rules = {_rule(name) for name in listed if not name.startswith("re:")}
-        self.known = dict[int, frozenset[str]]()
+    def __init__(self, names: Collection[str], fields: Fields) -> None:
+        self.expressions = [_expression(name[3:], fields) for name in names if name.startswith("re:")]
+        self.rules = {_rule(name) for name in names if not name.startswith("re:")}
+        self.of_layer = cache(self._of_layer)
         refuse(
             len(self.rules) + len(self.expressions) > MOST_NAMES,
             f"expected at most {MOST_NAMES} different names of modules",
@@ -42,12 +41,9 @@ class Names:
             where=fields.where,
         )
 
-    def of_layer(self, layer: int) -> frozenset[str]:
+    def _of_layer(self, layer: int) -> frozenset[str]:
         """What is said of the layer: equal sets have equal layers."""
-        if layer not in self.known:
-            said = (rest for at, rest in self.rules if at == str(layer) or ("*" in at and fits(str(layer), at)))
-            self.known[layer] = frozenset(said)
-        return self.known[layer]
+        return frozenset(rest for at, rest in self.rules if at == str(layer) or ("*" in at and fits(str(layer), at)))
 
     def speak_of(self, path: str, layer: int) -> bool:
         return any(_names(one, path) for one in self.of_layer(layer)) or any(
@@ -264,10 +260,7 @@ def _by_layer(fields: Fields) -> Named:
     for name, said in layers.config.items():
         own = said if isinstance(said, Mapping) else {}
         alike[str(own.get("quant_algo")), str(own.get("group_size"))].append(name)
-    named = []
-    for names in alike.values():
-        named += [(Names(names, fields), _algorithm(layers.nested(names[0])))]
-    return tuple(named)
+    return tuple((Names(names, fields), _algorithm(layers.nested(names[0]))) for names in alike.values())
 
 
 def _cache(said: object) -> str | None:

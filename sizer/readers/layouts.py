@@ -73,7 +73,7 @@ def read(name: str, config: Config, where: str) -> Reading:
         said = outer.text("name"), outer.nested("run").text("name"), *fields.config
         outer.refuse(any(one in key for key in said), f"has no formula here: {what}", "name")
     usual = row.get("defaults", {})
-    held = usual | flat(config) | opened(row, fields)
+    held = usual | flat(config) | flat(fields.config) | given(fields.config)
     kind = dict(_kind(row, held, fields))
     # An expression passes over what it cannot take.
     for key, what in row.get("checked", {}).items():
@@ -120,15 +120,6 @@ def _in_file_terms(error: InputError, spelled: Words, fields: Fields) -> InputEr
         error.expected,
     )
     return InputError(expected, key, error.value, fields.where)
-
-
-def opened(row: Config, fields: Fields) -> Values:
-    """The file's keys with values over the row's defaults, those of its ``sections`` as section__key."""
-    held = given(fields.config)
-    for section in filter(held.get, row.get("sections", ())):
-        inner = fields.nested(section).config
-        held |= {f"{section}__{key}": one for key, one in given(inner).items()}
-    return held
 
 
 def _plain(names: Words, held: Config) -> Words:

@@ -11,11 +11,13 @@ from typing import Any
 from shapes.errors import refuse
 
 from .loading import parse_mapping
-from .reading import FORMATS, Config, Values, recipe_of, unknown, with_settings
+from .reading import FORMATS, Config, Values, named_plainly, recipe_of, unknown, with_settings
 from .shell.words import OPERATORS
 
 #: Functions that are followed in one file, each of which may call others.
 MAX_CALLS = 1000
+#: What a model's own code states, and settings do not.
+_SIZES = FORMATS["names"]["sizes"]
 
 
 def parse_code(text: str, where: str, settings: Config) -> Values:
@@ -34,6 +36,9 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
         if own := _recipe(said if isinstance(said, dict) else names, where):
             made[name] = own
     if recipe_of(found) or not made:
+        whole = file.options | found  # LoRA is often made deep inside
+        if file.options.keys().isdisjoint(_SIZES) and named_plainly(whole):
+            found = whole
         return {**found, "_assigned": True}
     chosen = settings.get("recipe", min(made) if len(made) == 1 else None)
     said = f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME"
@@ -64,13 +69,18 @@ def _recipe(found: Values, where: str) -> Values | None:
 
 
 class _Code:
-    """The names and functions of a file."""
+    """The names and functions of a file; ``options``: defaults of a program's options, and what it calls, anywhere."""
 
     def __init__(self, body: list[ast.stmt]) -> None:
         self.functions = {}
         self.names: Values = {}
+        self.options: Values = {}
         self._calls = 0
         self._follow(body, self.names)
+        for node in ast.walk(ast.Module(body, [])):
+            if isinstance(node, ast.Call) and isinstance(made := self._value(node, self.names), dict):
+                name = str(made.get("name" if "default" in made else "_class"))
+                self.options[re.sub(r"\W", "_", name).strip("_")] = made.get("default", made)
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
     def called(self, name: str, names: Values) -> Any:
@@ -91,7 +101,7 @@ class _Code:
             if isinstance(node, ast.ClassDef):
                 own = Values()
                 self._follow(node.body, own)
-                if own.keys().isdisjoint(FORMATS["names"]["sizes"]):  # settings, and no model's code
+                if own.keys().isdisjoint(_SIZES):  # settings, and no model's code
                     names[node.name] = own
             if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
                 target = target.elts[0]
@@ -113,8 +123,8 @@ class _Code:
             if isinstance(node, ast.List):
                 return [self._value(one, names) for one in node.elts]
             if isinstance(node, ast.Dict):
-                sides = ([self._value(one, names) for one in side] for side in (node.keys, node.values))
-                return dict(zip(*sides, strict=True))
+                pairs = zip(node.keys, node.values, strict=True)
+                return {self._value(key, names): self._value(one, names) for key, one in pairs}
             if isinstance(node, ast.Subscript):
                 return self._value(node.value, names)[self._value(node.slice, names)]
             if isinstance(node, ast.BinOp):
@@ -135,6 +145,8 @@ class _Code:
             for key, value in given.items()
             if value is None and f"int {key}" in FORMATS["names"]["usual"]
         }
+        if "default" in given and not node.args:  # a field's
+            return given["default"]
         if said in self.functions:
             return self.called(said, self.names | given)
         if not self.functions and not said.endswith(tuple(FORMATS["followed"])):

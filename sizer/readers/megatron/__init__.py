@@ -61,8 +61,8 @@ _SIZES, _NODES, _PER_NODE, _SCRIPTS = map(tuple, _TABLE["words"].values())
 def is_script(text: str, where: str) -> bool:
     """Whether ``text`` is a launch script: by its name, its first line, or options with two dashes."""
     # An option followed by a value, not by a colon as in a YAML file.
-    option = text.lstrip()[:1] not in "{[" and re.search(r"(?:^|\s)--hidden[-_]size[\s=]", text)
-    return bool(option) or where.endswith(_SCRIPTS) or text.startswith("#!")
+    option = re.match(r"(?s)#!|(?!\s*[{\[])(?:.*\s)?--hidden[-_]size[\s=]", text)
+    return bool(option) or where.endswith(_SCRIPTS)
 
 
 def parse_script(text: str, settings: Config, tree: Tree) -> Values:
@@ -132,12 +132,13 @@ def _without_further(words: list[str]) -> tuple[list[str], Names]:
 
 def _tested(script: Script, text: str) -> Names:
     """Variables that the script takes from its arguments and decides branches by."""
-    given = [
+    return tuple(
         name
         for name, value in script.variables.values.items()
-        if isinstance(value, str) and re.fullmatch(r"\$\{?\d+\}?", unknown_in(value) or "")
-    ]
-    return tuple(name for name in given if re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text))
+        if isinstance(value, str)
+        and re.fullmatch(r"\$\{?\d+\}?", unknown_in(value) or "")
+        and re.search(rf"(?:\[|case)\s+\"?\$\{{?{re.escape(name)}\b", text)
+    )
 
 
 def _model_command(script: Script) -> tuple[list[str], list[str]]:
