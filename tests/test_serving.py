@@ -19,6 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 import sizer
+from reports.fit.serving import HELD, narrowest
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import GIB, largest_size, memory
@@ -272,6 +273,21 @@ def test_every_stack_says_where_it_is_from_and_covers_every_metric() -> None:
         assert all(low <= 1 <= high for kind in stack.intervals.values() for low, high in kind.values())
         assert bool(stack.devices) == (stack.tier == "fitted")
         assert "serving.csv" in stack.source
+
+
+def test_an_interval_is_the_narrowest_that_holds_its_share_of_each_way_of_leaving_out() -> None:
+    random = np.random.default_rng(0)
+    left = [np.exp(random.normal(0.0, 0.1, 400)), np.exp(random.normal(-0.2, 0.1, 300))]
+    ends = np.sort(np.concatenate(left))
+
+    def held(low: float, high: float) -> float:
+        return min(float(np.mean((low <= ratios) & (ratios <= high))) for ratios in left)
+
+    found = narrowest(left)
+    row = 1 / 300  # Quantiles lie between rows.
+    others = [(low, high) for low in ends[:60] for high in ends[-60:] if held(low, high) >= HELD + row]
+    assert held(*found) >= HELD - row
+    assert found[1] / found[0] <= min(high / low for low, high in others)
 
 
 def test_one_token_touches_its_own_experts_and_many_touch_all() -> None:

@@ -362,7 +362,7 @@ def _workloads(page: Page) -> str:
 
 
 def _serving(page: Page) -> str:
-    left, _, others = ({row["rows of"]: row for row in rows} for _, rows in page.tables("rows of", "covered"))
+    left, _, sources, others = ({row["rows of"]: row for row in rows} for _, rows in page.tables("rows of", "covered"))
     known = [row for key, row in others.items() if "first" not in key and int(row["rows"]) > 1]
     figures = {key: f"{row['MAPE']} (median {row['median']})" for key, row in left.items()}
     return (
@@ -370,7 +370,8 @@ def _serving(page: Page) -> str:
         f"dense models and {figures['output token, moe']} on mixtures of experts, throughput "
         f"{figures['throughput, dense']} and {figures['throughput, moe']}, the time to the first token "
         f"{figures['first token, dense']} and {figures['first token, moe']}. The 90% intervals hold "
-        f"{span(column(left.values(), 'covered'))} of them. On MLPerf's runs and gpt-fast's, which nothing was fitted "
+        f"{span(column(left.values(), 'covered'))} of them, and {span(column(sources.values(), 'covered'))} with a "
+        f"source left out whole. On MLPerf's runs and gpt-fast's, which nothing was fitted "
         f"on, output tokens and throughput are {span(row['MAPE'] for row in known)} off. `sizer plan "
         f"--phase decode` plans by it."
     )
