@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: The signals that asked for an end, the first of which counts (``sizer.process``): what takes long looks here between
 #: two parts, and answers with what it has.
 REQUESTS: list[int] = []
-#: Whether this process is the command line's own, as ``sizer.__main__`` says: nothing else uses what it loads.
+#: Whether one thread of the command line's own process answers (``sizer.__main__``): nothing else uses what it loads.
 ALONE = False
 #: The command and the import are ``sizer``; the name ``sizer`` on the package index is another project's.
 DISTRIBUTION = "model-sizer"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import sys
 import threading
@@ -15,7 +16,8 @@ from lsprotocol import types
 from mcp import Client, StdioServerParameters, stdio_client
 from pygls.lsp.client import LanguageClient
 
-import sizer
+import sizer.servers
+from shapes import program
 from sizer.checking.checks import CheckRequest
 from sizer.checking.grading import neighbours
 from sizer.readers.locate import key_at
@@ -363,3 +365,10 @@ def test_no_neighbour_is_no_model() -> None:
 )
 def test_the_key_at_a_place(path: str, text: str, line: int, column: int, key: str | None) -> None:
     assert key_at(text, line, column, path) == key
+
+
+def test_a_server_answers_in_threads_and_shares_what_it_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stand-ins of a process of one thread (shapes.trace.light) that overlap would leave torch's flags as they set."""
+    monkeypatch.setattr(program, "ALONE", True)
+    importlib.reload(sizer.servers)
+    assert not program.ALONE

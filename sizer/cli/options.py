@@ -212,7 +212,7 @@ _HELP_ALL = Option(**TABLES["help all"], callback=_help_all)
 def usage_text(error: click.UsageError) -> str:
     """What click says of a command's words; of an option or argument that the command has not, what says the same."""
     ctx = error.ctx
-    path = ctx.command_path if ctx is not None else "sizer"
+    path = ctx.command_path if ctx else "sizer"
     instead, said = spellings()["instead"].get(path.partition(" ")[2], {}), error.format_message().rstrip(".")
     command = getattr(ctx, "command", None)
     own = {word: vars(one).get("help") for one in getattr(command, "params", ()) for word in one.opts}
@@ -405,7 +405,7 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if value not in self.choices:
-            key = param.opts[-1] if param is not None else ""
+            key = param.opts[-1] if param else ""
             value = spelled(value, key.lstrip("-").replace("-", "_"), self.choices)
         if value not in self.choices:
             raise option_error(InputError(f"expected one of {', '.join(self.choices)}", key, value))
@@ -461,7 +461,7 @@ def exceeds(worst: str | None, fail_on: str) -> bool:
 def option_error(error: InputError) -> InputError:
     """The same error naming the command-line option, and what somebody may have meant."""
     context = click.get_current_context(silent=True)
-    params = context.command.params if context is not None else ()
+    params = context.command.params if context else ()
     options = {one.name: one.opts[-1] for one in params if isinstance(one, click.Option)}
     key = error.key
     if key in WORKLOAD_FIELDS:
