@@ -274,6 +274,7 @@ def test_a_script_that_names_a_model_is_that_model(script: str, name: str, workl
         ("./main -m llama-2-7b-chat.Q8_0.gguf -p hi", "meta-llama/Llama-2-7b-hf", 7.16e9),
         ("./main -m llama-2-7b-chat.Q6_K.gguf -p hi", "meta-llama/Llama-2-7b-hf", 5.53e9),
         ("llama-cli -hf Qwen/Qwen3-8B-GGUF:Q8_0 --port 1", "Qwen/Qwen3-8B", 8.71e9),
+        ("llama-bench -hf unsloth/Qwen3-8B-GGUF:UD-Q8_0 -ngl 99", "Qwen/Qwen3-8B", 8.71e9),
         ("llama-server --model q/Qwen3-8B-f16.gguf", "Qwen/Qwen3-8B", 16.4e9),
     ],
 )
@@ -585,3 +586,13 @@ def test_a_row_says_its_vocabulary_where_its_class_has_another() -> None:
     silent = {name for name, config in rows.items() if not re.search("vocab", json.dumps(config))}
     assert silent == {"google/gemma-2-27b", "google/gemma-2-2b"}  # 256000 as the class
     assert read_config("allenai/Olmo-3-32B-Think").model.vocab == 100278
+
+
+@pytest.mark.parametrize(("strategy", "said"), [("FULL_SHARD", ["fsdp_config.sharding_strategy"]), ("NO_SHARD", [])])
+def test_how_a_recipe_shards_is_named_where_it_is_not_read(strategy: str, said: list[str]) -> None:
+    recipe = (
+        "{model: {name: hf_causal_lm, pretrained_model_name_or_path: facebook/opt-1.3b}, max_seq_len: 1024, "
+        f"global_train_batch_size: 16, fsdp_config: {{sharding_strategy: {strategy}}}}}"
+    )
+    unread = read_text(recipe, where="recipe.yaml").unread
+    assert [one.key for one in unread if one.changes == "how it is spread"] == said

@@ -258,7 +258,9 @@ def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
     # Of the hub's cache a snapshot is called by a hash; other mirrors write the organisation before two dashes.
     plain = re.sub(
-        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|\\.gguf$|:(?=I?Q\\d)", r"\1\2", path
+        "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|\\.gguf$|:(?=(?:UD-)?I?Q\\d)",
+        r"\1\2",
+        path,
     )
     name = basename(plain.rstrip("/"))
     said = unknown_in(name)
