@@ -386,7 +386,7 @@ def test_a_manifest_without_a_model_is_refused_in_a_line(text: str, said: str, t
         (f"curl localhost/v1/completions -d '{{model: {QWEN}}}'\n", "run.sh"),
         (f"queue: [a]\nnote: of {QWEN}\n", "jobs.yaml"),
         (f"M=${{M:-{QWEN}}}\n", "run.sh"),
-        (f"parser.add_argument('--model', default='{QWEN}')\n", "train.py"),
+        (f"STEPS = 10\nprint('{QWEN}')\n", "train.py"),
     ],
 )
 def test_a_refusal_names_the_released_model_that_the_file_speaks_of(text: str, name: str, tmp_path: Path) -> None:
