@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from shapes.errors import InputError
-from sizer.readers import Source, read_config
+from sizer.readers import Source, python_code, read_config
 from sizer.readers.reading import LACKS
 
 BRIDGE = """
@@ -248,3 +248,11 @@ def test_a_program_is_the_model_that_it_loads_deep_inside_and_none_where_it_stat
     assert read(tmp_path, text).model == read_config("Qwen/Qwen3-0.6B").model
     with pytest.raises(InputError, match="known formats"):
         read(tmp_path, text + 'p.add_argument("--n_layer", default=12)\n')
+
+
+def test_past_the_bound_of_expressions_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call is read by itself and in each one around it: nested ones would take the square of their number."""
+    text = "a = 1\nb = dict(c=dict(c=dict(c=2)))\n"
+    assert python_code.parse_code(text, "x.py", {})["b"]["c"]["c"]["c"] == 2
+    monkeypatch.setattr(python_code, "MAX_READ", 3)
+    assert python_code.parse_code(text, "x.py", {})["b"]["c"]["c"] is None

@@ -14,8 +14,8 @@ from .loading import parse_mapping
 from .reading import FORMATS, Config, Values, named_plainly, recipe_of, unknown, with_settings
 from .shell.words import OPERATORS
 
-#: Functions that are followed in one file, each of which may call others.
-MAX_CALLS = 1000
+#: Expressions that are read in one file, whose functions call each other and whose calls lie in each other.
+MAX_READ = 20_000
 #: What a model's own code states, and settings do not.
 _SIZES = FORMATS["names"]["sizes"]
 
@@ -41,8 +41,11 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
             found = whole
         return {**found, "_assigned": True}
     chosen = settings.get("recipe", min(made) if len(made) == 1 else None)
-    said = f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME"
-    refuse(chosen not in made, said, where=where)
+    refuse(
+        chosen not in made,
+        f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME",
+        where=where,
+    )
     return {**made[chosen], "_variables": frozenset({"recipe"})}
 
 
@@ -75,7 +78,7 @@ class _Code:
         self.functions = {}
         self.names: Values = {}
         self.options: Values = {}
-        self._calls = 0
+        self._read = 0
         self._follow(body, self.names)
         for node in ast.walk(ast.Module(body, [])):
             if isinstance(node, ast.Call) and isinstance(made := self._value(node, self.names), dict):
@@ -84,12 +87,8 @@ class _Code:
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
     def called(self, name: str, names: Values) -> Any:
-        """What a function returns, which adds its own ``names`` to those it is given; None past the bound, or where
-
-        that is not told.
-        """
-        self._calls += 1
-        return self._follow(self.functions[name].body, names) if self._calls <= MAX_CALLS else None
+        """What a function returns, which adds its own ``names`` to those it is given; None where that is not told."""
+        return self._follow(self.functions[name].body, names)
 
     def _follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
@@ -114,7 +113,10 @@ class _Code:
         return None
 
     def _value(self, node: Any, names: Values) -> Any:
-        """None for what is not told."""
+        """None for what is not told, and past the bound."""
+        self._read += 1
+        if self._read > MAX_READ:
+            return None
         try:
             if isinstance(node, ast.Name):
                 return names[node.id]
