@@ -127,10 +127,10 @@ class Subject:
 
         the split (``Workload.saved_by``).
         """
-        if self.workload.implementation is not None:
+        if self.workload.implementation:
             return self.workload.implementation
-        megatron = self.reading is not None and self.reading.format in MEGATRON_FORMATS
-        chosen = self.named_stack is not None and self.stack.framework == "megatron"
+        megatron = self.reading and self.reading.format in MEGATRON_FORMATS
+        chosen = self.named_stack and self.stack.framework == "megatron"
         return "megatron" if megatron or chosen else None
 
     @property

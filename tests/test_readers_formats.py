@@ -1182,3 +1182,11 @@ def test_megatrons_fp8_parameters_and_16_bit_gradients_are_what_it_holds() -> No
     assert "precision" not in plain
     wanted = {"precision": "fp8-weights", "gathers": "fp8", "reduces": "bf16"}
     assert {key: lean.workload[key] for key in wanted} == wanted
+
+
+@pytest.mark.parametrize("section", ["moe", "moe_args"])
+def test_a_section_is_an_object_or_left_open(section: str) -> None:
+    with pytest.raises(InputError, match=f"{section} = 3: expected an object"):
+        read_text(json.dumps({**META, section: 3}), where="params.json")
+    left_open = read_text(json.dumps({**META, section: None}), where="params.json")
+    assert left_open.model == read_text(json.dumps(META), where="params.json").model

@@ -289,7 +289,7 @@ def attention_row(operator: Attention, run: Run) -> Items:
 
 def work_of(operators: Sequence[Attention], runs: Sequence[Run]) -> AttentionBatch:
     """The operators as arrays, each computed as its run says."""
-    rows = [*map(attention_row, operators, runs)]
+    rows = [attention_row(*one) for one in zip(operators, runs, strict=True)]
     return AttentionBatch(*np.array(rows, dtype=float).reshape(-1, len(fields(AttentionBatch))).T)
 
 

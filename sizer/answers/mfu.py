@@ -287,7 +287,7 @@ def _spans(events: Any) -> Iterator[Span]:
         part, name = "", one["name"]
         if one["cat"].startswith(("kernel", "gpu_mem")):
             part = next(part for part, known in _PARTS.items() if re.search(known, name))
-        elif not f"{one['cat']} {name}".startswith("user_annotation ProfilerStep#"):
+        elif one["cat"] != "user_annotation" or not name.startswith("ProfilerStep#"):
             continue
         start, took = float(one["ts"]), float(one["dur"])
         if took < 0 or not math.isfinite(start + took):

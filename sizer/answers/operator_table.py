@@ -50,7 +50,7 @@ class OperatorTable(Printable):
     @property
     def rows(self) -> list[Values]:
         """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
-        return [*map(_row, self.operators, self.costs)]
+        return [_row(operator, cost) for operator, cost in zip(self.operators, self.costs, strict=True)]
 
     @property
     def folded(self) -> list[Values]:

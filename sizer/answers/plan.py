@@ -617,7 +617,7 @@ def _ways(
     dropped: Counter[str],
 ) -> list[Way]:
     """Every split at its best number of requests, pipelines where nothing less fits."""
-    ways: list[Way] = []
+    ways, small = list[Way](), 0
     for split in _splits(model, device, gpus, base, dropped):
         if split.t * split.e > device.link.domain_devices:
             dropped["experts are priced within a node's fast links alone"] += 1
@@ -626,10 +626,11 @@ def _ways(
         elif found := _of_split(model, device, split, stack, asked):
             ways += found
         else:
-            used, room = engine_bytes(model, base), asked.memory_utilization * device.memory.bytes
-            small = f"weights and a request take {used / 2**30:,.1f} GiB, {device.name} has {room / 2**30:.1f}"
-            small += f": {used // room + 1:.0f} or more"
-            dropped[small] += 1
+            small += 1
+    if small:
+        used, room = engine_bytes(model, base), asked.memory_utilization * device.memory.bytes
+        said = f"weights and a request take {used / 2**30:,.1f} GiB, {device.name} has {room / 2**30:.1f}"
+        dropped[f"{said}: {used // room + 1:.0f} or more"] = small
     return ways
 
 

@@ -81,7 +81,7 @@ def bench(asked: Asked) -> None:
         everything = run_path(str(path))
         asked.suite, asked.config = everything["every_suite"](), None
         asked.time_limit = asked.time_limit or 60 * asked.minutes
-    refuse(asked.suite and asked.config is not None, "expected one of CONFIG and --suite", "bench")
+    refuse(asked.suite and asked.config, "expected one of CONFIG and --suite", "bench")
     asked.demand(on="ray", shard="suite", dry_run="suite", out="suite")
     settings: Values = {**SUSTAINED} if asked.sustained else {}
     settings |= given({"precision": asked.workload.pop("precision", None), "time_s": asked.time_s})
@@ -95,7 +95,7 @@ def bench(asked: Asked) -> None:
 
 def _measure(asked: Asked, settings: Values, everything: Values) -> None:
     """Exit code 1 where not all could be measured."""
-    elsewhere = asked.config is not None or asked.suite or asked.self_test
+    elsewhere = asked.config or asked.suite or asked.self_test
     sizes = {} if elsewhere else sizes_of_op(asked.op, partial(_sizes, asked))
     with Store.open(asked.store_path, measuring=True) as store:  # what is wrong with it is said before torch loads
         executor = chosen_executor(asked.ray, asked.on, asked.device)
@@ -126,7 +126,7 @@ def _tables(bencher: Bencher, asked: Asked, sizes: dict[str, Sequence[int]]) -> 
     if asked.suite:
         return bencher.suites(_suites(asked))
     dtypes, said = bencher.dtypes(asked.dtypes), vars(asked) | asked.workload
-    if asked.config is not None:
+    if asked.config:
         s = _sizes(asked, "sequence") or (None,)
         refuse(len(s) > 1, "expected one integer", "--sequence", asked.sequence)
         dtype, recipe = next(iter(asked.dtypes), None), said.get("recipe")

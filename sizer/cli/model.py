@@ -25,7 +25,7 @@ def ops(asked: Asked) -> None:
     """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
     said = asked.named("device", "trace", "stack", "config_format")
     table = replace(sizer.ops(asked.source(), **said, **asked.workload), **asked.named("sort", "top"))
-    if asked.explain is not None:
+    if asked.explain:
         asked.answer(table.named(asked.explain), " --explain")
     else:
         asked.answer(table)
@@ -84,7 +84,7 @@ def mfu(asked: Asked) -> None:
 
     --gpus and --global-batch are needed; --explain asks for the layout (--microbatch, --tp, --pp, --zero) too.
     """
-    model = [] if asked.config is not None or asked.params is not None else ["CONFIG (or --params 8B)"]
+    model = [] if asked.config or asked.params is not None else ["CONFIG (or --params 8B)"]
     _demand(asked, *model, "--gpus 64", "--global-batch 1024", "--step-time 12.7")
     config = None if asked.config is None else asked.source()
     said = asked.named("params", "device", "explain", "stack", "config_format")

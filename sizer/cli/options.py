@@ -502,7 +502,7 @@ def write_answer(command: str, answer: object, format_: str | None = None, outpu
     if format_ not in formats(command) and left_open("format_"):
         format_ = None  # the default, which another view of the command's answer may have another of
     text = render(command, format_, answer, _page(output))
-    if output is not None:
+    if output:
         write_whole(output, _with_newline(text).encode("utf-8", "backslashreplace"))
     else:
         say(text)
@@ -531,7 +531,7 @@ def say(text: str) -> None:
 def pass_on(text: str, output: str | None) -> None:
     """A file's own text, or a patch of it: byte for byte, but on a terminal."""
     data = text.encode("utf-8")
-    if output is not None:
+    if output:
         write_whole(output, data)
     elif text and (sys.stdout is None or sys.stdout.isatty()):
         say(text)
@@ -547,7 +547,7 @@ def _with_newline(text: str) -> str:
 def _page(output: str | None) -> Page:
     """As wide as the terminal; where colours are forced, a pipe is one."""
     width = min(shutil.get_terminal_size((100, 24)).columns, 200)
-    if output is not None or sys.stdout is None:
+    if output or sys.stdout is None:
         return Page(width)
     return Page(width, sys.stdout.isatty() or _colours(), _colours(), _encoding())
 

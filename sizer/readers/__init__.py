@@ -203,8 +203,11 @@ def _format_of(config: Config, where: str) -> str | Config:
     claims, names = _claims(), names_of(config)
     lacks = {name: lacking(claim, names) for name, claim in claims.items()}
     claimed, row = [name for name in claims if not lacks[name]], named_plainly(config)
-    own = table("hf_defaults")
-    if row and claimed == ["huggingface"] and config.keys().isdisjoint(own.get(str(config.get("model_type")), ())):
+    if (
+        row
+        and claimed == ["huggingface"]
+        and config.keys().isdisjoint(table("hf_defaults").get(str(config.get("model_type")), ()))
+    ):
         return row  # the type is a server's or a trainer's word for what it loads
     if claimed and claims[claimed[0]].get("deep") and not any(str(key).upper() == "MODEL_ARGS" for key in config):
         sizes = {str(value): None for key, value in leaves(config) if key == "hidden_size" and "$" not in str(value)}

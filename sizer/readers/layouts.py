@@ -77,7 +77,8 @@ def read(name: str, config: Config, where: str) -> Reading:
     kind = dict(_kind(row, held, fields))
     # An expression passes over what it cannot take.
     for key, what in row.get("checked", {}).items():
-        getattr(fields, what)(key)
+        if what != "nested" or fields.config.get(key):
+            getattr(fields, what)(key)
     limits = row.get("allowed", {}) | kind.pop("allowed", {})
     built = {"family": kind.pop("family")} if "family" in kind else {}
     check_allowed(limits, row, held, fields)

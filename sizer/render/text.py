@@ -153,7 +153,7 @@ def _finding(finding: PricedFinding, part: Findings, page: Page) -> Iterator[str
     said = Cell(f"{part.label} {finding.severity:<7} {', '.join(finding.codes)}".lstrip(), style=finding.severity)
     price = f" {finding.field} = {finding.value}{_cost(finding, part.step_s)}"
     yield from _flowed(Text([said, Cell(price)]), page)
-    if page.terminal and part.path is not None:
+    if page.terminal and part.path:
         yield from _excerpt(finding, part.path, page)
     yield from _flowed(Text(finding.message), page, "  ")
     for suggestion in finding.suggestions:

@@ -299,7 +299,7 @@ def _space(baseline: Baseline, query: Query) -> Space:
     else:
         space = served_space(*asked, serving)
     refuse(
-        query.stacked and (query.measured is not None or space.timed is not None),
+        query.stacked and (query.measured or space.timed),
         "expected --predict and whole steps (--what model, or --serving) with it",
         "--stack",
         baseline.stack and baseline.stack.name,

@@ -138,7 +138,7 @@ def completions(priced: Priced, document: TextDocument, at: types.Position) -> l
     """Neighbours of the value ``at`` a place, priced, each with the edits that make it of the present one."""
     found: list[types.CompletionItem] = []
     dimension = priced.dimension(_key_at(document, at) or "")
-    near = neighbours(priced.proposals, dimension) if dimension is not None else ()
+    near = neighbours(priced.proposals, dimension) if dimension else ()
     for one, _, (edit, *others) in _sayable(priced, document, near):
         start, end = edit.range.start, edit.range.end
         if start <= at <= end:
