@@ -47,7 +47,8 @@ def frozen(cls: type[T]) -> type[T]:
     def __hash__(self: object) -> int:  # noqa: N807
         return hash(compared(self))
 
-    methods: tuple[Callable[..., Any], ...] = (__repr__, __eq__, __hash__, *_SHARED, _init(made, listed))
+    shared = _Shared.__setattr__, _Shared.__delattr__, _Shared.__setstate__
+    methods: tuple[Function, ...] = (__repr__, __eq__, __hash__, *shared, _init(made, listed))
     for method in methods:
         # A class with an __eq__ of its own has None for a hash.
         if vars(cls).get(method.__name__) is None:
@@ -109,22 +110,18 @@ def _code(makes: tuple[bool, ...], then: bool) -> CodeType:
     return code
 
 
-def _setattr(self: object, name: str, value: object) -> NoReturn:
-    raise FrozenInstanceError(f"cannot assign to field {name!r}")
+class _Shared:
+    """Methods that every frozen class has."""
 
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise FrozenInstanceError(f"cannot assign to field {name!r}")
 
-def _delattr(self: object, name: str) -> NoReturn:
-    raise FrozenInstanceError(f"cannot delete field {name!r}")
+    def __delattr__(self, name: str) -> NoReturn:
+        raise FrozenInstanceError(f"cannot delete field {name!r}")
 
-
-def _setstate(self: object, state: tuple[None, Values]) -> None:
-    for name, value in state[1].items():
-        object.__setattr__(self, name, value)
-
-
-_SHARED = (_setattr, _delattr, _setstate)
-for _method in _SHARED:
-    _method.__name__ = f"__{_method.__name__[1:]}__"
+    def __setstate__(self, state: tuple[None, Values]) -> None:
+        for name, value in state[1].items():
+            object.__setattr__(self, name, value)
 
 
 #: Values by their names: made up piece by piece, and read alone.

@@ -121,8 +121,9 @@ def give_up_output() -> None:
 
 #: Seconds after which the line is there, and after which it is drawn again.
 PATIENCE_S, TICK_S = 0.5, 0.1
-#: What an interrupt leaves of measuring, and how to go on.
+#: What an interrupt leaves of measuring and of pricing, and how to go on.
 KEPT = "what was measured is stored, the same command goes on"
+PRICED = "the answer is of what was priced, the same command prices all"
 
 
 class _Line:

@@ -501,16 +501,16 @@ def _of_module(
 def read_module(module: Any, example_inputs: object, dtype: str | None = None) -> Reading:
     """A module of one's own as it is recognised by one call; NotUnderstood where that is not proven."""
     from shapes.trace import recognise_module
-    from shapes.trace.run import Plain
+    from shapes.trace.run import PLAIN
 
     where = type(module).__name__
     positional, keywords, ran = _called(example_inputs, where)
-    Plain.ran = False
+    PLAIN.ran = False
     proof = recognise_module(module, tuple(positional), keywords)
     dtype, notes = _module_dtype(proof.dtype, dtype, where)
     reading = _reading_of(proof, where, {}, InputError("", where=where))
     again = "its torch.utils.checkpoint is not followed: say what is run again (checkpointing full)"
-    return replace(reading, notes=(*reading.notes, *notes, *[again] * Plain.ran), workload={**ran, "dtype": dtype})
+    return replace(reading, notes=(*reading.notes, *notes, *[again] * PLAIN.ran), workload={**ran, "dtype": dtype})
 
 
 def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Names]:

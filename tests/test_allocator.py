@@ -84,7 +84,7 @@ def test_blocks_in_use_never_overlap_and_all_is_free_or_in_use(steps: list[tuple
     segments, there = Segments(limit), dict[int, int]()
     for name, size in steps:
         segments.change(name, -there.pop(name) if name in there else there.setdefault(name, size))
-        blocks = sorted((address, own) for own, address in chain(segments._held.values(), *segments._free))
+        blocks = sorted((address, own) for own, address in chain(segments.held.values(), *segments._free))
         assert all(one + own <= other for (one, own), (other, _) in itertools.pairwise(blocks))
         assert sum(own for _, own in blocks) == segments.reserved >= sum(there.values())
 

@@ -6,12 +6,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from scipy.special import stdtr
 
 from sizer.searching.strategies import (
     BASELINE_BATCH,
     BATCH,
-    FREEDOM,
     LEAST,
     OWN_SPREAD,
     SCOUTS,
@@ -25,13 +23,7 @@ from sizer.searching.strategies import (
     Sample,
     exhaustive,
     racing,
-    student,
 )
-
-
-def test_chances_are_student_s_t() -> None:
-    values = np.concatenate((np.linspace(-60, 60, 10001), (-1e9, 1e9)))
-    np.testing.assert_allclose(student(values), stdtr(FREEDOM, values), rtol=1e-9, atol=1e-15)
 
 
 def race(*arguments: Any, **options: Any) -> Outcome:

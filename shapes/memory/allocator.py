@@ -24,7 +24,10 @@ LATER = ("optimizer_states", "gradients", "activations", "logits_and_loss", "tem
 
 
 class Segments:
-    """A device's segments: ``reserved`` bytes, ``most`` at any time; more than its ``limit`` is out of memory."""
+    """A device's segments: ``reserved`` bytes, ``most`` at any time; more than its ``limit`` is out of memory.
+
+    ``held``: bytes and address of each tensor that is there, by its name.
+    """
 
     def __init__(self, limit: float = inf) -> None:
         self.limit = limit
@@ -34,14 +37,14 @@ class Segments:
         self._next = 0
         # Of the large pool and of the small one: bytes and addresses.
         self._free: tuple[list[Pair], list[Pair]] = [], []
-        self._held: dict[Any, Pair] = {}
+        self.held: dict[Any, Pair] = {}
 
     def change(self, name: Hashable, size: int) -> None:
         """A tensor of so many bytes comes, or (below 0) goes."""
         if size > 0:
-            self._held[name] = self._taken(-(-size // ROUND) * ROUND)
+            self.held[name] = self._taken(-(-size // ROUND) * ROUND)
         elif size:
-            self._give(*self._held.pop(name))
+            self._give(*self.held.pop(name))
 
     def spread(self, component: str, size: int, pieces: Ints, each: int = 1) -> None:
         """A ``component`` of ``size`` bytes comes, in ``each`` tensors for one of the ``pieces``, by its share."""
@@ -113,7 +116,7 @@ def reserved_bytes(step: StageStep, sizes: Sizes, limit: float) -> int:
         first = step
     tapes = {one: [*tapes_of_step(one)] for one in {first, step}}
     segments.play(tapes[first])
-    left = [name for name in segments._held if name[0] not in sizes]
+    left = [name for name in segments.held if name[0] not in sizes]
     segments.spread("optimizer_states", sizes["optimizer_states"], pieces, 2)
     for name in left:
         if name[1] >= 0 or not step.gradients_stay:

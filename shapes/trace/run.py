@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, nullcontext
+from threading import local
 from typing import Any
 from unittest.mock import patch
 
@@ -164,20 +165,24 @@ def _flexibly() -> Iterator[None]:
         core.__code__ = own
 
 
-class Plain:
-    """In place of torch.utils.checkpoint's two implementations: nothing is run again. ``ran``: whether they were."""
+class Plain(local):
+    """In place of torch.utils.checkpoint's two implementations: nothing is run again.
+
+    ``ran``: whether they were, in this thread: servers answer in several.
+    """
 
     ran = False
 
-    @staticmethod
-    def apply(function: Callable[..., T], _preserve: bool, *args: Any) -> T:
-        Plain.ran = True
+    def apply(self, function: Callable[..., T], _preserve: bool, *args: Any) -> T:
+        self.ran = True
         return function(*args)
 
-    @staticmethod
-    def without_reentrant(*_args: Any, **_kwargs: Any) -> Iterator[None]:
-        Plain.ran = True
+    def without_reentrant(self, *_args: Any, **_kwargs: Any) -> Iterator[None]:
+        self.ran = True
         yield
+
+
+PLAIN = Plain()
 
 
 @contextmanager
@@ -190,7 +195,7 @@ def _no_autocast_on_meta() -> Iterator[None]:
     def without(own: Any, device_type: str, *args: Any, **kwargs: Any) -> None:
         make(own, "cpu" if device_type == "meta" else device_type, *args, **kwargs)
 
-    instead: Any = {"CheckpointFunction": Plain, "_checkpoint_without_reentrant_generator": Plain.without_reentrant}
+    instead: Any = {"CheckpointFunction": PLAIN, "_checkpoint_without_reentrant_generator": PLAIN.without_reentrant}
     with _flexibly(), patch.object(torch.autocast, "__init__", without), patch.multiple(checkpoint, **instead):
         yield
 

@@ -4,20 +4,20 @@ accelerators of a cluster.
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from runpy import run_path
-from typing import Any, get_args
+from typing import get_args
 
 import click
 
 import sizer
 from shapes.device import load_device
 from shapes.errors import InputError, read_bounded, read_text, refuse
-from shapes.frozen import Ints, Named, Names, Values, given
+from shapes.frozen import Ints, Named, Values, given
 from shapes.measure import Progress, Settings
 from shapes.measure.dataset import Dataset, export_dataset, import_dataset, import_rows, read_datasets
 from shapes.measure.jobs import PartName
@@ -43,7 +43,7 @@ from sizer.answers.bench import (
 from sizer.process import KEPT, working
 from sizer.subject import read_subject
 
-from .options import Asked, Command, declared, output_options, say, say_line, subcommand, write_answer
+from .options import Asked, Command, declared, say, say_line, subcommand, write_answer
 
 
 def chosen_executor(ray: str | None, on: str | None, device: str | None = None) -> Session:
@@ -187,53 +187,41 @@ def store(context: click.Context, path: str | None) -> None:
     context.obj = path
 
 
-store.command_class = Command
-
-_filters = declared("filters")
-
-
-def _open(path: str | None, *, write: bool = False, create: bool = False) -> Store:
-    return Store.open(path, create=create, write=write)
+def _open(*, write: bool = False, create: bool = False) -> Store:
+    return Store.open(click.get_current_context().obj, create=create, write=write)
 
 
-def _stored(path: str | None, **filters: Any) -> Stored:
-    with _open(path) as store:
-        return Stored(tuple(store.measurements(**filters)), store.count())
+def _chosen(kept: Store, asked: Asked) -> Iterator[Measurement]:
+    return kept.measurements(newest=vars(asked).get("newest"), **asked.named("kind", "device"))
 
 
-@store.command("list")
-@_filters
-@declared("store list")
-@output_options("store list")
-@click.pass_obj
-def list_(path: str | None, /, newest: int, format_: str, output: str | None, **filters: Any) -> None:
+def _stored(asked: Asked) -> Stored:
+    with _open() as kept:
+        return Stored(tuple(_chosen(kept, asked)), kept.count())
+
+
+@subcommand("store list", "filters newest output")
+def list_(asked: Asked) -> None:
     """List measurements, the newest last."""
-    write_answer("store list", _stored(path, newest=newest, **filters), format_, output)
+    asked.answer(_stored(asked))
 
 
-@store.command()
-@_filters
-@declared("store export")
-@output_options("store export")
-@click.pass_obj
-def export(path: str | None, /, dataset: str | None, format_: str, output: str | None, **filters: Any) -> None:
+@subcommand("store export", "filters dataset output")
+def export(asked: Asked) -> None:
     """Write measurements as JSON lines (which alone can be imported), JSON or CSV.
 
     --dataset: packed rows by device and environment, each with a sidecar (reports/datasets.md), which import takes too.
     """
-    if dataset is None:
-        write_answer("store export", _stored(path, **filters), format_, output)
+    if asked.dataset is None:
+        asked.answer(_stored(asked))
         return
-
-    with _open(path) as store:
-        written = export_dataset(store.measurements(**filters), Path(dataset))
+    with _open() as kept:
+        written = export_dataset(_chosen(kept, asked), Path(asked.dataset))
     say("\n".join(f"{one.path}: {one.added} rows of {one.device}" for one in written) or "no measurements")
 
 
-@store.command("import")
-@declared("store import")
-@click.pass_obj
-def import_(path: str | None, /, sources: Names, **asked: Any) -> None:
+@subcommand("store import", "sources")
+def import_(asked: Asked) -> None:
     """Add the measurements of exported JSON lines, of other stores and of folders of datasets; none is doubled.
 
     So are the products that torch's profiler (export_chrome_trace), nvbench, hipblaslt-bench, superbench's
@@ -242,13 +230,13 @@ def import_(path: str | None, /, sources: Names, **asked: Any) -> None:
     """
     refused = False
     with ExitStack() as opened:
-        found = [(name, _measured(name, opened, asked)) for name in sources]
-        store = opened.enter_context(_open(path, create=True, write=True))
+        found = [(name, _measured(name, opened, asked.named("device") | asked.workload)) for name in asked.sources]
+        kept = opened.enter_context(_open(create=True, write=True))
         for name, read in found:
             exchanged = (
-                [import_rows(name, read, store)]
+                [import_rows(name, read, kept)]
                 if isinstance(read, list)
-                else [import_dataset(one, store) for one in read]
+                else [import_dataset(one, kept) for one in read]
             )
             for one in exchanged:
                 say(f"{one.path}: {one.added} added, {one.there} there already, {len(one.refused)} refused")
@@ -263,16 +251,18 @@ def _measured(name: str, opened: ExitStack, asked: Named) -> list[Measurement] |
     if Path(name).is_dir():
         return read_datasets(Path(name))
     if read_bounded(name, 5) == b"SQLite":
-        return list(opened.enter_context(_open(name)).measurements())
+        return list(opened.enter_context(Store.open(name, create=False, write=False)).measurements())
     if name.endswith(".gz"):
         return list(read_export(packed_lines(read_bounded(name, MAX_IMPORT), name), name))
     text = read_text(name, MAX_IMPORT)
     return read_others(text, name, asked) or list(read_export(text.split("\n"), name))
 
 
-@store.command()
-@click.pass_obj
-def prune(path: str | None) -> None:
+@subcommand("store prune", "")
+def prune(_asked: Asked) -> None:
     """Delete outcomes that are no times, and damaged rows."""
-    with _open(path, write=True) as store:
-        say(f"{store.prune()} deleted, {store.count()} left")
+    with _open(write=True) as kept:
+        say(f"{kept.prune()} deleted, {kept.count()} left")
+
+
+store.commands.update({"list": list_, "export": export, "import": import_, "prune": prune})

@@ -12,7 +12,7 @@ import sizer
 from shapes.errors import read_bounded, refuse
 from shapes.frozen import given, replace
 from shapes.workload import option_of
-from sizer.process import working
+from sizer.process import PRICED, working
 
 from .options import Asked, codes, pass_on, read_standard_input, seconds, subcommand
 
@@ -64,17 +64,15 @@ def plan(asked: Asked) -> None:
     Serving: t, p, e and d by throughput, within --ttft and --tpot; --sequence is the tokens of a prompt (1024),
     --context those with its output (twice as many).
     """
-    from sizer.documents.plan import best_text
+    from sizer.documents.plan import telling
 
     served = asked.workload.get("phase") == "decode"
     _demand(asked, "--gpus 64", *([] if served else ["--global-batch 1024"]))
     asked.demand(price="tokens", acceptance="drafted", drafted="acceptance")
     said = asked.named("device", "stack", "tokens", "price", "engine", "ttft", "tpot", "memory_utilization")
     said |= asked.named("drafted", "acceptance", "top", "config_format")
-    with working("pricing splits", "the answer is of what was priced, the same command prices all") as tell:
-        found = sizer.plan(
-            asked.source(), progress=lambda done, of, best: tell(done, of, best_text(best)), **said, **asked.workload
-        )
+    with working("pricing splits", PRICED) as tell:
+        found = sizer.plan(asked.source(), progress=telling(tell), **said, **asked.workload)
     asked.answer(found, " --phase decode" * served)
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable
 from functools import cache, partial, wraps
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -19,11 +19,6 @@ from shapes.toml_table import nearest, others_words, ours, spelled, squeezed, ta
 from shapes.workload import OPTIONS, WORKLOAD_FIELDS, option_of, workload_fields
 from sizer.process import clearing, end_line, give_up_output
 from sizer.render import Page, formats, render
-
-if TYPE_CHECKING:
-    _Type = click.ParamType[Any]
-else:
-    _Type = click.ParamType  # generic from click 8.4 on
 
 _NUMBER = r"\s*((?:\d{1,3}(?:,\d{3})+|\d[\d_]*)(?:\.\d*)?(?:e[+-]?\d{1,2})?|\.\d+(?:e[+-]?\d{1,2})?)\s*([a-z]*)\s*"
 
@@ -46,25 +41,24 @@ def seconds(text: str) -> float | None:
     return _scaled(text, "time") if "," not in text else None
 
 
-class Number(_Type):
-    """What ``read`` makes of an option's text; click's usage error where that is None."""
+def _number(name: str, read: Callable[[str], float | None], expected: str) -> Any:
+    """click's type of what ``read`` makes of an option's text; a usage error where that is None."""
 
-    def __init__(self, name: str, read: Callable[[str], float | None], expected: str) -> None:
-        self.name, self.read, self.expected = name, read, expected
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number that ``value`` says, or is."""
-        found = self.read(value) if isinstance(value, str) else value
+    def convert(value: Any) -> Any:
+        found = read(value) if isinstance(value, str) else value
         if found is None:
-            self.fail(f"{value!r} is not {self.expected}.", param, ctx)
+            raise click.BadParameter(f"{value!r} is not {expected}.")
         return found
 
+    convert.__name__ = name
+    return click.types.convert_type(convert)
 
-COUNT = Number("integer", count, "an integer (such as 4096 or 4k)")
-QUANTITY = Number("number", lambda text: _scaled(text, "quantity"), "a number (such as 2.7e9 or 2.7B)")
-DURATION = Number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")
+
+COUNT = _number("integer", count, "an integer (such as 4096 or 4k)")
+QUANTITY = _number("number", lambda text: _scaled(text, "quantity"), "a number (such as 2.7e9 or 2.7B)")
+DURATION = _number("time", lambda text: seconds(text) or None, "a time above zero (such as 90, 90s, 800ms or 2min)")
 #: 500 may be milliseconds or seconds, and both have an answer.
-LATENCY = Number(
+LATENCY = _number(
     "time",
     lambda text: (text[-1:].isalpha() and seconds(text)) or None,
     "a time with its unit (500ms, 0.5s), above zero",

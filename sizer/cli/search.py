@@ -6,7 +6,7 @@ from typing import Any
 
 from shapes.errors import InputError, refuse
 from shapes.frozen import Names, Values, given
-from sizer.process import KEPT, working
+from sizer.process import KEPT, PRICED, working
 
 from .options import TABLES, Asked, stated, subcommand
 
@@ -68,10 +68,7 @@ def command(asked: Asked) -> None:
         "--format",
         asked.format_,
     )
-    what, how = (
-        ("measuring", KEPT) if measure else ("pricing", "the answer is of what was priced, the same command prices all")
-    )
-    with working(what, how) as tell:
+    with working(*(("measuring", KEPT) if measure else ("pricing", PRICED))) as tell:
         result = search(
             reading,
             device=asked.device,
@@ -106,12 +103,12 @@ def _planned(asked: Asked, reading: Any, tell: Any) -> Values:
         "--layouts",
     )
     from sizer.answers.plan import plan_config
-    from sizer.documents.plan import best_text
+    from sizer.documents.plan import telling
 
     found = partial(
         plan_config,
         reading,
-        progress=lambda done, of, best: tell(done, of, best_text(best)),
+        progress=telling(tell),
         **given(asked.named("device", "stack")),
         **asked.workload,
     )

@@ -1,5 +1,7 @@
 """A plan: the recommended split, the fastest ones, and why others are not listed."""
 
+from collections.abc import Callable
+
 from shapes.frozen import Values, plain
 from shapes.step.serving import load_serving_stack
 from sizer.answers.plan import START, Candidate, Plan, ServingPlan
@@ -83,9 +85,9 @@ def _record(one: Candidate) -> Values:
     return values | split
 
 
-def best_text(candidate: Candidate) -> str:
-    """The best so far, in a line of progress."""
-    return f"{layout_text(candidate)}, {seconds_text(candidate.seconds)}"
+def telling(tell: Callable[..., None]) -> Callable[[int, int, Candidate], None]:
+    """What a plan calls with how far it is: ``tell`` (`sizer.process.working`) says the best so far."""
+    return lambda done, of, best: tell(done, of, f"{layout_text(best)}, {seconds_text(best.seconds)}")
 
 
 def layout_text(candidate: Candidate) -> str:

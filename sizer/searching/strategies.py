@@ -61,9 +61,8 @@ OWN_SPREAD = 20
 LEAST_SPREAD = 0.001
 #: The predictions' error is never believed to be smaller than this.
 LEAST_ERROR = 0.005
-#: Degrees of freedom: predictions, and states of a clock, are far off more often than a normal distribution has it.
-#: Of so many the distribution is a polynomial (Abramowitz and Stegun 26.7.4), whose coefficients are these.
-FREEDOM, SERIES = 8, (1, 1 / 2, 3 / 8, 5 / 16)
+#: Of Student's t: predictions, and states of a clock, are far off more often than a normal distribution has it.
+FREEDOM = 8
 #: The standard error of a median over that of a mean.
 MEDIAN = 1.2533
 #: Of the looks that tell how far predictions are off, one in so many candidates, and at most this many of unknown
@@ -350,6 +349,8 @@ class PairedSamples:
         A candidate not looked at lies around its prediction, shifted by how the predictions of those seen were off.
         Where the last are told apart, one that was not compared may be what preparing it anew does to it.
         """
+        from scipy.special import stdtr  # a predicted search has no use for it
+
         seen, best = self.seen, self.best
         centres, widths = self._expected()
         errors = self.errors()
@@ -359,7 +360,7 @@ class PairedSamples:
         widths = np.hypot(widths, errors[best])
         if self._anchor == best:
             widths[list(self._paired)] = [max(error, LEAST_SPREAD) for _, error in self._paired.values()]
-        chances = student(ahead / widths)
+        chances: Array = stdtr(FREEDOM, ahead / widths)
         chances[best] = 0.0
         if self.noisy:
             chances[seen[self._batches[seen] < OWN_SPREAD]] = 0.5
@@ -426,13 +427,6 @@ def quantile(ordered: Array, share: float) -> float:
     low = int(place)
     first, second = float(ordered[low]), float(ordered[min(low + 1, len(ordered) - 1)])
     return first + (place - low) * (second - first)
-
-
-def student(values: Array) -> Array:
-    """The chance that Student's t of FREEDOM degrees of freedom is below each of ``values``."""
-    scale = np.hypot(values, sqrt(FREEDOM))
-    terms = np.polynomial.polynomial.polyval(FREEDOM / scale**2, SERIES)
-    return np.maximum(0.0, (1 + values / scale * terms) / 2)
 
 
 def any_of(chances: Array) -> float:
