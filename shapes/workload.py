@@ -338,7 +338,7 @@ class Workload(AsJson):
         Megatron-LM's expert-data-parallel size. d = 1 with e > 1 means a d that was not given: no two ranks hold the
         same expert, and nothing else is taken to be replicated either.
         """
-        return max(1, self.t * self.cp * self.d // (self.e * self.expert_t))
+        return max(1, self.stage_ranks // (self.e * self.expert_t))
 
     @property
     def activation_bytes(self) -> int:
@@ -398,6 +398,11 @@ class Workload(AsJson):
     def model_ranks(self) -> int:
         """Devices that work on the same tokens, each on its share of them or of the model: t p cp."""
         return self.t * self.p * self.cp
+
+    @property
+    def stage_ranks(self) -> int:
+        """Devices of a pipeline's stage, over which its experts may lie: t cp d."""
+        return self.t * self.cp * self.d
 
     @property
     def spread(self) -> bool:

@@ -32,7 +32,7 @@ from shapes.workload import (
 )
 
 from .readers import Reading, Source, UnknownModelType, is_name, load_mapping, read_config
-from .readers.reading import sentences, stated
+from .readers.reading import at, sentences, stated, table
 
 if TYPE_CHECKING:
     from shapes.trace.prove import Proof
@@ -139,6 +139,18 @@ class Subject:
         return {"implementation": self.implementation, "loss": getattr(self.named_stack, "loss", None)}
 
     @property
+    def released(self) -> bool:
+        """Whether its weights are there: it is named, they lie next to its file, or the table has its dimensions."""
+        reading = self.reading
+        if not reading or not reading.config:
+            return False
+        if is_name(reading.source) or _has_weights(Path(reading.source)):
+            return True
+        sizes = {key: at(reading.config, key) for key in ("model_type", *reading.keys.values())}
+        rows = (one["config"] for one in table("released").values() if "config" in one)
+        return any(all(at(row, key) == size for key, size in sizes.items()) for row in rows)
+
+    @property
     def saved_by(self) -> Implementation:
         """Whose kernels save activations, of the split that was asked for."""
         return self.implementation or (self.asked or self.workload).saved_by
@@ -147,6 +159,12 @@ class Subject:
         """A dimension or workload field as the person's file or the command line names it."""
         keys = self.reading.keys if self.reading else self.keys
         return keys.get(key) or WORDS.get(key, key)
+
+
+def _has_weights(path: Path) -> bool:
+    """Whether files of weights lie next to a file."""
+    kinds = "*.safetensors", "pytorch_model*.bin", "*.index.json"
+    return path.is_file() and any(any(path.parent.glob(one)) for one in kinds)
 
 
 def read_subject(

@@ -15,7 +15,7 @@ from sizer.checking.findings import PricedFinding
 
 NAMES = ["expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 NAMES += ["eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth"]
-NAMES += ["nineteenth", "twentieth", "twenty_first", "twenty_second"]
+NAMES += ["nineteenth", "twentieth", "twenty_first", "twenty_second", "twenty_third"]
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )

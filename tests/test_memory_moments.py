@@ -780,7 +780,7 @@ def test_a_step_may_fit_that_takes_all_there_is() -> None:
     assert [replace(trained, device_bytes=size).may_fit for size in (113, 114)] == [False, True]
 
 
-@pytest.mark.parametrize(("asked", "devices"), [({"t": 2}, 2), ({"p": 2}, 2), ({"d": 2}, 2), ({}, 1)])
+@pytest.mark.parametrize(("asked", "devices"), [({"t": 2}, 2), ({"p": 2}, 2), ({"cp": 2}, 2), ({"d": 2}, 2), ({}, 1)])
 def test_a_process_group_takes_a_gib_on_each_of_its_ranks(asked: dict[str, int], devices: int) -> None:
     found = memory(llama(), Workload(b=1, s=64, **asked))  # type: ignore[arg-type]
     (framework,) = (part for part in found.parts if part.name == "framework")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -306,3 +308,67 @@ def test_shared_experts_follow_the_width_that_their_key_says() -> None:
     then = sizer.check({**config, "intermediate_size": 10944, **best.change}, **asked)
     assert then.model.parameters - report.model.parameters == best.parameters_change
     assert then.step_s - report.step_s == pytest.approx(best.step_seconds_change, rel=0.01)
+
+
+#: Heads of 80, 100 and 32, a latent without a kernel, waves that idle, cut blocks, copied heads: as released.
+SERVED = [
+    ("facebook/opt-2.7b", "a100-sxm", {"phase": "prefill", "b": 1, "s": 2048}),
+    ("openlm-research/open_llama_3b", "l4", {"phase": "decode", "b": 8, "s": 2048}),
+    ("intfloat/e5-small-v2", "l4", {"phase": "infer", "b": 32, "s": 512}),
+    ("openbmb/MiniCPM3-4B", "h100-sxm", {"phase": "decode", "b": 16, "s": 4096}),
+    ("meta-llama/Llama-3.1-8B", "a100-sxm", {"phase": "decode", "t": 4, "b": 16, "s": 2048}),
+    ("openai/gpt-oss-120b", "h100-sxm", {"phase": "decode", "t": 8, "b": 64, "s": 4096}),
+    ("Qwen/Qwen3.5-397B-A17B", "h200", {"phase": "decode", "t": 8, "b": 16, "s": 4096}),
+]
+WIDTHS = {"intermediate_size", "moe_intermediate_size"}
+
+
+@pytest.mark.parametrize(("model", "device", "asked"), SERVED)
+def test_of_weights_that_are_served_nothing_is_advised_but_to_run_or_pad_them(
+    model: str, device: str, asked: dict[str, Any]
+) -> None:
+    report = sizer.check(model, device=device, **asked)
+    spelled = {*workload_fields({}), "tp", "pp", "dp", "ep", "microbatch", "dtype"}
+    for finding in report.findings:
+        for one in finding.suggestions:
+            padded = {key: value for key, value in one.change.items() if key not in spelled}
+            assert padded.keys() <= (WIDTHS if finding.violated else set())
+            assert all(isinstance(value, int) and value > int(finding.value) for value in padded.values())
+        # A breach that only other weights mend is a note.
+        assert finding.severity == "info" or finding.suggestions or "SZ124" in finding.codes
+
+
+def test_who_serves_a_design_of_his_own_may_choose_its_widths() -> None:
+    own = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 30}
+    report = sizer.check({**own, "intermediate_size": 10922, "vocab_size": 32000}, phase="prefill", b=1, s=4096)
+    (width,) = [one for one in report.findings if "SZ108" in one.codes]
+    assert width.severity == "warning"
+    assert [*width.suggestions[0].change] == ["intermediate_size"]
+
+
+def test_weights_next_to_a_configuration_are_served_as_they_are(tmp_path: Path) -> None:
+    own = {"model_type": "llama", "hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 30}
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**own, "intermediate_size": 10922, "head_dim": 100, "vocab_size": 32000}), "utf-8")
+    designed = sizer.check(path, phase="prefill", b=1, s=4096)
+    (tmp_path / "model.safetensors").touch()
+    served = sizer.check(path, phase="prefill", b=1, s=4096)
+    heads = [[one for one in report.findings if "SZ114" in one.codes] for report in (designed, served)]
+    assert [[one.severity for one in found] for found in heads] == [["warning"], ["info"]]
+    assert [bool(found[0].suggestions) for found in heads] == [True, False]
+
+
+def test_copied_heads_are_a_warning_in_decoding_where_fewer_ranks_are_faster() -> None:
+    found = [
+        [
+            one
+            for one in sizer.check("meta-llama/Llama-3.1-8B", phase="decode", t=t, b=16).findings
+            if one.code == "SZ115"
+        ]
+        for t in (8, 16)
+    ]
+    assert found[0] == []
+    (copied,) = found[1]
+    assert (copied.severity, copied.suggestions[0].change) == ("warning", {"tp": 8})
+    (slower,) = sizer.check("Qwen/Qwen3.5-397B-A17B", device="h200", phase="decode", t=8, b=16, s=4096).findings
+    assert (slower.code, slower.severity, slower.suggestions) == ("SZ115", "info", ())

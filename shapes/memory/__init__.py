@@ -175,7 +175,7 @@ def memory_of_parameters(parameters: int, workload: Workload) -> int:
 def _overhead(step: StageStep, context_bytes: int) -> Iterator[Component]:
     """Components in addition to a step's own tensors."""
     workload = step.workload
-    distributed = DISTRIBUTED_BYTES if workload.t * workload.p * workload.d > 1 and context_bytes else 0
+    distributed = DISTRIBUTED_BYTES if workload.model_ranks * workload.d > 1 and context_bytes else 0
     context_bytes = context_bytes and max(context_bytes, IMPLEMENTATIONS[step.implementation]["context_mib"] << 20)
     text = "CUDA context and kernels (0.5 to 2 GiB, most if CUDA_MODULE_LOADING=EAGER)"
     text += " and torch.distributed (1 to 2 GiB)" * (distributed > 0)

@@ -58,7 +58,7 @@ def _of_heads(model: ModelShape, t: int, etp: int, train: bool = False) -> Itera
 
 
 def _of_experts(model: ModelShape, workload: Workload) -> Iterator[Problem]:
-    e, etp, ranks = workload.e, workload.expert_t, workload.t * workload.cp * workload.d
+    e, etp, ranks = workload.e, workload.expert_t, workload.stage_ranks
     for experts in expert_counts(model):
         if experts % e:
             yield f"expected a divisor of the {experts} experts", "e", e
@@ -185,7 +185,7 @@ def pipeline_collectives(model: ModelShape, workload: Workload, s: int) -> Liste
     whole = workload.own_tokens(s) * model.hidden * model.main.residuals * workload.activation_bytes
     if not workload.sequence_parallel:
         yield from Lowering(workload).sends("pipeline", whole, workload.t, "pipeline")
-    boundary, stride = -(-whole // workload.t), workload.t * workload.cp * workload.d
+    boundary, stride = -(-whole // workload.t), workload.stage_ranks
     for phase in Lowering(workload).runs():
         name = "pipeline.receive" if phase == "forward" else "pipeline.send"
         yield Collective(name, phase, "send_recv", boundary, 2, workload.dtype, stride=stride)

@@ -21,7 +21,6 @@ from shapes.workload import WORKLOAD_FIELDS, option_of
 from sizer.readers import Source, is_name
 from sizer.readers.loading import MAX_BYTES, decode, find_config
 from sizer.readers.locate import entry, place
-from sizer.readers.reading import table
 from sizer.subject import Subject
 
 from .checks import CheckRequest, Settled, report_of
@@ -29,9 +28,8 @@ from .findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, S
 from .grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
 
 #: Dimensions that may be padded with what nothing reads: the tokenizer and the checkpoint's users keep theirs. Fields
-#: of a workload that say how a model is run, and change nothing of what it learns. Weights next to a configuration:
-#: its dimensions are theirs.
-PADDED, LAYOUT, _WEIGHTS = table_of(__file__, "fixes.json").values()
+#: of a workload that say how a model is run, and change nothing of what it learns.
+PADDED, LAYOUT = table_of(__file__, "fixes.json").values()
 #: Places where a value may stand, and combinations of them, that are tried.
 MOST_PLACES = 20
 MOST_TRIED = 60
@@ -138,7 +136,7 @@ def fix_of(suggestion: PricedSuggestion, config: ConfigText, subject: Subject) -
         return None
     guesses = product(*(_guesses(config, subject, name, value) for name, value in change.items()))
     for guess in islice(guesses, MOST_TRIED):
-        fix = Fix(tuple(filter(None, guess)), _unsafe(subject, change, wanted, config.path))
+        fix = Fix(tuple(filter(None, guess)), _unsafe(subject, change, wanted))
         if fix.edits and _runs(config.edited(fix), wanted):
             return fix
     return None
@@ -169,35 +167,20 @@ def _guesses(config: ConfigText, subject: Subject, name: str, value: int | str) 
     return [*[None] * (name in (*keys, "d")), *(Edit(one, new) for one in places)]
 
 
-def _unsafe(subject: Subject, change: Change, wanted: Subject, path: str) -> str:
+def _unsafe(subject: Subject, change: Change, wanted: Subject) -> str:
     """Why a person has to ask for a change."""
     dims, fields = dimensions_and_fields(change)
     trained = [option_of(name) for name in fields if name not in LAYOUT]
     grown = abs(wanted.parameters - subject.parameters) / max(1, subject.parameters)
     smaller = any(int(value) < subject.dimensions[name] for name, value in dims.items())
     reasons = {
-        "a released checkpoint has these dimensions": dims and _released(subject, path),
+        "a released checkpoint has these dimensions": dims and subject.released,
         "the tokenizer needs its tokens": "vocab" in dims and smaller,
         "it does more than pad a vocabulary or width": smaller or not dims.keys() <= set(PADDED),
         f"it changes the parameters by {grown:.1%}": grown > SAME_SIZE,
         f"{' and '.join(trained)} changes what is trained": trained,
     }
     return next((reason for reason, holds in reasons.items() if holds), "")
-
-
-def _released(subject: Subject, path: str) -> bool:
-    """Whether a file is a released model's: weights lie next to it, or the table has its dimensions."""
-    if subject.workload.frozen_architecture or (
-        path != "<stdin>" and any(next(Path(path).parent.glob(one), None) for one in _WEIGHTS)
-    ):
-        return True
-    if not subject.reading:
-        return False
-    held = subject.reading.config
-    sizes = {key: held[key] for key in ("model_type", *subject.reading.keys.values()) if key in held}
-    return "model_type" in sizes and any(
-        sizes.items() <= one.get("config", {}).items() for one in table("released").values()
-    )
 
 
 @frozen

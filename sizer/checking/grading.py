@@ -183,20 +183,28 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     step = pricer.step(subject.understood, subject.workload, subject.model)
     # In the type that was asked for, which is SZ119's to judge.
     context = replace(context_of(subject, device, step), workload=asked)
-    answered = [(rule, _of_workload(_answer(rule, context, unsplit), asked)) for rule in RULES]
+    answered = [(rule, _in_reach(_answer(rule, context, unsplit), subject)) for rule in RULES]
     answers = tuple((rule, one if suppression.keeps(rule.code, subject.where) else None) for rule, one in answered)
     return Proposals(subject, asked, pricer, step, objections_in(answered), answers, suppression)
 
 
-def _of_workload(answer: Judgement, workload: Workload) -> Judgement:
-    """Of a released model's findings those whose advice is the workload's, and those that no advice came with."""
-    if isinstance(answer, NotApplicable) or not (workload.frozen_architecture or workload.finetune):
+def _in_reach(answer: Judgement, subject: Subject) -> Judgement:
+    """Of a model whose weights are there, tuned or served, what a person can do: run it otherwise.
+
+    Of what is left nobody can mend a breach is a note, and a cost nothing.
+    """
+    own = subject.workload
+    fixed = own.frozen_architecture or own.finetune or (not own.train and subject.released)
+    if isinstance(answer, NotApplicable) or not fixed:
         return answer
     kept = []
     for finding in answer:
         advice = tuple(one for one in finding.suggestions if set(one.change).isdisjoint(DIMENSIONS))
         if advice or finding.error or not (finding.suggestions or finding.field in DIMENSIONS):
             kept.append(replace(finding, suggestions=advice))
+        elif finding.violated:
+            said = f"{finding.message} (as its weights are)"
+            kept.append(replace(finding, suggestions=(), violated=False, message=said))
     return tuple(kept)
 
 

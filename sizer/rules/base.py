@@ -52,10 +52,9 @@ def within(workload: Workload, change: Named, *, runs: bool = True) -> Values:
     Devices that nobody counted stay several where training ``runs`` on several: one alone is run by other software,
     whose price is not this.
     """
-    before = math.prod(getattr(workload, key) for key in ("t", "p", "cp"))
     ranks = math.prod(change.get(key, getattr(workload, key)) for key in ("t", "p", "cp"))
     alone = runs and workload.train and ranks * workload.d == 1
-    gpus = workload.gpus or before * alone
+    gpus = workload.gpus or workload.model_ranks * alone
     if not gpus or {"t", "p", "cp"}.isdisjoint(change) or gpus % ranks:
         return {**change}
     return {**change, "d": gpus // ranks}
@@ -70,6 +69,7 @@ class Finding:
     source recommends outright, and is a warning whatever its price. Every other severity follows from the price.
     ``cause``: what it comes from, where that is not ``field``; findings of one cause are reported as one.
     ``at_most_s``: seconds of a step that the cause can take, where the rule knows: no suggestion is credited with more.
+    ``noted``: a cost that is worth knowing of where nothing that mends it pays.
     """
 
     field: str
@@ -80,11 +80,12 @@ class Finding:
     violated: bool = False
     cause: str = ""
     at_most_s: float = math.inf
+    noted: bool = False
 
     @property
     def outright(self) -> bool:
         """Whether it is said whatever mends it costs: something is broken, or a device is full."""
-        return self.error or self.violated or self.field == "memory"
+        return self.error or self.violated or self.noted or self.field == "memory"
 
 
 @frozen

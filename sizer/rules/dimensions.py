@@ -190,12 +190,12 @@ def tensor_core_alignment(context: Context) -> Answer:
 
 def _cut(context: Context) -> Iterator[Finding]:
     """Widths that are not cut into equal shards, which no framework runs; heads that are not are other rules'."""
-    t, model = context.workload.t, context.model
-    if not model or any(heads % t for heads in head_counts(model)):
+    workload, model = context.workload, context.model
+    if not model or any(heads % workload.t for heads in head_counts(model)):
         return
     names = {context.dimensions.get(name): name for name in _WIDTHS}
     for width, expert in mlp_widths(model):
-        if width % (t := context.workload.expert_t if expert else context.workload.t):
+        if width % (t := workload.expert_t if expert else workload.t):
             name = names.get(width, "t")
             changes = suggest(name, neighbours(width, context.alignment * t)) * (name != "t" and t & (t - 1) == 0)
             changes += suggest("t", powers_near(t, partial(divides_over, model)))
@@ -219,8 +219,11 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         if context.model:
             message += f": misaligned operands take {seconds / step_s:.1%} of the step"
         field, whole, suggestions = _configured(own, names[0], value)
-        # Small gates, and streams fewer than a vector holds (AltUp's), that no configuration sets are a cost, no fault.
-        fault = bool(suggestions) or (value > LEAST_WIDTH and seconds >= NOTABLE_GATE * step_s)
+        # Small gates, streams fewer than a vector holds (AltUp's), and of what is served all, that no configuration
+        # sets are a cost and no fault.
+        fault = bool(suggestions) or (
+            value > LEAST_WIDTH and seconds >= NOTABLE_GATE * step_s and context.workload.train
+        )
         yield Finding(
             field,
             whole,
@@ -394,14 +397,15 @@ RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
 
 def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
     model, t = context.whole, context.workload.t
-    powers = (1 << power for power in reversed(range((t - 1).bit_length())))
-    smaller = [one for one in powers if divides_over(model, one)]
+
+    def whole(dimension: str, ranks: int) -> bool:
+        return divides_over(model, ranks) and dimension not in _cut_blocks(model, ranks, recipe)
+
     for dimension, side in _cut_blocks(model, t, recipe).items():
         step, kept = _step(side, recipe), recipe or side.kept
         padded = next_multiple(side.features, step)
         near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)
-        fewer = [one for one in smaller if dimension not in _cut_blocks(model, one, recipe)][:1]
-        changes = suggest(dimension, near) + suggest("t", fewer)
+        changes = suggest(dimension, near) + suggest("t", powers_near(t, partial(whole, dimension))[:1])
         value = context.dimensions.get(dimension, side.whole)
         otherwise = recipe.alignment.otherwise if recipe else RELEASED
         yield Finding(

@@ -5,7 +5,7 @@ from math import gcd
 
 from shapes.cost import run_for
 from shapes.dtypes import next_multiple
-from shapes.kernels import Run, load_kernel, resolve, run_of
+from shapes.kernels import Run, load_kernel, run_of
 from shapes.model import MlaShape
 from shapes.operators.types import Attention
 
@@ -112,9 +112,7 @@ def flash_head_dim(context: Context) -> Answer:
         return "no fused attention"
     runs = [(core, run_for(core, context.device)) for _, core in sorted(cores.items())]
     if not any(run.refused or run.built or run.verified for _, run in runs):
-        core, _ = runs[-1]
-        kernel = resolve(core.kernel, context.device.architecture, core.trains)
-        return f"which head dimensions {load_kernel(kernel).title} is built for is not known here"
+        return f"which head dimensions {load_kernel(runs[-1][1].kernel).title} is built for is not known here"
     found = []
     for core, run in runs:
         dim, v_dim = core.head_dim, core.v_head_dim

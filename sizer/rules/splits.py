@@ -76,7 +76,8 @@ def kv_heads_per_shard(context: Context) -> Answer:
     """Key/value heads divide over tensor parallelism, or t divides over them.
 
     With fewer key/value heads than t each is copied to several devices, whose projections then compute the same thing.
-    A model of one, which all query heads share, is made so: that is information.
+    Engines do so as they load a model: where it is served that is a warning only if fewer ranks are faster, else
+    information. So is a model of one, which all query heads share.
 
     Bad: kv 6 at t 4: neither divides the other. kv 4 at t 8: every key/value head twice.
     Good: kv 8 at t 8.
@@ -105,8 +106,8 @@ def kv_heads_per_shard(context: Context) -> Answer:
     cache = f", and the cache held {t // kv} times" * context.workload.decode
     message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices{cache}"
     # One is shared by all query heads, as the model is made: every rank holds all of the cache.
-    several = kv > 1
-    return Finding("kv_heads", kv, message, changes * several, violated=several, cause="t")
+    violated = kv > 1 and context.workload.train
+    return Finding("kv_heads", kv, message, changes * (kv > 1), violated=violated, cause="t", noted=True)
 
 
 #: A smaller share of a microbatch is not worth a layout of its own.
@@ -250,7 +251,7 @@ def expert_shapes(context: Context) -> Answer:
 
 def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Finding]:
     """Experts that do not divide over e, or e over the data-parallel ranks that hold them."""
-    e, d, ranks = workload.e, workload.d, workload.t * workload.cp * workload.d
+    e, d, ranks = workload.e, workload.d, workload.stage_ranks
     open_ = workload.gpus is None
 
     def whole(ranks: int) -> bool:

@@ -130,7 +130,7 @@ def wave_quantization(context: Context) -> Answer:
         width,
         f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) is {cost.tiles} tiles on {context.device.compute.units} "
         f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle",
-        suggest("d_ff", nearest_first(near, width)[:4]),
+        suggest("d_ff", nearest_first(near, width)),
     )
 
 

@@ -279,7 +279,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     Bad: `sizer check config.json --tp 8 --gpus 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
     """
-    workload, device = context.workload, context.device
+    workload = context.workload
     if workload.serving:
         return "in serving a larger t buys latency for throughput, which is a choice"
     t, b = workload.t, workload.b
@@ -291,8 +291,8 @@ def smallest_tensor_parallel(context: Context) -> Answer:
         ways = {"t": one}, {"t": one, "b": b * one // t}
         for way in ways[: 1 + (b * one % t == 0)]:
             change = within(workload, way)
-            needed = context.total_bytes({**change, "sequence_parallel": False})
-            fills = f"fills {needed / device.memory.bytes:.0%} of {device.name}"
+            needed = context.total_bytes({**change, "sequence_parallel": workload.sequence_parallel and one > 1})
+            fills = f"fills {needed / context.device.memory.bytes:.0%} of {context.device.name}"
             if needed <= context.room_bytes:
                 fits.setdefault(one, Suggestion(change, f"{fills}; the devices freed become data parallelism"))
     if not fits:
