@@ -339,7 +339,8 @@ class Workers:
 
     def _asked(self, job: Job, request: str, *arguments: Any) -> Any:
         """What `DeviceServer.of_session` says; NotMeasured too of a job that loses its device MOST_LOSSES times."""
-        worker, losses = self._workers[0], list[LostError]()
+        worker = self._workers[0]
+        losses: list[LostError] = []
         while len(losses) < MOST_LOSSES:
             try:
                 (found,) = worker.ask(self._silent_s, "of_session", request, job, *arguments)

@@ -230,7 +230,8 @@ class Bencher:
 
     def _table(self, listed: Iterable[tuple[Job, Operator | None]], sweep: Sweep, notes: Names = ()) -> MeasuredTable:
         """A row for every job, or for a step's every operator."""
-        rows, device = list[Row](), self.executor.environment.accelerator
+        rows: list[Row] = []
+        device = self.executor.environment.accelerator
         for job, operator in listed:
             title, count = (f"{operator.name} {operator.phase}", operator.count) if operator else (job.title, 1)
             work = operator or (job.work if isinstance(job.work, Gemm | Attention) and not job.kernel else None)

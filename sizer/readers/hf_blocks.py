@@ -340,7 +340,7 @@ def stack(
     for layer, kind in enumerate(words):
         mlps = dense(layer, kind)
         own = {name: (*common[name], *more[name]) for name in more} if isinstance(mlps, MoeShape) else {}
-        blocks += [Block(core(layer, kind), mlps, mixer=recurrent(layer, kind), **common | own)]
+        blocks.append(Block(core(layer, kind), mlps, mixer=recurrent(layer, kind), **common | own))
     traits.setdefault("final_norm", common["norm_weights"])
     return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)
 

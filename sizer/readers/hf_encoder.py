@@ -133,7 +133,7 @@ def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[
         core = AttentionShape(heads, heads, dim, qkv_bias=True, k_bias=k_bias, o_bias=True, dropout=dropout)
         width = MlpShape(fields.integer(f"{side}_ffn_dim"), gated=False, bias=True)
         block = one_side(side, core, width, layers, norm_weights=2, dropout=fields.number("dropout"))
-        stacks += [Stack(side, hidden, (block,), **traits)]
+        stacks.append(Stack(side, hidden, (block,), **traits))
     return stacks
 
 
@@ -175,7 +175,7 @@ def diffusion(fields: Fields, blocks: list[Values], front: Rows, behind: Rows) -
                 context=size(traits.pop("context")),
                 **traits,
             )
-            layers += [block]
+            layers.append(block)
     stack = Stack("image", hidden_size(fields), tuple(layers), front=matrices(fields, front), final_norm=0)
     extra = vectors(fields, [["scale_shift_table", "tables"]])
     return ModelShape("diffusion", (stack,), head=False, before_head=matrices(fields, behind), extra=extra)
@@ -196,7 +196,7 @@ def with_towers(outer: Fields, wrapper: str, model: ModelShape) -> tuple[ModelSh
         kinds = wrapper, str(given.get("model_type")), spec.get("tower")
         found = next((tables["towers"][kind] for kind in kinds if kind in tables["towers"]), None)
         if not found:
-            notes += [f"left out, with what joins it to the text: {name} tower"]
+            notes.append(f"left out, with what joins it to the text: {name} tower")
             continue
         whole = replace(model, towers=(*model.towers, _tower(outer, name, found, spec, model.hidden)))
         more = f"{(whole.parameters - model.parameters) / 1e6:.4g} M parameters on the first stage"

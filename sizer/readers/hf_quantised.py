@@ -123,7 +123,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     if not scheme:
         return model, {}, ()
     stack, blocks = model.main, []
-    known = dict[tuple[object, ...], Block]()
+    known: dict[tuple[object, ...], Block] = {}
     for layer, one in enumerate(each_layer(stack.blocks)):
         alike = one, scheme.said_of(layer)
         known[alike] = known.get(alike) or _quantised(one, stack.hidden, layer, scheme, fields)
@@ -153,7 +153,7 @@ def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fi
             columns,
             where=fields.where,
         )
-        formats += [(linear.name, found)]
+        formats.append((linear.name, found))
     return replace(block, formats=tuple(formats))
 
 
@@ -283,7 +283,7 @@ def _compressed(fields: Fields) -> Found:
         targets = group.strings("targets", of="classes and names") or ["Linear"]
         usual = found if "Linear" in targets else usual
         if names := [one for one in targets if one != "Linear"]:
-            named += [(Names(names, fields), found)]
+            named.append((Names(names, fields), found))
     return usual, tuple(named)
 
 

@@ -373,8 +373,8 @@ def _plainly(name: str) -> str:
 def _notes(config: Config, model_type: str, part: str | None) -> Names:
     notes = [f"{part} only ({model_type})"] if part else []
     if config.get("auto_map"):
-        notes += [f"its own code (auto_map) is not run: read as a {model_type}"]
+        notes.append(f"its own code (auto_map) is not run: read as a {model_type}")
     notes += [said for key, said in _TABLE["notes_of_keys"].items() if config.get(key)]
     if model_type in HYBRIDS:
-        notes += ["recurrent layers as their fused kernels run (mamba-ssm, fla)"]
+        notes.append("recurrent layers as their fused kernels run (mamba-ssm, fla)")
     return *notes, *_TABLE["notes_of_types"].get(model_type, ())

@@ -302,7 +302,8 @@ class PairedSamples:
         Placed by runs alone: placed by others, all would sink as the anchor goes round.
         """
         kept = self._paired.keys() - {0} and self._anchor not in self.failed
-        been, best = dict[int, float](), self._anchor if kept else self.best
+        been: dict[int, float] = {}
+        best = self._anchor if kept else self.best
         while True:
             if best != self._anchor:
                 self._anchor, self._paired, indices = best, {}, set(self._ran)
