@@ -3,12 +3,10 @@
 from importlib import import_module
 from importlib.metadata import version
 
-import click
-
 from shapes.errors import InputError
 from shapes.program import DISTRIBUTION, install
 
-from .options import Asked, Command, declared, subcommand
+from .options import Asked, subcommand
 
 
 @subcommand("devices", "devices output")
@@ -47,14 +45,13 @@ def _served(name: str, **said: str) -> None:
     module.serve(module.server(version(DISTRIBUTION), **said))
 
 
-@click.command(cls=Command)
-def lsp() -> None:
+@subcommand("lsp", "")
+def lsp(_asked: Asked) -> None:
     """Serve findings to editors: the Language Server Protocol on standard input and output (needs the lsp extra)."""
     _served("lsp")
 
 
-@click.command(cls=Command)
-@declared("mcp")
-def mcp(root: str) -> None:
+@subcommand("mcp", "mcp")
+def mcp(asked: Asked) -> None:
     """Serve the commands' answers to agents: MCP on standard input and output (needs the mcp extra). Writes nothing."""
-    _served("mcp", root=root)
+    _served("mcp", root=asked.root)

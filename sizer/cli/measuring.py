@@ -43,7 +43,7 @@ from sizer.answers.bench import (
 from sizer.process import KEPT, working
 from sizer.subject import read_subject
 
-from .options import Asked, Command, declared, say, say_line, subcommand, write_answer
+from .options import Asked, declared, say, say_line, subcommand, write_answer
 
 
 def chosen_executor(ray: str | None, on: str | None, device: str | None = None) -> Session:
@@ -147,9 +147,8 @@ def _suites(asked: Asked) -> list[Suite]:
     return suites_of(map(Path, asked.suite), asked.scale, asked.shard)
 
 
-@click.command(cls=Command)
-@declared("calibrate")
-def calibrate(device: str | None, store: str | None, write: bool) -> None:
+@subcommand("calibrate", "calibrate")
+def calibrate(asked: Asked) -> None:
     """Fit a device's cost constants from its products in the store (`sizer bench` measures some, `sizer store import`
     adds others').
 
@@ -158,17 +157,18 @@ def calibrate(device: str | None, store: str | None, write: bool) -> None:
     """
     from shapes.calibrate import calibrate, stored_products, write_tables
 
-    target = load_device(device) if device else (here := chosen_executor(None, None).environment).accelerator
+    named = asked.device
+    target = load_device(named) if named else (here := chosen_executor(None, None).environment).accelerator
     if not target:
         raise InputError(f"expected a device's name or .toml file: here is {here.device}, no known one", "--device")
-    with Store.open(store, create=False) as kept:
+    with Store.open(asked.store, create=False) as kept:
         records = stored_products(kept, target)
         expected = f"expected measured products of {target.name}: `sizer bench --suite FILE` measures some"
         refuse(not records, expected, where=str(kept.path))
     with working("fitting", KEPT):
         result = calibrate(target, records, progress=say_line)
     write_answer("calibrate", result)
-    if write:
+    if asked.write:
         write_tables(Path(target.origin), result.tables)
         say(f"wrote [cost], [error] and [provenance] of {target.origin}")
     else:
