@@ -250,9 +250,58 @@ def test_a_program_is_the_model_that_it_loads_deep_inside_and_none_where_it_stat
         read(tmp_path, text + 'p.add_argument("--n_layer", default=12)\n')
 
 
+LOOP = """
+def parsed():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--batch_size", type=int, default=4)
+    parser.add_argument("--settings", default=None)
+    parser.add_argument("--max_tokens", type=int, default=3)
+    return parser.parse_args()
+
+def main(args, batch_size):
+    model = AutoModelForCausalLM.from_pretrained(os.environ.get("MODEL", "Qwen/Qwen3-0.6B"))
+    def tokens(row):
+        return tokenizer(row["text"], max_length=512, padding="max_length")
+    loader = DataLoader(rows.map(tokens), batch_size=batch_size, shuffle=True)
+    if args.settings:
+        settings = args.settings
+    else:
+        settings = {
+            "zero_optimization": {"stage": 2, "offload_optimizer": {"device": "cpu"}},
+        }
+    engine = deepspeed.initialize(model=model, config=settings)
+"""
+
+
+def test_a_program_with_a_loop_of_its_own_is_read_by_its_options_loader_and_deepspeed(tmp_path: Path) -> None:
+    found = read(tmp_path, LOOP)
+    said = {"b": 4, "s": 512, "zero": 2, "offload": 1}
+    assert (found.model.layers, {key: found.workload.get(key) for key in said}) == (28, said)
+    alone = read(tmp_path, LOOP.replace("zero_optimization", "settings_of_mine"))
+    assert alone.workload == {"b": 4, "s": 512}
+    bare = LOOP.replace("DataLoader", "load").replace("zero_optimization", "settings_of_mine")
+    wrapped = read(tmp_path, bare.replace("loader =", "model = FSDP(model)\n    loader ="))
+    assert "b" not in wrapped.workload
+    said = {one.key: one.changes for one in wrapped.unread}
+    assert said["batch_size"] == "the tokens or the bytes of its step"
+    assert said["FSDP._class"] == "how it is spread"
+
+
+@pytest.mark.parametrize("call", [".b(1)", ".to(1)", ".dict(k=1)"])
+def test_a_chain_of_calls_costs_what_its_text_does(call: str, tmp_path: Path) -> None:
+    """Each call is read with all before it: 900 took six seconds."""
+    text = f"model_name = 'Qwen/Qwen3-0.6B'\nx = AutoModel.from_pretrained('a'){call * 900}\n"
+    code = python_code._Code([*python_code._statements(text, "x.py")])
+    assert code._read < python_code.MAX_READ + 2 * len(text)
+    assert read(tmp_path, text).model.layers == 28
+
+
 def test_past_the_bound_of_expressions_nothing_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each call is read by itself and in each one around it: nested ones would take the square of their number."""
+    """Each call is read by itself and in each one around it: nested ones would take the square of their number.
+
+    What is called counts by its characters, so that a chain of calls costs what its text does.
+    """
     text = "a = 1\nb = dict(c=dict(c=dict(c=2)))\n"
     assert python_code.parse_code(text, "x.py", {})["b"]["c"]["c"]["c"] == 2
-    monkeypatch.setattr(python_code, "MAX_READ", 3)
+    monkeypatch.setattr(python_code, "MAX_READ", 11)
     assert python_code.parse_code(text, "x.py", {})["b"]["c"]["c"] is None

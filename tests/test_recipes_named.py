@@ -422,6 +422,36 @@ def test_one_of_a_scripts_list_is_taken_by_its_number(tmp_path: Path) -> None:
     assert found.model.layers == 28
 
 
+@pytest.mark.parametrize(
+    "command",
+    [
+        "env TP=2 bash run.sh {}",
+        "TP=2 exec scripts/run.sh {}",
+        "export TP=2; srun -N 1 bash ./run.sh {}",
+        "f() {{ TP=2; bash run.sh $@; }}; f {}",
+    ],
+)
+def test_a_script_that_another_runs_is_followed_with_its_arguments(command: str, tmp_path: Path) -> None:
+    (tmp_path / "run.sh").write_text('PORT=$2\nvllm serve "$@" --tensor-parallel-size ${TP:-4}')
+    asked = f"{QWEN} --pipeline-parallel-size 2"
+    found = read(tmp_path, command.format(asked) + "\necho $PORT\n", "launch.sh")
+    assert found.model == read_config(QWEN).model
+    assert found.workload == {"phase": "decode", "t": 2, "p": 2}
+
+
+def test_what_a_script_that_another_runs_sets_is_its_own(tmp_path: Path) -> None:
+    (tmp_path / "one.sh").write_text("MODEL=Qwen/Qwen3-8B\nbash one.sh\n")  # and it runs itself
+    text = f"./one.sh a b\nvllm serve ${{MODEL:-{QWEN}}} $1 --port 8000\n"
+    assert read(tmp_path, text, "launch.sh").model == read_config(QWEN).model
+
+
+def test_torchtunes_qlora_has_a_base_of_four_bits(tmp_path: Path) -> None:
+    text = "model: {{_component_: torchtune.models.llama3_1.{}lora_llama3_1_8b, lora_rank: 8}}\n"
+    text += "checkpointer: {{checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}}\nbatch_size: 2\n"
+    said = [read(tmp_path, text.format(q)).workload for q in ("", "q")]
+    assert [(one["finetune"], one["b"], one["lora_rank"]) for one in said] == [("lora", 2, 8), ("qlora", 2, 8)]
+
+
 def test_a_training_scripts_degree_does_not_make_it_a_server(tmp_path: Path) -> None:
     found = read(tmp_path, f"torchrun train.py --model_path {QWEN} --tp_size 2 --train_batch_size 1\n", "train.sh")
     assert "phase" not in found.workload

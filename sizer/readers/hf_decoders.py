@@ -25,7 +25,6 @@ from shapes.model import (
 
 from .hf_blocks import (
     EXPERTS,
-    HEADS,
     NAMES,
     TOP_K,
     Attention,
@@ -324,10 +323,8 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Core:
 def blocks_of_keys(fields: Fields) -> Core:
     """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
     layers, inside = layer_count(fields), fields.nested("sparse_attention_config")
-    spelled = {"n_heads": "num_index_heads", "head_dim": "index_dim", "topk_blocks": "topk_blocks"}
     heads, dim, kept, block = (
-        inside.optional(f"sparse_{legacy}") or fields.integer(f"index_{name}")
-        for name, legacy in {**spelled, "block_size": "block_size"}.items()
+        inside.optional(legacy) or fields.integer(name) for name, legacy in FORMATS["huggingface"]["blocks"].items()
     )
     indexer = Indexer(heads, dim, kept, block, grouped=True)
     inside.ignore("sparse_local_block", "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
@@ -372,9 +369,8 @@ def shared_keys(fields: Fields) -> Core:
     core = SharedKeyShape(heads, dim, fields.integer("q_lora_rank"), groups, rank, window, rotary)
     core = replace(core, dropout=fields.number("attention_dropout"))
     said, shapes = fields.nested("compress_rates"), {0: core}
-    for kind, short, series in ((4, "csa", 2), (128, "hca", 1)):
-        name = next(word for word, rate in _RATES.items() if rate == kind)
-        rate = fields.optional(f"compress_rate_{short}") or said.optional(name) or kind
+    for kind, short, name, series in FORMATS["huggingface"]["compressors"]:
+        rate = fields.optional(short) or said.optional(name) or kind
         shapes[kind] = replace(core, compressor=Compressor(rate, dim, series))
         if series == 2:
             own = Compressor(rate, fields.integer("index_head_dim"), series)
@@ -473,12 +469,6 @@ def parts_with_experts(fields: Fields) -> list[bool]:
 def olmo_rotary(fields: Fields) -> float:
     rotated = fields.raw("rope_parameters", default=None)
     return 0.0 if isinstance(rotated, dict) and rotated.get("rope_theta", 0) is None else 1.0
-
-
-def olmo_linear(fields: Fields, key: str, share: int = 0) -> int:
-    """Attention's heads where the file does not say, of three quarters of its channels, values of twice as many."""
-    heads = fields.integer(*HEADS)
-    return fields.integer(key, default=share * int(0.75 * hidden_size(fields) / heads) or heads)
 
 
 def kimi_kinds(fields: Fields) -> list[str]:

@@ -122,17 +122,14 @@ def whisper(fields: Fields) -> ModelShape:
 
 
 def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[Stack]:
-    # The general names are the encoder's (attribute_map of BartConfig and WhisperConfig) and come first.
-    general = {"encoder": ("num_attention_heads", "num_hidden_layers"), "decoder": ()}
     hidden, dropout = hidden_size(fields), fields.number("attention_dropout")
     stacks = []
-    for side, usual in general.items():
-        names, layers = (*usual[:1], f"{side}_attention_heads"), fields.layers(*usual[1:], f"{side}_layers")
+    for side, (names, layers) in FORMATS["huggingface"]["sides"].items():
         heads = fields.integer(*names)
         dim = fields.quotient(hidden, heads, f"{fields.key_of(*HIDDEN)} = {hidden}", *names)
         core = AttentionShape(heads, heads, dim, qkv_bias=True, k_bias=k_bias, o_bias=True, dropout=dropout)
         width = MlpShape(fields.integer(f"{side}_ffn_dim"), gated=False, bias=True)
-        block = one_side(side, core, width, layers, norm_weights=2, dropout=fields.number("dropout"))
+        block = one_side(side, core, width, fields.layers(*layers), norm_weights=2, dropout=fields.number("dropout"))
         stacks.append(Stack(side, hidden, (block,), **traits))
     return stacks
 

@@ -19,7 +19,7 @@ from shapes.recipes import WeightFormat
 from .reading import Fields, Values, fits, stated, table
 
 #: A layer's number in a name, a star for it, or one that it begins with ("layers.1*").
-_LAYER = re.compile(r"(?:^|\.)layers\.(\*|\d+\*?)(?:\.(.*))?$")
+_LAYER = r"(?:^|\.)layers\.(\*|\d+\*?)(?:\.(.*))?$"
 _NEVER = ("moe.router", "moe.shared_gate")
 #: Of a file's rules, each of which is held against each layer.
 MOST_NAMES = 3000
@@ -60,7 +60,7 @@ Found = tuple[WeightFormat | None, Named]
 
 def _rule(name: str) -> tuple[str, str]:
     """(a layer's number, or the start of one with a star; what of it a name speaks of)."""
-    found = _LAYER.search(name)
+    found = re.search(_LAYER, name)
     layer, rest = found.groups() if found else ("*", name)
     return layer, re.sub(r"experts\.\d+", "experts.*", rest or "*")
 

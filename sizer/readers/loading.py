@@ -330,10 +330,9 @@ class Tree:
         for module in modules.values() if isinstance(modules, Mapping) else ():
             if isinstance(module, Mapping) and {"framework", "model"} <= module.keys():
                 found = self._primus(module)
-        if (named := str(found.get("deepspeed"))).endswith(".json"):
-            with suppress(InputError):  # it may be another machine's, or of the trainer's repository
-                path, text = self.text(named, "deepspeed")
-                found["_settings"] = {"deepspeed": (text, str(path))}
+        # It may be another machine's, or of the trainer's repository.
+        if (named := str(found.get("deepspeed"))).endswith(".json") and (text := self.sourced(named)):
+            found["_deepspeed"] = {"zero_optimization": {}, "_file": named, **parse_mapping(text, named)}
         return found
 
     def text(self, name: str, key: str) -> tuple[Path, str]:

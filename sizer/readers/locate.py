@@ -14,9 +14,9 @@ from .loading import MAX_TEXT, without_comments
 #: Where something begins and ends, in characters.
 Span = Pair
 #: A script's option or a name, and the number that it has.
-_WORD = re.compile(r"(?<![\w-])(?:--)?([A-Za-z_][\w-]*)(?:[ =]+(\d+)\b)?")
-_TOML_TABLE = re.compile(r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]")
-_ASSIGNED = re.compile(r"""^[ \t]*([A-Za-z0-9_.\"'-]+)[ \t]*=(?!=)[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s#,]+)?""")
+_WORD = r"(?<![\w-])(?:--)?([A-Za-z_][\w-]*)(?:[ =]+(\d+)\b)?"
+_TOML_TABLE = r"^[ \t]*\[\[?[ \t]*([^\]]+?)[ \t]*\]"
+_ASSIGNED = r"""^[ \t]*([A-Za-z0-9_.\"'-]+)[ \t]*=(?!=)[ \t]*("[^"\n]*"|'[^'\n]*'|[^\s#,]+)?"""
 
 
 @frozen
@@ -77,7 +77,7 @@ def _keys(text: str, path: str) -> Iterator[Entry]:
         return _node_keys(_node_of(text), "", set())
     return (
         Entry(word[1].replace("-", "_"), (word.start(), word.end(1)), word.span(2) if word[2] else None)
-        for word in _WORD.finditer(text)
+        for word in re.finditer(_WORD, text)
     )
 
 
@@ -120,9 +120,9 @@ def _assigned_keys(text: str) -> Iterator[Entry]:
     """Keys of TOML, names of a Python file's assignments."""
     table, start = "", 0
     for line in text.splitlines(keepends=True):
-        if found := _TOML_TABLE.match(line):
+        if found := re.match(_TOML_TABLE, line):
             table = found[1] + "."
-        elif found := _ASSIGNED.match(line):
+        elif found := re.match(_ASSIGNED, line):
             name, value = ((start + found.start(group), start + found.end(group)) for group in (1, 2))
             yield Entry(table + found[1].strip("\"'"), name, value if found[2] else None)
         start += len(line)

@@ -8,8 +8,8 @@ from typing import Any
 from .reading import FORMATS, Config
 
 #: What a server is to load.
-_NAME = re.compile(r"(?:hf://)?[\w.-]+/[\w.-]+")
-_VARIABLE = re.compile(r"\$\((\w+)\)")
+_NAME = r"(?:hf://)?[\w.-]+/[\w.-]+"
+_VARIABLE = r"\$\((\w+)\)"
 
 
 def script(config: Config) -> str:
@@ -26,11 +26,11 @@ def _commands(value: Any) -> Iterator[str]:
         given = (one for one in _listed(value.get("env")) if isinstance(one, Mapping) and "value" in one)
         env = {str(one.get("name")): str(one["value"]) for one in given}
         named = (str(value.get(key)) for key in ("url", "modelURL"))
-        words = [f"vllm serve {one} --port 8000" for one in named if _NAME.fullmatch(one)]
+        words = [f"vllm serve {one} --port 8000" for one in named if re.fullmatch(_NAME, one)]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         said = " ".join(words + [one for key in FORMATS["manifests"]["words"] for one in _words(value.get(key))])
-        yield _VARIABLE.sub(lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
+        yield re.sub(_VARIABLE, lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = list(value.values())
     for one in _listed(value):
         yield from _commands(one)

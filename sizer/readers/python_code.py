@@ -14,8 +14,9 @@ from .loading import parse_mapping
 from .reading import FORMATS, Config, Values, named_plainly, recipe_of, unknown, with_settings
 from .shell.words import OPERATORS
 
-#: Expressions that are read in one file, whose functions call each other and whose calls lie in each other.
-MAX_READ = 20_000
+#: Expressions that are read in one file, whose functions call each other and whose calls lie in each other, and
+#: characters of what is called.
+MAX_READ = 100_000
 #: What a model's own code states, and settings do not.
 _SIZES = FORMATS["names"]["sizes"]
 
@@ -32,7 +33,7 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
     found = {name: value for name, value in file.names.items() if not (value is None or name.isupper())}
     for name in file.functions:
         names = {**file.names}
-        said = file.called(name, names)
+        said = file.follow(file.functions[name].body, names)
         if own := _recipe(said if isinstance(said, dict) else names, where):
             made[name] = own
     if recipe_of(found) or not made:
@@ -46,7 +47,7 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
         f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME",
         where=where,
     )
-    return {**made[chosen], "_variables": frozenset({"recipe"})}
+    return {**file.options, **made[chosen], "_variables": frozenset({"recipe"})}
 
 
 def _statements(text: str, where: str) -> Iterator[ast.stmt]:
@@ -79,18 +80,15 @@ class _Code:
         self.names: Values = {}
         self.options: Values = {}
         self._read = 0
-        self._follow(body, self.names)
+        self.follow(body, self.names)
         for node in ast.walk(ast.Module(body, [])):
-            if isinstance(node, ast.Call) and isinstance(made := self._value(node, self.names), dict):
-                name = str(made.get("name" if "default" in made else "_class"))
-                self.options[re.sub(r"\W", "_", name).strip("_")] = made.get("default", made)
+            made = self._value(node, self.names) if isinstance(node, ast.Call | ast.Dict) else None
+            if isinstance(made, dict) and (isinstance(node, ast.Call) or "zero_optimization" in made):
+                name = re.sub(r"\W", "_", str(made.get("name" if "default" in made else "_class"))).strip("_")
+                self.options[name] = made.get("default", made)
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
-    def called(self, name: str, names: Values) -> Any:
-        """What a function returns, which adds its own ``names`` to those it is given; None where that is not told."""
-        return self._follow(self.functions[name].body, names)
-
-    def _follow(self, body: list[ast.stmt], names: Values) -> Any:
+    def follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
         for node in body:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
@@ -99,7 +97,7 @@ class _Code:
                 return self._value(said, names)
             if isinstance(node, ast.ClassDef):
                 own = Values()
-                self._follow(node.body, own)
+                self.follow(node.body, own)
                 if own.keys().isdisjoint(_SIZES):  # settings, and no model's code
                     names[node.name] = own
             if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
@@ -119,7 +117,11 @@ class _Code:
             return None
         try:
             if isinstance(node, ast.Name):
-                return names[node.id]
+                # What nobody gives an argument is what the program's option of its name is.
+                return names.get(node.id, self.options.get(node.id))
+            if isinstance(node, ast.Attribute):
+                of = self._value(node.value, names)
+                return of[node.attr] if isinstance(of, dict) and node.attr in of else self.options.get(node.attr)
             if isinstance(node, ast.Call):
                 return self._call(node, names)
             if isinstance(node, ast.List):
@@ -141,16 +143,22 @@ class _Code:
     def _call(self, node: ast.Call, names: Values) -> Any:
         """Keywords, the first text as ``name``, over those of the call before: ``from_pretrained("a").config(c=1)``."""
         said = ast.unparse(node.func)
+        self._read += len(said)
         given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
+        if said.endswith("DataLoader") and "batch_size" in given:
+            given["batch_size_per_gpu"] = given.pop("batch_size")  # each process loads its own
+        said = re.sub("tokenizer$", "tokenized", said)  # what it makes, which a trainer takes
         given |= {  # what a recipe would take is not left to a default
             key: unknown(key)
             for key, value in given.items()
             if value is None and f"int {key}" in FORMATS["names"]["usual"]
         }
+        if said in ("os.environ.get", "os.getenv"):
+            return self._value(node.args[1], names)
         if "default" in given and not node.args:  # a field's
             return given["default"]
         if said in self.functions:
-            return self.called(said, self.names | given)
+            return self.follow(self.functions[said].body, self.names | given)
         if not self.functions and not said.endswith(tuple(FORMATS["followed"])):
             return None
         of, first = (

@@ -37,7 +37,7 @@ _MISSING = object()
 
 #: What is around a value that a script does not hold.
 _MARK = "\0"
-_UNKNOWN = re.compile("\0([^\0]*)\0")
+_UNKNOWN = "\0([^\0]*)\0"
 
 
 def unknown(text: str) -> str:
@@ -47,7 +47,7 @@ def unknown(text: str) -> str:
 
 def unknown_in(text: str) -> str | None:
     """The unknown part of ``text``, as the script writes it; None where all is."""
-    return next(iter(_UNKNOWN.findall(text)), None)
+    return next(iter(re.findall(_UNKNOWN, text)), None)
 
 
 @cache

@@ -7,7 +7,7 @@ import json
 import os
 import re
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from posixpath import basename
@@ -21,7 +21,7 @@ from shapes.program import install
 from shapes.toml_table import nearest
 
 from .expressions import expressed, flat, with_settings_of
-from .loading import is_name, parse_file, parse_mapping, quantisation_of
+from .loading import is_name, parse_file, quantisation_of
 from .reading import (
     FORMATS,
     LACKS,
@@ -139,10 +139,9 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         wrong = f"{said}; sizer check {called} --download{way}" if asked and is_name(name) else said
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {wrong}"
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
-    files = config.get("_settings", {})
     lora = {} if row.get("phase") else _lora(config, row["names"])
     row = _with_usual(row, config)
-    taken = *row["names"], *files
+    taken = *row["names"], *["deepspeed"] * ("_deepspeed" in config)
     settings, degrees = _given(row, config)
     if lora:
         rank = next((one for one in lora.values() if type(one) is int), 0)
@@ -168,8 +167,9 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     }
     unread = *reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)
     reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
-    for said in files.values():
-        reading = with_settings_of(reading, parse_mapping(*said), said[1])
+    for section in config.values():  # DeepSpeed's settings, of a file or within the recipe
+        if isinstance(section, Mapping) and "zero_optimization" in section:
+            reading = with_settings_of(reading, section, section.get("_file", where))
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if settings else reading
 
 

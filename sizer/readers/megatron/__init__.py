@@ -50,9 +50,9 @@ _STATES_MODEL = re.compile(
 )
 _OPTION = re.compile(r"--[A-Za-z]")
 #: A word that is one variable without a value (as ``shell.words.unknown`` marks it); names of ones that hold options.
-_VARIABLE = re.compile("\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0")
-_OPTIONS = re.compile(r"(?i)(?:option|arg|opt)s?$")
-_DASHED = re.compile(r"-(?!\d|$)")
+_VARIABLE = "\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0"
+_OPTIONS = r"(?i)(?:option|arg|opt)s?$"
+_DASHED = r"-(?!\d|$)"
 #: Arguments that tell one model from another; options of torchrun, srun and sbatch that say how many devices there are;
 #: scripts' suffixes.
 _SIZES, _NODES, _PER_NODE, _SCRIPTS = map(tuple, _TABLE["words"].values())
@@ -121,9 +121,9 @@ def _without_further(words: list[str]) -> tuple[list[str], Names]:
     kept = list[str]()
     further = []
     for word in words:
-        variable = _VARIABLE.fullmatch(word)
+        variable = re.fullmatch(_VARIABLE, word)
         filled = len(kept) > 1 and not _OPTION.match(kept[-1]) and _OPTION.match(kept[-2])
-        if variable and (filled or _OPTIONS.search(variable[1])):
+        if variable and (filled or re.search(_OPTIONS, variable[1])):
             further += [variable[1]]
         else:
             kept += [word]
@@ -222,7 +222,7 @@ def parse_options(words: Iterable[str]) -> Values:
     name = None
     values = []
     for word in (*words, "--"):
-        if not _DASHED.match(word):
+        if not re.match(_DASHED, word):
             values += [word.strip("\"'")]
             continue
         if name is not None:

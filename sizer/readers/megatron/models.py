@@ -27,7 +27,7 @@ from sizer.readers.shell.words import evaluated
 #: A model, and what a person should know of how it was read.
 Noted = tuple[ModelShape, Names]
 #: A folder that is called by the tokenizer in it.
-_OWN_FOLDER = re.compile(r"([^/]*(?:[^/$][-_]tokenizer|tokenizer[-_][^/])[^/]*)/vocab\.json$")
+_OWN_FOLDER = r"([^/]*(?:[^/$][-_]tokenizer|tokenizer[-_][^/])[^/]*)/vocab\.json$"
 #: Letters and separators of the pattern are those of megatron/core/models/hybrid/hybrid_layer_allocation.py.
 _PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
 #: Tokens of a chunk in which Mamba's scan runs: MambaMixer's default.
@@ -87,7 +87,7 @@ def _tokenizers(fields: Fields) -> tuple[str, str]:
     model, kind = str(said or fields.config.get("_tokenizer", "")), fields.text("tokenizer_type")
     if not kind and _said(fields, "merge_file"):
         kind = "GPT2BPETokenizer"
-    if not model and (own := _OWN_FOLDER.search(str(_said(fields, "vocab_file")))):
+    if not model and (own := re.search(_OWN_FOLDER, str(_said(fields, "vocab_file")))):
         model = own[1]
     named = Path(model).name
     return model, "" if named and "$" not in named and not named.startswith("tokenizer.") else kind
@@ -220,9 +220,7 @@ def mamba_layer(fields: Fields) -> RecurrentShape:
 
 def gated_delta(fields: Fields) -> RecurrentShape:
     """A gated delta net by Megatron's ``linear_`` arguments."""
-    names = {"heads": "num_value_heads", "groups": "num_key_heads", "head_dim": "value_head_dim"}
-    names |= {"state": "key_head_dim", "conv": "conv_kernel_dim"}
-    sizes = {ours: fields.integer(f"linear_{key}") for ours, key in names.items()}
+    sizes = {ours: fields.integer(key) for ours, key in FORMATS["megatron"]["gated_delta"].items()}
     made = recurrence(kind="gated_delta", chunk=DELTA_CHUNK, key="linear_num_key_heads", **sizes)(fields)(0)
     return replace(made, norm=norm_weights(fields) * made.head_dim)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from posixpath import basename
 
 from shapes.errors import InputError, refuse
 from sizer.readers.reading import FORMATS, Values, unknown_in
@@ -24,10 +25,12 @@ MAX_CALLS = 10
 MAX_TEST = 100
 #: Compound commands inside one another; they are followed recursively.
 MAX_DEPTH = 60
-_ASSIGNMENT = re.compile(r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)=")
-_COUNTING = re.compile(r"\s*(\w+)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\s*\1)\s*")
+_ASSIGNMENT = r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)="
+_COUNTING = r"\s*(\w+)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\s*\1)\s*"
 #: Of bash's words.
 _REDIRECTIONS, _DECLARING, _SUCCEEDING, _COMPOUND, _ENDS, _BETWEEN, _NAMED, _JOINTS = FORMATS["shell"].values()
+#: Commands that run another one, or a script; scripts' suffixes.
+_RUNNING, _SCRIPTS = map(tuple, FORMATS["scripts"])
 _ORDERS = {f"-{name}": getattr(operator, name) for name in _NAMED}
 
 
@@ -222,7 +225,7 @@ class _Follower:
 
     def _counted(self) -> tuple[str, list[str]]:
         """A loop's variable; of ``for ((i = 0; i < 8; i++))`` its values."""
-        found = _COUNTING.fullmatch(str(self.tokens[self.at].value)) if self._more else None
+        found = re.fullmatch(_COUNTING, str(self.tokens[self.at].value)) if self._more else None
         if not found:
             return self._plain() or "", []
         first, last = map(self.variables.arithmetic, (found[2], f"{found[4]} + {len(found[3]) - 1}"))
@@ -297,7 +300,7 @@ class _Follower:
         first, *more = word.parts or (None,)
         if not first or first.quoted or first.kind != "text" or (before and before[0] not in _DECLARING):
             return False
-        found = _ASSIGNMENT.match(first.text)
+        found = re.match(_ASSIGNMENT, first.text)
         if not found:
             return False
         if not found[2]:
@@ -323,9 +326,13 @@ class _Follower:
                 self.script.follow(text)
         elif name == "printf" and arguments[:1] == ["-v"] and len(arguments) == 4:
             self.variables.assign(arguments[1], re.sub("%[sd]", lambda _: arguments[3], arguments[2]))
+        elif name == "shift":
+            many = next(filter(str.isdecimal, arguments), "1")
+            self.variables.arguments = self.variables.arguments[int(many[:9]) :]
         elif name in self.script.functions:
-            self._call(name, arguments)
+            self._call(self.script.functions[name], arguments)
         else:
+            self._wrapped(words)
             *outer, text = words
             if re.fullmatch(r"(?:.*[ /])?(?:ba|z)?sh -\w*c", " ".join(outer)) and "$" in text and "\0" not in text:
                 words = outer
@@ -333,22 +340,25 @@ class _Follower:
             self.script.commands += [tuple(words)]
         return None
 
-    def _call(self, name: str, arguments: list[str]) -> None:
-        values = self.variables.values
-        own: Values = {"@": arguments, **{str(index): one for index, one in enumerate(arguments[:99], start=1)}}
-        before = {key: value for key, value in values.items() if key == "@" or key.isdecimal()}
-        values |= own
-        _Follower(self.script.functions[name], self.script).all()
-        for key in own:
-            values.pop(key, None)
-        values |= before
+    def _wrapped(self, words: list[str]) -> None:
+        """Follow the script that a command runs: ``env A=b bash x.sh``, ``exec``, ``srun bash x.sh``, ``./x.sh``."""
+        at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS)), -1)
+        if at >= 0 and (at == 0 or basename(words[0]) in _RUNNING) and (text := self.script.opened(words[at])):
+            kept = dict(self.variables.values)
+            self._call([*Scanner(text).tokens()], words[at + 1 :])
+            self.variables.values = kept  # what it sets is its own
+
+    def _call(self, tokens: list[Token], arguments: list[str]) -> None:
+        outer, self.variables.arguments = self.variables.arguments, arguments
+        _Follower(tokens, self.script).all()
+        self.variables.arguments = outer
 
 
 def _test(words: list[str]) -> bool | None:
     """Whether ``[ words ]`` holds: comparisons of texts and integers, -z and -n; None for what cannot be told."""
     if len(words) > MAX_TEST:
         return None
-    for joint, settles in _JOINTS.items():
+    for joint, settles in _JOINTS:
         if joint in words:
             cut = words.index(joint)
             sides = _test(words[:cut]), _test(words[cut + 1 :])

@@ -18,23 +18,23 @@ from shapes.errors import InputError, refuse
 from shapes.frozen import Words, frozen
 from sizer.readers.reading import FORMATS, unknown, unknown_in
 
-#: Nesting of ``$( )``, ``${ }`` and arrays; the scanner recurses.
+#: Nesting of defaults in ``${ }``, which are expanded recursively.
 MAX_NESTING = 20
 
-_OPERATOR = re.compile(r"(?:\d(?=[<>]))?(<<<|<<-|&&|\|\||;;|<<|>>|&>|>&|<&|[;&|()<>\n])")
-_NAME = re.compile(r"\$([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])")
-_ARRAY = re.compile(r"([A-Za-z_][A-Za-z0-9_]*\+?)=\(")
+_OPERATOR = r"(?:\d(?=[<>]))?(<<<|<<-|&&|\|\||;;|<<|>>|&>|>&|<&|[;&|()<>\n])"
+_NAME = r"\$([A-Za-z_][A-Za-z0-9_]*|[0-9@*#?$!-])"
+_ARRAY = r"([A-Za-z_][A-Za-z0-9_]*\+?)=\("
 #: Blanks, continued lines and comments between words.
-_BLANK = re.compile(r"(?:[ \t\r]|\\\n|#[^\n]*)*")
+_BLANK = r"(?:[ \t\r]|\\\n|#[^\n]*)*"
 _BREAKS = " \t\r\n;&|<>()"
-_BREAK = re.compile(rf"[{_BREAKS}]+")
-_PLAIN = re.compile(rf"[^{_BREAKS}'\"\\$`]+")
-_SINGLE = re.compile(r"\$?'([^']*)'")
-_ESCAPED = re.compile(r"\\(.?)", re.DOTALL)
-_QUOTED = re.compile(r"\\([$`\"\\\n])|([^\"][^\"$`\\]*)")
+_BREAK = rf"[{_BREAKS}]+"
+_PLAIN = rf"[^{_BREAKS}'\"\\$`]+"
+_SINGLE = r"\$?'([^']*)'"
+_ESCAPED = r"(?s)\\(.?)"
+_QUOTED = r"\\([$`\"\\\n])|([^\"][^\"$`\\]*)"
 #: Quotes and brackets, and what a backslash takes their meaning.
 _SIGN = re.compile(r"\\.?|['\"(){}]", re.DOTALL)
-_BACKQUOTED = re.compile(r"`([^`]*)`")
+_BACKQUOTED = r"`([^`]*)`"
 
 
 @frozen
@@ -84,7 +84,6 @@ class Scanner:
         self.text = text.replace("\r\n", "\n").replace("\0", "")
         self.at = 0
         self.line = line
-        self.nesting = 0
         self._heredocs = list[str]()
 
     def tokens(self, *, until: str | None = None) -> Iterator[Token]:
@@ -100,10 +99,7 @@ class Scanner:
                     return
                 yield from self._operator(operator[1], line)
             elif until is None and (array := self._take(_ARRAY)):
-                self.nesting += 1
-                refuse(self.nesting > MAX_NESTING, f"expected at most {MAX_NESTING} levels of nesting")
                 inner = [token.value for token in self.tokens(until=")") if isinstance(token.value, Word)]
-                self.nesting -= 1
                 yield Token("array", tuple(inner), self.line, array[1])
             else:
                 yield Token("word", self._word(), self.line)
@@ -119,9 +115,9 @@ class Scanner:
                 parts += [Part("text", blank[0])]
         return Word(tuple(parts))
 
-    def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    def _take(self, pattern: str) -> re.Match[str] | None:
         """The match of a pattern at this position, which moves past it."""
-        if found := pattern.match(self.text, self.at):
+        if found := re.compile(pattern).match(self.text, self.at):
             self.at = found.end()
             self.line += found[0].count("\n")
         return found
@@ -135,46 +131,40 @@ class Scanner:
         if operator == "\n":
             for delimiter in self._heredocs:
                 start = self.line
-                body = self._take(re.compile(rf"(?ms)(.*?)(?:^\t*{re.escape(delimiter)}\t*(?:\n|\Z)|\Z)"))
+                body = self._take(rf"(?ms)(.*?)(?:^\t*{re.escape(delimiter)}\t*(?:\n|\Z)|\Z)")
                 yield Token("heredoc", body[1] if body else "", start)
             self._heredocs = []
 
     def _word(self) -> Word:
         parts = list[Part]()
-        while self.at < len(self.text) and (character := self.text[self.at]) not in _BREAKS:
+        quoted = False
+        while self.at < len(self.text) and (quoted or self.text[self.at] not in _BREAKS):
+            character = self.text[self.at]
             if character == '"':
-                parts += self._double()
+                self.at += 1
+                quoted = not quoted
+                parts += [Part("text", "", True)]
+            elif character in "$`":
+                parts += [self._dollar(quoted=quoted)]
+            elif quoted and (found := self._take(_QUOTED)):
+                parts += [Part("text", found[2] or found[1].replace("\n", ""), True)]
             elif character == "'":
                 parts += [Part("text", self._closed(_SINGLE, "'"), True)]
             elif escaped := self._take(_ESCAPED):
                 parts += [Part("text", escaped[1], True)] if escaped[1] != "\n" else []
             elif plain := self._take(_PLAIN):
                 parts += [Part("text", plain[0])]
-            else:
-                parts += [self._dollar(quoted=False)]
+        if quoted:
+            raise self._unclosed('"')
         if not parts:  # a bracket where a word is due
             self.at += 1
         return Word(tuple(parts))
 
-    def _closed(self, pattern: re.Pattern[str], quote: str) -> str:
+    def _closed(self, pattern: str, quote: str) -> str:
         found = self._take(pattern)
         if not found:
             raise self._unclosed(quote)
         return found[1]
-
-    def _double(self) -> Iterator[Part]:
-        self.at += 1
-        yield Part("text", "", True)
-        while self.at < len(self.text):
-            character = self.text[self.at]
-            if character == '"':
-                self.at += 1
-                return
-            if character in "$`":
-                yield self._dollar(quoted=True)
-            elif found := self._take(_QUOTED):
-                yield Part("text", found[2] or found[1].replace("\n", ""), True)
-        raise self._unclosed('"')
 
     def _dollar(self, *, quoted: bool) -> Part:
         """An expansion: it begins with a dollar sign or a backquote."""
@@ -216,8 +206,8 @@ class Scanner:
 #: What a script's variables may hold together: doubling one forty times ends here.
 MAX_EXPANDED = 2**22
 #: A list with a sign between: $(IFS=', '; echo "${arr[*]}"), whose first character it is.
-_LISTED = re.compile(r"""\s*IFS=["']?([^\s\w"'])[^;]*;\s*echo "?\$\{(\w+)\[\*\]\}"?\s*""")
-_PARAMETER = re.compile(r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?")
+_LISTED = r"""\s*IFS=["']?([^\s\w"'])[^;]*;\s*echo "?\$\{(\w+)\[\*\]\}"?\s*"""
+_PARAMETER = r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?"
 
 Value = str | list[str]
 
@@ -229,6 +219,7 @@ class Variables:
         self.values: dict[str, Value] = dict(preset)
         self.preset = frozenset(preset)
         self.used = set[str]()
+        self.arguments = list[str]()  # of the function or script that is followed; those of the first are not known
         self._characters = 0
         self._nesting = 0
 
@@ -279,7 +270,7 @@ class Variables:
             return self._variable(part.text)
         if part.kind == "arithmetic":
             return [self.arithmetic(part.text)]
-        found = _LISTED.fullmatch(part.text) if part.kind == "command" else None
+        found = re.fullmatch(_LISTED, part.text) if part.kind == "command" else None
         if found and isinstance(listed := self.values.get(found[2]), list):
             return [found[1].join(listed)]
         return [part.text if part.kind == "text" else unknown(f"$({part.text})")]
@@ -289,7 +280,7 @@ class Variables:
         if counted := re.fullmatch(r"#(\w+)\[[@*]\]", text):
             held = self._value(counted[1], "[@]") or []
             return [unknown(f"${{{text}}}") if unknown_in("".join(held)) else str(len(held))]
-        found = _PARAMETER.fullmatch(text)
+        found = re.fullmatch(_PARAMETER, text)
         if not found:
             return [unknown(f"${{{text}}}")]
         name, index, way, rest = found.groups("")
@@ -311,6 +302,10 @@ class Variables:
     def _value(self, name: str, index: str | None) -> list[str] | None:
         self.used.add(name)
         value = self.values.get(name)
+        if name in ("@", "*"):
+            value, index = self.arguments, "[@]"
+        elif name.isdecimal():
+            value = next(iter(self.arguments[int(name[:9]) - 1 : int(name[:9])]), None)
         if value is None:
             return None
         if isinstance(value, str):
@@ -357,25 +352,23 @@ def evaluated(text: str, items: int, integer: Callable[[str], int] = int) -> int
 
 
 def _evaluated(node: ast.expr, items: int, integer: Callable[[str], int]) -> Any:
-    inner = [_evaluated(one, items, integer) for one in ast.iter_child_nodes(node) if isinstance(one, ast.expr)]
-    if isinstance(node, ast.Constant) and type(node.value) is int:
-        value: Any = node.value
-    elif isinstance(node, ast.Name):
-        value = integer(node.id)
-    elif isinstance(node, ast.List) and items and all(isinstance(one, int) for one in inner):
-        value = inner
-    elif isinstance(node, ast.BinOp) and type(node.op) in OPERATORS:
-        one, other = inner
-        repeated = isinstance(one, list) and isinstance(other, int)
-        if len(one) * other > items if repeated else type(one) is not type(other):
+    match node:
+        case ast.Constant(value) if type(value) is int:
+            found: Any = value
+        case ast.Name(name):
+            found = integer(name)
+        case ast.List(listed) if items:
+            found = [int(_evaluated(one, 0, integer)) for one in listed]
+        case ast.BinOp(left, way, right) | ast.Compare(left, [way], [right]):
+            one, other = (_evaluated(side, items, integer) for side in (left, right))
+            repeated = isinstance(one, list) and isinstance(other, int)
+            if len(one) * other > items if repeated else type(one) is not type(other):
+                raise ValueError
+            found = OPERATORS[type(way)](one, other)
+        case ast.UnaryOp(ast.USub(), inner):
+            found = -_evaluated(inner, items, integer)
+        case _:
             raise ValueError
-        value = OPERATORS[type(node.op)](one, other)
-    elif isinstance(node, ast.Compare) and len(inner) == 2:
-        value = int(OPERATORS[type(node.ops[0])](*inner))
-    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub):
-        value = -inner[0]
-    else:
+    if len(found) > items if isinstance(found, list) else abs(found) > 2**63:
         raise ValueError
-    if len(value) > items if isinstance(value, list) else abs(value) > 2**63:
-        raise ValueError
-    return value
+    return found if isinstance(found, list) else int(found)
