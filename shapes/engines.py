@@ -15,8 +15,8 @@ from .program import added
 from .toml_table import Table, load, named
 
 ENGINES = (
-    *("vllm", "tensorrt-llm", "sglang", "transformer-engine", "torchao", "megatron-core", "nemo", "torchtitan", "fsdp"),
-    *("deepspeed", "maxtext", "peft", "bitsandbytes"),
+    *("vllm", "tensorrt-llm", "sglang", "llama-cpp", "transformer-engine", "torchao", "megatron-core", "nemo"),
+    *("torchtitan", "fsdp", "deepspeed", "maxtext", "peft", "bitsandbytes"),
 )
 #: What engines are for.
 USES = ("serving", "training", "fine-tuning")
@@ -38,9 +38,9 @@ class Fact:
     """What ``check`` asks of the dimensions ``of``, in these ``formats``, and what happens ``otherwise``.
 
     ``multiple``: of elements. ``cut``: asked only of sides that are cut over ranks or merged with others in one matrix.
-    ``padded``: the dimension is first padded to this multiple. ``needs``: "experts", "latent" attention or neither
-    ("dense") that the model has. ``instead``: what then happens, in words. ``quote``: the line of the source that says
-    so ("": an issue or pull request says it).
+    ``every``: experts lie over all ranks too. ``padded``: the dimension is first padded to this multiple. ``needs``:
+    "experts", "latent" attention or neither ("dense") that the model has. ``instead``: what then happens, in words.
+    ``quote``: the line of the source that says so ("": an issue or pull request says it).
     """
 
     topic: str
@@ -52,6 +52,7 @@ class Fact:
     formats: Names = FORMATS
     multiple: int = 1
     cut: bool = False
+    every: bool = False
     padded: int = 1
     needs: str = ""
     generations: Names = ()

@@ -360,7 +360,7 @@ def small_72b() -> dict[str, Any]:
 
 def test_a_group_that_two_ranks_would_share_is_refused_where_no_kernel_takes_it() -> None:
     # 29568/8 = 3696 = 28.9 groups: what Qwen's own page warns of; at tp 4 it is 57.75 groups, at tp 1 231.
-    at_8 = deploy(small_72b(), tp=8, engines=("serving",))
+    at_8 = deploy(small_72b(), tp=8, engines=("vllm", "tensorrt-llm", "sglang"))
     assert at_8.recipe == "int4"
     assert verdicts(at_8) == dict.fromkeys(("vllm", "tensorrt-llm", "sglang"), "refused")
     for engine in verdicts(at_8):
@@ -369,7 +369,7 @@ def test_a_group_that_two_ranks_would_share_is_refused_where_no_kernel_takes_it(
     for width, verdict in ((1600, "refused"), (1536, "falls back")):
         experts = deploy(resize(qwen3_235b(), expert_d_ff=width), tp=8, recipe="int4", engines=SERVING)
         assert set(verdicts(experts).values()) == {verdict}
-    whole = verdicts(deploy(small_72b(), tp=1, engines=("serving",)))
+    whole = verdicts(deploy(small_72b(), tp=1, engines=("vllm", "tensorrt-llm", "sglang")))
     assert set(whole.values()) == {"loads"}
 
 
@@ -458,6 +458,13 @@ def test_facts_are_looked_up_again_in_a_clone(clone: Path, capsys: pytest.Captur
     said = capsys.readouterr().out
     assert "gone: experts' width" in said
     assert "now at line 2" in said
+
+
+@pytest.mark.parametrize(("tp", "recipe", "verdict"), [(1, "int4", "falls back"), (3, "int8", "loads")])
+def test_llama_cpp_cuts_no_matrix_and_wants_rows_of_whole_blocks(tp: int, recipe: str, verdict: str) -> None:
+    # Qwen2.5-0.5B: 896 = 3.5 x 256 = 28 x 32.
+    found = deploy("Qwen/Qwen2.5-0.5B", tp=tp, recipe=recipe, engines=("llama-cpp",))
+    assert verdicts(found) == {"llama-cpp": verdict}
 
 
 ANSWERS = tomllib.loads((Path(__file__).parent / "data" / "engine_answers.toml").read_text(encoding="utf-8"))

@@ -223,7 +223,7 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: Pair, device: Device) -> Ite
     elif fact.check == "multiple":
         yield from _multiples(fact, model, tp, expert_tp)
     else:
-        own = {"expert_d_ff": expert_tp, "experts": ep}
+        own = {} if fact.every else {"expert_d_ff": expert_tp, "experts": ep}
         held = dimensions(model) | {one.name: one.layers for one in model.stacks[1:]}
         for name in fact.of:
             if name in held:
