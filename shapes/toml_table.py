@@ -86,10 +86,13 @@ def squeezed(name: str) -> str:
 
 
 def spelled(value: Any, name: str, known: Collection[Any]) -> Any:
-    """``value`` of the option ``name`` as one of the ``known``: in small letters, or by what others call it."""
-    if value in known or not isinstance(value, str):
+    """``value`` of the option ``name`` as one of the ``known``: in small letters, or by what others call it.
+
+    What is neither text nor a number is called by its text: torch.bfloat16.
+    """
+    if value in known or isinstance(value, int | float | None):
         return value
-    said = value.lower()
+    said = str(value).lower()
     return next((one for one in (said, *others_words()["values"].get(name, {}).get(said, ())) if one in known), value)
 
 

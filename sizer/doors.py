@@ -34,7 +34,9 @@ def checked(call: Function) -> Function:
             refuse(own in named, f"expected {own} once", name, value)
             named[own] = value
         for name, value in (*zip(known, given), *named.items()):  # noqa: B905 - the shorter ends it
-            refuse(not _is(value, known[name]), f"expected {formatannotation(known[name])}", name, value)
+            kind = formatannotation(known[name])
+            wanted = f"a list, {[value]}" if isinstance(value, str) and kind.endswith("[str]") else kind
+            refuse(not _is(value, known[name]), f"expected {wanted}", name, value)
         return call(*given, **named)
 
     return called

@@ -152,6 +152,21 @@ def test_a_pipeline_is_not_told_of_zero_3_nor_zero_3_of_a_pipeline() -> None:
     assert [one.change.keys() for one in gathered.suggestions if "pp" in one.change] == []
 
 
+def test_what_does_not_fit_split_over_tensors_is_told_of_sequence_parallelism() -> None:
+    """What every rank holds whole is cut for no further message, and the step is shorter: it comes first."""
+    model = shape(MODELS["mistral-small-24b"])
+    asked = {"tp": 4, "dp": 64, "b": 2, "s": 8192, "global_batch": 768}
+    (finding,) = named(sizer.check(model, zero=1, **asked), "SZ121")
+    way = finding.suggestions[0]
+    assert way.change == {"sequence_parallel": True, "zero": 2}
+    applied = sizer.check(model, sequence_parallel=True, zero=2, **asked)
+    assert named(applied, "SZ121") == []
+    before, after = (one.step_s or 0.0 for one in (sizer.check(model, zero=1, **asked), applied))
+    assert after - before == pytest.approx(way.step_seconds_change)
+    assert after < before
+    assert "another split (`sizer plan`)" in finding.message
+
+
 def test_a_node_is_told_of_a_smaller_microbatch_before_recomputation() -> None:
     (finding,) = named(sizer.check(LLAMA, gpus=8, global_batch=1024), "SZ121")
     assert finding.suggestions[0].change == {"microbatch": 1, "zero": 2}  # accumulated, for a third of the cost

@@ -244,7 +244,7 @@ def test_ops_explain_adds_up_to_the_operators_time() -> None:
         (("search", "--h", "1024", "--misaligned"), "--misaligned is now --step 1"),
         (("check", str(CONFIGS / "gpt2.json"), "--exit-zero"), "--exit-zero is now --fail-on never"),
         (("search", "--h", "1024", "--aspect", "60:100"), "--aspect is now --limit aspect=VALUE"),
-        (("check", "a.json", "--expert-load", "2"), "--expert-load is now --workload expert-load=VALUE"),
+        (("check", "a.json", "--expert-load", "2"), "--expert-load is --workload expert-load=VALUE of check, diff"),
         (("diff", "a.json", "b.json", "--max-memory", "90%"), "--max-memory is now --budget max-memory=BYTES"),
         (("mfu", "a.json", "--log", "log.txt"), "--log is now --step-time FILE"),
         (("diff", "a.json", "b.json", "--extend-ignore", "SZ101"), "--extend-ignore is now --ignore"),

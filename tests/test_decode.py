@@ -122,6 +122,8 @@ def test_mla_reads_its_compressed_cache_once_whatever_the_heads() -> None:
     # 512 latent values and 64 rotary ones a token and layer, whole on every rank, two bytes each.
     assert sum(one.cache_bytes * one.count for one in found) == 61 * 32 * 4096 * (512 + 64) * 2
     assert memory(shape(DEEPSEEK), workload).components["kv_cache"] == 61 * 32 * 4096 * 576 * 2
+    (cache,) = (part for part in memory(shape(DEEPSEEK), workload).parts if part.name == "kv_cache")
+    assert cache.formula == "61 layers x b 32 x 4096 tokens x 576 (latent) x 2"  # dense layers and mixtures are alike
     # Absorbed, kv_b_proj's weights are read and multiplied all the same, a head's share at a time.
     products = [one for one in operators(shape(DEEPSEEK), workload) if isinstance(one, Gemm)]
     assert not [one for one in products if one.name.endswith("kv_b_proj")]

@@ -107,7 +107,7 @@ def test_layouts_need_a_configuration_devices_and_a_batch() -> None:
         ({"serving": {"b": 1, "context": 4096, "t": 3}}, "--serving t = 3"),
         ({"training_budget": 0.0}, "--limit training-budget"),
         ({"limits": Limits(vary=("window",))}, "--limit vary"),
-        ({"top": 0}, "--top = 0"),
+        ({"top": 0}, "^top = 0"),
     ],
 )
 def test_a_mistake_is_refused_before_anything_is_planned(asked: dict[str, Any], named: str) -> None:

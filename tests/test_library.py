@@ -90,7 +90,9 @@ MISTAKEN: list[tuple[str, dict[str, Any], str]] = [
     ("search", {"h": 4096, "objective": []}, "objective = []: expected str"),
     ("search", {"h": 4096, "strategies": "racing"}, "did you mean strategy?"),
     ("check", {"config": LLAMA, "measure": "cpu"}, "measure = 'cpu': expected bool | shapes.measure.Executor"),
-    ("check", {"config": LLAMA, "select": "SZ101"}, "select = 'SZ101': expected collections.abc.Iterable[str]"),
+    ("check", {"config": LLAMA, "select": "SZ101"}, "select = 'SZ101': expected a list, ['SZ101']"),
+    ("check", {"config": LLAMA, "ignore": ["SZ999"]}, "ignore = 'SZ999': expected a rule's code"),
+    ("search", {"h": 4096, "what": "width"}, "what = 'width': expected one of swiglu"),
     ("check", {"config": LLAMA, "device": ["h100", "b200"]}, "expected str | shapes.device.Device | None"),
     ("check", {"config": LLAMA, "devices": "h100"}, "no argument that help(sizer.check) lists; did you mean device?"),
     ("check", {"config": LLAMA, "workload": {"tp": 2}}, "no argument that help(sizer.check) lists"),
@@ -104,7 +106,7 @@ MISTAKEN: list[tuple[str, dict[str, Any], str]] = [
     ("plan", {"config": LLAMA, "gpus": "8"}, "gpus = '8': expected int | None"),
     ("plan", {"config": LLAMA, "ttft": "500ms"}, "ttft = '500ms': expected float | None"),
     ("plan", {"config": LLAMA, "progress": 3}, "progress = 3: expected collections.abc.Callable"),
-    ("deploy", {"config": LLAMA, "engines": "vllm"}, "engines = 'vllm': expected collections.abc.Sequence[str]"),
+    ("deploy", {"config": LLAMA, "engines": "vllm"}, "engines = 'vllm': expected a list, ['vllm']"),
     ("deploy", {"config": LLAMA, "engine": "vllm"}, "no argument that help(sizer.deploy) lists; did you mean engines?"),
     ("memory", {"config": LLAMA, "weights": "int4"}, "did you mean weight_dtype?"),
     ("memory", {"config": LLAMA, "memory_utilization": "90%"}, "memory_utilization = '90%': expected float | None"),
@@ -116,6 +118,14 @@ MISTAKEN: list[tuple[str, dict[str, Any], str]] = [
     ("swiglu_width", {"hidden": 4096, "tolerance": "1%"}, "tolerance = '1%': expected float"),
     ("read_config", {"source": LLAMA, "config_format": 5}, "config_format = 5: expected str | None"),
 ]
+
+
+def test_torch_s_own_names_of_types_are_understood() -> None:
+    torch = pytest.importorskip("torch")
+    for given, taken in ((torch.bfloat16, "bf16"), (torch.float16, "fp16"), ("torch.float32", "fp32")):
+        assert sizer.memory(LLAMA, dtype=given).workload.dtype == taken
+    with pytest.raises(sizer.InputError, match=r"dtype = torch\.complex64: expected one of fp64"):
+        sizer.memory(LLAMA, dtype=torch.complex64)
 
 
 @pytest.mark.parametrize(("name", "said", "expected"), MISTAKEN)

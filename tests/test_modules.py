@@ -86,6 +86,25 @@ class Nano(nn.Module):
         return self.lm_head(self.ln_f(x))
 
 
+class Named(Nano):
+    """Called by names of its own, positions among them, the first of which is no token."""
+
+    def forward(self, positions: Any, x: Any, keep_mask: Any = None) -> Any:
+        y = self.wte(x) + self.wpe(positions)
+        for block in self.h:
+            y = block(y)
+        return self.lm_head(self.ln_f(y))
+
+
+def test_arguments_by_a_module_s_own_names_are_understood_as_those_in_order_are() -> None:
+    places = torch.arange(64).expand(2, 64)
+    masked = {"positions": places, "x": IDS, "keep_mask": IDS > 0}
+    for module, inputs in ((Nano(), {"ids": IDS}), (Named(), {"positions": places, "x": IDS}), (Named(), masked)):
+        subject = read_subject(module, example_inputs=inputs, dtype="bf16")
+        assert subject.path == "recognised"
+        assert subject.operators == read_subject(Nano(), example_inputs=IDS, dtype="bf16").operators
+
+
 @pytest.mark.parametrize("again", [None, True, False])
 def test_a_gpt_of_one_s_own_answers_as_a_formula_does(again: bool | None) -> None:
     module = Nano(again=again)

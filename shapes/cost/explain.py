@@ -110,7 +110,8 @@ def _kernel_choice(closed: float, aligned: float, shape: Integers, by: ProductKe
 
 def _closed_form(times: GemmTimes, shape: list[int], by: ProductKernels) -> list[Term]:
     """The closed form's parts, by the set of constants that weighs more for this shape."""
-    (m, n, k, batch), (size, *_, out), c = shape, by.elements, by.constants
+    (m, n, k, batch), c, out = shape, by.constants, by.out
+    size = by.read_bytes(m, n)
     if c.small and min(m, n, k) < LARGE / 2**0.5:
         c = c.small
     total = float(uncorrected_seconds(np.array(shape, float)[:, None], size, out, c)[0])

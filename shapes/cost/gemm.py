@@ -208,7 +208,7 @@ class ProductKernels(NamedTuple):
         """Bytes an element of A, B and C."""
         return BYTES[self.dtype], BYTES[self.dtype], self.out
 
-    def read_bytes(self, m: Array, n: Array) -> Values:
+    def read_bytes(self, m: Any, n: Any) -> Values:
         """Bytes an element of A and B, the mean over both."""
         size = BYTES[self.dtype]
         return size if self.weights is None else (m * size + n * self.weights) / (m + n)

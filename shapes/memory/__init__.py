@@ -1,5 +1,6 @@
 """Bytes of a step on one device by component, and what fits: largest microbatch, smallest degrees, savings."""
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from functools import cache, lru_cache, partial
@@ -166,7 +167,7 @@ def memory_of_parameters(parameters: int, workload: Workload) -> int:
     tensors = (ParameterTensor("parameters", (side, side), 1, "block"),)
     precision = PRECISIONS[workload.precision or default_precision(workload)]
     if not workload.train:
-        return weight_bytes(tensors, "fp32" if workload.dtype == "tf32" else workload.dtype) + CONTEXT_BYTES
+        return weight_bytes(tensors, workload.dtype) + CONTEXT_BYTES
     states = optimizer_state_bytes(tensors, workload.optimizer or "adamw", precision) + side * side * precision.master
     sizes = (states, 1), (side * side * precision.gradients, 2), (side * side * precision.weights, 3)
     return CONTEXT_BYTES + sum(size // (workload.d if workload.zero >= stage else 1) for size, stage in sizes)
@@ -197,9 +198,13 @@ def _inference(step: StageStep, weight_dtype: str | None) -> Iterator[Component]
         dtype = f"{', '.join(formats)}, the rest in {dtype}"
         size = sum(tensor.stored_bytes(workload.activation_bytes) for tensor in step.tensors)
     yield Component("weights", size, f"{n:,} parameters in {dtype}")
-    cached = [part for stack, block in step.blocks for part in _cached(step, stack, block)]
-    what = "; ".join(text for _, text in cached) or "no causal attention"
-    yield Component("kv_cache", sum(held for held, _ in cached), what)
+    cached, alike = 0, Counter[str]()
+    for stack, block in step.blocks:
+        for each, how in _cached(step, stack, block):
+            cached += block.count * workload.b * each
+            alike[how] += block.count
+    layers_of = (f"{count} layers x b {workload.b} x {how}" for how, count in alike.items())
+    yield Component("kv_cache", cached, "; ".join(layers_of) or "no causal attention")
     plain = StageStep(model, workload, implementation=step.implementation)
     layers = [
         (stack.hidden, block, plain.forward(sequence_length(model, stack, workload) + block.joint_tokens))
@@ -227,11 +232,11 @@ def weight_bytes(tensors: Tensors, dtype: str) -> int:
 
 
 def _cached(step: StageStep, stack: Stack, block: Block) -> Iterator[tuple[int, str]]:
-    """Keys and values of a layer's kind: grouped heads, a window's worth of them, or MLA's latent vector."""
-    workload, attention, many = step.workload, block.attention, f"{block.count} layers x b {step.workload.b} x"
+    """Keys and values of one layer and sequence: grouped heads, a window's worth of them, or MLA's latent vector."""
+    workload, attention = step.workload, block.attention
     if block.mixer:
         state = state_bytes(block.mixer, workload)
-        yield block.count * workload.b * state, f"{many} a state of {state} bytes"
+        yield state, f"a state of {state} bytes"
     if not attention or not attention.causal or attention.keys_values == "borrowed":
         return
     s = sequence_length(step.model, stack, workload)
@@ -240,7 +245,7 @@ def _cached(step: StageStep, stack: Stack, block: Block) -> Iterator[tuple[int, 
         length = workload.cached(s, None)
     numbers, what = cached_numbers(attention, workload.t, length)
     e = BYTES[workload.cache_dtype]
-    yield block.count * workload.b * numbers * e, f"{many} {what} x {e}"
+    yield numbers * e, f"{what} x {e}"
 
 
 #: No microbatch is searched beyond this: a million sequences fill no device usefully.

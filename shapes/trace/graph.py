@@ -7,6 +7,7 @@ projections feed a core and which vector scales whose output are facts of edges,
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -254,11 +255,10 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         """What an attention mask lets through, where the function that made it says so."""
         return self.forms.get(mask.untyped_storage()._cdata, (None, None))[1]
 
-    def reads_input(self, name: str, tensor: Tensor) -> None:
-        """``tensor`` is the model's argument of that name: every token is number TOKEN, and none is padding."""
+    def reads_input(self, tensor: Tensor, number: int) -> None:
+        """``tensor`` is an argument of the model, all of one number where it holds integers."""
         self._put(tensor, INPUTS, activation=True)
         if not tensor.is_floating_point():
-            number = TOKEN if name.endswith("input_ids") else 1
             self.known.put(tensor, torch.full(tensor.shape, number, dtype=tensor.dtype, device="cpu"))
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -622,10 +622,12 @@ def record(
     InputError where the forward asks for a tensor's values.
     """
     recorder = GraphRecorder(module, buffers or {})
-    # Positional arguments are token numbers.
+    # Positional arguments are token numbers, and so are what a module of one's own calls neither a mask nor positions.
+    words = "input_ids$" if transformers or "input_ids" in kwargs else "^(?!.*(mask|pos|type))"
     for name, value in (*(("input_ids", one) for one in args), *kwargs.items()):
         if isinstance(value, Tensor):
-            recorder.reads_input(name, value)
+            # Every token is TOKEN, and none is padding.
+            recorder.reads_input(value, TOKEN if re.search(words, name) else 1)
     around = _Watched(recorder), answers, where or type(module).__name__
     with on_meta_device(recorder, *around, transformers=transformers, masks=masks, train=False):
         module(*args, **kwargs)

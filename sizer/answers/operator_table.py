@@ -80,7 +80,7 @@ class OperatorTable(Printable):
         pairs = zip(self.operators, self.costs, strict=True)
         chosen = [(operator, cost) for operator, cost in pairs if name.lower() in operator.name.lower()]
         known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
-        refuse(not chosen, f"expected a part of an operator's name: {known}", "--explain", name)
+        refuse(not chosen, f"expected a part of an operator's name: {known}", "explain", name)
         operators, costs = zip(*chosen, strict=True)
         return replace(self, operators=operators, costs=costs)
 

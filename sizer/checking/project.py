@@ -160,8 +160,8 @@ class Suppression:
     folder: str = "."
 
     def __post_init__(self) -> None:
-        for option, name in (("--select", "select"), ("--ignore", "ignore")):
-            object.__setattr__(self, name, tuple(known_rule(code, option) for code in getattr(self, name)))
+        for name in ("select", "ignore"):
+            object.__setattr__(self, name, tuple(known_rule(code, name) for code in getattr(self, name)))
 
     def keeps(self, code: str, where: str) -> bool:
         kept = _longest(self.select, code) if self.select else 0

@@ -1,16 +1,15 @@
 """The command line: a command's module is loaded only when it is called, so that `sizer check` answers in a blink."""
 
-from importlib import import_module
 from typing import Any
 
 import click
 
 from shapes.errors import InputError
-from shapes.program import DISTRIBUTION, blamed
+from shapes.program import DISTRIBUTION, blamed, named_function
 from shapes.toml_table import nearest, table_of
 from sizer.process import line
 
-#: Examples, then headings of `sizer --help` -> command -> its module [and what it is called there], and one line: help
+#: Examples, then headings of `sizer --help` -> command -> its module and what it is called there, and one line: help
 #: must not import every command.
 EXAMPLES, *_HEADED = table_of(__file__, "commands.json").items()
 GROUPS: dict[str, dict[str, tuple[str, str]]] = dict(_HEADED)
@@ -26,8 +25,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        where, _, attribute = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(where), attribute or "command")
+        command: click.Command = named_function(COMMANDS[cmd_name][0])
         return command
 
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:

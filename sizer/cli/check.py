@@ -115,10 +115,10 @@ def _check_all(asked: Asked, found: _Found) -> None:
             _check_one(asked, config, found)
         except InputError as error:
             passed = (asked.models_only or not named) and isinstance(error, NoModel)
-            found.refused |= not passed
             if passed:
                 found.passed_over.append(str(error.where))
             else:
+                found.refused = True
                 say_line(str(option_error(error)))
     if found.passed_over and not asked.quiet:
         first, others = ", ".join(found.passed_over[:NAMED]), len(found.passed_over) - NAMED

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,7 +12,7 @@ from shapes.frozen import given, replace
 from shapes.workload import option_of
 from sizer.process import PRICED, working
 
-from .options import Asked, codes, pass_on, read_standard_input, seconds, subcommand
+from .options import Asked, codes, read_standard_input, seconds, subcommand
 
 if TYPE_CHECKING:
     from sizer.answers.mfu import StepTimes
@@ -67,7 +65,7 @@ def plan(asked: Asked) -> None:
     from sizer.documents.plan import telling
 
     served = asked.workload.get("phase") == "decode"
-    _demand(asked, "--gpus 64", *([] if served else ["--global-batch 1024"]))
+    _demand(asked, "--gpus 64", *["--global-batch 1024"] * (not served))
     asked.demand(price="tokens", acceptance="drafted", drafted="acceptance")
     said = asked.named("device", "stack", "tokens", "price", "engine", "ttft", "tpot", "memory_utilization")
     said |= asked.named("drafted", "acceptance", "top", "config_format")
@@ -84,18 +82,10 @@ def mfu(asked: Asked) -> None:
     """
     model = [] if asked.config or asked.params is not None else ["CONFIG (or --params 8B)"]
     _demand(asked, *model, "--gpus 64", "--global-batch 1024", "--step-time 12.7")
-    config = None if asked.config is None else asked.source()
+    config = asked.config and asked.source()
     said = asked.named("params", "device", "explain", "stack", "config_format")
     said["explain"] |= asked.row
-    found = sizer.mfu(config, step_time=_times(asked.step_time), **said, **asked.workload)
-    if asked.row and found.explanation:
-        file = io.StringIO()
-        table = csv.DictWriter(file, found.explanation.row, lineterminator="\n")
-        table.writeheader()
-        table.writerow(found.explanation.row)
-        pass_on(file.getvalue(), asked.output)
-    else:
-        asked.answer(found)
+    asked.answer(sizer.mfu(config, step_time=_times(asked.step_time), **said, **asked.workload), " --row" * asked.row)
 
 
 def _demand(asked: Asked, *words: str) -> None:
@@ -114,7 +104,12 @@ def _times(said: str) -> float | StepTimes:
         return found
     if said == "-":
         return read_step_times(read_standard_input(), "<stdin>")
-    refuse(not Path(said).exists(), "expected a time (12.7, 800ms), or the log of a run", "--step-time", said)
+    refuse(
+        not Path(said).exists(),
+        "expected a time (12.7, 800ms), or the log of a run: no such file",
+        "--step-time",
+        said,
+    )
     data = read_bounded(said, MAX_LOG_BYTES)
     if data.startswith(b"\x1f\x8b"):  # as torch.profiler packs its traces
         data = unpacked(data, MAX_LOG_BYTES, said)

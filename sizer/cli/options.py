@@ -77,8 +77,8 @@ Decorator = Callable[[Function], Function]
 def spellings() -> Values:
     """What people type, and what it is called here: spellings.toml, read where something is not known."""
     said = dict(table_of(__file__, "spellings.toml"))
-    further = {name: f"is now --workload {name}=VALUE" for name in _FURTHER}
-    denied = {f"no-{name}": f"is now --workload {name}=false" for name in _FURTHER}
+    further = {name: f"is --workload {name}=VALUE of check, diff, memory, mfu and ops" for name in _FURTHER}
+    denied = {f"no-{name}": f"is --workload {name}=false of check, diff, memory, mfu and ops" for name in _FURTHER}
     return said | {"meant": said["meant"] | further | denied}
 
 
@@ -103,8 +103,8 @@ def completing(*sources: str) -> Callable[[click.Context, click.Parameter, str],
         from click.shell_completion import CompletionItem
 
         before, comma, begun = typed.rpartition(",")
-        names = [name for one in sources for name in _held(one)]
-        found = [f"{before}{comma}{name}" for name in map(str, names) if name.lower().startswith(begun.lower())]
+        names = (name for one in sources for name in map(str, _held(one)))
+        found = [f"{before}{comma}{name}" for name in names if name.lower().startswith(begun.lower())]
         return [*map(CompletionItem, found)] or [CompletionItem(typed, type="file")]
 
     return complete
@@ -331,12 +331,8 @@ class Asked(SimpleNamespace):
             from sizer.readers.released import download
 
             download(config)
-        settings = dict(map(parse_setting, self.set))
-        if config == "-":
-            return Source("<stdin>", settings, self.training, read_standard_input(), self.root)
-        if not (settings or self.training or self.root):
-            return config
-        return Source(config, settings, self.training, root=self.root)
+        name, text = ("<stdin>", read_standard_input()) if config == "-" else (config, None)
+        return Source(name, dict(map(parse_setting, self.set)), self.training, text, self.root)
 
     def suppression(self) -> Values:
         """Rules' codes as people type them, several an option with commas between; after a + those selected too."""
@@ -398,9 +394,8 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
     """A choice that a completion offers, whose refusal is this program's own line."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if value not in self.choices:
-            key = param.opts[-1] if param else ""
-            value = spelled(value, key.lstrip("-").replace("-", "_"), self.choices)
+        key = param.opts[-1] if param else ""
+        value = spelled(value, key.lstrip("-").replace("-", "_"), self.choices)
         if value not in self.choices:
             raise option_error(InputError(f"expected one of {', '.join(self.choices)}", key, value))
         return value

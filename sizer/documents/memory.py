@@ -57,9 +57,9 @@ def _verdict(answer: MemoryBreakdown) -> list[str]:
         )
         where = f"of an engine that takes {engine.memory_utilization:g} of it"
         held = [
-            f"longest context {where}: {context} tokens a request at {answer.workload.b} requests",
-            f"most requests {where}: {requests} at a context of {answer.workload.context:,}; {answer.workload.b} take "
-            f"{engine.total_bytes / GIB:.2f} GiB of {engine.memory_utilization * answer.device_bytes / GIB:.2f}",
+            f"longest context {where}: {context} tokens a request at b {answer.workload.b}",
+            f"most requests {where}: {requests} at a context of {answer.workload.context:,}; b {answer.workload.b} "
+            f"takes {engine.total_bytes / GIB:.2f} GiB of {engine.memory_utilization * answer.device_bytes / GIB:.2f}",
         ]
     return [
         f"{fits}: {answer.device} has {answer.device_bytes / GIB:.2f} GiB",

@@ -19,6 +19,11 @@ def document(answer: MfuAnswer) -> Document:
     )
 
 
+def row(answer: MfuAnswer) -> Document:
+    """The run as a table of runs has it."""
+    return Document("sizer mfu --row", (), answer, records=lambda: [answer.to_dict()["explanation"]["row"]])
+
+
 def _parts(answer: MfuAnswer) -> Iterator[Part]:
     mamf, times = answer.achievable_flops, answer.log
     yield Text("MFU " + ", ".join(map("{0.mfu:.1%} ({0.count.method})".format, answer.rows)), "head")

@@ -43,7 +43,7 @@ def document(answer: OperatorTable) -> Document:
             f"{model.model_type}, {count_text(model.parameters)} parameters, {answer.device.name}, {workload.dtype}, "
             f"{workload.phase}, b {workload.b}, s {workload.s}{flops}"
             f"{f', stack {answer.stack}' if answer.stack else ''}"
-            f"{'' if model.path == 'formula' else f', operators by {model.path}'}"
+            f"{', operators by trace' * (model.path == 'trace')}"
         ),
         *lines([f"attention: {', '.join(kernels)}"] if kernels else []),
         *notes(model.notes),

@@ -14,6 +14,7 @@ from . import (
     Table,
     Text,
     columns,
+    count_text,
     lines,
     notes,
     percent_text,
@@ -73,8 +74,8 @@ def _training(answer: Plan) -> str:
         return ""
     cost = "" if training.cost is None else f", costing {training.cost:,.0f} USD at {answer.price:g} a device hour"
     return (
-        f"{training.tokens:.3g} tokens take {training.days:,.1f} days, {training.device_hours:,.0f} device hours and "
-        f"{training.kwh:,.0f} kWh (the devices alone, at their rated power){cost}"
+        f"{count_text(int(training.tokens))} tokens take {training.days:,.1f} days, {training.device_hours:,.0f} "
+        f"device hours and {training.kwh:,.0f} kWh (the devices alone, at their rated power){cost}"
     )
 
 

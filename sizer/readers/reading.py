@@ -585,11 +585,13 @@ def misspelt(key: str, names: Iterable[str], config: Config) -> str | None:
     return None if near is None or words < others or words > others else known[near]
 
 
-def check_settings(settings: Config, asked: Iterable[str], where: str, normalised: Callable[[Config], Config]) -> None:
-    """InputError for a key of ``--set`` with a value that the reader has no use for."""
-    names = set(asked)
-    for key, value in normalised(settings).items():
-        if key not in names and value is not None:  # a key may be taken out of the file
-            near = did_you_mean(key, names)
-            guess = f"did you mean {near}?" if near else ", ".join(sorted(names))
-            raise InputError(f"expected a key that is read here: {guess}", f"--set {key}", value, where)
+def check_settings(settings: Config, found: Reading, asked: Collection[str]) -> None:
+    """InputError for a key of ``--set`` with a value that the reader has no use for, or that another name decides."""
+    called = FORMATS["huggingface"]["dimensions"]
+    for key, value in settings.items():
+        if value is None or key in found.keys.values():  # a key may be taken out of the file
+            continue
+        counts = next((own for size, own in found.keys.items() if key in (size, *called.get(size, ()))), None)
+        near = counts or did_you_mean(key, asked)
+        expected = f"expected a key that is read here: {f'did you mean {near}?' if near else ', '.join(sorted(asked))}"
+        refuse(counts or key not in asked, expected, f"--set {key}", value, found.source)

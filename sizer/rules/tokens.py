@@ -351,8 +351,8 @@ def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.
 
     Ways out, each by itself enough, are listed from the cheapest in step time: what ZeRO's communication, an extra
-    forward of checkpointing, or a larger t's all-reduces cost is priced. Shards stay inside the devices that are
-    linked, and within those given.
+    forward of checkpointing, or a larger t's all-reduces cost is priced; sequence parallelism beside a t costs no
+    message. Shards stay inside the devices that are linked, and within those given.
 
     Memory is that of `sizer memory` as the workload says. It is an error where the layout was said (the devices, or the
     data-parallel ranks, of a training run; any degree of a serving one). Elsewhere a note says what a single device
@@ -511,8 +511,8 @@ def _more_ways(workload: Workload, device: Device, fused: list[str]) -> str:
         return "; narrower weights (`sizer memory --weights`) help too"
     adapted = (workload.gpus == 1 or CARD_LINK in device.link.intra_node) and not workload.finetune
     narrow = ["an 8-bit optimizer"] * (workload.finetune in (None, "full"))  # adapters' states are few
-    ways = ["LoRA or QLoRA for fine-tuning" if adapted else "more devices", *fused, *narrow]
-    return f"; {', '.join(ways)} help too (`sizer memory`)"
+    spread = "LoRA or QLoRA for fine-tuning" if adapted else "more devices, another split (`sizer plan`)"
+    return f"; {', '.join((spread, *fused, *narrow))} help too (`sizer memory`)"
 
 
 Change = dict[str, int | str]
@@ -533,7 +533,9 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
     parts = (f"full:{-(-model.layers * quarter // (4 * workload.p))}" for quarter in (1, 2, 3))
     recomputes = workload.train and workload.checkpointing != "full"
     again: list[Change] = [{"checkpointing": how} for how in (*parts, "full") if recomputes]
-    yield from stages
+    # What tensor parallelism leaves whole on each rank, norms and residuals, is cut over it too: no further message.
+    cut: Change = {"sequence_parallel": True} if workload.train and workload.t > 1 else {}
+    yield from (change | more for change in (cut, {}) for more in ({}, *stages))
     yield from (change | more for change in again for more in ({}, *stages))
     if workload.finetune == "lora":
         yield from ({"finetune": "qlora", **more} for more in ({}, *again))

@@ -109,7 +109,7 @@ def search(
     dimensions = {name: rest.pop(name, None) for name in DIMENSIONS}
     measuring = {name: value for name in _MEASURING if (value := rest.pop(name, None)) is not None}
     what = what or ("model" if params is not None else "swiglu")
-    one_of(objective, OBJECTIVES, "--objective")
+    one_of(objective, OBJECTIVES, "objective")
     scope: Scope = "product" if rest.pop("gemm_only", False) else ("model" if config is not None else "mlp")
     tokens = rest.pop("tokens", None)
     _used(what, config, params, dimensions)
@@ -131,7 +131,7 @@ def search(
     refuse(
         quality is not None and (what != "model" or not 0 < quality < MOST_PARAMETERS),
         f"expected tokens below {MOST_PARAMETERS:g}, and --what model with it",
-        "--quality",
+        "quality",
         quality,
     )
     if quality is not None and objective == DEFAULT_OBJECTIVE:
@@ -188,13 +188,13 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
     refuse(
         None not in (params, config) and what != "model",
         "expected --what model with it: a configuration has its own parameters",
-        "--params",
+        "params",
         params,
     )
     refuse(
         params is not None and not 0 < params < MOST_PARAMETERS,
         f"expected a positive number below {MOST_PARAMETERS:g}",
-        "--params",
+        "params",
         params,
     )
     if config is None and params is None and what == "swiglu":

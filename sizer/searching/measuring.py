@@ -128,7 +128,7 @@ class Measured:
     store: str | None = None
 
     def __post_init__(self) -> None:
-        one_of(self.strategy, STRATEGIES, "--strategy")
+        one_of(self.strategy, STRATEGIES, "strategy")
         refuse(not 0 < self.regret < 1, "expected more than 0 and less than 100%", "--limit regret", self.regret)
         refuse(
             not 0.5 <= self.confidence <= 0.999,

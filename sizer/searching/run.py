@@ -203,7 +203,7 @@ class Query:
 def find(baseline: Baseline, query: Query) -> SearchResult:
     """What answers the ``query``. InputError where nothing satisfies the limits."""
     started, device, objective, measured = time.perf_counter(), query.device, query.objective, query.measured
-    positive_int(query.top, "--top")
+    positive_int(query.top, "top")
     device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
     baseline, space, pricer, layouts, ways = _as_run(baseline, query)
     considered, budget = len(space.candidates), None if measured else query.training_budget

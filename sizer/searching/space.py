@@ -114,11 +114,11 @@ class Baseline:
             vocab = next_multiple(given.pop("vocab", VOCAB if parameters > SMALL else SMALL_VOCAB), step)
             return cls(resize(usual_model(parameters, step, shards, run.p, vocab), **given), run, parameters, scope)
         if h is None:
-            raise InputError("expected --h, --params or a configuration to start from", "--h")
+            raise InputError("expected --h, --params or a configuration to start from", "h")
         # Of 128, else of 64, that ``shards`` divide; where they divide neither, of 128 all the same.
         usual_heads = next((h // dim for dim in (128, 64) if h % (dim * shards) == 0), max(1, h // 128))
         count = given.get("heads") or usual_heads
-        refuse(h % count and "heads" in given, f"expected a divisor of h = {h}", "--heads", count)
+        refuse(h % count and "heads" in given, f"expected a divisor of h = {h}", "heads", count)
         dim = max(1, h // count)
         kv_heads = given.get("kv_heads") or (count if "heads" in given else usual_kv_heads(count, shards))
         wide = lcm(WIDE, step)
@@ -142,9 +142,9 @@ def on_a_cpu(h: int | None) -> Values:
 
 def sequences(tokens: int, workload: Named) -> Sizes:
     """b and s that make ``tokens``: of the s asked for, else of 4096, or one short sequence."""
-    refuse("b" in workload, "expected -b or --tokens, not both", "--tokens", tokens)
-    s = int(workload.get("s") or min(DEFAULT_S, positive_int(tokens, "--tokens")))
-    refuse(tokens % s, f"expected a multiple of the sequence {s}", "--tokens", tokens)
+    refuse("b" in workload, "expected -b or --tokens, not both", "tokens", tokens)
+    s = int(workload.get("s") or min(DEFAULT_S, positive_int(tokens, "tokens")))
+    refuse(tokens % s, f"expected a multiple of the sequence {s}", "tokens", tokens)
     return {"b": tokens // s, "s": s}
 
 
@@ -171,9 +171,7 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
     multiples of 4 and of ``p``, about 32 or, where that is more, h/128; d_ff about 3h, in multiples of 256 and of
     ``step``; tied up to ``TIED`` parameters.
     """
-    refuse(
-        not 1e7 <= parameters <= 1e14, "expected between 1e7 and 1e14 parameters (7B, 1.5e9)", "--params", parameters
-    )
+    refuse(not 1e7 <= parameters <= 1e14, "expected between 1e7 and 1e14 parameters (7B, 1.5e9)", "params", parameters)
     tied, each, wide = parameters <= TIED, lcm(4, shards), lcm(WIDE, step)
     found = []
     for heads, dim in product((one for one in range(each, 1024, each) if one < 16 or one % 8 == 0), (64, 128)):
@@ -191,7 +189,7 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
             attention = AttentionShape(heads, kv_heads, dim, rotary_dim=dim)
             found.append((off + 100 * max(0, missed - 0.01), missed, attention, layers, width))
     found = [one for one in found if one[1] <= MISSED]
-    refuse(not found, "no usual decoder of so many parameters splits so", "--params", parameters)
+    refuse(not found, "no usual decoder of so many parameters splits so", "params", parameters)
     _, _, attention, layers, width = min(found, key=itemgetter(0))
     block = Block(attention, MlpShape(width), count=layers)
     hidden = attention.heads * attention.head_dim

@@ -458,14 +458,14 @@ def make_space(what: str, baseline: Baseline, device: Device, limits: Limits) ->
     refuse(
         what == "microbatch",
         "expected a part of a model: `sizer memory` says the largest microbatch, `sizer plan` prices others",
-        "--what",
+        "what",
         what,
     )
-    one_of(what, SPACES, "--what")
+    one_of(what, SPACES, "what")
     own = baseline.model
     lacks, known = NEEDS[what]
     others = " or ".join(name for name, (_, has) in NEEDS.items() if has(own))
-    refuse(not known(own), f"expected --what {others}: {own.model_type} lacks {lacks}", "--what", what)
+    refuse(not known(own), f"expected --what {others}: {own.model_type} lacks {lacks}", "what", what)
     for name, takers in TAKEN_BY.items():
         others = " or ".join(taker.__name__ for taker in takers)
         refuse(
