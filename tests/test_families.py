@@ -223,6 +223,8 @@ def test_every_decoder_family_has_a_small_configuration() -> None:
             "deepseek_v4",
             "glm_moe_dsa",
             "hy_v4",
+            "hy_v4_vl_text",
+            "mistral_large4_text",
             "minimax_m3",
             "minimax_m3_vl_text",
         }

@@ -475,6 +475,51 @@ def of_layers(*layers: nn.Module) -> nn.Module:
     return Model()
 
 
+class Repeating(nn.Module):
+    """Meta's: keys and values of two heads, which are repeated for eight; angles in a table that is no buffer."""
+
+    def __init__(self, *, fused: bool) -> None:
+        super().__init__()
+        self.wq, self.wo = nn.Linear(128, 128, bias=False), nn.Linear(128, 128, bias=False)
+        self.wk, self.wv = nn.Linear(128, 32, bias=False), nn.Linear(128, 32, bias=False)
+        angles = torch.outer(torch.arange(512.0), 10000.0 ** -(torch.arange(0, 16, 2) / 16))
+        self.fused, self.table = fused, torch.polar(torch.ones_like(angles), angles)
+
+    def rotated(self, x: Any) -> Any:
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        turned = torch.view_as_real(pairs * self.table[: x.shape[1], None]).flatten(3)
+        return turned.type_as(x)
+
+    def forward(self, x: Any) -> Any:
+        b, s, _ = x.shape
+        q = self.rotated(self.wq(x).view(b, s, 8, 16))
+        k, v = self.rotated(self.wk(x).view(b, s, 2, 16)), self.wv(x).view(b, s, 2, 16)
+        k, v = (one[:, :, :, None].expand(b, s, 2, 4, 16).reshape(b, s, 8, 16) for one in (k, v))
+        q, k, v = (one.transpose(1, 2) for one in (q, k, v))
+        if self.fused:
+            out = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        else:
+            hidden = torch.full((s, s), float("-inf"), device=x.device).triu(1)
+            out = (q @ k.transpose(2, 3) / 4 + hidden).softmax(-1) @ v
+        return self.wo(out.transpose(1, 2).reshape(b, s, 128))
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_keys_that_a_module_repeats_and_tables_that_are_no_buffers_are_understood(*, fused: bool) -> None:
+    module = of_layers(Repeating(fused=fused), Repeating(fused=fused))
+    core = read_subject(module, example_inputs=IDS).whole().attention
+    assert core is not None
+    assert (core.heads, core.kv_heads, core.head_dim, core.rotary_dim, core.causal) == (8, 2, 16, 16, True)
+
+
+def test_a_head_of_the_last_token_alone_is_named_with_what_to_do() -> None:
+    module = Nano()
+    with torch.no_grad():
+        module.ln_f.register_forward_hook(lambda _module, _inputs, out: out[:, [-1]])
+    (unproven,) = read_subject(module, example_inputs=IDS).unproven
+    assert unproven.reason == "a head of the last token alone: call the module as it is trained, with targets"
+
+
 @pytest.mark.slow
 def test_attention_that_is_written_out_is_understood_at_lengths_whose_scores_are_not_kept() -> None:
     """16 heads of 2,048 x 2,048 scores are more than are followed: those of one head are, of which all are copies."""

@@ -216,8 +216,9 @@ UNBUILDABLE: dict[str, dict[str, Any]] = {
     # The class holds matrices for experts that run nothing, which no release has.
     "longcat_flash": {"zero_expert_num": 0},
 }
-#: Built with their towers, or (dbrx, gemma3n_text) by no release of transformers from their own defaults.
-TOWERS = ("phi4_multimodal", "step3p5", "dbrx", "gemma3n_text")
+#: Built with their towers (tests/test_towers.py, tests/test_sparse.py), or (dbrx, gemma3n_text) by no release of
+#: transformers from their own defaults.
+TOWERS = ("phi4_multimodal", "step3p5", "dbrx", "gemma3n_text", "mistral_large4_text")
 #: Read under another type's defaults and not a class of transformers, or only a tower of a larger class.
 DEFAULTS = [
     (family, ({"num_hidden_layers": CUT[family]} if family in CUT else {}) | UNBUILDABLE.get(family, {}))

@@ -404,23 +404,24 @@ def test_of_texts_paired_with_images_both_towers_are_there() -> None:
     for said in ({}, {"architectures": ["CLIPModel"]}):
         report = check({**config.to_dict(), **said}, device="h100-sxm")
         assert report.model.parameters == sum(one.numel() for one in built.parameters())
-        assert {one.module for one in report.model.unproven} == {
-            "vision_model.embeddings.patch_embedding",
-            "visual_projection",
-        }
+        assert not report.model.unproven
+    image, words = read_model(config.to_dict()).model.stacks
+    # 16 patches and one for their class, of 3 x 16 x 16 pixels, which have no gradient.
+    (patches,) = image.front
+    assert (image.length, patches.rows, patches.in_features, patches.grad_input) == (17, 16, 768, False)
+    assert (words.length, words.name) == (None, "decoder")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("model_type", "settings"),
     [
-        ("vjepa2", {"crop_size": 32, "frames_per_clip": 4, "num_hidden_layers": 2, "pred_num_hidden_layers": 2}),
         ("timesfm", {"num_hidden_layers": 2}),
         ("patchtst", {"num_hidden_layers": 2, "num_input_channels": 3}),
         ("sam2", {}),
     ],
 )
-def test_videos_series_and_masks_are_listed_and_what_is_not_understood_named(
+def test_channels_series_and_masks_are_listed_and_what_is_not_understood_named(
     model_type: str, settings: dict[str, Any]
 ) -> None:
     built = transformers.CONFIG_MAPPING[model_type](**settings)
@@ -430,6 +431,50 @@ def test_videos_series_and_masks_are_listed_and_what_is_not_understood_named(
     assert result["model"]["parameters"] == theirs
     assert "SZ132" in {finding["code"] for finding in result["findings"]}
     assert result["model"]["unproven"]
+
+
+VIDEOS = {"crop_size": 32, "frames_per_clip": 4, "num_hidden_layers": 2, "pred_num_hidden_layers": 2}
+PICTURES = {"hidden_size": 96, "num_attention_heads": 6, "num_hidden_layers": 3, "image_size": 64, "patch_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("model_type", "settings", "lengths"),
+    [
+        # Norms and, of DINO's, what scales each part's output.
+        ("dinov2", PICTURES, [17]),
+        ("dinov3_vit", PICTURES | {"intermediate_size": 160}, [17]),
+        ("deit", PICTURES | {"intermediate_size": 160}, [18]),
+        ("ijepa", PICTURES | {"intermediate_size": 160}, [16]),
+        ("patchtst", {"num_hidden_layers": 2}, [32]),
+        # Its predictor reads all tokens twice: as they are, and as those that are predicted.
+        (
+            "vjepa2",
+            {"crop_size": 32, "frames_per_clip": 4, "num_hidden_layers": 2, "pred_num_hidden_layers": 2},
+            [8, 16],
+        ),
+    ],
+)
+def test_what_reads_images_videos_or_series_is_proven_with_as_many_tokens_as_it_cuts_them_into(
+    model_type: str, settings: dict[str, Any], lengths: list[int]
+) -> None:
+    built = transformers.CONFIG_MAPPING[model_type](**settings)
+    reading = read_model(built.to_dict())
+    assert reading.recognised
+    assert [stack.length for stack in reading.model.stacks] == lengths
+    assert all(stack.front for stack in reading.model.stacks)
+    assert reading.longest == lengths[-1]
+    with torch.device("meta"):
+        theirs = sum(one.numel() for one in _class_of(built).parameters())
+    assert reading.model.parameters == theirs
+    step = check(built.to_dict(), device="h100-sxm", b=2).step
+    assert step is not None
+
+
+def _class_of(built: Any) -> Any:
+    """The class that a configuration's own file names, of transformers' classes of classes."""
+    from shapes.trace.config import model_class
+
+    return model_class(built, "")._from_config(built)
 
 
 @pytest.mark.parametrize("label", ["gemma3n_text", "gemma4_text"])

@@ -28,6 +28,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "hy_v4": DSA | {"num_hidden_layers": 6, "hc_mult": 3, "index_topk": 64, "pad_token_id": 0},
     "minimax_m3_vl_text": MOE
     | {"num_local_experts": 8, "rotary_dim": 8, "layer_types": M3, "index_n_heads": 2, "pad_token_id": 0},
+    "mistral_large4": {
+        "text_config": DSA | {"num_hidden_layers": 5, "index_topk": 64, "model_type": "mistral_large4_text"},
+        "vision_config": {"model_type": "pixtral"},
+    },
     "deepseek_v4": V4 | {"compress_ratios": [0, 4, 128, 4], "compress_rate_hca": 8, "hc_mult": 3, "index_topk": 2},
 }
 #: DeepSeek-V3.2's attention alone, in one dense layer.

@@ -29,6 +29,7 @@ LLAMA = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "vocab_size": 512,
+    "pad_token_id": 0,
 }
 SEEN = {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3, "num_attention_heads": 4, "patch_size": 14}
 QWEN = {"depth": 4, "hidden_size": 32, "num_heads": 4, "intermediate_size": 48, "out_hidden_size": 64, "patch_size": 16}
@@ -43,6 +44,8 @@ WRAPPERS: dict[str, tuple[dict[str, Any], str]] = {
     "smolvlm": ({**SEEN, "image_size": 98}, "llama"),
     "idefics3": ({**SEEN, "image_size": 98}, "llama"),
     "mistral3": ({**SEEN, "image_size": 1540, "model_type": "pixtral", "head_dim": 8}, "mistral"),
+    "mistral_large4": ({**SEEN, "image_size": 1540, "model_type": "pixtral", "head_dim": 8}, "mistral_large4_text"),
+    "hy_v4_vl": ({**SEEN, "max_image_size": 56, "out_hidden_size": 64}, "hy_v4_vl_text"),
     "qwen2_vl": ({"depth": 3, "embed_dim": 32, "hidden_size": 64, "num_heads": 4, "mlp_ratio": 3}, "qwen2_vl_text"),
     "qwen2_5_vl": ({**QWEN, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "qwen2_5_vl_text"),
     "exaone4_5": ({**QWEN, "num_key_value_heads": 2, "fullatt_block_indexes": [1, 3], "patch_size": 14}, "exaone4"),

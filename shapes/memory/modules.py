@@ -381,7 +381,7 @@ class Forward:
         entries, keys, _ = attended(attention, s, s)
         numbers = {"heads": heads, "kv_heads": 1, "head_dim": head_dim, "v_dim": v_dim, "out_dim": attention.v_dim}
         words = {"latent": latent, "absorbed": isinstance(attention, MlaShape), "compressed": entries > s}
-        words["gated"] = attention.gate == "queries"
+        words |= {"gated": attention.gate == "queries", "q-lora": attention.q_lora_rank is not None}
         runs = self.products(linears)
         if isinstance(attention, AttentionShape):
             self.projected(attention, linears, tensors)

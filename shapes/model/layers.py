@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, ClassVar
 
 from shapes.errors import positive_int, refuse
 from shapes.frozen import Pair, Triple, frozen, replace
@@ -18,6 +18,7 @@ from shapes.recipes import WeightFormat
 from .mixers import (
     AttentionShape,
     Linears,
+    Listed,
     MlaShape,
     RecurrentShape,
     SharedKeyShape,
@@ -52,7 +53,7 @@ class MlpShape:
 
 
 @frozen
-class MoeShape:
+class MoeShape(Listed):
     """A mixture of ``experts`` gated MLPs of ``width``, ``top_k`` a token, and an optional shared MLP.
 
     ``shared_gate``: a linear to one sigmoid that scales the shared MLP (qwen2_moe). ``router_parameters``: learned
@@ -83,10 +84,6 @@ class MoeShape:
         expected = f"expected at most the {self.experts} experts there are"
         refuse(self.top_k > self.experts, expected, "top_k", self.top_k)
 
-    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        """The matrices every token meets; the experts' own are ``expert_linears``, without formats."""
-        return matrices(self, hidden=hidden, fused=fused)
-
     def routed_width(self, hidden: int) -> int:
         """Channels of a token as the experts see it."""
         return self.latent or hidden
@@ -98,7 +95,7 @@ class MoeShape:
 
 
 @frozen
-class Augment:
+class Augment(Listed):
     """What gemma3n and gemma4 add to a layer: ``inputs`` channels of the layer's own embedding of each token, gated by
 
     the hidden state and added to it; a low-rank path parallel to attention (LAuReL, of rank ``laurel``; 0: none); and
@@ -108,12 +105,11 @@ class Augment:
     inputs: int
     laurel: int = 0
     streams: int = 1
+    #: AltUp's router runs twice, with the same weights.
+    again: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         positive(self, "inputs", "streams")
-
-    def linears(self, hidden: int) -> Linears:
-        return matrices(self, hidden=hidden, again=True)
 
 
 @frozen

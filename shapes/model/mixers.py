@@ -130,7 +130,7 @@ def vectors(part: object, t: int = 1, **own: Any) -> Vectors:
         if elements:
             found += [(name.replace("*", own.get("prefix", "")), size(elements))] * size(times or "1")
         else:
-            found += vectors(size(name), t, prefix=times or name)
+            found += vectors(size(name), t, **own | {"prefix": times or name})
     return tuple(found)
 
 
@@ -168,9 +168,11 @@ class Indexer:
     """Chooses the keys that a query attends to: each query's scores against one key a token, of which the best stay.
 
     ``heads`` of ``head_dim`` score; ``top_k`` entries stay of each query. ``block``: keys of an entry (MiniMax-M3 keeps
-    whole blocks of keys). ``query_rank``: channels that its queries are projected from (None: the hidden size).
-    ``grouped``: every head chooses for its own key/value head and is split with it; else a projection weighs the heads,
-    whose scores are added up, and each rank runs all of them. ``norm_weights``: of norms, each head_dim wide.
+    whole blocks of keys). ``query_rank``: channels that its queries are projected from (None: the hidden
+    size; where not ``grouped``, hidden states normed once more, and two numbers a head scale queries by their position,
+    as in Mistral Large 4). ``grouped``: every head chooses for its own key/value head and is split with it; else a
+    projection weighs the heads, whose scores are added up, and each rank runs all of them. ``norm_weights``: of norms,
+    each head_dim wide.
     ``compressor`` makes its keys (None: a projection). ``reused``: the layer takes the choice of the layer before.
     ``weights_dtype``: element type that the weights of the heads are always projected in.
 
@@ -267,7 +269,6 @@ class AttentionShape:
         return matrices(
             self,
             hidden=hidden,
-            query_width=self.head_dim * (1 + (self.gate == "queries")),
             keys_bias=k_bias,
             together=not alone and k_bias == self.qkv_bias and (self.fused_qkv if fused is None else fused),
         )
@@ -277,7 +278,17 @@ class AttentionShape:
         return self.heads // t, -(-self.kv_heads // t)
 
 
-class _Latent:
+class Listed:
+    """A part whose matrices are all in models.toml, as it is."""
+
+    __slots__ = ()
+
+    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
+        """The matrices that every token meets; ``fused``: whether those of one input are one (None: as listed)."""
+        return matrices(self, hidden=hidden, fused=fused)
+
+
+class _Latent(Listed):
     """Traits that attention through a latent never has."""
 
     __slots__ = ()
@@ -293,9 +304,10 @@ class MlaShape(_Latent):
     """Multi-head latent attention (DeepSeek): queries and keys/values through low-rank projections.
 
     ``q_lora_rank`` None: one full query projection. The score's head dimension is nope + rope, the value's v_head_dim.
-    ``latent_norm``: weights per channel of the norms on both latents (0: there are none). ``key_norm``: the keys' rope
-    part has one, too. ``rotates``: whether the rope part is rotated (Kimi Linear: no). ``gate``: as attention's;
-    "queries": with them from the queries' latent before and behind its norm (A.X-K2). ``indexer`` chooses the keys.
+    A rope part of 0 channels is none (NoPE). ``latent_norm``: weights per channel of the norms on both latents (0:
+    there are none). ``key_norm``: the keys' rope part has one, too. ``rotates``: whether the rope part is rotated (Kimi
+    Linear: no). ``gate``: as attention's; "queries": with them from the queries' latent before and behind its norm
+    (A.X-K2). ``indexer`` chooses the keys.
     """
 
     heads: int
@@ -316,7 +328,8 @@ class MlaShape(_Latent):
     sinks: bool = False
 
     def __post_init__(self) -> None:
-        positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim")
+        rope = ["qk_rope_head_dim"] if self.qk_rope_head_dim != 0 else []
+        positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", *rope, "v_head_dim")
 
     @property
     def kv_heads(self) -> int:
@@ -333,9 +346,6 @@ class MlaShape(_Latent):
     @property
     def rotary_dim(self) -> int:
         return self.qk_rope_head_dim if self.rotates else 0
-
-    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        return matrices(self, hidden=hidden, gated=self.gate == "queries")
 
     def on_shard(self, t: int) -> Pair:
         """(query heads, key/value heads) of one of ``t`` ranks."""
@@ -375,9 +385,6 @@ class SharedKeyShape(_Latent):
     @property
     def v_dim(self) -> int:
         return self.head_dim
-
-    def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
-        return matrices(self, hidden=hidden, group_width=self.heads * self.head_dim // self.out_groups)
 
     def on_shard(self, t: int) -> Pair:
         """(query heads, key heads) of one of ``t`` ranks: each has the one key head."""

@@ -163,7 +163,7 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
     # Keys of another layer are normed and rotated there.
     turned = heads + (kv_heads if attention.keys_values != "borrowed" else 0)
     own = {"heads": heads, "kv_heads": kv_heads, "turned": turned}
-    own["latents"] = sum(number for name, number in vectors(attention) if "_norm" in name)
+    own["latents"] = sum(number for name, number in vectors(attention, hidden=0) if "_norm" in name)
     own |= {"tokens": tokens, "square": tokens * s * heads * attention.cores, "eager": workload.attention == "eager"}
     yield from _moved(attention, run, **own)
 
@@ -510,20 +510,16 @@ def _compressed(compressor: Compressor, name: str, tokens: int, run: Lowering, *
 
 def cached_numbers(attention: Attentions, t: int, length: int) -> tuple[int, str]:
     """Numbers that a layer's cache keeps of one sequence of ``length`` tokens on one of ``t`` ranks, and how."""
+    kv, head_dim, v_dim, latent = core_sizes(attention, t)
+    width = head_dim if latent else kv * (head_dim + v_dim)
     if isinstance(attention, SharedKeyShape):
         kept = min(attention.window or length, length)
-        entries = length // attention.compressor.rate if attention.compressor else 0
-        numbers, text = (kept + entries) * attention.head_dim, f"{kept + entries} keys x {attention.head_dim}"
-    elif isinstance(attention, MlaShape):
-        width = attention.kv_lora_rank + attention.qk_rope_head_dim
-        numbers, text = length * width, f"{length} tokens x {width} (latent)"
+        kept += length // attention.compressor.rate if attention.compressor else 0
+        text = f"{kept} keys x {width}"
     else:
-        _, kv = attention.on_shard(t)
-        width = kv * (attention.head_dim + attention.v_dim)
-        numbers, text = length * width, f"{length} tokens x {width} ({kv} kv heads)"
-    return numbers + index_numbers(attention.indexer, length), text + (
-        " and the indexer's keys" if attention.indexer else ""
-    )
+        kept, text = length, f"{length} tokens x {width} ({'latent' if latent else f'{kv} kv heads'})"
+    text += " and the indexer's keys" * (attention.indexer is not None)
+    return kept * width + index_numbers(attention.indexer, length), text
 
 
 def passed_numbers(attention: Attentions, t: int, length: int) -> int:

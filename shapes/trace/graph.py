@@ -117,6 +117,7 @@ class Graph:
     ``rotated``: set -> channels of what comes from it that were multiplied by cosines or sines.
     ``dropped``: where hidden states are dropped out in training, and what share.
     ``problems``: module -> what of its attention mask was not understood. ``eager``: attention ran as products.
+    ``shared``: module -> key/value heads, which it repeats before its core.
     """
 
     parameters: Mapping[str, Ints]
@@ -127,6 +128,7 @@ class Graph:
     used: set[str] = field(default_factory=set)
     dropped: list[tuple[str, float]] = field(default_factory=list)
     problems: dict[str, str] = field(default_factory=dict)
+    shared: dict[str, int] = field(default_factory=dict)
     eager: bool = False
 
     def size(self, parameter: str) -> int:
@@ -431,7 +433,9 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         return node
 
     def _value(self, tensor: Tensor) -> _Value:
-        return self._values.get(tensor.untyped_storage()._cdata) or _Value(0, frozenset(), False, None)
+        # A table that was there before and is no buffer holds angles, too (Meta's freqs_cis).
+        unknown = _Value(TRIGONOMETRY * (tensor.dim() > 1), frozenset(), False, None)
+        return self._values.get(tensor.untyped_storage()._cdata) or unknown
 
     def _put(self, tensor: Tensor, mask: int, made_of: frozenset[str] = frozenset(), activation: bool = False) -> None:
         storage = tensor.untyped_storage()

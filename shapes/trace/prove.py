@@ -31,13 +31,15 @@ from .run import on_meta, parameters_of, run, to_meta
 
 #: A product or core as both sides give it.
 Key = tuple[object, ...]
+_NONE: Sizes = {}
 
 
-def products(found: Iterable[Operator], *, masks: bool = True) -> Counter[Key]:
+def products(found: Iterable[Operator], *, masks: bool = True, shared: Sizes = _NONE) -> Counter[Key]:
     """The products with a weight, grouped products and fused attention cores, counted; what cores see with ``masks``.
 
     Products of activations alone are left out: those of a recurrence's reference loop are not what its kernels run.
     So are depthwise convolutions, which are bound by memory. Experts count one by one, each with its share of the rows.
+    ``shared``: key/value heads of cores whose modules repeat them.
     """
     counted = Counter[Key]()
     for one in found:
@@ -50,27 +52,28 @@ def products(found: Iterable[Operator], *, masks: bool = True) -> Counter[Key]:
             case Gemm() if one.kind != "bmm" and one.batch == 1:
                 key = one.phase, one.kind, one.batch, one.m, one.n, one.k, one.dtype
             case Attention():
-                key = _core(one, masks=masks)
+                key = _core(one, shared, masks=masks)
             case _:
                 continue
         counted[key] += one.count
     return counted
 
 
-def _core(one: Attention, *, masks: bool = True) -> Key:
+def _core(one: Attention, shared: Sizes, *, masks: bool = True) -> Key:
+    one = replace(one, kv_heads=shared.get(one.name, one.kv_heads))
     # A window as long as the sequence hides nothing.
     window = one.window if one.window is not None and one.window < one.kv_len else None
     return one.phase, *one.sizes, *(one.causal, window) * masks, one.dtype
 
 
-def run_products(graph: Graph) -> Counter[Key]:
+def run_products(graph: Graph, shared: Sizes = _NONE) -> Counter[Key]:
     """The same of a graph: what the forward pass ran."""
     counted = Counter[Key]()
     for node in graph.nodes:
         if node.kind == "grouped":
             counted["forward", "gemm", 1, node.m / node.batch, node.n, node.k, node.dtype] += node.batch
         elif node.core:
-            counted[_core(node.core)] += 1
+            counted[_core(node.core, shared or graph.shared)] += 1
         elif node.weight is not None and node.kind in ("gemm", "conv"):
             counted["forward", node.kind, node.batch, node.m, node.n, node.k, node.dtype] += 1
     return counted
@@ -85,7 +88,8 @@ def differences(model: ModelShape, run: Counter[Key], workload: Workload, *, mas
         said = products(operators(model, workload), masks=masks)
     except InputError as error:
         return [str(error)]
-    lines = [f"torch runs {_line(key)}, {count} more" for key, count in (run - said).items()]
+    # A product of two vectors is no matrix's: the likeness of a text and an image.
+    lines = [f"torch runs {_line(key)}, {count} more" for key, count in (run - said).items() if key[3:6].count(1) < 2]
     return lines + [f"torch does not run {_line(key)}, {count} times" for key, count in (said - run).items()]
 
 
@@ -248,12 +252,15 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
     found = refuted(model, graph, Workload(1, first, dtype, "infer"))
     if not found and graph.eager:
         # A window that a class builds itself shows at the longer length alone.
-        found = differences(model, run_products(subject.graph(second)), Workload(1, second, dtype, "infer"))
+        again = run_products(subject.graph(second), graph.shared)
+        found = differences(model, again, Workload(1, second, dtype, "infer"))
     if found:
         return found[0]
     # What masks let through is proven forward: not every class tells its core of it. Eager attention is
     # products of activations alone; their gradients follow from those that ran forward.
-    traced = products(subject.run(second).operators, masks=False)
+    names = Names(subject.module)
+    shared = {names.fold(path): heads for path, heads in graph.shared.items()}
+    traced = products(subject.run(second).operators, masks=False, shared=shared)
     workload = Workload(1, second, dtype, attention="eager" if graph.eager else "flash")
     return next(iter(differences(model, traced, workload, masks=False)), None)
 
@@ -276,20 +283,22 @@ def _whole(model: ModelShape, cut: Cut) -> ModelShape:
 
 def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Sizes) -> tuple[Unproven, ...]:
     """What was not understood by folded path, with its part of the FLOPs, the largest first."""
-    times = [_times(node.path, stands_for) * _flops(node) for node in graph.nodes]
-    total, names = sum(times) or 1, Names(module)
-    shares = {path: 0.0 for path in problems if not any(path.startswith(f"{other}.") for other in problems)}
-    for node, each in zip(graph.nodes, times, strict=True):
-        for path in shares:
-            if not path or any(f"{one}.".startswith(f"{path}.") for one in (node.where, node.weight)):
-                shares[path] += each / total
-                break  # once, though a layer may run another's matrices
-    found: dict[str, Unproven] = {}
-    for path, share in shares.items():
-        name = names.fold(path.removesuffix(".weight"))
-        seen = found.get(name, Unproven(name, 0.0, problems[path]))
-        found[name] = replace(seen, share=seen.share + share)
-    return tuple(sorted(found.values(), key=lambda one: -one.share))
+    fold = Names(module).fold
+    outer = {
+        path.removesuffix(".weight"): why
+        for path, why in problems.items()
+        if not any(path.startswith(f"{other}.") for other in problems)
+    }
+    reasons = {fold(path): outer[path] for path in reversed(outer)}
+    shares = Counter[str]()
+    for node in graph.nodes:
+        own = f"{node.where}.", f"{node.weight}."
+        # Once, though a layer may run another's matrices.
+        found = (path for path in outer if not path or any(one.startswith(f"{path}.") for one in own))
+        shares[next(map(fold, found), "of all")] += _times(node.path, stands_for) * _flops(node)
+    total = shares.total() or 1
+    unproven = (Unproven(name, shares[name] / total, why) for name, why in reasons.items())
+    return tuple(sorted(unproven, key=lambda one: -one.share))
 
 
 def _flops(node: Node) -> int:

@@ -198,9 +198,7 @@ class _Layer:
         kv_heads = run.kv_heads if pair else (query.n // wide - heads) // 2 if fused else key.n // wide
         if run.kv_heads == heads and 0 < kv_heads < heads:
             # The class repeats keys and values for a core that does not.
-            run = replace(run, kv_heads=kv_heads)
-            for again in cores:
-                again.core = run
+            self.graph.shared.update((again.where, kv_heads) for again in cores)
         gate = self._gate_apart(out, query, (heads * v_wide, heads))
         if not fused and query.n == 2 * heads * wide and out.reads & query.bit:
             gate = "queries"
@@ -406,9 +404,10 @@ class _Layer:
             return sum(
                 wide == hidden and self.whole.place(where) == self.place for where, wide, _ in self.graph.normed
             ), 0
-        weights = set(owners.values())
-        self.need(len(weights) == 1, f"norms of {sorted(weights)} weights")
-        return len(owners), weights.pop()
+        # Some have a bias more; what scales a part's output (DINOv2) reads and writes as much as a norm.
+        least = min(owners.values())
+        self.extra += _some(biases=(owners.total() - least * len(owners)) * hidden)
+        return len(owners), least
 
     def _mixer(self, hidden: int) -> RecurrentShape | None:
         convolutions = self.open("depthwise")
@@ -549,20 +548,19 @@ class Recogniser:
 
     def _model(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> ModelShape:
         *_, main = found = self._main(stacks, outside)
-        tokens = self._tables(outside, "tokens")
-        outside.need(bool(tokens), "no token embedding")
-        tables = [*dict.fromkeys(node.path for node in tokens)]
-        rows, width = self.graph.parameters[tables[0]]
+        tables = [*dict.fromkeys(node.path for node in self._tables(outside, "tokens"))]
+        rows, width = self.graph.parameters[tables[0]] if tables else (0, 0)
         for path in tables:
             if self.graph.parameters[path] != (rows, width):
                 self.left[path] = f"token embeddings of another size than {rows} x {width}"
         heads = self._heads(outside, main, rows)
+        every = all(node.m > 1 for node in heads)
+        outside.need(every, "a head of the last token alone: call the module as it is trained, with targets")
         head = heads[0] if heads else None
         read = [self._stack(span, found[:index], outside) for index, span in enumerate(found)]
         hidden = read[-1].hidden
-        into = [node for node in outside.open("gemm") if node.number < found[0].first]
         before = [node for node in outside.open("gemm") if node.number > main.last]
-        outside.claim(*into, *before)
+        outside.claim(*before)
         norms = [one.parameter for one in self._vectors(outside) if newest(one.reads) > main.last]
         outside.vectors.update(norms)
         self.claimed |= outside.vectors
@@ -578,18 +576,27 @@ class Recogniser:
             self.model_type,
             tuple(read),
             vocab=vocab,
-            embedding_dim=width if width != hidden else None,
-            after_embedding=self._linears(into, "embedding_projection"),
-            before_head=self._linears(before, "head_transform"),
+            embedding_dim=width if width not in (0, hidden) else None,
+            before_head=self._linears("head_transform", before, read[-1].length),
             max_positions=next((stack.positions for stack in reversed(read) if stack.positions), None),
             extra=_some(head_norm=sum(map(self.graph.size, norms)), embedding_rows=rest),
             embedding_tables=len(tables),
             **of_head,
         )
 
-    def _linears(self, nodes: Iterable[Node], name: str) -> Linears:
-        return tuple(  # of a pooled token alone, or of all
-            Linear(name, node.n, node.k, node.biased, rows=1 if node.m == 1 else None) for node in nodes
+    def _linears(self, name: str, nodes: Nodes, length: int | None) -> Linears:
+        """Matrices around a stack of so many tokens (None: the sequence's): of them all, or of as many as they read."""
+        return tuple(
+            Linear(
+                name,
+                node.n,
+                node.k,
+                node.biased,
+                kind=node.kind,  # type: ignore[arg-type] # one of two
+                rows=None if node.m == (length or self.sequence) else node.m,
+                grad_input=node.reads & ~(TRIGONOMETRY | INPUTS) > 0,
+            )
+            for node in nodes
         )
 
     def _main(self, stacks: Mapping[str, Mapping[str, _Layer]], outside: _Layer) -> list[_Span]:
@@ -621,6 +628,8 @@ class Recogniser:
                 self.left[layer.path] = str(error)
         outside.need(bool(blocks), next(iter(self.left.values()), "no layer was recognised"))
         started = earlier[-1].last + 1 if earlier else 0
+        entry = [node for node in outside.open("gemm", "conv") if started <= node.number < span.first]
+        outside.claim(*entry)
 
         def between(least: int, most: int, wide: int | None = hidden) -> list[str]:
             found = [
@@ -635,16 +644,21 @@ class Recogniser:
             asked = self._tables(outside, index)
             return [(node.path, node.n) for node in asked if started <= node.number < span.first]
 
+        # Where they are not a sequence's, tokens are as many as an image, or a series, is cut into.
+        own = {node.run.q_len for layer in span.layers for node in layer.nodes if node.core}
+        length = None if self.sequence in own or tables("tokens") else max(own, default=None)
         positions = tables("positions")
         rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
         narrow = sum(self.graph.size(path) for path, wide in positions if wide != hidden)
         before = between(started, span.first - 1)
-        narrow_norms = [] if earlier else between(0, span.first - 1, None)
+        narrow_norms = between(started, span.first - 1, None)
         after = between(span.first, span.last)
         return Stack(
             "decoder" if any(block.attention is None or block.attention.causal for block in blocks) else "encoder",
             hidden,
             run_lengths(blocks),
+            length=length,
+            front=self._linears("entry", entry, length),
             positions=rows,
             embedding_norm=len(before),
             final_norm=len(after),
@@ -659,7 +673,7 @@ class Recogniser:
         """Products with a column for each token: for each row of the embedding, or for all but a few of them."""
         after = [node for node in outside.open("gemm") if node.number > main.last]
         heads = [node for node in after if node.n == rows]
-        heads = heads or [node for node in after if 0 < rows - node.n < 64]
+        heads = heads or [node for node in after if 0 < rows - node.n < 64 and node.m > 1]
         outside.need(len({(node.n, node.k, node.bias is None) for node in heads}) < 2, f"{len(heads)} different heads")
         outside.claim(*heads)
         return heads

@@ -7,6 +7,7 @@ the fields (``flag("attention_bias")``), called when a file is read.
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import shapes.model
 from shapes.frozen import replace
 from shapes.model import (
     AttentionShape,
@@ -79,7 +80,8 @@ def total(fields: Fields, said: str) -> int:
 def matrices(fields: Fields, rows: Rows) -> Linears:
     """Of a table's rows: name, outputs, inputs (as ``total``), rows of a sequence (none: its tokens), and words.
 
-    "bias"; "conv"; "given": its input learns nothing; "shared": its parameters are another's; "column", "row": a shard.
+    "bias"; "conv"; "given": its input learns nothing; "idle": nothing of it runs backward; "shared": its parameters are
+    another's; "column", "row": a shard.
     """
     return tuple(
         Linear(
@@ -91,11 +93,17 @@ def matrices(fields: Fields, rows: Rows) -> Linears:
             "conv" if "conv" in how else "gemm",
             total(fields, tokens) if tokens else None,
             "given" not in how,
+            learns="idle" not in how,
             shared="shared" in how,
         )
         for name, out, inputs, tokens, how in rows
         if (outputs := total(fields, out))
     )
+
+
+def made(_fields: Fields, of: str, **traits: Any) -> Any:
+    """A part of shapes.model of these traits."""
+    return getattr(shapes.model, of)(**traits)
 
 
 def hidden_size(fields: Fields) -> int:
@@ -137,10 +145,10 @@ def listed(fields: Fields, name: str) -> list[str]:
     return given[:layers] if len(given) == layers + more else fields.strings(name, length=layers)
 
 
-def sliding_where(fields: Fields, local: Chosen) -> Window:
-    """The layers that ``layer_types`` names slide; without it those that ``local`` says."""
+def sliding_where(fields: Fields, local: Chosen, given: int | None = None) -> Window:
+    """The layers that ``layer_types`` names slide, else those ``local``; a ``given`` window, or the file's."""
     sides = fields.count("local_attention")  # modernbert: half of it on each
-    window = fields.count("sliding_window", "attention_chunk_size") or (sides and sides // 2 * 2 + 1) or None
+    window = given or fields.count("sliding_window", "attention_chunk_size") or (sides and sides // 2 * 2 + 1) or None
     kinds = listed(fields, "layer_types")
 
     def of(layer: int) -> int | None:

@@ -6,7 +6,6 @@ from typing import Any
 from shapes.dtypes import next_multiple
 from shapes.frozen import Sizes, Words, replace
 from shapes.model import (
-    AttentionShape,
     Augment,
     Block,
     Compressor,
@@ -19,7 +18,6 @@ from shapes.model import (
     RecurrentShape,
     SharedKeyShape,
     Stack,
-    Streams,
     run_lengths,
 )
 
@@ -33,6 +31,7 @@ from .hf_blocks import (
     Window,
     all_heads,
     attention,
+    flag,
     head_dim,
     hidden_size,
     latent,
@@ -48,13 +47,9 @@ from .reading import FORMATS, Fields, Values
 
 def mimo_windows(fields: Fields) -> Window:
     """``sliding_window_size`` leaves the query itself out."""
-    layers, kinds = layer_count(fields), listed(fields, "layer_types")
-    usual = [layer > 0 and (layer + 1) % 6 != 0 for layer in range(layers)]
-    pattern = fields.integers("hybrid_layer_pattern") or usual
-    slides = [kind == "sliding_attention" for kind in kinds] or pattern
-    before = fields.optional("sliding_window_size")
-    window = before + 1 if before else fields.count("sliding_window") or None
-    return lambda layer: window if slides[layer] else None
+    usual = [layer > 0 and (layer + 1) % 6 != 0 for layer in range(layer_count(fields))]
+    pattern, before = fields.integers("hybrid_layer_pattern") or usual, fields.optional("sliding_window_size")
+    return sliding_where(fields, lambda layer: bool(pattern[layer]), before and before + 1)
 
 
 def late_windows(fields: Fields) -> Window:
@@ -138,33 +133,33 @@ def value_steps(fields: Fields) -> Linears:
 
 def decilm(fields: Fields) -> ModelShape:
     """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix in its place, or nothing."""
-    hidden, heads, layers = hidden_size(fields), all_heads(fields), layer_count(fields)
+    hidden, layers = hidden_size(fields), layer_count(fields)
     given = fields.raw("block_configs")
     if not isinstance(given, list) or len(given) != layers or not all(isinstance(one, dict) for one in given):
         raise fields.error(f"expected a list of {layers} layers", "block_configs")
     fields.ignore("intermediate_size", "num_key_value_heads")
-    dim, bias = head_dim(fields), fields.flag("attention_bias")
-    plain = AttentionShape(heads, heads, dim, rotary_dim=dim, qkv_bias=bias, o_bias=bias)
+    plain = attention(bias=flag("attention_bias"), kv_heads=all_heads)(fields)(0)
     read = [Fields(one, fields.where, prefix=f"block_configs.{layer}.") for layer, one in enumerate(given)]
     blocks = [_decilm_layer(own, plain, hidden, fields.flag("mlp_bias")) for own in read]
     return model_of(fields, Stack("decoder", hidden, run_lengths(blocks)))
 
 
-def _decilm_layer(own: Fields, plain: AttentionShape, hidden: int, bias: bool) -> Block:
+def _decilm_layer(own: Fields, plain: Attention, hidden: int, bias: bool) -> Block:
     core, ffn = own.nested("attention"), own.nested("ffn")
     there = {name: part for name, part in (("attention", core), ("mlp", ffn)) if not part.flag("no_op")}
-    straight = tuple(
-        Linear(f"{name}.linear", hidden, hidden) for name, part in there.items() if part.flag("replace_with_linear")
-    )
-    mixes, has_mlp = (name in there and not there[name].flag("replace_with_linear") for name in ("attention", "mlp"))
-    attention = mlp = None
-    if mixes:
+    straight = {
+        name: Linear(f"{name}.linear", hidden, hidden)
+        for name, part in there.items()
+        if part.flag("replace_with_linear")
+    }
+    whole, attention, mlp = there.keys() - straight, None, None
+    if "attention" in whole:
         group = core.integer("n_heads_in_group")
         shared = core.quotient(plain.heads, group, f"the {plain.heads} attention heads", "n_heads_in_group")
         attention = replace(plain, kv_heads=shared, window=core.optional("window_length"))
-    if has_mlp:
+    if "mlp" in whole:
         mlp = MlpShape(next_multiple(int(2 * ffn.number("ffn_mult") * hidden / 3), 256), bias=bias)
-    return Block(attention, mlp, norms=len(there), before=straight)
+    return Block(attention, mlp, norms=len(there), before=(*straight.values(),))
 
 
 def longcat(fields: Fields) -> ModelShape:
@@ -263,18 +258,26 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     return lambda layer: bool(sparse[layer])
 
 
-def _indexer(fields: Fields, **traits: Any) -> Indexer:
-    """DeepSeek's lightning indexer, whose queries come from the queries' latent."""
-    heads, dim, kept = (fields.integer(f"index_{name}") for name in ("n_heads", "head_dim", "topk"))
-    return Indexer(heads, dim, kept, query_rank=fields.integer("q_lora_rank"), **traits)
-
-
-def chosen_latent(fields: Fields, every: int = 1, weighs: str | None = None, **traits: Any) -> Core:
+def chosen_latent(fields: Fields, indexer: Indexer, every: int = 1, **traits: Any) -> Core:
     """Latent attention over the keys that an indexer chooses: each layer's own, or the choice of a layer before."""
-    core, indexer = latent(fields, **traits)(0), _indexer(fields, weights_dtype=weighs)
-    own = _runs_indexer(fields, every)
+    core, own = latent(fields, **traits)(0), _runs_indexer(fields, every)
     layers = {one: replace(core, indexer=replace(indexer, reused=not one)) for one in (True, False)}
     return lambda layer: layers[own[layer]]
+
+
+def rotated_in_part(fields: Fields, indexer: Indexer) -> Core:
+    """Mistral Large 4: no queries' latent; layers that do not rotate have heads as wide, of the latent alone."""
+    each = [*range(layer_count(fields))]
+    shared = fields.integers("kv_source_layers") not in ([], each)
+    fields.refuse(shared, "expected each layer's own number: keys of another layer have no formula", "kv_source_layers")
+    chosen, turns = chosen_latent(fields, indexer), rope_layers(fields)
+
+    def of(layer: int) -> Attention:
+        core = chosen(layer)
+        still = {} if turns(layer, None) else {"qk_nope_head_dim": core.head_dim, "qk_rope_head_dim": 0}
+        return replace(core, q_lora_rank=None, **still)
+
+    return of
 
 
 def _runs_indexer(fields: Fields, every: int) -> list[bool]:
@@ -294,7 +297,7 @@ def _runs_indexer(fields: Fields, every: int) -> list[bool]:
     return [max(layer - first + 1, 0) % every == 0 for layer in range(layers)]
 
 
-def chosen_or_sliding(fields: Fields, **near: int) -> Core:
+def chosen_or_sliding(fields: Fields, indexer: Indexer, **near: int) -> Core:
     """dots3_note: latent attention over chosen keys, and over a window in layers with sizes of their own, which a file
 
     gives by layer (``per_layer_config``) or as keys of their own (``near``).
@@ -302,7 +305,8 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Core:
     traits: Values = {"gate": "heads", "key_norm": True}
     layers, listed = layer_count(fields), fields.nested("per_layer_config")
     named = {one.lstrip("0") or "0": one for one in listed.config}
-    chosen, window = chosen_latent(fields, **traits), fields.count("sliding_window", "sliding_window_size", default=512)
+    chosen = chosen_latent(fields, indexer, **traits)
+    window = fields.count("sliding_window", "sliding_window_size", default=512)
     slides = fields.flag("use_sliding_window", default=True)
     usual = ["sliding_attention" if slides and i > 1 and i % 4 != 1 else "full_attention" for i in range(layers)]
     words = fields.strings("layer_types", length=layers) or usual
@@ -320,13 +324,9 @@ def chosen_or_sliding(fields: Fields, **near: int) -> Core:
     return of
 
 
-def blocks_of_keys(fields: Fields) -> Core:
+def blocks_of_keys(fields: Fields, indexer: Indexer) -> Core:
     """MiniMax-M3: an indexer's heads choose blocks of keys, one head for each key/value head, in the layers listed."""
     layers, inside = layer_count(fields), fields.nested("sparse_attention_config")
-    heads, dim, kept, block = (
-        inside.optional(legacy) or fields.integer(name) for name, legacy in FORMATS["huggingface"]["blocks"].items()
-    )
-    indexer = Indexer(heads, dim, kept, block, grouped=True)
     inside.ignore("sparse_local_block", "sparse_init_block", "sparse_score_type", "sparse_disable_index_value")
     words, numbers = fields.strings("layer_types", length=layers), inside.integers("sparse_attention_freq")
     sparse = [word == "minimax_m3_sparse" for word in words] or numbers
@@ -358,29 +358,20 @@ def _rates(fields: Fields) -> list[int]:
     return found
 
 
-def shared_keys(fields: Fields) -> Core:
+def shared_keys(fields: Fields, core: SharedKeyShape, indexer: Indexer) -> Core:
     """DeepSeek-V4: one key that is the value too; a window of them, and compressed ones that an indexer chooses."""
-    heads, dim, rates = all_heads(fields), fields.integer("head_dim"), _rates(fields)
-    given = fields.optional("qk_rope_head_dim")
+    dim, rates, given = core.head_dim, _rates(fields), fields.optional("qk_rope_head_dim")
     rotary = given or int(dim * fields.number("partial_rotary_factor", default=64 / 512))
-    groups, rank = fields.integer("o_groups"), fields.integer("o_lora_rank")
-    fields.quotient(heads, groups, f"the {heads} attention heads", "o_groups")
-    window = fields.count("sliding_window") or None
-    core = SharedKeyShape(heads, dim, fields.integer("q_lora_rank"), groups, rank, window, rotary)
-    core = replace(core, dropout=fields.number("attention_dropout"))
+    fields.quotient(core.heads, core.out_groups, f"the {core.heads} attention heads", "o_groups")
+    core = replace(core, window=fields.count("sliding_window") or None, rotary_dim=rotary)
     said, shapes = fields.nested("compress_rates"), {0: core}
     for kind, short, name, series in FORMATS["huggingface"]["compressors"]:
         rate = fields.optional(short) or said.optional(name) or kind
         shapes[kind] = replace(core, compressor=Compressor(rate, dim, series))
         if series == 2:
-            own = Compressor(rate, fields.integer("index_head_dim"), series)
-            shapes[kind] = replace(shapes[kind], indexer=_indexer(fields, compressor=own))
+            own = Compressor(rate, indexer.head_dim, series)
+            shapes[kind] = replace(shapes[kind], indexer=replace(indexer, compressor=own))
     return lambda layer: shapes[rates[layer]]
-
-
-def streams(fields: Fields, **traits: bool) -> Streams:
-    """Residual streams of hyper-connections."""
-    return Streams(fields.integer("hc_mult"), **traits)
 
 
 #: Names of layers -> what they are.

@@ -221,7 +221,6 @@ def _tower(outer: Fields, name: str, spec: Config, around: Config, text: int) ->
         )
 
     own.ignore(*spec.get("ignored", ()))
-    hidden = value("h")
     # deepstack: a merger more for each of the layers listed
     mergers = len(own.integers(spec["each"])) if "each" in spec else 0
     extra = vectors("extra") + vectors("of_each") * mergers
@@ -229,12 +228,9 @@ def _tower(outer: Fields, name: str, spec: Config, around: Config, text: int) ->
     blocks = run_lengths(_layers(own, spec, value, vectors("layer")))
     stack = Stack(
         name,
-        hidden,
+        value("h"),
         blocks,
-        front=(
-            Linear("patch_embedding", hidden, value("inputs"), spec["front_bias"], kind="conv", grad_input=False),
-            *linears("front"),
-        ),
+        front=linears("front"),
         final_norm=0,
         extra=extra,
     )

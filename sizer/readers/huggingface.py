@@ -68,7 +68,7 @@ def _either(flag: Function, then: Any = True, otherwise: Any = False) -> Any:
 
 
 def _call(call: str, **given: Any) -> Any:
-    traits = {name: _trait(one) for name, one in given.items()}
+    traits = _traits(given)
     return lambda fields: _function(call)(fields, **told(fields, traits))
 
 
@@ -220,7 +220,7 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
     beside = sum(one.numel() for one in built.parameters()) - proof.parameters
     if whole.parameters - model.parameters != beside:
         whole = replace(model, extra=(*model.extra, ("not run", beside)))
-        notes = (f"not run: {', '.join(proof.held)}; its {beside:,} parameters count, on the last stage",)
+        notes = (f"not run: {', '.join(proof.held) or 'a part'}; its {beside:,} parameters count, on the last stage",)
     if (named := architecture_of(fields)) not in ("", its):
         notes += (f"{named} is not known: read as {its}",)
     inner = getattr(built, "config", config)
@@ -230,7 +230,7 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
         NAME,
         where,
         keys=proof.keys,
-        longest=proof.longest,
+        longest=model.main.length or proof.longest,
         workload=released,
         config=config,
         notes=(

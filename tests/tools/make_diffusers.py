@@ -42,13 +42,19 @@ CASES: list[tuple[str, dict[str, Any], tuple[int, int], int]] = [
     ("SD3Transformer2DModel", {**_SMALL, "caption_projection_dim": 96, "joint_attention_dim": 40}, (16, 32), 5),
     ("FluxTransformer2DModel", {"guidance_embeds": True}, (128, 128), 512),
     ("FluxTransformer2DModel", {**_SMALL, "num_single_layers": 2, "axes_dims_rope": [8, 8, 8]}, (16, 32), 9),
+    ("QwenImageTransformer2DModel", {}, (64, 64), 100),
+    ("QwenImageTransformer2DModel", {**_SMALL, "axes_dims_rope": [8, 8, 8], "joint_attention_dim": 40}, (16, 32), 9),
 ]
 
 
 def arguments(name: str, model: Any, height: int, width: int, text: int) -> dict[str, Any]:
-    """Tensors of one call; Flux takes patches of 2 x 2, the others cut latents themselves."""
+    """Tensors of one call; Flux and Qwen-Image take patches of 2 x 2, the others cut latents themselves."""
     config = model.config
     found: dict[str, Any] = {"timestep": torch.zeros(B)}
+    if name.startswith("Qwen"):
+        found["hidden_states"] = torch.zeros(B, height * width // 4, config.in_channels)
+        found["encoder_hidden_states"] = torch.zeros(B, text, config.joint_attention_dim)
+        return found | {"img_shapes": [[(1, height // 2, width // 2)]] * B}
     if name.startswith("Flux"):
         tokens = height * width // 4
         found["hidden_states"] = torch.zeros(B, tokens, config.in_channels)
@@ -83,7 +89,7 @@ def measured(name: str, given: dict[str, Any], size: tuple[int, int], text: int)
             flops[phase] = int(counter.get_total_flops())
     config = {"_class_name": name, **json.loads(json.dumps(dict(model.config)))}
     config |= {"text_tokens": text} if text else {}
-    patch = 2 if name.startswith("Flux") else model.config.patch_size
+    patch = 2 if name.startswith(("Flux", "Qwen")) else model.config.patch_size
     return {
         "config": {key: value for key, value in config.items() if key != "_use_default_values"},
         "tokens": size[0] * size[1] // patch**2,
@@ -124,7 +130,7 @@ def main() -> None:
     rows = [measured(*case) for case in CASES]
     for row, case in zip(rows, CASES, strict=True):
         # Dual layers are the first ones. RMSNorm is one kernel on a GPU, and its parts on the CPU.
-        if _SMALL.items() <= case[1].items() or case[0].startswith("Flux") or "qk_norm" in case[1]:
+        if _SMALL.items() <= case[1].items() or case[0].startswith(("Flux", "Qwen")) or "qk_norm" in case[1]:
             continue
         row["saved_a_layer"] = saved_a_layer(*case)
     TARGET.write_text("[\n" + ",\n".join(json.dumps(row) for row in rows) + "\n]\n", encoding="utf-8")
