@@ -117,6 +117,25 @@ def test_a_published_layer_is_priced_within_a_fifth(
     assert seconds * 1e3 == pytest.approx(ms, rel=0.2)
 
 
+#: Ranks -> us of one token's layer, 8 of 256 experts of 512 over a width of 2048, fp8 in blocks, TensorRT-LLM's CUTLASS
+#: (aiconfigurator-core 0.12, H200, balanced): what experts without a row take.
+ONE_TOKEN = {1: 98.5, 8: 26.8, 256: 20.6}
+
+
+@pytest.mark.parametrize("ep", ONE_TOKEN)
+def test_experts_that_no_token_is_routed_to_take_time(ep: int) -> None:
+    path = Path(__file__).parent / "data" / "configs" / "qwen3-30b-a3b.json"
+    config = json.loads(path.read_text(encoding="utf-8")) | {"num_experts": 256, "moe_intermediate_size": 512}
+    config |= {"quantization_config": {"quant_method": "fp8", "weight_block_size": [128, 128]}}
+    listed = operators(read_config(config).model, Workload(b=1, s=1, context=8, phase="decode", d=ep, e=ep))
+    own = [one for one in listed if ".moe." in one.name and "router" not in one.name and one.kind != "collective"]
+    products = [one for one in own if isinstance(one, RoutedGemm)]
+    assert {(one.held, one.choices, one.groups, one.m) for one in products} == {(256 // ep, 256, min(8, 256 // ep), 8)}
+    # Of eight ranks each has a token: 8 rows, where the table's one rank has one.
+    seconds = sum(predict(one, "h200").seconds for one in own)
+    assert seconds * 1e6 == pytest.approx(ONE_TOKEN[ep], rel=0.13 if ep == 1 else 0.3)
+
+
 def test_even_logits_of_few_tokens_meet_an_expert_each() -> None:
     assert spread(4, 128, 8, 1, 0.0) == (32, 1)
     rows, fullest = spread(4, 128, 8, 4, 1.2)
@@ -151,6 +170,8 @@ def test_rows_of_aiter_that_repeat_a_time_or_beat_the_peak_are_left_out() -> Non
     other = AITER | {"tokens": "128", "us": "260.0"}
     assert usable([AITER, other]) == [AITER, other]
     assert usable([AITER, other | {"us": "250.0"}]) == []
+    assert usable([AITER, other | {"us": "250.0", "file": "b.csv"}]) == []
+    assert usable([AITER, AITER | {"file": "b.csv"}]) == [AITER, AITER | {"file": "b.csv"}]
     assert usable([AITER | {"tokens": "1000000"}]) == []
     assert usable([AITER | {"q_type": "QuantType.per_1x7"}]) == []
 

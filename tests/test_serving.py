@@ -623,6 +623,10 @@ def test_a_plan_to_serve_says_what_its_figures_rest_on() -> None:
         ("h200", "vllm"), ("l40s", "vllm"), ("h200", "transformers")
     )}  # fmt: skip
     assert list(tiers.values()) == ["fitted", "borrowed", "extrapolated"]
+    for unlike in ("Qwen/Qwen3-Next-80B-A3B-Instruct", "deepseek-ai/DeepSeek-V3.2"):
+        found = sizer.plan(unlike, phase="decode", device="h200", gpus=8)
+        assert isinstance(found, ServingPlan)
+        assert found.tier == "extrapolated"  # no stack was fitted on recurrences, nor on an indexer
     assert _plan(MIXTRAL).intervals == load_serving_stack("vllm").intervals["moe"]
 
 

@@ -250,7 +250,7 @@ def test_vllms_experts_cost_what_the_rows_do_that_its_table_ran(where: tuple[int
 def test_a_prompt_with_those_rows_takes_what_vllms_own_rows_add_up_to(tokens: int) -> None:
     found = ops(RELEASE, device="h200", phase="prefill", b=1, s=tokens, tp=8, ep=8, etp=1)
     more = experts_ms(found.operators, tokens, 8) - experts_ms(found.operators, tokens, 8, even=True)
-    assert 1e3 * found.step.seconds + MOE_LAYERS * more == pytest.approx(VLLM_PROMPTS[tokens], rel=0.065)
+    assert 1e3 * found.step.seconds + MOE_LAYERS * more == pytest.approx(VLLM_PROMPTS[tokens], rel=0.06)
 
 
 def test_devices_that_nothing_was_measured_on_are_extrapolated_and_say_so() -> None:

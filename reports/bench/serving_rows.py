@@ -333,7 +333,7 @@ def _row(line: Mapping[str, str]) -> Row:
         given = min(given, int(told[1]) * d)
     weights = line["dtype_weights"]
     dtype = weights if weights in ("fp8", "fp16") else "bf16"
-    workload = Workload(s=1, b=1, phase="prefill", dtype=dtype, t=t, kv_dtype=_cache(line, name))
+    workload = Workload(s=1, b=1, phase="prefill", dtype=dtype, t=t, kv_dtype=_cache(line, name, device))
     asked = Requests(0, max(1, round(drawn * inputs)), max(1, round(drawn * outputs)), d * p)
     # Engines whose ranks share experts say over how many.
     spread = d if line["ep"] else 1
@@ -448,9 +448,13 @@ def _share(line: Mapping[str, str], stack: str) -> float:
     return 0.8
 
 
-def _cache(line: Mapping[str, str], stack: str) -> Any:
-    """The cache's type, where a row does not say as ModelOpt's quantised checkpoints have it."""
+def _cache(line: Mapping[str, str], stack: str, device: Device) -> Any:
+    """The cache's type, where a row does not say as ModelOpt's quantised checkpoints have it.
+
+    OpenAI's in MXFP4 says nothing of it: InferenceMAX's scripts for TensorRT-LLM ask for fp8 on Blackwell alone.
+    """
     if line["dtype_kv"] in ("fp8", "int8"):
         return line["dtype_kv"]
     narrow = {"tensorrt-llm": ("fp8", "nvfp4", "mxfp4", "int4"), "vllm": ("fp8", "nvfp4")}.get(stack, ())
-    return "fp8" if line["dtype_weights"] in narrow and not line["dtype_kv"] else None
+    named = line["dtype_weights"] != "mxfp4" or "nvfp4" in device.peak_flops
+    return "fp8" if line["dtype_weights"] in narrow and named and not line["dtype_kv"] else None

@@ -7,8 +7,8 @@ layer: both products, and what sizer lists apart (permuting, activation, quantis
 it is. Its tokens are spread evenly or by a power law, drawn as the collector draws it (ai-dynamo/aiconfigurator,
 collector/helper.py), of which the fit sees what a user gives: the rank's rows, its experts, the fullest one's load.
 Under expert parallelism the busiest rank was timed with all ranks' tokens at hand, which costs bytes of its own
-(``remote``). Held out are 30% of the shapes (hidden, width, experts, top_k, split), drawn by their hash. The form is
-that of shapes/cost/experts.py, which the fit calls. Ten minutes.
+(``remote``, through the cache while they fit). Held out are 30% of the shapes (hidden, width, experts, top_k, split),
+drawn by their hash. The form is that of shapes/cost/experts.py, which the fit calls. Ten minutes.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ if __name__ == "__main__":
 
 from fit.decode import BLACKWELL, FOLDERS, HOPPER
 from fit.tables import main, parquet_columns
+from shapes.cost.constants import read_seconds
 from shapes.cost.experts import routed_parts
 from shapes.cost.moving import elementwise_parts
 from shapes.device import Device, load_device
@@ -89,15 +90,25 @@ START = {
     "latency_rows": 64.0,
     "prologue_rows": 20.0,
     "prologue_keys": 100.0,
+    "row_reads": 0.5,
+    "held_s": 5e-9,
+    "choice_s": 5e-10,
     "cache_share": 0.6,
+    "cache_power": 4.0,
     "q": 2.0,
 }
+#: How fast bytes of other ranks' tokens are, which no layer of sizer's holds: from memory and from the cache.
+REMOTE = ("remote_bytes_per_s", "remote_cached_bytes_per_s")
 ALPHA = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 DRAWS = 8
 #: Rows that are fitted on at the most, drawn; fewer to choose the smallest tile by.
 MOST, SOME = 5000, 1200
 #: Rows of the smallest tile that a kernel may have: Marlin's and TensorRT-LLM's, Triton's, CUTLASS's.
 LEAST = (8.0, 16.0, 64.0)
+
+
+#: Columns of a product.
+SIZES = ("groups", "m", "n", "k", "load", "held", "choices")
 
 
 @dataclass(frozen=True)
@@ -115,13 +126,14 @@ class Layers:
         """Seconds of the layers by these constants."""
         units, l2 = device.compute.units, device.memory.l2_bytes
         products = sum(sum(routed_parts(one, c, units, l2)) for one in (self.gate_up, self.down))
-        found: Array = products + self.apart_s + self.remote_bytes / c["remote_bytes_per_s"]
+        memory, cached = (c[key] for key in REMOTE)
+        rates = {"bandwidth_bytes_per_s": memory, "cache_bytes_per_s": cached, "cache_share": 1.0}
+        found: Array = products + self.apart_s + read_seconds(self.remote_bytes, rates, l2)
         return found
 
     def only(self, places: NDArray[np.intp]) -> Layers:
         gate_up, down = (
-            replace(one, **{name: getattr(one, name)[places] for name in ("groups", "m", "n", "k", "load")})
-            for one in (self.gate_up, self.down)
+            replace(one, **{name: getattr(one, name)[places] for name in SIZES}) for one in (self.gate_up, self.down)
         )
         rest = (getattr(self, name)[places] for name in ("apart_s", "remote_bytes", "seconds"))
         return Layers(gate_up, down, *rest, tuple(self.shapes[place] for place in places))
@@ -191,16 +203,18 @@ def _columns(rows: Mapping[tuple[Any, ...], float], form: str, dtype: str, devic
         own, width = max(own, 1.0), inter / tp
         groups, gates = min(experts // ep, own), 1 if (hidden, inter) in UNGATED else 2
         remote = 2.0 * max(0.0, tokens * top_k - own) * (2 * hidden + 3 * width)
-        read = 8 * own * hidden + 2 * (gates + 1) * own * width
+        read = 4 * own * hidden + 2 * (gates + 1) * own * width
         # Activations are quantised before both products.
         quantised = 3 * (tokens * hidden + own * width) if kind in QUANTISED else 0.0
-        known.append(
-            (own, groups, max(1.0, fullest * groups / own), hidden, width, gates, remote, read, quantised, seconds)
-        )
-    own, groups, load, hidden, width, gates, remote, read, quantised, seconds = np.array(known, dtype=float).T
+        load = max(1.0, fullest * groups / own)
+        sizes = own, groups, load, hidden, width, experts // ep, experts
+        known.append((*sizes, gates, remote, read, quantised, seconds))
+    own, groups, load, hidden, width, held, choices, *rest = np.array(known, dtype=float).T
+    gates, remote, read, quantised, seconds = rest
     shapes = tuple(" ".join(map(str, key[2:])) for key in rows)
     recipe = "blockwise" if form.endswith("blockwise") else None
     shared: dict[str, Any] = {"dtype": kind, "recipe": recipe, "weight_bytes": WEIGHTS.get(dtype), "load": load}
+    shared |= {"held": held, "choices": choices}
     gate_up = RoutedGemm("", "forward", groups, own, gates * width, hidden, **shared)  # type: ignore[arg-type] # columns
     apart = _moved(read, 2, device) + (_moved(quantised, 2, device) if kind in QUANTISED else 0.0)
     return Layers(gate_up, replace(gate_up, n=hidden, k=width), apart, remote, seconds, shapes)  # type: ignore[arg-type]
@@ -223,17 +237,18 @@ def fit(
     device: Device,
     dtype: str,
     out: NDArray[np.bool_],
-    pads: float = 1.0,
+    known: Mapping[str, float],
     tiles: tuple[float, ...] = LEAST,
 ) -> tuple[dict[str, float], Array]:
     """Constants by the rows that are not ``out``, and predicted over measured, less 1, of all rows.
 
-    The kernel's smallest tile is the one of ``tiles`` by which those rows are nearest, fitted on some of them.
+    ``known`` constants are kept. The kernel's smallest tile is the one of ``tiles`` by which those rows are nearest,
+    fitted on some of them.
     """
     seen = np.random.default_rng(0).permutation(np.flatnonzero(~out))
 
     def within(least: float, most: int) -> tuple[float, dict[str, float]]:
-        constants = _fitted(found.only(seen[:most]), device, dtype, {"pads": pads, "least_rows": least})
+        constants = _fitted(found.only(seen[:most]), device, dtype, {**known, "least_rows": least})
         return float(np.abs(found.only(seen).seconds_by(constants, device) / found.seconds[seen] - 1).mean()), constants
 
     _, constants = min((within(least, SOME) for least in tiles), key=itemgetter(0))
@@ -247,17 +262,19 @@ def _fitted(some: Layers, device: Device, dtype: str, known: dict[str, float]) -
     start = START | {
         "bandwidth_bytes_per_s": 0.8 * bandwidth,
         "cache_bytes_per_s": 2 * bandwidth,
-        "rows_bytes_per_s": bandwidth,
-        "remote_bytes_per_s": bandwidth,
+        **dict.fromkeys(REMOTE, bandwidth),
         "flops_per_s": 0.6 * peak,
     }
+    start = {key: value for key, value in start.items() if key not in known}
     # Nothing moves or multiplies faster than the data sheet says, but from the cache.
     bounds = {key: (1e-3 * value, 1e3 * value) for key, value in start.items()} | {
         "launch_s": (1e-7, 1e-4),
         "latency_s": (1e-8, 1e-4),
         "bandwidth_bytes_per_s": (0.2 * bandwidth, bandwidth),
         "cache_bytes_per_s": (bandwidth, 20 * bandwidth),
-        "cache_share": (0.05, 2.0),
+        "cache_share": (0.05, 1.0),
+        "cache_power": (1.0, 16.0),
+        "row_reads": (1e-3, 3.0),
         "flops_per_s": (0.01 * peak, peak),
         "q": (1.0, 10.0),
     }
@@ -278,12 +295,13 @@ def lines(tables: Path) -> Iterator[str]:
         for name, (_, kernel, *_) in devices.items():
             found, device = layers(tables, form, name), load_device(name)
             out = held_out(found.shapes)
-            constants, wrong = fit(found, device, form.split("_")[1], out, PADS.get(kernel, 1.0))
+            constants, wrong = fit(found, device, form.split("_")[1], out, {"pads": PADS.get(kernel, 1.0)})
             off = np.abs(wrong[out])
             sys.stderr.write(
                 f"{form} {name}: {len(wrong)} {off.mean():.1%} {np.quantile(off, 0.95):.1%} {wrong[out].mean():+.1%}\n"
             )
-            constants.pop("remote_bytes_per_s")
+            for key in REMOTE:
+                constants.pop(key)
             errors = {"error": float(off.mean()), "error_p95": float(np.quantile(off, 0.95))}
             yield f"\n[{form}.{name}]\n# {len(wrong)} rows of {kernel}\n" + "".join(
                 f"{key} = {value:.4g}\n" for key, value in (constants | errors).items()

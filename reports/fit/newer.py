@@ -56,7 +56,7 @@ def routed(folder: Path, form: str, name: str) -> Array:
     if not alone.size:
         return np.array([])
     some = found.only(alone)
-    return np.asarray(some.seconds_by(c | {"remote_bytes_per_s": 1.0}, device) / some.seconds - 1)
+    return np.asarray(some.seconds_by(c | dict.fromkeys(experts.REMOTE, 1.0), device) / some.seconds - 1)
 
 
 def main() -> None:

@@ -309,6 +309,14 @@ def page(rows: Sequence[Row], left: np.ndarray, whole: np.ndarray, impossible: i
     def metric_and_kind(row: Row) -> str:
         return f"{NAMES[row.metric]}, {row.kind}"
 
+    def off(prices: np.ndarray, metric: str) -> list[str]:
+        found = by_metric_and_kind(rows, prices)
+        return [f"{np.abs(1 / found[f'{metric} {kind}'] - 1).mean():.1%}" for kind in ("dense", "moe")]
+
+    def by_part(name: str) -> list[str]:
+        prices = whole if name == "source" else left_out(rows, PARTS[name])
+        return [f"an {name}" if name == "engine" else f"a {name}", *(", ".join(off(prices, one)) for one in METRICS)]
+
     released = left_out(rows, lambda row: row.release) / values
     by_release = defaultdict(list)
     for place, row in enumerate(rows):
@@ -347,6 +355,13 @@ def page(rows: Sequence[Row], left: np.ndarray, whole: np.ndarray, impossible: i
         "released": tabulate(
             [[name, *_figures(np.array(own), np.zeros(1))[:-1]] for name, own in sorted(by_release.items())],
             HEAD[:-1],
+            tablefmt="github",
+            disable_numparse=True,
+        ),
+        "token_by_offline": " and ".join(off(whole, METRICS[1])),
+        "by_part": tabulate(
+            [by_part(name) for name in PARTS],
+            ["left out", *(f"{NAMES[metric]}, dense, moe" for metric in METRICS)],
             tablefmt="github",
             disable_numparse=True,
         ),

@@ -241,7 +241,6 @@ def _products(products: Sequence[Product], by: ProductKernels, device: Device) -
         regimes, *(column.tolist() for column in columns), strict=True
     ):
         bound = _bound(constants.launch_s, total - constants.launch_s, compute, memory)
-        alignment = tuple(zip(OPERANDS, extra, strict=True)) if any(extra) else ALIGNED
         yield cost_of(
             total,
             source,
@@ -253,7 +252,7 @@ def _products(products: Sequence[Product], by: ProductKernels, device: Device) -
             waves=waves,
             tile_efficiency=kept,
             wave_efficiency=filled,
-            alignment_s=alignment,
+            alignment_s=tuple(zip(OPERANDS, extra, strict=True)),
         )
 
 
@@ -274,8 +273,6 @@ def _regimes(sizes: Integers, by: ProductKernels) -> list[str]:
 
 #: Costs of matrix products on a device.
 product_costs = partial(_by_group, key=alike, price=_products)
-#: Seconds of misalignment by operand of a product that has none.
-ALIGNED = tuple((operand, 0.0) for operand in OPERANDS)
 
 
 def _bound(launch: float, body: float, compute: float, memory: float) -> str:

@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from shapes.device import Device
-from shapes.dtypes import BYTES
+from shapes.dtypes import BYTES, next_multiple
 from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Floats, Ints, Named, Pair, Triple, frozen
 from shapes.operators.types import Layout
@@ -176,7 +176,7 @@ def kernel_seconds(
 
     0 where there is no ceiling.
     """
-    bm, bn = (np.minimum(np.ceil(side / TILE_STEP) * TILE_STEP, TILE) for side in (m, n))
+    bm, bn = (np.minimum(next_multiple(side, TILE_STEP), TILE) for side in (m, n))
     tiles = np.ceil(m / bm) * np.ceil(n / bn) * batch
     # A product that fills less than half of the units is split along k.
     slices = np.maximum(np.floor(c.units / tiles), 1.0)

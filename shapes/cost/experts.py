@@ -1,19 +1,21 @@
 """Seconds of a serving engine's fused experts, by constants fitted to published tables (reports/fit/experts.py).
 
-    seconds = launch + latency + (moving^q + arithmetic^q)^(1/q) + rows' traffic
+    seconds = launch + latency + held + choices + (moving^q + arithmetic^q)^(1/q)
 
 Rows of experts follow a power law of 1.2: the one at place x of them, from the fullest, has (1 + fall x)^-5 of the
 fullest's. ``load`` is the fullest one's over the mean, 1 is even, and 5 to 15 what the tables' power laws draw. Each
 expert takes whole tiles of ``TILES`` rows, from the kernel's smallest on (``least_rows``), and 128 columns, the
-kernel's choice; weights are read of experts with rows, from a cache that the tables' repeated steps leave warm.
-``prologue_rows`` and ``prologue_keys``: what a tile adds, in rows and in steps of k. Where engines pad weights,
-both widths are multiples of ``pads`` (gate's and up's each). The tables' layers hold what sizer lists apart (permuting,
-activation, quantising), which the fit subtracts. Every part grows with rows, columns and k.
+kernel's choice; weights are read of experts with rows, and rows ``row_reads`` times, from a cache that the tables'
+repeated steps leave warm. ``held_s`` and ``choice_s``: what each expert on the device takes, with rows or without, and
+each that the router chooses among. ``prologue_rows`` and ``prologue_keys``: what a tile adds, in rows and steps of k.
+Where engines pad weights, both widths are multiples of ``pads`` (gate's and up's each). The tables' layers hold what
+sizer lists apart (the sum over a token's experts, activation, quantising), which the fit subtracts. Every part grows
+with rows, columns and k.
 """
 
 import numpy as np
 
-from shapes.dtypes import BYTES, QUANTISED
+from shapes.dtypes import BYTES, QUANTISED, next_multiple
 from shapes.frozen import Numbers
 from shapes.operators.types import RoutedGemm
 
@@ -25,7 +27,7 @@ from .sparse import paid
 TILES, COLUMNS, SLICE = (8, 16, 32, 64, 128, 256), 128, 64
 #: Element types whose kernels multiply 4 bits by 4.
 FOUR_BITS = ("mxfp4", "nvfp4")
-#: Sixteenths of the experts, whose rows are taken to be those at their middle.
+#: Middles of sixteenths of the experts, whose rows are taken to be those there.
 PLACES = np.arange(1, 33, 2) / 32
 
 
@@ -42,18 +44,19 @@ def routed_parts(one: RoutedGemm, c: Numbers, units: int, l2_bytes: float) -> Pa
     # Of load = 4 fall / (1 - (1 + fall)^-4), within 2%.
     load = one.load
     fall = (load - 1) * (3 * load + 5) / (12 * load + 8)
-    held = [(1 + place * fall) ** -5 for place in PLACES]
-    rows = np.array([one.m / one.groups * len(held) * own / sum(held) for own in held])
+    held = (1 + np.multiply.outer(PLACES, fall)) ** -5
+    rows = np.array([share * one.m / one.groups for share in held / held.mean(axis=0)])
     size, used = BYTES[one.dtype], one.groups * np.minimum(rows, 1.0).mean(axis=0)
-    n, k = (np.ceil(width / pads) * pads for width, pads in ((one.n, 2 * c["pads"]), (one.k, c["pads"])))
-    step = 2 * COLUMNS * units * (np.ceil(k / SLICE) * SLICE + c["prologue_keys"]) / c["flops_per_s"]
+    n, k = next_multiple(one.n, 2 * c["pads"]), next_multiple(one.k, c["pads"])
+    step = 2 * COLUMNS * units * (next_multiple(k, SLICE) + c["prologue_keys"]) / c["flops_per_s"]
     blocks = one.groups * np.ceil(n / COLUMNS)
     choices = [
         (tile + c["prologue_rows"]) * paid(blocks * np.minimum(rows, np.ceil(rows / tile)).mean(axis=0), units)
         for tile in TILES
         if tile >= c["least_rows"]
     ]
-    reading = read_seconds(used * n * k * (one.weight_bytes or size), c, l2_bytes)
-    passing = one.m * (2 * one.n + size * one.k) / c["rows_bytes_per_s"]
+    rows_bytes = one.m * (2 * one.n + size * one.k)
+    reading = read_seconds(used * n * k * (one.weight_bytes or size) + c["row_reads"] * rows_bytes, c, l2_bytes)
     waiting = c["latency_s"] * one.m / (c["latency_rows"] + one.m)
-    return c["launch_s"] + waiting, reading + passing, beyond(reading, step * np.min(choices, axis=0), c["q"])
+    waiting += c["launch_s"] + c["held_s"] * one.held + c["choice_s"] * one.choices
+    return waiting, reading, beyond(reading, step * np.min(choices, axis=0), c["q"])

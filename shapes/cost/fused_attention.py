@@ -27,6 +27,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from shapes.device import Device, load_device
+from shapes.dtypes import next_multiple
 from shapes.frozen import Items, Named, frozen, replace
 from shapes.kernels import Run, load_kernel
 from shapes.operators.types import Attention
@@ -337,7 +338,7 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
     flops = queries * keys * (by_qk * d_qk + by_v * d_v)
     pair = by_qk * work.c_qk + by_v * work.c_v
     padded = queries * keys * pair / rate
-    short = (work.c_qk > np.ceil(d_qk / 8) * 8) | (work.c_v > np.ceil(d_v / 8) * 8)
+    short = (work.c_qk > next_multiple(d_qk, 8)) | (work.c_v > next_multiple(d_v, 8))
     partial = padded * (1 + c.partial * short)
     walked = _walked(work, keys, c)
     rows = np.ceil(work.q_len / QUERIES)
@@ -372,6 +373,6 @@ def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
         keys = np.maximum(keys, visible_keys(work, windowed=False))
         ramp = np.ones_like(ramp)
     edges = 0.5 * QUERIES * (work.causal + (ramp < 1))
-    whole = np.ceil(work.kv_len / QUERIES) * QUERIES
+    whole = next_multiple(work.kv_len, QUERIES)
     walked: Array = np.minimum(keys + edges, np.maximum(keys, whole))
     return walked * (1 + c.uneven * (work.causal > 0) * ramp**2)

@@ -36,8 +36,8 @@ def parts_of(scan: Scan, c: Numbers, units: int, l2_bytes: float) -> Parts:
     passes = 1 if scan.phase == "forward" else 2
     times = BACKWARD if passes > 1 else 1.0
     heads = scan.batch * scan.heads
-    waves = heads / (c["share"] * units)
-    waves = c["whole"] * np.ceil(waves) + (1 - c["whole"]) * np.maximum(1.0, waves)
+    waves = np.maximum(1.0, heads / (c["share"] * units))
+    waves += c["whole"] * (np.ceil(waves) - waves)
     walked = (scan.flops / heads / passes * c["step_s"] / FITTED_CHUNK + c["start_s"]) * waves
     # The state is read and written once in fp32, or, by what trains, for every chunk in 16 bits.
     states = 4 * heads * scan.head_dim * scan.state * (scan.chunks if scan.training else 2)

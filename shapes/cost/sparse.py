@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from shapes.frozen import Items, Numbers
+from shapes.frozen import Items, Numbers, replace
 from shapes.operators.types import IndexScores, SparseAttention, TopK
 
 from .constants import Parts, read_seconds
@@ -97,8 +97,8 @@ def sparse_parts(operator: SparseOperator, c: Numbers, units: int, l2_bytes: flo
     """Seconds of the launch, of moving and of arithmetic of one run."""
     launch, moving, computing = FORMS[form_of(operator)[0]](_sizes(operator), c, units, l2_bytes)
     if isinstance(operator, SparseAttention) and operator.phase != "forward":
-        forward = 2 * (operator.head_dim + operator.v_head_dim) * operator.batch * operator.heads * operator.pairs
-        return launch, moving * 2, computing * operator.flops / forward / BACKWARD
+        times = operator.flops / replace(operator, phase="forward").flops / BACKWARD
+        return launch, moving * 2, computing * times
     return launch, moving, computing
 
 

@@ -18,7 +18,7 @@ Conventions, each checked against torch's dispatcher in tests/test_parity.py and
 """
 
 from collections.abc import Iterable, Iterator
-from functools import lru_cache
+from functools import lru_cache, partial
 from math import ceil
 from operator import attrgetter
 from typing import Any
@@ -335,12 +335,12 @@ def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, l
 
     of the adapters that each rank holds whole.
     """
-    frozen = counted(parameter_tensors(model, workload))
+    tensors = parameter_tensors(model, workload)
+    frozen = counted(tensors)
     if not has_adapters(workload):
         frozen = ShardParameters(frozen.dense - held.dense, frozen.experts)
     each = BASES[base_of(workload)]
     if workload.base == "release":
-        tensors = parameter_tensors(model, workload)
         each = sum(tensor.stored_bytes(each) for tensor in tensors) / parameter_count(tensors)
     yield from frozen_collectives(frozen, each, workload, layers)
     kept_whole = sum(
@@ -445,12 +445,13 @@ def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> L
     workload, moe = run.workload, block.mlp
     if not isinstance(moe, MoeShape):
         return
-    groups, routed = moe.experts // workload.e, workload.expert_tokens(tokens) * moe.top_k
-    groups = min(groups, routed) if workload.decode else groups
+    held, routed = moe.experts // workload.e, workload.expert_tokens(tokens) * moe.top_k
+    groups = min(held, routed) if workload.decode else held
+    kind = GroupedGemm if workload.train else partial(RoutedGemm, held=held, choices=moe.experts + moe.empty)
     for linear in block.expert_linears(hidden, fused=workload.fused_gate_up):
         dtype, recipe, weight_bytes = _runs_in(linear, workload)
         for phase, m, n, k in _three(linear, routed, run, workload.expert_t):
-            yield (GroupedGemm if workload.train else RoutedGemm)(
+            yield kind(
                 run.prefix + linear.name,
                 phase,
                 groups,

@@ -145,8 +145,8 @@ def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Liste
         yield from _moved(block.streams, run, whole=whole, additions=additions)
     t, mlp = run.workload.t, block.mlp
     if isinstance(mlp, MoeShape):
-        routed = -(-tokens * mlp.top_k // t) * mlp.routed_width(hidden)
-        yield from _moved(mlp, run, routed=routed, made=-(-tokens * mlp.top_k * mlp.width // t))
+        routed, trains = -(-tokens * mlp.top_k // t) * mlp.routed_width(hidden), run.workload.train
+        yield from _moved(mlp, run, routed=routed, made=-(-tokens * mlp.top_k * mlp.width // t), trains=trains)
         mlp = mlp.shared
     if mlp:
         yield from _moved(mlp, run, made=-(-tokens * mlp.width // t))
@@ -304,9 +304,7 @@ def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[Pair, ...]:
     >>> chunks(4096, 4096, 2, True)
     ((1024, 1024), (1024, 4096))
     """
-    if cp == 1:
-        return ((q_len, kv_len),)
-    if not causal:
+    if cp == 1 or not causal:
         return ((-(-q_len // cp), kv_len),)
     own = -(-q_len // (2 * cp))
     return (own, own), (own, kv_len)

@@ -148,7 +148,13 @@ class GroupedGemm:
 
 @frozen
 class RoutedGemm(GroupedGemm):
-    """A grouped product of a serving engine's fused experts: its kernels are others than training's."""
+    """A grouped product of a serving engine's fused experts: its kernels are others than training's.
+
+    ``held``: experts on this device, those without rows too. ``choices``: experts that its router chooses among.
+    """
+
+    held: int = 0
+    choices: int = 0
 
 
 class _Fused:

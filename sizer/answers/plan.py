@@ -230,9 +230,9 @@ class Way:
 class ServingPlan(Printable):
     """Ways within the limits, from the most tokens a second. ``tier``: fitted on this engine and device, borrowed (the
 
-    engine on others) or extrapolated (another engine). ``intervals``: metric -> measured over predicted, lower and
-    upper, in ``coverage`` of published figures. ``weights``: formats of a quantised release. ``notes``: on a
-    context that the model was not made for.
+    engine on others) or extrapolated (another engine, vendor or kind of layers). ``intervals``: metric -> measured over
+    predicted, lower and upper, in ``coverage`` of published figures. ``weights``: formats of a quantised release.
+    ``notes``: on a context that the model was not made for.
     """
 
     COMMAND = "plan --phase decode"
@@ -593,9 +593,9 @@ def plan_serving(
         device.name,
         asked,
         base,
-        # An engine fitted on others is borrowed; every one was fitted on NVIDIA's.
+        # Engines were fitted on some of NVIDIA's devices, and on models of dense attention in every layer.
         "extrapolated"
-        if device.vendor != "nvidia"
+        if model.mixer or getattr(model.attention, "indexer", None) or device.vendor != "nvidia"
         else "borrowed"
         if stack.tier == "fitted" and device.name not in stack.devices
         else stack.tier,
