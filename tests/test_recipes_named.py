@@ -445,6 +445,26 @@ def test_what_a_script_that_another_runs_sets_is_its_own(tmp_path: Path) -> None
     assert read(tmp_path, text, "launch.sh").model == read_config(QWEN).model
 
 
+def test_of_several_commands_of_one_model_one_is_read_and_that_is_said(tmp_path: Path) -> None:
+    run = f"python train.py --model_name_or_path {QWEN} --per_device_train_batch_size "
+    notes = [read(tmp_path, text, "run.sh").notes for text in (f"{run}1\n{run}2\n", f"{run}1\n{run}1\n")]
+    said = "several commands name it, with other options, of which the first is read"
+    assert [any(one.startswith(said) for one in each) for each in notes] == [True, False]
+
+
+def test_a_section_whose_key_has_dots_is_a_section(tmp_path: Path) -> None:
+    """As LightningCLI's files have it."""
+    inner = f"{{model: {{model_config: {{hf_path: {QWEN}, enable_gradient_checkpointing: true}}}}}}"
+    found = read(tmp_path, f"model: {{init_args.config: {inner}}}\ndata: {{max_length: 256}}\noptimizer: {{lr: 1}}")
+    assert (found.model.layers, found.workload) == (28, {"s": 256, "checkpointing": "full"})
+
+
+def test_a_tokenizers_longest_sequence_is_the_trainers_where_nothing_else_is(tmp_path: Path) -> None:
+    text = f"model_cfgs: {{model_path: {QWEN}, tokenizer_args: {{model_max_length: 512}}}}\nlearning_rate: 1\n"
+    assert read(tmp_path, text).workload == {"s": 512}
+    assert read(tmp_path, f"{text}tokenizer: {{max_new_tokens: 5}}\nmax_seq_length: 512\n").workload == {"s": 512}
+
+
 def test_torchtunes_qlora_has_a_base_of_four_bits(tmp_path: Path) -> None:
     text = "model: {{_component_: torchtune.models.llama3_1.{}lora_llama3_1_8b, lora_rank: 8}}\n"
     text += "checkpointer: {{checkpoint_dir: /tmp/Meta-Llama-3.1-8B-Instruct/}}\nbatch_size: 2\n"

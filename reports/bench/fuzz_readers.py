@@ -47,6 +47,7 @@ def seeds() -> dict[str, bytes]:
     found |= {"megatron.yaml": (test_recipes_named.MEGATRON % "").encode()}
     found |= {"bridge.py": test_python_code.BRIDGE.encode(), "titan.py": test_python_code.TITAN.encode()}
     found |= {"main.py": test_python_code.MAIN.encode()}
+    found |= {"loop.py": test_python_code.LOOP.encode(), "program.py": test_python_code.PROGRAM.encode()}
     found |= {"train.ipynb": test_python_code.notebook(test_python_code.CELLS).encode()}
     found["bench.sh"] = b"for n in 1 2; do OUT=$(python -m sglang.bench_serving --model Qwen/Qwen3-8B --n $n); done"
     found |= {f"{name}.yaml": json.dumps(one).encode() for name, one in test_readers_formats.SMALLEST.items()}
@@ -64,6 +65,9 @@ EOF
     found["hydra.yaml"] = (
         b"defaults: [{model: small}, {override /model/part@a._here_: [big, null]}, optional trial/one, "
         b"{optional trial: '${model}'}, _self_]\nhidden_size: 64\n"
+    )
+    found["launch.sh"] = (
+        b"f() { shift; env TP=2 bash run.sh $@ $1; }\nexport N=2\nf a Qwen/Qwen3-0.6B --port 1\nexec ./run.sh $N\n"
     )
     found["serve.sh"] = b"MODEL=Qwen/Qwen3-8B\nvllm serve $MODEL --tensor-parallel-size 2 --max-model-len 4096\n"
     found["rl.toml"] = (
@@ -125,6 +129,7 @@ def main() -> int:
     count: Counter[str] = Counter()
     slowest, began = (0.0, 0), time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "run.sh").write_text('vllm serve "$@" --tensor-parallel-size ${TP:-4}\nbash run.sh $1\n', "utf-8")
         for number in range(given.start, given.mutants):
             if time.perf_counter() - began > given.seconds:
                 break

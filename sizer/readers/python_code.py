@@ -81,12 +81,19 @@ class _Code:
         self.options: Values = {}
         self._read = 0
         self.follow(body, self.names)
-        for node in ast.walk(ast.Module(body, [])):
-            made = self._value(node, self.names) if isinstance(node, ast.Call | ast.Dict) else None
-            if isinstance(made, dict) and (isinstance(node, ast.Call) or "zero_optimization" in made):
-                name = re.sub(r"\W", "_", str(made.get("name" if "default" in made else "_class"))).strip("_")
-                self.options[name] = made.get("default", made)
+        self._look_at(ast.walk(ast.Module(body, [])))
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
+
+    def _look_at(self, nodes: Iterator[ast.AST]) -> None:
+        calls = [node for node in nodes if isinstance(node, ast.Call | ast.Dict)]
+        # A program's options first, whose values others take.
+        for node in sorted(calls, key=lambda node: all(one.arg != "default" for one in getattr(node, "keywords", ()))):
+            made = self._value(node, self.names)
+            if isinstance(made, dict) and (made.get("_class", "dict") != "dict" or "zero_optimization" in made):
+                name = re.sub(r"\W", "_", str(made.get("name" if "default" in made else "_class"))).strip("_")
+                value = made.get("default", made)
+                name += "_" * (self.options.get(name, value) != value)  # of one class, and not the same
+                self.options[name] = value
 
     def follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
@@ -147,7 +154,6 @@ class _Code:
         given = {one.arg or "": self._value(one.value, names) for one in node.keywords}
         if said.endswith("DataLoader") and "batch_size" in given:
             given["batch_size_per_gpu"] = given.pop("batch_size")  # each process loads its own
-        said = re.sub("tokenizer$", "tokenized", said)  # what it makes, which a trainer takes
         given |= {  # what a recipe would take is not left to a default
             key: unknown(key)
             for key, value in given.items()

@@ -359,8 +359,11 @@ def lacking(claim: Config, names: tuple[set[str], set[str]]) -> list[str]:
 
 
 def at(config: Config, key: str) -> Any:
-    """The value under a dotted key; None where there is none."""
+    """The value under a dotted key; None where there is none. A key of the file may have dots itself."""
     first, _, rest = key.partition(".")
+    if rest and first not in config:
+        first = next((one for one in config if key.startswith(f"{one}.")), key)
+        rest = key[len(first) + 1 :]
     value = config.get(first)
     return value if not rest else at(value, rest) if isinstance(value, Mapping) else None
 

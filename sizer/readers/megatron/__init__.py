@@ -195,8 +195,9 @@ def _naming(script: Script) -> Values | None:
     first = next((one for _, one in named), None)
     keys = *FORMATS["names"]["keys"], "n_layer", "n_embd"
     models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for _, one in named)
-    more = f"several models are named, of which the first is read: {shorten(', '.join(models))}"
-    return first and {**first, "_notes": (more,) * (len(models) > 1)}
+    what = "models are named" if len(models) > 1 else "commands name it, with other options"
+    more = f"several {what}, of which the first is read: {shorten(', '.join(models))}"
+    return first and {**first, "_notes": (more,) * (len({str(one) for _, one in named}) > 1)}
 
 
 def _states_model(words: Iterable[str]) -> bool:
@@ -209,7 +210,7 @@ def _split(words: Iterable[str]) -> list[str]:
     """Words that hold options in one string (``"--vocab-size 128256"``, ``bash -c "torchrun ..."``) taken apart."""
     apart = (
         re.findall("(?:\0[^\0]*\0|\"[^\"]*\"|'[^']*'|[^\\s\0])+", word)
-        if re.search(r"(^|\s)--?[A-Za-z]", word) and re.search(r"\s", word)
+        if re.search(r"(^|\s)--?[A-Za-z]|^\w+=\S* \w+=", word) and re.search(r"\s", word)
         else [word]
         for word in words
     )

@@ -345,7 +345,9 @@ class _Follower:
         at = next((at for at, word in enumerate(words) if word.endswith(_SCRIPTS)), -1)
         if at >= 0 and (at == 0 or basename(words[0]) in _RUNNING) and (text := self.script.opened(words[at])):
             kept = dict(self.variables.values)
-            self._call([*Scanner(text).tokens()], words[at + 1 :])
+            tokens = self.script.functions.setdefault(text, [])  # it may be run again and again
+            tokens += [] if tokens else Scanner(text).tokens()
+            self._call(tokens, words[at + 1 :])
             self.variables.values = kept  # what it sets is its own
 
     def _call(self, tokens: list[Token], arguments: list[str]) -> None:
