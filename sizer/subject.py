@@ -311,6 +311,7 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
         return ()
     wanted = ", ".join(f"{WORDS.get(key, key)} {value}" for key, value in asked.items())
     taken = ", ".join(f"{WORDS.get(key, key)} {getattr(runs, key)}" for key in asked)
+    taken += f" (devices: {runs.model_ranks * runs.d})"
     return (f"no split of this model over these ranks: {wanted}; times are those of {taken}",)
 
 

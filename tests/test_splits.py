@@ -206,6 +206,17 @@ def test_the_readme_s_helpers_take_tp() -> None:
     assert sizer.ops(str(LLAMA), ep=1, tp=2).workload.t == 2
 
 
+def test_the_parts_of_a_pipeline_are_said_to_be_of_its_slowest_stage() -> None:
+    """Of 33 layers over 4 stages the last, which has an odd vocabulary's head, holds none: no attention is in it."""
+    model = {"model_type": "llama", "num_hidden_layers": 33, "vocab_size": 1_000_001}
+    staged, whole = sizer.ops(model, p=4, d=2, s=2048), sizer.ops(model, s=2048)
+    assert "parts of the step, of its slowest stage, as the stack runs" in str(staged)
+    assert "parts of the step, as the stack runs" in str(whole)
+    assert staged.step is not None
+    assert whole.step is not None
+    assert ("attention" in staged.step.parts, "attention" in whole.step.parts) == (False, True)
+
+
 def test_one_spelling_at_a_time_and_unknown_names_are_said() -> None:
     with pytest.raises(InputError, match="expected t or tp, not both"):
         sizer.check(str(LLAMA), t=2, tp=2)
@@ -216,7 +227,7 @@ def test_one_spelling_at_a_time_and_unknown_names_are_said() -> None:
 
 def test_experts_over_more_than_the_data_parallel_ranks_are_not_called_the_models_fault() -> None:
     report = sizer.check("Qwen3-235B-A22B", gpus=64, tp=4, pp=4, ep=32, b=1, s=4096)
-    assert "no split of this model over these ranks: ep 32; times are those of ep 1" in report.model.notes
+    assert "no split of this model over these ranks: ep 32; times are those of ep 1 (devices: 64)" in report.model.notes
     folded = sizer.check("Qwen3-235B-A22B", gpus=64, tp=4, pp=4, ep=8, b=1, s=4096)
     assert not any("no split" in note for note in folded.model.notes)
     assert named(folded, "SZ117").severity == "info"

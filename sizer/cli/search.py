@@ -82,10 +82,9 @@ def command(asked: Asked) -> None:
             **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
             **_planned(asked, reading, tell),
         )
-    if asked.emit:
-        asked.answer(of_file(result, reading) if reading else result, " --emit")
-    else:
-        asked.answer(result)
+    if asked.emit and reading:
+        result = of_file(result, reading)
+    asked.answer(result, " --emit" * asked.emit)
 
 
 #: What a plan finds, and what it is asked with.

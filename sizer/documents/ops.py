@@ -55,11 +55,15 @@ def document(answer: OperatorTable) -> Document:
 
 
 def parts_of(step: StepTime) -> Table:
-    """What the step is spent on, the most first."""
+    """What the step is spent on, the most first; of a pipeline what its slowest stage is.
+
+    The last has the head, and as few layers as balance it.
+    """
     return Table(
         columns("ops parts", share=lambda part: part[1] / step.seconds),
         sorted(step.parts.items(), key=lambda part: -part[1]),
-        "parts of the step, as the stack runs these operators",
+        f"parts of the step{', of its slowest stage' * ('pipeline bubble' in step.parts)}, as the stack runs these "
+        "operators",
     )
 
 
