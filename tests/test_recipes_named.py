@@ -457,6 +457,8 @@ def test_a_section_whose_key_has_dots_is_a_section(tmp_path: Path) -> None:
     inner = f"{{model: {{model_config: {{hf_path: {QWEN}, enable_gradient_checkpointing: true}}}}}}"
     found = read(tmp_path, f"model: {{init_args.config: {inner}}}\ndata: {{max_length: 256}}\noptimizer: {{lr: 1}}")
     assert (found.model.layers, found.workload) == (28, {"s": 256, "checkpointing": "full"})
+    text = f"model: {{True: {{x.hf_path: {QWEN}}}}}\noptimizer: {{lr: 1}}\n"  # a key that is no text
+    assert read(tmp_path, text).model.layers == 28
 
 
 def test_a_tokenizers_longest_sequence_is_the_trainers_where_nothing_else_is(tmp_path: Path) -> None:

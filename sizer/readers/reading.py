@@ -363,7 +363,7 @@ def at(config: Config, key: str) -> Any:
     first, _, rest = key.partition(".")
     if rest and first not in config:
         first = next((one for one in config if key.startswith(f"{one}.")), key)
-        rest = key[len(first) + 1 :]
+        rest = key[len(str(first)) + 1 :]  # a key of YAML may be no text
     value = config.get(first)
     return value if not rest else at(value, rest) if isinstance(value, Mapping) else None
 
