@@ -15,7 +15,7 @@ from sizer.checking.findings import PricedFinding
 
 NAMES = ["expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 NAMES += ["eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth"]
-NAMES += ["nineteenth", "twentieth", "twenty_first", "twenty_second", "twenty_third"]
+NAMES += ["nineteenth", "twentieth", "twenty_first", "twenty_second", "twenty_third", "twenty_fourth"]
 TABLE, *HELD = (
     tomllib.loads((Path(__file__).parent / "data" / f"{name}_cases.toml").read_text(encoding="utf-8")) for name in NAMES
 )
@@ -148,6 +148,16 @@ def test_a_quantised_release_is_judged_in_the_blocks_that_it_is_kept_in() -> Non
     assert {"tp": 2} in [one.change for one in cut.suggestions]
     whole = sizer.check("Qwen/Qwen3-30B-A3B-FP8", phase="decode", t=2, b=16, s=4096)
     assert not [one for one in whole.findings if one.code == "SZ124"]
+
+
+def test_experts_of_a_release_that_lie_whole_on_tensor_parallel_ranks_cut_no_blocks() -> None:
+    asked: dict[str, Any] = {"phase": "decode", "t": 8, "b": 64, "s": 4096}
+    cut, whole = (sizer.check("Qwen/Qwen3-235B-A22B-FP8", **asked, **ep) for ep in ({}, {"e": 8, "d": 1}))
+    assert [one.code for one in cut.findings if one.severity == "warning"] == ["SZ124"]
+    assert whole.ok
+    assert whole.step is not None
+    assert cut.step is not None
+    assert whole.step.seconds < cut.step.seconds
 
 
 def test_experts_folded_over_tensor_parallel_ranks_are_no_error() -> None:

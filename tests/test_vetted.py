@@ -320,21 +320,17 @@ SERVED = [
     ("openai/gpt-oss-120b", "h100-sxm", {"phase": "decode", "t": 8, "b": 64, "s": 4096}),
     ("Qwen/Qwen3.5-397B-A17B", "h200", {"phase": "decode", "t": 8, "b": 16, "s": 4096}),
 ]
-WIDTHS = {"intermediate_size", "moe_intermediate_size"}
 
 
 @pytest.mark.parametrize(("model", "device", "asked"), SERVED)
-def test_of_weights_that_are_served_nothing_is_advised_but_to_run_or_pad_them(
+def test_of_weights_that_are_served_nothing_is_advised_but_to_run_them_otherwise(
     model: str, device: str, asked: dict[str, Any]
 ) -> None:
     report = sizer.check(model, device=device, **asked)
-    spelled = {*workload_fields({}), "tp", "pp", "dp", "ep", "microbatch", "dtype"}
     for finding in report.findings:
         for one in finding.suggestions:
-            padded = {key: value for key, value in one.change.items() if key not in spelled}
-            assert padded.keys() <= (WIDTHS if finding.violated else set())
-            assert all(isinstance(value, int) and value > int(finding.value) for value in padded.values())
-        # A breach that only other weights mend is a note.
+            assert workload_fields(one.change).keys() <= {*WORKLOAD_FIELDS}
+        # A breach that only other weights mend is a note; blocks that ranks cut, engines take or refuse.
         assert finding.severity == "info" or finding.suggestions or "SZ124" in finding.codes
 
 

@@ -203,8 +203,9 @@ def _in_reach(answer: Judgement, subject: Subject) -> Judgement:
         if advice or finding.error or not (finding.suggestions or finding.field in DIMENSIONS):
             kept.append(replace(finding, suggestions=advice))
         elif finding.violated:
-            said = f"{finding.message} (as its weights are)"
-            kept.append(replace(finding, suggestions=(), violated=False, message=said))
+            kept.append(
+                replace(finding, suggestions=(), violated=False, message=f"{finding.message} (as its weights are)")
+            )
     return tuple(kept)
 
 

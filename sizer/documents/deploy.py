@@ -22,7 +22,7 @@ ENGINES = columns(
 
 
 def document(answer: Deployment) -> Document:
-    experts = f" ep {answer.ep}" if answer.ep > 1 else ""
+    experts = f" ep {answer.ep}" * (answer.ep > 1)
     sources = list(dict.fromkeys(fact.source for one in answer.engines for fact in _told(one)))
     by_verdict = {
         one.verdict: [of.title for of in answer.engines if of.verdict == one.verdict] for one in answer.engines
@@ -66,8 +66,8 @@ def _told(one: Deployed) -> list[FactOutcome]:
 def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
     told = _told(one)
     if told or not one.outcomes:
-        verdict = f"{one.title}: {one.verdict}"
-        yield Text(verdict if told else f"{verdict}; no fact of it is about this", STYLES.get(one.verdict, ""))
+        about = "" if told else "; no fact of it is about this"
+        yield Text(f"{one.title}: {one.verdict}{about}", STYLES.get(one.verdict, ""))
     for fact in told:
         yield Text(f"{fact.verdict}: {fact.topic}: {fact.message} [{sources.index(fact.source) + 1}]", indent=2)
 

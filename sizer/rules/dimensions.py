@@ -364,12 +364,13 @@ def low_precision_shards(context: Context) -> Answer:
     Bad: experts of 1536 at t 8 in blocks of 128: 192 a shard. Padded to 256 they are a third more work.
     Good: the same at t 4: 384 = 3 x 128; or DeepSeek-V3's 2048 at t 16: 128.
 
-    Suggestion: the neighbouring widths that cut into whole blocks, or a smaller t that cuts none.
+    Suggestion: the neighbouring widths that cut into whole blocks, or a smaller t that cuts none. Experts may lie whole
+    on the ranks that would cut each (--ep, engines' expert parallelism).
     """
     recipe = context.workload.low_precision
     if not recipe:
-        return _cut_features(context, None) if context.whole.formats else "no low-precision format"
-    return [*_cut_features(context, recipe), *_cut_tokens(context, recipe)]
+        return _cut_features(context) if context.whole.formats else "no low-precision format"
+    return [*_cut_features(context), *_cut_tokens(context, recipe)]
 
 
 def _step(side: Side, recipe: Recipe | None) -> int:
@@ -379,11 +380,11 @@ def _step(side: Side, recipe: Recipe | None) -> int:
     return max(recipe.alignment.features, recipe.alignment.per_shard)
 
 
-def _cut_blocks(model: ModelShape, t: int, recipe: Recipe | None) -> dict[str, Side]:
+def _cut_blocks(model: ModelShape, workload: Workload) -> dict[str, Side]:
     """Of each dimension the first side of a matrix whose shard is not made of whole blocks."""
     found: dict[str, Side] = {}
-    for side in sides(model, t, t):
-        step = _step(side, recipe)
+    for side in sides(model, workload.t, workload.expert_t):
+        step = _step(side, workload.low_precision)
         tail = side.dimension == "kv_lora_rank" and side.output and step > _LATENT_BLOCK
         if side.features % step and not tail:
             found.setdefault(side.dimension, side)
@@ -395,22 +396,22 @@ REFUSED = "refused"
 RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
 
 
-def _cut_features(context: Context, recipe: Recipe | None) -> Iterator[Finding]:
-    model, t = context.whole, context.workload.t
+def _cut_features(context: Context) -> Iterator[Finding]:
+    model, workload = context.whole, context.workload
+    recipe = workload.low_precision
 
     def whole(dimension: str, ranks: int) -> bool:
-        return divides_over(model, ranks) and dimension not in _cut_blocks(model, ranks, recipe)
+        return divides_over(model, ranks) and dimension not in _cut_blocks(model, replace(workload, t=ranks))
 
-    for dimension, side in _cut_blocks(model, t, recipe).items():
+    for dimension, side in _cut_blocks(model, workload).items():
         step, kept = _step(side, recipe), recipe or side.kept
         padded = next_multiple(side.features, step)
         near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)
-        changes = suggest(dimension, near) + suggest("t", powers_near(t, partial(whole, dimension))[:1])
-        value = context.dimensions.get(dimension, side.whole)
+        changes = suggest(dimension, near) + suggest("t", powers_near(workload.t, partial(whole, dimension))[:1])
         otherwise = recipe.alignment.otherwise if recipe else RELEASED
         yield Finding(
             dimension,
-            value,
+            context.dimensions.get(dimension, side.whole),
             f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
             f"{otherwise}; padded to {padded} it is {padded / side.features - 1:.1%} more",
             changes,
