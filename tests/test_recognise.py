@@ -273,7 +273,7 @@ def test_an_encoder_decoder_is_two_stacks_with_cross_attention() -> None:
 def test_an_encoder_s_tables_and_head_have_their_roles() -> None:
     found = recognise_small("electra", embedding_size=48, type_vocab_size=2, max_position_embeddings=128)
     assert found.embedding_dim == 48
-    assert [linear.out_features for linear in (*found.after_embedding, *found.before_head)] == [96, 48]
+    assert [linear.out_features for linear in (*found.main.front, *found.before_head)] == [96, 48]
     assert dict(found.main.extra)["token_type_embeddings"] == 2 * 48
 
 
