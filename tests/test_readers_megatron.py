@@ -674,3 +674,16 @@ def test_slimes_own_arguments_are_no_unknown_keys(tmp_path: Path) -> None:
         "rollout_batch_size": "the sequences of a step",
         "max_tokens_per_gpu": "the tokens of a microbatch",
     }
+
+
+def test_a_script_s_own_variable_may_be_called_as_a_size_is(tmp_path: Path) -> None:
+    """--set layers=16 is the script's; a name that the file has neither as a key nor a variable is refused."""
+    script = tmp_path / "run.sh"
+    script.write_text(
+        "layers=32\ntorchrun pretrain_gpt.py --num-layers $layers --hidden-size 1024 --num-attention-heads 16 "
+        "--seq-length 2048 --max-position-embeddings 2048 --vocab-size 50304\n",
+        encoding="utf-8",
+    )
+    assert read_config(str(script), settings={"layers": 16}).model.layers == 16
+    with pytest.raises(InputError, match=r"--set n_layer = 16: .*did you mean num_layers\?"):
+        read_config(str(script), settings={"n_layer": 16})

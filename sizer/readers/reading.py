@@ -588,11 +588,12 @@ def misspelt(key: str, names: Iterable[str], config: Config) -> str | None:
     return None if near is None or words < others or words > others else known[near]
 
 
-def check_settings(settings: Config, found: Reading, asked: Collection[str]) -> None:
+def check_settings(settings: Config, found: Reading, asked: frozenset[str]) -> None:
     """InputError for a key of ``--set`` with a value that the reader has no use for, or that another name decides."""
     called = FORMATS["huggingface"]["dimensions"]
     for key, value in settings.items():
-        if value is None or key in found.keys.values():  # a key may be taken out of the file
+        # A key may be taken out of the file, and a script has variables of its own.
+        if value is None or key in found.keys.values() or key in asked - found.asked:
             continue
         counts = next((own for size, own in found.keys.items() if key in (size, *called.get(size, ()))), None)
         near = counts or did_you_mean(key, asked)
