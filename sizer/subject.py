@@ -264,7 +264,7 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
     from shapes.trace import MissingExtra, recognise_config
     from shapes.trace.dimensions import is_known, unknown_type
 
-    plain, where = _plain(source), _where(source)
+    plain, where = _named(source)
     config = load_mapping(plain)
     if unknown.key == "model_type" and not is_known(str(unknown.value)):
         raise unknown_type(config, where)
@@ -294,10 +294,14 @@ def _reading_of(proof: Proof, where: str, config: Named, unknown: InputError) ->
     return of_class(proof, proof.model, config, where)
 
 
-def _plain(source: object) -> object:
-    """For a trace the mapping of a ``Source``, its settings applied; all else as it is."""
-    source = load_mapping(source) if isinstance(source, Source) or is_name(source) else source
-    return source.config if isinstance(source, Reading) else source
+def _named(source: object) -> tuple[object, str]:
+    """For a trace: a path, a mapping with its settings applied, or what else was given; and what errors call it."""
+    given = source.config if isinstance(source, Source) else source
+    if isinstance(given, Reading):
+        return given.config, given.source
+    where = str(given) if isinstance(given, str | Path) else f"<{type(given).__name__}>"
+    settled = isinstance(source, Source) and (source.settings or source.text is not None)
+    return load_mapping(source) if settled or is_name(given) else given, where
 
 
 def _run_by(subject: Subject, stack: str | SoftwareStack | None) -> Subject:
@@ -352,14 +356,6 @@ def as_it_runs(model: ModelShape, asked: Named, file: Named) -> tuple[ModelShape
     if said is None and not trains:
         return model, ()
     return model.in_formats(lambda _: None), (f"not run as released: {said or 'training keeps weights in 16 bits'}",)
-
-
-def _where(source: object) -> str:
-    if isinstance(source, Source):
-        source = source.config
-    if isinstance(source, Reading):
-        return source.source
-    return str(source) if isinstance(source, str | Path) else f"<{type(source).__name__}>"
 
 
 def settle_workload(reading: Reading, asked: Named) -> Workload:
@@ -454,7 +450,7 @@ def _traced_config(source: object, workload: Named, proof: Proof | None = None) 
     """The products of the class of a configuration, which is built already where ``proof`` failed."""
     from shapes.trace import longest_sequence, trace_config
 
-    where, plain = _where(source), _plain(source)
+    plain, where = _named(source)
     with within(where):
         asked = dict(workload)
         if "s" not in asked:  # the same as by formula
