@@ -348,9 +348,19 @@ class Workload(AsJson):
     @lru_cache(4096)  # noqa: B019 - a plan asks for the same again and again
     def within_layers(self, **changes: Any) -> "Workload":
         """As a layer knows it: without other stages, steps, and ranks that only share parameters."""
-        own, ranks = self.t * self.cp, self.e * (cut := self.expert_t)
-        least = {"d": lcm(own, ranks) // own, "etp": cut if cut != self.t else None}
-        return replace(self, p=1, vpp=1, zero=0, replicas=1, gpus=None, global_batch=None, **least, **changes)
+        own, cut = self.t * self.cp, self.expert_t
+        return replace(
+            self,
+            d=lcm(own, self.e * cut) // own,
+            etp=cut if cut != self.t else None,
+            p=1,
+            vpp=1,
+            zero=0,
+            replicas=1,
+            gpus=None,
+            global_batch=None,
+            **changes,
+        )
 
     @lru_cache(4096)  # noqa: B019
     def at_rest(self) -> "Workload":

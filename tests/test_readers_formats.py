@@ -15,6 +15,7 @@ from shapes.workload import Workload
 from sizer.checking import check
 from sizer.readers import READERS, NoModel, Source, read_config
 from sizer.readers.loading import expand, states_a_model
+from sizer.subject import read_subject
 from tests.texts import read_text
 
 MEGATRON = {"vocab-size": 50257, "num-layers": 24, "hidden-size": 4096, "num-attention-heads": 32, "seq-length": 2048}
@@ -546,10 +547,26 @@ def test_a_nanogpt_configuration_is_laid_over_train_pys_defaults() -> None:
     h = 384
     # 65 characters, 256 positions, no biases: 6 x (12h^2 + 2h) + h
     assert reading.model.parameters == (65 + 256) * h + 6 * (12 * h * h + 2 * h) + h
-    assert reading.workload == {"b": 64, "global_batch": 128}
+    assert reading.workload == {"b": 64, "global_batch": 128, "compiled": True}
     assert not reading.unread
     pretrained = read_text("init_from = 'gpt2-xl'\nbatch_size = 8\neval_only = True\n", where="eval.py")
     assert pretrained.model.parameters == 1_557_611_200
+
+
+@pytest.mark.parametrize(
+    ("said", "dp", "stack"),
+    [
+        ("", 8, "ddp-compile"),  # train.py: compile = True; torchrun wraps the model in DistributedDataParallel
+        ("compile = False\n", 8, "pytorch-ddp"),
+        ("", 1, "ddp-compile"),
+        ("compile = False\n", 1, "transformers-eager"),
+    ],
+)
+def test_nanogpt_is_priced_as_its_own_program(tmp_path: Path, said: str, dp: int, stack: str) -> None:
+    file = tmp_path / "train_gpt2.py"
+    whole = f"wandb_log = True\nwandb_run_name = 'gpt2'\nbatch_size = 12\nblock_size = 1024\neval_iters = 200\n{said}"
+    file.write_text(whole, encoding="utf-8")
+    assert read_subject(file, d=dp).stack.name == stack
 
 
 def test_nemos_yaml_is_a_format_of_its_own() -> None:

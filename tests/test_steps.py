@@ -62,6 +62,7 @@ CORE = load_stack("megatron-core-te")
 
 #: Stack -> what its sources must name: the publication that it rests on.
 PUBLISHED = {
+    "ddp-compile": "DistributedDataParallel: buckets of 25 MB",
     "megatron-2021": "arXiv 2104.04473",
     "megatron-bridge-2026": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md",
     "megatron-core-te": "NVIDIA-NeMo/Megatron-Bridge, docs/performance-summary.md",
@@ -160,7 +161,7 @@ def test_formats_of_stacks_are_formats_of_configurations() -> None:
 
 
 def test_an_unknown_stack_or_key_names_what_is_known() -> None:
-    with pytest.raises(InputError, match=r"stack = 'torchx': expected one of megatron-2021"):
+    with pytest.raises(InputError, match=r"stack = 'torchx': expected one of ddp-compile, megatron-2021"):
         load_stack("torchx")
     with pytest.raises(InputError, match=r"mine: framwork.*did you mean framework"):
         stack_from_mapping({**_content(), "framwork": "x"}, "mine")

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import random
 import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -191,7 +190,7 @@ def drawn_report(found: list[Row]) -> list[str]:
     return [*lines, ""]
 
 
-def report(found: list[Row], drawn: list[Row], elapsed_s: float) -> str:
+def report(found: list[Row], drawn: list[Row]) -> str:
     checked = [row for row in found if row.family in CHECKED]
     worst = max(checked, key=lambda row: abs(row.off))
     within = sum(abs(row.off) <= 0.01 for row in checked)
@@ -215,7 +214,7 @@ def report(found: list[Row], drawn: list[Row], elapsed_s: float) -> str:
             "# Memory against torch's own accounting",
             "",
             "Written by `python reports/bench/memory_table.py` "
-            f"(torch {torch.__version__}, transformers {transformers.__version__}, {elapsed_s:.0f} s).",
+            f"(torch {torch.__version__}, transformers {transformers.__version__}).",
             "",
             "torch.distributed._tools.mem_tracker.MemTracker under FakeTensorMode on the CPU device: whole training "
             "steps with AdamW (one fused kernel), transformers' own classes in bf16, once the states exist. Totals are "
@@ -248,12 +247,11 @@ def report(found: list[Row], drawn: list[Row], elapsed_s: float) -> str:
 
 
 def main() -> None:
-    start = time.perf_counter()
     found = rows()
     drawn = [draw(seed) for seed in range(DRAWS)]
     # adapter_table.py writes the section behind.
     _, heading, adapters = REPORT.read_text(encoding="utf-8").partition("\n## Adapters\n")
-    whole = report(found, drawn, time.perf_counter() - start) + heading + adapters
+    whole = report(found, drawn) + heading + adapters
     REPORT.write_text(with_answer("memory", whole), encoding="utf-8")
     print(f"wrote {REPORT.relative_to(ROOT)}: {len(found)} steps and {len(drawn)} draws")  # noqa: T201 - a script's last word
 

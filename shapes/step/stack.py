@@ -220,7 +220,7 @@ def default_stack(config_format: str | None, spread: bool = False, compiled: boo
     """
     usual = load_stack(SPREAD_STACK if spread else DEFAULT_STACK)
     # One file where one will do: `check` reads a Hugging Face configuration in a blink.
-    if config_format is None or config_format in usual.formats:
+    if config_format is None or (config_format in usual.formats and usual.compiles == compiled):
         return usual
     listed = (one for one in map(load_stack, list_stacks()) if one.compiles == compiled and one.name != DEFAULT_STACK)
     return next((one for one in listed if config_format in one.formats), usual)
