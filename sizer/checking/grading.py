@@ -183,18 +183,18 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     step = pricer.step(subject.understood, subject.workload, subject.model)
     # In the type that was asked for, which is SZ119's to judge.
     context = replace(context_of(subject, device, step), workload=asked)
-    answered = [(rule, _in_reach(_answer(rule, context, unsplit), subject)) for rule in RULES]
+    own = subject.workload
+    fixed = own.frozen_architecture or bool(own.finetune) or (not own.train and subject.released)
+    answered = [(rule, _in_reach(_answer(rule, context, unsplit), fixed)) for rule in RULES]
     answers = tuple((rule, one if suppression.keeps(rule.code, subject.where) else None) for rule, one in answered)
     return Proposals(subject, asked, pricer, step, objections_in(answered), answers, suppression)
 
 
-def _in_reach(answer: Judgement, subject: Subject) -> Judgement:
-    """Of a model whose weights are there, tuned or served, what a person can do: run it otherwise.
+def _in_reach(answer: Judgement, fixed: bool) -> Judgement:
+    """Of a model whose weights are there (``fixed``), tuned or served, what a person can do: run it otherwise.
 
     Of what is left nobody can mend a breach is a note, and a cost nothing.
     """
-    own = subject.workload
-    fixed = own.frozen_architecture or own.finetune or (not own.train and subject.released)
     if isinstance(answer, NotApplicable) or not fixed:
         return answer
     kept = []
