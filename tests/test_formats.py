@@ -154,8 +154,9 @@ ANSWERS: dict[str, Callable[[], Any]] = {
     "rules": lambda: RULES,
     "explain": lambda: RULES[0],
 }
-#: Answers of what only a store or a training of constants has; their own tests render them.
-ELSEWHERE = {"calibrate"}
+#: Answers of what only a store or a training of constants has, and a run's row, a cell of which is the configuration's
+#: JSON (test_steps.py); their own tests render them.
+ELSEWHERE = {"calibrate", "mfu --row"}
 CASES = [(command, format_) for command in ANSWERS for format_ in formats(command)]
 
 

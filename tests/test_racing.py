@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from runpy import run_path
 from typing import Any
 
 import numpy as np
 import pytest
+from scipy.special import stdtr
 
 from sizer.searching.strategies import (
     BASELINE_BATCH,
@@ -24,6 +27,13 @@ from sizer.searching.strategies import (
     exhaustive,
     racing,
 )
+
+
+@pytest.mark.parametrize("freedom", [2, 8, 20])
+def test_chances_without_scipy_are_student_s_t(freedom: int) -> None:
+    bare = run_path(str(Path(__file__).parents[1] / "reports/suites/bare.py"), run_name="bare")
+    values = np.concatenate((np.linspace(-60, 60, 10001), (-1e9, 1e9)))
+    np.testing.assert_allclose(bare["student"](freedom, values), stdtr(freedom, values), rtol=1e-9, atol=1e-15)
 
 
 def race(*arguments: Any, **options: Any) -> Outcome:

@@ -7,8 +7,13 @@ from __future__ import annotations
 
 import argparse
 import sys
+from math import sqrt
 from pathlib import Path
 from runpy import run_path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
 
 from shapes.errors import InputError
 from shapes.measure.dataset import export_dataset
@@ -20,6 +25,24 @@ from sizer.answers.bench import Bench, Bencher, self_test, suites_of
 
 TREE = run_path(str(Path(__file__).with_name("everything.py")))
 WORDS = {True: "pass", False: "FAIL", None: "n/a"}
+
+
+def student(freedom: int, values: Any) -> Any:
+    """scipy.special.stdtr of an even number of degrees of freedom (Abramowitz and Stegun 26.7.4)."""
+    scale = np.hypot(values, sqrt(freedom))
+    series = np.cumprod([1.0, *((2 * term - 1) / (2 * term) for term in range(1, freedom // 2))])
+    terms = np.polynomial.polynomial.polyval(freedom / scale**2, series)
+    return np.maximum(0.0, (1 + values / scale * terms) / 2)
+
+
+def stand_in_for_scipy() -> None:
+    """What a race asks of it, where it is not installed."""
+    try:
+        import scipy.special  # noqa: F401
+    except ImportError:
+        special: Any = ModuleType("scipy.special")
+        special.stdtr = student
+        sys.modules |= {"scipy": ModuleType("scipy"), "scipy.special": special}
 
 
 def main() -> None:
@@ -93,4 +116,6 @@ def say(line: str) -> None:
     sys.stderr.write(f"sizer: {line}\n")
 
 
-main()
+if __name__ != "bare":
+    stand_in_for_scipy()
+    main()
