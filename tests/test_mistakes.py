@@ -210,7 +210,7 @@ SAID: list[tuple[str, str]] = [
     ("search --params 7", "(7B, 1.5e9)"),
     (f"check {L} --recipe awq", "did you mean --phase decode --weights int4?"),
     (f"plan {L} --gpus 8 --global-batch 64 --recipe fp8", "--recipe is --dtype here"),
-    (f"deploy {L} --engine llama.cpp", "engines of GGUF files are not known here"),
+    (f"plan {L} --phase decode --gpus 2 --engine llama.cpp", "`sizer deploy` alone knows llama-cpp"),
     ("search 7B", "`sizer search --params 7B`"),
     (f"search {L} --tolerance 0", "widen --range or --tolerance"),
     (f"search {L} --what experts", "llama lacks a mixture of experts"),
