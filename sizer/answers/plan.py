@@ -617,7 +617,8 @@ def _ways(
     dropped: Counter[str],
 ) -> list[Way]:
     """Every split at its best number of requests, pipelines where nothing less fits."""
-    ways, small = list[Way](), 0
+    ways: list[Way] = []
+    small = 0
     for split in _splits(model, device, gpus, base, dropped):
         if split.t * split.e > device.link.domain_devices:
             dropped["experts are priced within a node's fast links alone"] += 1
