@@ -20,7 +20,7 @@ from shapes.operators.types import GroupedGemm
 from shapes.step import Pricer
 from shapes.workload import Workload
 from sizer.cli import main
-from sizer.readers import read_config
+from sizer.readers import Source, read_config
 from sizer.searching import search
 from sizer.searching.measuring import weighted_jobs
 from sizer.searching.pricing import price
@@ -129,6 +129,23 @@ def test_mixtures_of_odd_hidden_sizes_and_of_latent_experts_have_candidates(
         changed = resize(model, **one.change)
         assert abs(changed.parameters / model.parameters - 1) <= 0.02
         assert abs(changed.active_parameters / model.active_parameters - 1) <= 0.02
+
+
+def test_heads_that_do_not_add_up_to_an_odd_hidden_size_keep_their_share_as_whole_groups_do() -> None:
+    model = read_model(Source("Qwen/Qwen3-30B-A3B", {"hidden_size": 3000})).model
+    baseline = Baseline(model, Workload(t=4), scope="model")
+    space = make_space("model", baseline, load_device("h100-sxm"), Limits())
+    found = space.candidates.columns
+    assert {*(found["heads"] % 4)} == {0}
+    assert {*(found["heads"] // found["kv_heads"])} == {8}
+    share = found["heads"] * found["head_dim"] / found["hidden"] / (4096 / 3000)
+    assert (abs(share - 1) < 8 * 128 / 4096).all()
+    said = CliRunner().invoke(main, ["search", "Qwen/Qwen3-30B-A3B", "--set", "hidden_size=3000", "--what", "model"])
+    assert said.exit_code == 0
+    head = next(line.split() for line in said.output.splitlines() if " hidden " in line and "time" in line)
+    # What no row differs in is said once, above.
+    assert head[:5] == ["hidden", "layers", "experts", "top_k", "expert_d_ff"]
+    assert "in every row: heads 32, head_dim 128, kv_heads 4, vocab 151936" in said.output
 
 
 def test_a_whole_model_of_layers_with_and_without_an_mlp_is_refused_at_once(tmp_path: Path) -> None:

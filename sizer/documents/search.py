@@ -32,7 +32,10 @@ from .charts import LOOKS, Axis, Chart, Layer, path, points
 
 def document(answer: SearchResult) -> Document:
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
-    listed, w = _columns(answer), answer.serving
+    shown, w = (answer.baseline, *answer.candidates, *answer.front, *answer.pareto), answer.serving
+    varied = _varied(shown)
+    listed = _columns(answer, varied)
+    same = ", ".join(f"{key} {value}" for key, value in answer.baseline.change.items() if key not in varied)
     served = w and (
         f"  decode: {w.b} requests of {w.context:,} keys, {split_text(w)}{w.dtype}, KV cache {w.cache_dtype}; "
         "operators added up, an engine's launches and host time not among them"
@@ -40,12 +43,12 @@ def document(answer: SearchResult) -> Document:
     parts = (
         Text(answer.verdict, "head"),
         Text(_first(answer)),
-        *lines([served or ""]),
-        *lines((f"  {note}" for note in (*answer.notes, *([f"excluded: {excluded}"] if excluded else []))), "quiet"),
+        *lines([served or "", same and f"  in every row: {same}"]),
+        *lines((f"  {note}" for note in (*answer.notes, excluded and f"excluded: {excluded}") if note), "quiet"),
         Charts(lambda: [(front if answer.what == "model" or answer.front else rates)(answer)]),
         Table(listed, (answer.baseline, *answer.candidates)),
         *_fronts(answer, listed),
-        Table(listed, answer.ranked, "every candidate", only=FULL),
+        Table(_columns(answer, _varied(answer.ranked)), answer.ranked, "every candidate", only=FULL),
     )
     return Document(
         f"sizer search: {answer.what}",
@@ -60,48 +63,52 @@ def _first(answer: SearchResult) -> str:
     if answer.source.startswith("measured:"):
         first = f"measured here ({answer.source.removeprefix('measured:')})"
     else:
-        run_by = f"stack {answer.stack}" if answer.stack is not None else "kernels alone, no stack"
+        run_by = f"stack {answer.stack}" if answer.stack else "kernels alone, no stack"
         first = f"predicted, not measured ({answer.source.removeprefix('predicted:')}, {run_by})"
     return (
         f"{first}: {answer.what} over {answer.tokens:,} tokens, {answer.considered} candidates, by {answer.objective}"
     )
 
 
-def _columns(answer: SearchResult) -> tuple[Column, ...]:
-    """Of the listed candidates, of a front and of all."""
+def _columns(answer: SearchResult, sizes: Iterable[str]) -> tuple[Column, ...]:
+    """Of the listed candidates, of a front and of all, with one for each of ``sizes``."""
     places = {id(one): str(at) for at, one in enumerate(answer.candidates, 1)} | {id(answer.baseline): "baseline"}
     listed = columns(
         "search",
         place=lambda one: places.get(id(one), ""),
-        candidate=lambda one: label(one) + objected(one),
+        objected=objected,
         half_width=lambda one: width_text(one.timing.half_width),
         rate=lambda tflops: f"{tflops:.0f}" if tflops >= 100 else f"{tflops:.3g}",
         change=lambda value: signed_count_text(round(value)),
-        bytes=_signed_bytes,
         split=lambda one: f"{split_text(one)}ZeRO {one.zero}, b {one.b}, checkpointing {one.checkpointing}",
         lost=lambda one: one.loss and f"{one.loss - 1:+.2%} +-{one.loss_error:.2%}",
         decoded=lambda one: one.decode and one.decode_speedup,
     )
-    return tuple(one._replace(name=answer.what) if one.name == "candidate" else one for one in listed)
+    apart = [Column(name, partial(_size, name), str) for name in sizes]
+    return listed[0], *(apart if len(apart) <= MOST_APART else [Column(answer.what, label)]), *listed[1:]
 
 
-def _signed_bytes(number: float) -> str:
-    unit, name = (2**20, "MiB") if abs(number) >= 2**20 else (2**10, "KiB")
-    return f"{number / unit:+,.0f} {name}" if number else "0"
+#: Sizes that are columns of their own; more, in words, leave a terminal room for what they cost.
+MOST_APART = 5
+
+
+def _varied(rows: Sequence[Ranked]) -> list[str]:
+    """The names whose values ``rows`` differ in."""
+    return [name for name, value in rows[0].change.items() if any(one.change[name] != value for one in rows)]
+
+
+def _size(name: str, one: Ranked) -> int:
+    return one.change[name]
 
 
 def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:
-    hidden = {"", "+-", "interval", *["memory"] * (answer.baseline.loss is None)}
-    shown = [one for one in listed if one.name not in hidden]
-    (size,) = columns("search parameters")
-    by_size = [size if one.name == "parameters" else one for one in shown]
     if answer.front:
         served = "is faster both to train and to serve, by the objective"
         judged = "has less loss and memory in less time" if answer.baseline.loss else served
-        yield Table(shown, answer.front, f"Pareto (none {judged})")
+        yield Table(listed, answer.front, f"Pareto (none {judged})")
     if answer.pareto:
         apart = "".join(f", alike or better in {name}" for name in REACH if name in answer.baseline.change)
-        yield Table(by_size, answer.pareto, f"Pareto (each is faster than every one with more parameters{apart})")
+        yield Table(listed, answer.pareto, f"Pareto (each is faster than every one with more parameters{apart})")
 
 
 def _records(answer: SearchResult) -> Iterable[Named]:

@@ -308,13 +308,17 @@ def _heads(request: Request, hidden: int) -> Iterable[Sizes]:
 def whole_head_counts(request: Request, hidden: int, dims: Iterable[int], shards: int) -> Iterator[Sizes]:
     """Heads of each of ``dims``, as many query heads to a key/value head as now, that ``shards`` divide.
 
-    They keep their share of the hidden size (qwen3's and gemma's do not add up to it).
+    They keep their share of the hidden size; of another one heads that do not add up to theirs (qwen3's, gemma's) keep
+    it as nearly as whole groups do.
     """
-    attention, excluded = request.model.attention, request.excluded
+    attention, excluded, own = request.model.attention, request.excluded, request.model.hidden
     assert isinstance(attention, AttentionShape)
-    group = attention.heads // attention.kv_heads
+    width, group = attention.heads * attention.head_dim, attention.heads // attention.kv_heads
+    step = lcm(group, shards)
     for dim in dims:
-        heads, left = divmod(hidden * attention.heads * attention.head_dim, request.model.hidden * dim)
+        heads, left = divmod(hidden * width, own * dim)
+        if width != own != hidden:
+            heads, left = step * max(1, round(heads / step)), 0
         if left or heads % group or not _splits(request, heads, heads // group, shards):
             excluded["whole heads on every shard"] += 1
         else:

@@ -276,15 +276,14 @@ class PairedSamples:
         The runs of a batch are autocorrelated, so that it is batches that count; their spread is by quartiles, as tails
         are heavy. Where successive batches are correlated too they count as fewer.
         """
-        self.noisy = quantile(np.sort(self._deviations), 0.9) > NOISY * self._race.regret
+        self.noisy = bool(np.quantile(self._deviations, 0.9) > NOISY * self._race.regret)
         for index in indices & self.ratios.keys():
             if len(ratios := self.ratios[index]) < BATCH:
                 continue
             self._batches[index] = count = len(ratios) // BATCH
             batches = ratios[: count * BATCH].reshape(-1, BATCH).mean(axis=1)
-            ordered = np.sort(batches)
-            lower, upper = quantile(ordered, 0.25), quantile(ordered, 0.75)
-            self._alone[index] = quantile(np.sort(ratios), 0.5) + self._offsets[index]
+            lower, upper = np.quantile(batches, (0.25, 0.75))
+            self._alone[index] = np.median(ratios) + self._offsets[index]
             correlated = correlation_length(batches) if index else 1.0
             self._spreads[index] = max((upper - lower) / 1.349, LEAST_SPREAD) * sqrt(correlated)
         if self.block != FINAL_BLOCK:
@@ -420,14 +419,6 @@ class PairedSamples:
     def rounds(self, indices: Sequence[int]) -> int:
         """How many rounds to take before judging anew: a GROWTH-th of those that the least known one had."""
         return max(1, int(min(self._batches[list(indices)])) // GROWTH)
-
-
-def quantile(ordered: Array, share: float) -> float:
-    """What numpy's is, of values in order, at a twentieth of the time: it is asked for after every round."""
-    place = share * (len(ordered) - 1)
-    low = int(place)
-    first, second = float(ordered[low]), float(ordered[min(low + 1, len(ordered) - 1)])
-    return first + (place - low) * (second - first)
 
 
 def any_of(chances: Array) -> float:
