@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from shapes.errors import InputError
-from shapes.model import ModelShape
+from shapes.model import ModelShape, MoeShape
 from shapes.operators import operators
 from shapes.workload import Workload
 from sizer import check, memory, ops
@@ -40,6 +40,10 @@ WHOLE: dict[str, dict[str, Any]] = {
     "cohere2_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "sliding_window": 16},
     "beam": {"head_dim": 16},
     "roformer": {"embedding_size": 48},
+    # An MLP whose last matrix alone has a bias; biases by distance in every layer; a part of a wrapper.
+    "gte": {},
+    "umt5": {"d_model": 96, "d_ff": 160, "d_kv": 16, "num_layers": 2, "num_heads": 6},
+    "altclip_text_model": {"project_dim": 48},
 }
 
 
@@ -101,6 +105,38 @@ def test_layers_that_run_anothers_matrices_are_not_counted_twice_in_what_is_not_
     found = proof("zamba", num_hidden_layers=6, layers_block_type=kinds, mamba_dt_rank=4, **sizes)
     assert found.model is None
     assert 0.5 < sum(one.share for one in found.unproven) <= 1
+
+
+def test_what_a_layer_learns_beside_its_parts_is_counted_with_it() -> None:
+    (block,) = recognise_small("gte").main.blocks
+    assert (block.mlp.bias, block.extra) == (False, (("mlp.down_proj.bias", 96),))
+    encoder, decoder = recognise_small("umt5", **WHOLE["umt5"]).stacks
+    for stack in (encoder, decoder):  # 32 buckets of each of 6 heads
+        assert [size for _, size in stack.blocks[0].extra] == [32 * 6]
+    sizes = {"num_attention_heads": 4, "num_hidden_layers": 2, "hidden_size": 64, "image_size": 64, "patch_size": 16}
+    assert proof("mlcd_vision_model", **sizes).model.main.extra == (("vectors", 8),)  # half a head's
+
+
+def test_norms_between_experts_and_what_brings_tokens_to_their_width_are_counted() -> None:
+    sizes = {"moe_hidden_size": 48, "moe_intermediate_size": 32, "n_routed_experts": 8, "num_experts_per_tok": 2}
+    found = recognise_small("muse_spark_text", head_dim=16, **sizes)
+    sparse = next(block for block in found.main.blocks if isinstance(block.mlp, MoeShape))
+    assert sparse.mlp.latent == 48
+    assert {48} <= {size for _, size in sparse.extra}
+
+
+def test_a_class_of_fewer_positions_than_two_lengths_is_proven_at_half_of_them() -> None:
+    found = proof("owlvit_text_model", num_hidden_layers=2, max_position_embeddings=16)
+    assert (found.unproven, found.longest) == ((), 16)
+
+
+def test_inputs_that_are_not_known_and_classes_that_are_lacking_are_refused_in_a_line() -> None:
+    from shapes.trace import recognise_config
+
+    for model_type in ("videoprism", "voxtral_realtime_text", "oneformer"):
+        settings = transformers.CONFIG_MAPPING[model_type]()
+        with pytest.raises(InputError, match=r"\A[^\n]+\Z"):
+            recognise_config({"model_type": model_type, **settings.to_diff_dict()})
 
 
 def test_windows_and_rotation_are_each_layers_own() -> None:

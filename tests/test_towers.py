@@ -118,6 +118,19 @@ def test_a_wrappers_parameters_are_its_classs_tower_and_all(wrapper: str) -> Non
     assert any("with its vision tower" in note for note in reading.notes)
 
 
+@pytest.mark.parametrize(("model_type", "name"), [("colpali", "ColPali"), ("colqwen2", "ColQwen2")])
+def test_a_retrievers_parameters_are_its_classs_whose_model_it_wraps(model_type: str, name: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.CONFIG_MAPPING[model_type](
+        vlm_config=configured({"colpali": "paligemma", "colqwen2": "qwen2_vl"}[model_type]), embedding_dim=40
+    )
+    with torch.device("meta"):
+        built = getattr(transformers, f"{name}ForRetrieval")(config)
+    reading = read_config({**config.to_dict(), "architectures": [type(built).__name__]})
+    assert reading.model.parameters == sum(one.numel() for one in built.parameters())
+    assert [(one.name, one.out_features) for one in reading.model.before_head] == [("embedding_proj_layer", 40)]
+
+
 HEARS = {"d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 128}
 #: The same of those that hear: the audio configuration, and the text tower's type.
 LISTENERS: dict[str, tuple[dict[str, Any], str]] = {

@@ -3,10 +3,11 @@
 import json
 import logging
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -123,7 +124,7 @@ class Built:
     def lengths(self) -> Pair:
         """Tokens of the forward pass that is recognised, and of the pass forward and backward that proves it."""
         if getattr(self.module.config, "_attn_implementation", None) != "eager":
-            return SHORT, min(LONG, self.longest)
+            return min(SHORT, self.longest // 2), min(LONG, self.longest)
         # Layers that look their attention up run fused; the others stay as they are. The long length first: a class
         # may take short sequences in another way, from then on for long ones too.
         attend_with(self.module, "sdpa")
@@ -245,7 +246,7 @@ def _config_class(config: Named, where: str) -> Any:
     raise unknown_type(config, where)
 
 
-def model_class(settings: Any, where: str) -> type[Any]:
+def model_class(settings: Any, where: str) -> Any:
     """The transformers class that the configuration's ``architectures``, else its type names."""
     for name in settings.architectures or ():
         found = getattr(transformers, str(name), None)
@@ -253,10 +254,21 @@ def model_class(settings: Any, where: str) -> type[Any]:
             return found
     for auto in _autos(settings):
         mapping = getattr(transformers, auto)._model_mapping
-        if type(settings) in mapping:
-            held: Any = mapping[type(settings)]
-            return held[0] if isinstance(held, tuple | list) else held  # type: ignore[no-any-return] # theirs
-    raise InputError("expected a type with a model class", "model_type", settings.model_type, where)
+        with suppress(ValueError):  # of a class that it names and has not
+            held = mapping.get(type(settings), None)
+            if held is not None:
+                return held[0] if isinstance(held, tuple | list) else held
+    found = _own_class(type(settings))
+    refuse(not found, "expected a type with a model class", "model_type", settings.model_type, where)
+    return found
+
+
+def _own_class(known: type) -> Any:
+    """Of a model's part, which no class of classes has: the last class of its own, which those before are in."""
+    with suppress(ImportError):
+        defined = vars(import_module(known.__module__.replace(".configuration_", ".modeling_"))).values()
+        alike = (one for one in reversed(defined) if getattr(one, "config_class", None) is known)
+        return next((one for one in alike if "forward" in vars(one)), None)
 
 
 def _autos(settings: Any) -> list[str]:
@@ -320,8 +332,6 @@ def attend_with(model: nn.Module, implementation: str) -> None:
 def without_initialization() -> Iterator[None]:
     """Models built inside keep the weights that their memory happens to hold."""
     # Filling weights with random values is most of the time it takes to build a model, and there are no values here.
-    from importlib import import_module
-
     try:
         module = import_module("transformers.initialization")
     except ImportError:  # transformers 4

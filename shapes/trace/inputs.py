@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.weak import WeakIdKeyDictionary
 
+from shapes.errors import InputError
 from shapes.frozen import Ints, Triple, Values
 
 from .dimensions import NAMES
@@ -25,7 +26,10 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
     """Keyword arguments of ``model``: b sequences of s tokens, images and spectrograms of the configured size."""
     settings: Any = model.config
     accepted = signature(model.forward).parameters
-    inputs = _main_input(model, settings, accepted, b, s)
+    try:
+        inputs = _main_input(model, settings, accepted, b, s)
+    except AttributeError as error:
+        raise InputError(f"what {type(model).__name__} reads is not known: {error}") from error
     if "decoder_input_ids" in accepted and getattr(settings, "is_encoder_decoder", False):
         inputs["decoder_input_ids"] = _tokens(b, decoder_s or s)
     if "use_cache" in accepted:
@@ -39,7 +43,7 @@ def example_inputs(model: nn.Module, *, b: int, s: int, decoder_s: int | None = 
 def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: int, s: int) -> Values:
     main, timesfm = getattr(model, "main_input_name", "input_ids"), "freq" in accepted
     shape: Ints = ()
-    if main.startswith("pixel_values") and "pixel_values" in accepted and "input_ids" not in accepted:
+    if "pixel_values" in accepted and "input_ids" not in accepted:
         main, shape = "pixel_values", (b, *_image(settings))
     elif main in accepted:
         match main:

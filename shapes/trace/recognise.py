@@ -106,6 +106,10 @@ class _Layer:
             self.vectors.update(path for path in (node.weight, node.bias, *node.again) if path is not None)
 
     def block(self, hidden: int) -> Block:
+        # Biases by distance, which scores are given.
+        tables = [node for node in self.open("lookup") if node.index == "positions"]
+        self.claim(*tables)
+        self._keep(*{node.path for node in tables})
         attention, cross = self._attentions()
         mixer = self._mixer(hidden)
         mixing = {*self.claimed}
@@ -209,13 +213,12 @@ class _Layer:
         known = fused or gate == "queries" or not out.reads_any(sources)
         self.need(known, "the output projection reads queries, keys or values")
         self.claim(*sources)
-        bias, k_bias, v_bias = (node.biased for node in sources)
-        self.need(bias == v_bias, "a bias on some of queries and values")
+        bias, k_bias = self._biased(query, value), key.biased
         kind, weights = self._qk_norm(sources[: 2 - fused], (heads, kv_heads), wide)
         sinks = [one for one in self.scaled if one.operator == "sinks" and one.reads == core.bit]
         self.vectors.update(one.parameter for one in sinks)
         gates = [node for node in self.graph.of(out.reads) if node.number in self.claimed and node not in sources]
-        self._inner([*cores, *gates])
+        self._inner([*cores, *sources, *gates])
         return AttentionShape(
             heads,
             kv_heads,
@@ -332,16 +335,28 @@ class _Layer:
         for one in self.scaled:
             reads = one.reads & ~TRIGONOMETRY
             if one.parameter not in self.vectors and reads and not reads & ~inside:
-                self.vectors.add(one.parameter)
-                self.extra.append((one.parameter.removeprefix(f"{self.path}."), self.graph.size(one.parameter)))
+                self._keep(one.parameter)
+
+    def _keep(self, *parameters: str) -> None:
+        """What a layer learns and no part of it has a field for."""
+        self.vectors.update(parameters)
+        self.extra += [(one.removeprefix(f"{self.path}."), self.graph.size(one)) for one in parameters]
+
+    def _biased(self, *nodes: Node) -> bool:
+        """Whether all of a part's products have a bias; biases of some alone are vectors of their own."""
+        biases = [node.bias for node in nodes if node.bias]
+        if len(biases) == len(nodes):
+            return True
+        self._keep(*biases)
+        return False
 
     def _mlp(self, first: Nodes, down: Node) -> MlpShape | None:
-        bias, widths = down.biased, [node.n for node in first]
+        widths = [node.n for node in first]
         plain, fused = widths == [down.k], widths == [2 * down.k]
         apart = widths == [down.k, down.k] and first[0].reads == first[1].reads
-        if any(node.biased != bias for node in first) or not (plain or fused or apart):
+        if not (plain or fused or apart):
             return None
-        return MlpShape(down.k, not plain, bias, fused_gate_up=fused)
+        return MlpShape(down.k, not plain, self._biased(*first, down), fused_gate_up=fused)
 
     def _experts(self, hidden: int) -> MoeShape | None:
         grouped = self.open("grouped")
@@ -357,12 +372,13 @@ class _Layer:
         exact = rows % self.whole.sequence == 0 and (len(down.again) < 2 or experts <= self.whole.sequence)
         self.need(exact, f"{rows} rows of {experts} experts for {self.whole.sequence} tokens")
         self.claim(*first)
-        latent, latent_bias = self._routed_width(first[0], down, hidden)
+        around = self._around_experts(first[0], down, hidden)
         router = self._router(first[0], hidden)
         # An expert's bias is picked for a row by the number of the expert.
         biases = [one.bias or self._take(one.bit | router.bit, [one.batch * one.n], most=1) for one in (*first, down)]
         # A correction bias, one an expert.
         scalars = self._take(router.bit, [router.n])
+        self._inner([*around[:1], *first, down])
         return MoeShape(
             experts,
             rows // self.whole.sequence,
@@ -373,8 +389,8 @@ class _Layer:
             router_bias=router.biased,
             router_dtype=router.dtype if router.dtype != down.dtype else None,
             router_parameters=len(scalars) * router.n,
-            latent=latent,
-            latent_bias=latent_bias,
+            latent=first[0].k if around else None,
+            latent_bias=bool(around) and self._biased(*around),
         )
 
     def _router(self, first: Node, hidden: int) -> Node:
@@ -382,14 +398,14 @@ class _Layer:
         found = self.products(n=first.batch, k=hidden)
         return self.one([node for node in found if first.reads & node.bit] or found, "routers")
 
-    def _routed_width(self, first: Node, down: Node, hidden: int) -> tuple[int | None, bool]:
-        """The width that routed tokens are projected to before the experts, where it is not the hidden size; a bias."""
+    def _around_experts(self, first: Node, down: Node, hidden: int) -> Nodes:
+        """What projects routed tokens to another width than the hidden size before the experts, and back."""
         if first.k == hidden:
-            return None, False
+            return ()
         what = f"projections of experts of width {first.k} in a model of {hidden}"
         into = self.one(self.products(within=first.reads, n=first.k), what)
         out = self.one(self.products(down.bit, k=first.k), what)
-        return first.k, into.biased and out.biased
+        return into, out
 
     def _parallel(self, mlp: set[int]) -> bool:
         """Whether the MLP, whose nodes these are, does not read what this layer's attention or recurrence wrote."""
@@ -420,9 +436,7 @@ class _Layer:
         for readers in ([out], into, [conv]):
             read = [node for node in self.open("gemm") if any(one.reads & node.bit for one in readers)]
             into += [node for node in read if node not in into]
-        biases = {node.biased for node in into if node.k == hidden}
-        self.need(len(biases) == 1, "a bias on some projections of a recurrence")
-        bias, out_bias = biases.pop(), out.biased
+        bias, out_bias = self._biased(*(node for node in into if node.k == hidden)), out.biased
         self.claim(*into)
         self.written.append(out.number)
         self.vectors |= vectors
@@ -651,8 +665,8 @@ class Recogniser:
         rows = sum(self.graph.parameters[path][0] for path, wide in positions if wide == hidden)
         narrow = sum(self.graph.size(path) for path, wide in positions if wide != hidden)
         before = between(started, span.first - 1)
-        narrow_norms = between(started, span.first - 1, None)
         after = between(span.first, span.last)
+        others = between(started, span.last, None)
         return Stack(
             "decoder" if any(block.attention is None or block.attention.causal for block in blocks) else "encoder",
             hidden,
@@ -665,7 +679,7 @@ class Recogniser:
             extra=_some(
                 token_type_embeddings=sum(self.graph.size(path) for path, _ in tables("types")),
                 positions=narrow,
-                embedding_norm=sum(map(self.graph.size, narrow_norms)),
+                vectors=sum(map(self.graph.size, others)),
             ),
         )
 

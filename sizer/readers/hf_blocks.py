@@ -145,28 +145,32 @@ def listed(fields: Fields, name: str) -> list[str]:
     return given[:layers] if len(given) == layers + more else fields.strings(name, length=layers)
 
 
-def sliding_where(fields: Fields, local: Chosen, given: int | None = None) -> Window:
-    """The layers that ``layer_types`` names slide, else those ``local``; a ``given`` window, or the file's."""
+def sliding_where(fields: Fields, near: Chosen, given: int | None = None) -> Window:
+    """The layers that ``layer_types`` names slide, else those ``near``; a ``given`` window, or the file's."""
     sides = fields.count("local_attention")  # modernbert: half of it on each
     window = given or fields.count("sliding_window", "attention_chunk_size") or (sides and sides // 2 * 2 + 1) or None
     kinds = listed(fields, "layer_types")
 
     def of(layer: int) -> int | None:
-        slides = kinds[layer] in ("sliding_attention", "chunked_attention") if kinds else local(layer)
+        slides = kinds[layer] in ("sliding_attention", "chunked_attention") if kinds else near(layer)
         return window if slides else None
 
     return of
 
 
-def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
-    """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG)."""
+def all_but_every(period: int, *names: str, first: bool = False, last: bool = False) -> Windows:
+    """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG), and
+
+    but the ``last`` of all.
+    """
 
     def windows(fields: Fields) -> Window:
         given = fields.raw(*names, default=None)
         if isinstance(given, str) and set(given) == {"L", "G"}:
             return sliding_where(fields, lambda layer: given[layer % len(given)] == "L")
         every = fields.count(*names) or period
-        return sliding_where(fields, lambda layer: (layer + (not first)) % every != 0)
+        seen = sliding_where(fields, lambda layer: (layer + (not first)) % every != 0)
+        return lambda layer: None if last and layer == layer_count(fields) - 1 else seen(layer)
 
     return windows
 
@@ -282,9 +286,9 @@ def experts(
     return part
 
 
-def after_leading(fields: Fields) -> Chosen:
+def after_leading(fields: Fields, keys: Names = ("first_k_dense_replace", "num_dense_layers")) -> Chosen:
     """All but the leading layers."""
-    first = fields.count("first_k_dense_replace", "num_dense_layers")
+    first = fields.count(*keys)
     return lambda layer: layer >= first
 
 
@@ -417,6 +421,7 @@ def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> Linears:
     labels = fields.raw("id2label", default=None)
     labels = len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
     sizes = {"hidden": hidden, "labels": labels, "pooled": pooled}
+    sizes["embeddings"] = fields.count("embedding_dim", default=128)  # of ColPali
     rows = _TABLE[of][head]
     return tuple(
         Linear(name, sizes.get(out, out), hidden, fields.flag(bias) if isinstance(bias, str) else bias, rows=tokens)

@@ -52,11 +52,6 @@ def mimo_windows(fields: Fields) -> Window:
     return sliding_where(fields, lambda layer: bool(pattern[layer]), before and before + 1)
 
 
-def late_windows(fields: Fields) -> Window:
-    first = fields.count("max_window_layers")
-    return sliding_where(fields, lambda layer: layer >= first)
-
-
 def gpt_neo_windows(fields: Fields) -> Window:
     """``attention_types``: [[["global", "local"], 12]], the kinds of layers and how often they come."""
     window, types = fields.count("window_size"), fields.raw("attention_types")
@@ -76,13 +71,6 @@ def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[i
     for trait, found in lists.items():
         fields.refuse(not (found or optional), "expected a number for each layer", keys[trait])
     return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
-
-
-def gemma_windows(fields: Fields) -> Window:
-    """All but each sixth layer slide, the last never."""
-    last = layer_count(fields) - 1
-    seen = sliding_where(fields, lambda layer: (layer + 1) % 6 != 0)
-    return lambda layer: None if layer == last else seen(layer)
 
 
 def borrowing(fields: Fields) -> Callable[[int], Words]:
@@ -214,33 +202,35 @@ def where_it_slides(fields: Fields) -> Callable[[int, int | None], bool]:
     return lambda _, window: window is not None or not slides
 
 
-def rope_layers(fields: Fields) -> Callable[[int, int | None], bool]:
+def rope_layers(fields: Fields) -> Callable[..., bool]:
     """smollm3: all layers are rotated but the last of each interval, or those with a 0 in ``no_rope_layers``."""
     every, listed = fields.count("no_rope_layer_interval", default=4), fields.integers("no_rope_layers")
     if len(listed) == layer_count(fields):
-        return lambda layer, _: bool(listed[layer])
-    return lambda layer, _: not every or (layer + 1) % every != 0
-
-
-def chunk_windows(fields: Fields) -> Window:
-    """llama4: the layers that are rotated attend within chunks, the others to everything."""
-    rotated = rope_layers(fields)
-    return sliding_where(fields, lambda layer: rotated(layer, None))
+        return lambda layer, *_: bool(listed[layer])
+    return lambda layer, *_: not every or (layer + 1) % every != 0
 
 
 def periodic_sparse(
-    fields: Fields, period: str, offset: str = "", dense: str = "", sparse: str = "", first: str = "", last: str = ""
+    fields: Fields,
+    period: str = "",
+    offset: str = "",
+    dense: str = "",
+    sparse: str = "",
+    first: str = "",
+    last: str = "",
+    every: int = 1,
 ) -> Chosen:
     """The last layer of each period, or that at an ``offset``, of a range, but those that are listed as ``dense``.
 
-    The arguments are the keys that say so. A list of the ``sparse`` layers says all of it.
+    The arguments are the keys that say so; ``every``: the period where none is said. A list of the ``sparse`` layers
+    says all of it.
     """
-    every = fields.count(period, default=1)
+    every = fields.count(period, default=every)
     at = fields.count(offset) if offset else every - 1
     without, alone = map(fields.integers, (dense, sparse))
     start, end = fields.count(first), fields.raw(last, default=-1)
     end = end if isinstance(end, int) and end >= 0 else layer_count(fields)  # -1: the last
-    if alone or not every:
+    if not every or fields.raw(sparse, default=None) is not None:
         return lambda layer: layer in alone
     return lambda layer: layer not in without and start <= layer <= end and layer % every == at
 
@@ -274,7 +264,7 @@ def rotated_in_part(fields: Fields, indexer: Indexer) -> Core:
 
     def of(layer: int) -> Attention:
         core = chosen(layer)
-        still = {} if turns(layer, None) else {"qk_nope_head_dim": core.head_dim, "qk_rope_head_dim": 0}
+        still = {} if turns(layer) else {"qk_nope_head_dim": core.head_dim, "qk_rope_head_dim": 0}
         return replace(core, q_lora_rank=None, **still)
 
     return of
@@ -414,18 +404,10 @@ def _layer_kinds(fields: Fields, whole: Chosen) -> list[str]:
     return _kinds(fields, fields.strings(*names, length=layers) or usual, *names)
 
 
-def by_period(fields: Fields, every: int, key: str = "", offset: str = "") -> list[str]:
-    """Attention in one layer of each period: the last one, or that at ``offset``."""
-    period = (fields.optional(key) if key else None) or every
-    at = fields.count(offset) if offset else period - 1
-    return _layer_kinds(fields, lambda layer: layer % period == at)
-
-
-def by_list(fields: Fields, key: str = "", otherwise: bool = False) -> list[str]:
-    """Attention in the layers that are listed; without a list in all layers, or ``otherwise`` False: in none."""
-    listed = key and fields.raw(key, default=None) is not None
-    whole = fields.integers(key) if listed else range(layer_count(fields) if otherwise else 0)
-    return _layer_kinds(fields, lambda layer: layer in whole)
+def kinds(fields: Fields, every: int = 0, key: str = "", offset: str = "", listed: str = "") -> list[str]:
+    """Attention in the ``listed`` layers; without a list in one of each period (0: in none), as `periodic_sparse`."""
+    chosen = periodic_sparse(fields, offset=offset, sparse=listed, every=fields.optional(key) or every)
+    return _layer_kinds(fields, chosen)
 
 
 def inner_width(fields: Fields, expand: str) -> int:
@@ -439,11 +421,6 @@ def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str
     channels = inside // number if given == "auto" else fields.integer(dim)
     fields.refuse(number * channels != inside, f"expected {heads} x {dim} = {inside}", heads)
     return channels
-
-
-def step_rank(fields: Fields, key: str) -> int:
-    """The rank of Mamba-1's time steps."""
-    return -(-hidden_size(fields) // 16) if fields.raw(key, default="auto") == "auto" else fields.integer(key)
 
 
 def listed_parts(fields: Fields) -> list[str]:

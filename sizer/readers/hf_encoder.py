@@ -141,13 +141,6 @@ def patches(fields: Fields, more: int = 0) -> int:
     return (image // patch) ** 2 + more
 
 
-def pooled(fields: Fields) -> AttentionShape | None:
-    """SigLIP's head attends over the patches with one learned query."""
-    heads = all_heads(fields)
-    core = AttentionShape(heads, heads, hidden_size(fields) // heads, causal=False, cross=True)
-    return core if fields.flag("vision_use_head", default=True) else None
-
-
 def diffusion(fields: Fields, blocks: list[Values], front: Rows, behind: Rows) -> ModelShape:
     """A diffusion transformer: layers whose norms one vector a sequence scales and shifts; tables of formats.toml."""
     size = partial(total, fields)

@@ -85,7 +85,7 @@ _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
     "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
     "call": _call,
-    "every": lambda every, keys=(), first=False: all_but_every(every, *keys, first=first),
+    "every": lambda every, keys=(), **ends: all_but_every(every, *keys, **ends),
     **{kind: partial(_read, kind) for kind in FORMATS["huggingface"]["reads"]},
 }
 
@@ -162,9 +162,9 @@ KEYS: dict[str, list[str]] = _TABLE["dimensions"]
 def read(config: Config, where: str, family: str = "") -> Reading:
     """``config`` as a Reading, by formats.toml's ``family`` where one is named; UnknownModelType: none is guessed."""
     top = outer = Fields(config, where)
-    if "thinker_config" in config:  # what hears, sees and writes; a talker makes the writing speech
+    for key in config.keys() & {"thinker_config", "vlm_config"}:  # a talker makes speech of it, a retriever an index
         top.ignore("model_type", "talker_config", "code2wav_config", "token2wav_config")
-        outer = top.nested("thinker_config")
+        outer = top.nested(key)
     wrapper = _type_of(outer)
     fields, model_type, part = _sized(outer, wrapper)
     if not family and model_type not in BUILDERS:
@@ -178,7 +178,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     fields = replace(fields, config=given, defaults=filled)
     try:
         model = replace(declared(family or model_type, fields), model_type=model_type, part=part)
-        model, heads = (model, ()) if model_type in _TABLE["own_heads"] else with_head(outer, model)
+        model, heads = (model, ()) if model_type in _TABLE["own_heads"] else with_head(top, model)
         model, released, quantised = _released(top, model)
         towers: Names = ()
         if model.part == "text tower" or "audio_config" in config:
