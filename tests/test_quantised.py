@@ -238,3 +238,19 @@ def test_an_explained_time_counts_the_bytes_of_narrow_weights() -> None:
     assert sum(part.seconds for part in parts.values()) == pytest.approx(cost.seconds)
     # No closed form of bf16 that a correction has to take back.
     assert abs(parts["kernel choice"].seconds) < 0.5 * cost.seconds
+
+
+def test_experts_beside_an_mlp_are_not_kept_with_it() -> None:
+    """modelopt's release of Gemma 4 keeps each layer's ``mlp``, next to which its ``experts`` are quantised."""
+    kept = [f"model.language_model.layers.{layer}.{part}*" for layer in range(2) for part in ("mlp", "self_attn")]
+    gemma = {**SMALL, "model_type": "gemma4_text", "num_hidden_layers": 2, "layer_types": ["full_attention"] * 2}
+    gemma |= {
+        "hidden_size_per_layer_input": 0,
+        "enable_moe_block": True,
+        "num_experts": 8,
+        "top_k_experts": 2,
+        "moe_intermediate_size": 64,
+    }
+    quantised = {"quant_method": "modelopt", "quant_algo": "NVFP4", "ignore": ["lm_head", *kept]}
+    formats = read_config({**gemma, "quantization_config": quantised}).model.formats
+    assert [(one.title, size) for one, size in formats.items()] == [("NVFP4", 2 * 8 * 3 * 256 * 64)]

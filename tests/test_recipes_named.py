@@ -820,7 +820,7 @@ def test_dashes_of_vllms_own_file_are_read(tmp_path: Path) -> None:
     """`vllm serve --config FILE` takes its options' names as they are typed."""
     reading = read(tmp_path, f"model: {QWEN}\ntensor-parallel-size: 2\nmax-model-len: 4096\n")
     assert reading.workload["t"] == 2
-    assert [one.key for one in reading.unread] == ["max_model_len"]
+    assert (reading.longest, reading.unread) == (4096, ())
     for key in ("tensor-parallel-size", "tensor_parallel_size"):  # --set meets it in either spelling
         assert read_config(tmp_path / "recipe.yaml", settings={key: 4}).workload["t"] == 4
 
@@ -1159,3 +1159,106 @@ def test_a_servers_command_in_a_file_serves(tmp_path: Path) -> None:
     assert not any("moves what it keeps" in note for note in read(tmp_path, text + "true").notes)
     with pytest.raises(InputError, match="gradient_checkpointing = 'sometimes'"):
         read(tmp_path, text + "sometimes")
+
+
+#: Values of a Helm chart and a custom resource: keys in camelCase, and nothing of training.
+SERVED = {
+    "values": (f"model: {{name: {QWEN}}}\nengine: {{maxModelLen: 2048, tensorParallelSize: 2}}", 2048, 2),
+    "strings": (f"model: {{name: {QWEN}, servedName: q}}\nengine: {{gpuMemoryUtilization: 0.6}}", 40960, 1),
+    "kserve": (
+        f"apiVersion: serving.kserve.io/v1\nkind: LLMInferenceService\nspec: {{model: {{name: {QWEN}}}, replicas: 2}}",
+        40960,
+        1,
+    ),
+    "evaluation": (
+        f"model: {{_component_: torchtune.models.qwen3.qwen3_0_6b}}\ncheckpointer: {{checkpoint_dir: /tmp/{QWEN}}}\n"
+        "tasks: [truthfulqa]\nbatch_size: 8\nenable_kv_cache: true",
+        40960,
+        1,
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SERVED)
+def test_what_serves_decodes_within_the_context_that_it_takes(tmp_path: Path, name: str) -> None:
+    text, longest, t = SERVED[name]
+    reading = read(tmp_path, text)
+    assert (reading.workload["phase"], reading.longest, reading.workload.get("t", 1)) == ("decode", longest, t)
+
+
+#: What more the files of trainers say, and the workload that it gives.
+FURTHER = {
+    "llm-foundry": (
+        f"model: {{name: hf_causal_lm, pretrained_model_name_or_path: {QWEN}}}\nglobal_train_batch_size: 64\n"
+        "device_train_microbatch_size: 2\noptimizer: {name: decoupled_lionw}\n"
+        "fsdp_config: {sharding_strategy: FULL_SHARD}",
+        {"b": 2, "global_batch": 64, "optimizer": "lion", "zero": 3},
+    ),
+    "llm-foundry, as a launcher takes it": (
+        f"name: x\ncommand: composer train.py\ncompute: {{gpus: 8}}\nparameters: {{model: {{name: hf_causal_lm, "
+        f"pretrained_model_name_or_path: {QWEN}}}, global_train_batch_size: 64}}",
+        {"gpus": 8, "global_batch": 64},
+    ),
+    "torchtune": (
+        "model: {_component_: torchtune.models.qwen3.lora_qwen3_0_6b, lora_attn_modules: [q_proj, output_proj], "
+        "apply_lora_to_mlp: true, lora_rank: 4, quantize_base: true}\n"
+        f"checkpointer: {{checkpoint_dir: /tmp/{QWEN}}}\noptimizer: {{_component_: bitsandbytes.optim.PagedAdamW8bit}}",
+        {"finetune": "qlora", "lora_targets": "q_proj,o_proj,gate_proj,up_proj,down_proj", "optimizer": "adamw-8bit"},
+    ),
+    "swift": (f"model: {QWEN}\ntuner_type: lora\ndeepspeed: zero3", {"finetune": "lora", "zero": 3, "offload": None}),
+    "swift, offloaded": (
+        f"model: {QWEN}\ntuner_type: full\ndeepspeed: zero2_offload",
+        {"zero": 2, "offload": 1, "offload_params": None},
+    ),
+    "a program of one's own": (
+        f"base_model: {QWEN}\nuse_peft: true\nper_device_train_batch_size: 1\nlr: 1.0e-5",
+        {"b": 1, "finetune": "lora", "lora_rank": 16},
+    ),
+}
+
+
+@pytest.mark.parametrize("name", FURTHER)
+def test_how_a_recipe_is_spread_and_what_of_it_trains_is_read(tmp_path: Path, name: str) -> None:
+    text, workload = FURTHER[name]
+    reading = read(tmp_path, text)
+    assert {key: reading.workload.get(key) for key in workload} == workload
+    assert not [one.key for one in reading.unread if one.changes == "how it is spread"]
+
+
+def test_a_deepspeed_file_that_is_not_there_is_named_as_not_read(tmp_path: Path) -> None:
+    reading = read(tmp_path, f"model: {QWEN}\ntuner_type: lora\ndeepspeed: conf/own.json")
+    assert "zero" not in reading.workload
+    assert [one.key for one in reading.unread] == ["deepspeed"]
+
+
+NANOTRON = """
+model: {dtype: %s, model_config: {is_llama_config: true, hidden_size: 64, intermediate_size: 128, vocab_size: 512,
+  num_hidden_layers: 2, num_attention_heads: 4, num_key_value_heads: 2, max_position_embeddings: 64,
+  tie_word_embeddings: true}}
+parallelism: {dp: 4, tp: 2, pp: 1, context_parallel_size: 2, recompute_layer: true}
+optimizer: {zero_stage: 1, accumulate_grad_in_fp32: true, weight_decay: 0.1, optimizer_factory: {name: %s}}
+tokens: {micro_batch_size: 2, batch_accumulation_per_replica: 8, sequence_length: 32}
+"""
+
+
+def test_all_that_nanotron_says_of_a_step_is_read(tmp_path: Path) -> None:
+    reading = read(tmp_path, NANOTRON % ("float16", "adamW"))
+    said = {"b": 2, "s": 32, "global_batch": 64, "t": 2, "p": 1, "d": 4, "cp": 2, "zero": 1, "dtype": "fp16"}
+    assert reading.workload == said | {"checkpointing": "full", "reduces": "fp32"}
+    assert not reading.unread
+    assert [one.key for one in read(tmp_path, NANOTRON % ("bfloat16", "own")).unread] == [
+        "optimizer.optimizer_factory.name"
+    ]
+
+
+@pytest.mark.parametrize("place", ["model: {name: %s}", "model: {checkpoint: %s, load_in_4bit: true}"])
+def test_a_model_that_nobody_knows_is_refused_by_its_name(tmp_path: Path, place: str) -> None:
+    """An own fine-tune, a folder of one's own: not as a file in no format."""
+    with pytest.raises(NoModel, match=r"names a model \(model\.\w+ = 'own/checkpoint-7'\): no such file"):
+        read(tmp_path, place % "own/checkpoint-7")
+
+
+def test_one_model_under_two_keys_is_one(tmp_path: Path) -> None:
+    reading = read(tmp_path, f"model_name_or_path: {QWEN}\nmodel_name: Qwen3-0.6B\n")
+    assert not [note for note in reading.notes if "names another model" in note]
+    assert reading.model.layers == 28

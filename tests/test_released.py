@@ -588,11 +588,20 @@ def test_a_row_says_its_vocabulary_where_its_class_has_another() -> None:
     assert read_config("allenai/Olmo-3-32B-Think").model.vocab == 100278
 
 
-@pytest.mark.parametrize(("strategy", "said"), [("FULL_SHARD", ["fsdp_config.sharding_strategy"]), ("NO_SHARD", [])])
-def test_how_a_recipe_shards_is_named_where_it_is_not_read(strategy: str, said: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("strategy", "zero", "said"),
+    [
+        ("FULL_SHARD", 3, []),
+        ("shard_grad_op", 2, []),
+        ("NO_SHARD", 0, []),
+        ("_HYBRID_SHARD_ZERO2", 0, ["fsdp_config.sharding_strategy"]),
+    ],
+)
+def test_how_a_recipe_shards_is_named_where_it_is_not_read(strategy: str, zero: int, said: list[str]) -> None:
     recipe = (
         "{model: {name: hf_causal_lm, pretrained_model_name_or_path: facebook/opt-1.3b}, max_seq_len: 1024, "
         f"global_train_batch_size: 16, fsdp_config: {{sharding_strategy: {strategy}}}}}"
     )
-    unread = read_text(recipe, where="recipe.yaml").unread
-    assert [one.key for one in unread if one.changes == "how it is spread"] == said
+    reading = read_text(recipe, where="recipe.yaml")
+    assert reading.workload.get("zero", 0) == zero
+    assert [one.key for one in reading.unread if one.changes == "how it is spread"] == said

@@ -12,7 +12,7 @@ from shapes.errors import positive_int, refuse
 from shapes.frozen import Words, given, replace
 
 from .loading import parse_file
-from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread
+from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread, whole
 
 #: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
 _CALLS = {"__builtins__": {}, "int": int, "max": max, "min": min}
@@ -89,24 +89,25 @@ def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[st
     fields.ignore(*(one.replace("__", ".") for one in used))
     settled = {}
     for key, value in found.items():
-        size = int(value) if isinstance(value, float) and value % 1 == 0 and abs(value) < 2**53 else value
+        size = whole(value)
         if size not in ("", "auto", 0, -1) and key[0] != "_":  # none, or left to another file; what others are made of
             theirs = next((one for one in re.findall(r"\w+", said[key]) if held.get(one) == value), key)
             own = size is True or "'" in said[key].replace("''", "")
             settled[key] = size if own else positive_int(size, theirs.replace("__", "."), where=fields.where)
     for key in row.get("optimizer", ()):
-        if isinstance(name := at(fields.config, key), str):
-            named = Fields({key: name.rpartition(".")[2]}, fields.where, asked=fields.asked)
-            settled |= optimizer(named, key, momentum=bool(found.get("_momentum")))
+        settled |= _optimizer(fields, key, momentum=bool(found.get("_momentum")))
     return settled, notes_of(row, found)
 
 
-def optimizer(fields: Fields, name: str, *, momentum: bool = False) -> Values:
-    """The workload's ``optimizer`` as ``fields`` say it under ``name``; empty where it is the usual one or unknown.
+def _optimizer(fields: Fields, name: str, *, momentum: bool) -> Values:
+    """The workload's ``optimizer`` as ``fields`` say it under ``name`` (its class's own name: ``torch.optim.SGD``);
+
+    empty where it is the usual one or unknown.
 
     ``momentum``: the framework's sgd has a moment. An unknown name leaves the key unread.
     """
-    known = OPTIMIZER_NAMES.get(str(fields.config.get(name)).lower().replace("_", "").removesuffix("fused"))
+    said = str(at(fields.config, name)).rpartition(".")[2]
+    known = OPTIMIZER_NAMES.get(said.lower().replace("_", "").removesuffix("fused"))
     if known is not None:
         fields.ignore(name)
     known = "sgd-momentum" if known == "sgd" and momentum else known

@@ -123,8 +123,11 @@ def decilm(fields: Fields) -> ModelShape:
     """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix in its place, or nothing."""
     hidden, layers = hidden_size(fields), layer_count(fields)
     given = fields.raw("block_configs")
-    if not isinstance(given, list) or len(given) != layers or not all(isinstance(one, dict) for one in given):
-        raise fields.error(f"expected a list of {layers} layers", "block_configs")
+    fields.refuse(
+        not isinstance(given, list) or len(given) != layers or not all(isinstance(one, dict) for one in given),
+        f"expected a list of {layers} layers",
+        "block_configs",
+    )
     fields.ignore("intermediate_size", "num_key_value_heads")
     plain = attention(bias=flag("attention_bias"), kv_heads=all_heads)(fields)(0)
     read = [Fields(one, fields.where, prefix=f"block_configs.{layer}.") for layer, one in enumerate(given)]

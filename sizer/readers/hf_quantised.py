@@ -76,15 +76,16 @@ def _expression(text: str, fields: Fields) -> re.Pattern[str]:
 def _names(said: str, path: str) -> bool:
     """Whether a name or glob, of a module or of what is in it, speaks of the matrix ``path`` of a layer."""
     dotted = f".model.layers.0.{path}."
-    return fits(dotted, f"*.{said}.*") if "*" in said else f".{said}." in dotted
+    return fits(dotted, f"*.{said}.*")
 
 
 @cache
-def paths(name: str, sparse: bool) -> tuple[str, ...]:
-    """What classes call a matrix of a layer; ``sparse``: of one with experts, whose MLP is the shared one."""
+def paths(name: str, sparse: str) -> tuple[str, ...]:
+    """What classes call a matrix of a layer; ``sparse``: the model type of one with experts, empty for others."""
     words = table("weights")
     module, _, leaf = name.rpartition(".")
-    modules = words["modules"].get("shared" if module == "mlp" and sparse else module, [module])
+    own = words["sparse"].get(sparse, words["sparse"][""]) if sparse else {}
+    modules = own.get(module, words["modules"].get(module, [module]))
     leaves = words["leaves"].get(leaf, [leaf])
     return tuple(f"{module}.{leaf}" for module in modules for leaf in leaves)
 
@@ -97,7 +98,7 @@ class Scheme:
     kept: Names
     named: Named
 
-    def format_of(self, name: str, sparse: bool, layer: int) -> WeightFormat | None:
+    def format_of(self, name: str, sparse: str, layer: int) -> WeightFormat | None:
         if name.startswith(_NEVER):
             return None
         for names, found in (*self.named, (self.kept, None)):
@@ -126,7 +127,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     known: dict[tuple[object, ...], Block] = {}
     for layer, one in enumerate(each_layer(stack.blocks)):
         alike = one, scheme.said_of(layer)
-        known[alike] = known.get(alike) or _quantised(one, stack.hidden, layer, scheme, fields)
+        known[alike] = known.get(alike) or _quantised(one, model, layer, scheme, fields)
         blocks += [known[alike]]
     head = next((one for names, one in scheme.named if any(rest.endswith("lm_head") for _, rest in names.rules)), None)
     stacks = *model.stacks[:-1], replace(stack, blocks=run_lengths(blocks))
@@ -137,8 +138,8 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     return model, stated(kv_dtype=cache) if listed else {}, (told,)
 
 
-def _quantised(block: Block, hidden: int, layer: int, scheme: Scheme, fields: Fields) -> Block:
-    sparse = isinstance(block.mlp, MoeShape)
+def _quantised(block: Block, model: ModelShape, layer: int, scheme: Scheme, fields: Fields) -> Block:
+    hidden, sparse = model.hidden, model.model_type * isinstance(block.mlp, MoeShape)
     formats = []
     linears = block.linears(hidden, fused_qkv=False, fused_gate_up=False)
     for linear in (*linears, *block.expert_linears(hidden, fused=False)):
@@ -186,8 +187,11 @@ _GUESSED = {"load_in_8bit": "bitsandbytes", "bits": "mlx"}
 def _kept(fields: Fields) -> list[str]:
     """Names of the modules that are not quantised."""
     dynamic = fields.raw("dynamic", default=None) or {}  # gptq's
-    if not isinstance(dynamic, Mapping) or any(not str(one).startswith("-:") for one in dynamic):
-        raise fields.error("expected no layers with settings of their own: they are not read", "dynamic")
+    fields.refuse(
+        not isinstance(dynamic, Mapping) or any(not str(one).startswith("-:") for one in dynamic),
+        "expected no layers with settings of their own: they are not read",
+        "dynamic",
+    )
     named = fields.strings(*table("weights")["kept"], of="modules' names")
     return [*named, *(f"re:{one[2:]}" for one in dynamic)]
 

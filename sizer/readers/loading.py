@@ -155,8 +155,8 @@ def load_text(path: Path) -> str:
 
 
 def parse_file(path: Path) -> Config:
-    """The file's JSON or YAML, whose top level is an object."""
-    return parse_mapping(load_text(path), str(path))
+    """The file's JSON or YAML, whose top level is an object, with how its release is quantised."""
+    return {**parse_mapping(load_text(path), str(path)), **quantisation_of(path)}
 
 
 def decode(data: bytes, where: str) -> str:
@@ -320,7 +320,7 @@ class Tree:
             raise InputError("expected fewer levels of nesting") from None
         check_depth(found)
         # Sections that launchers wrap a trainer's settings in, the outer one first.
-        for key in ("recipes", "training_config") if self.names else ():
+        for key in ("recipes", "training_config") if self.names else ("parameters",) if "command" in found else ():
             if isinstance(inner := found.pop(key, None), Mapping):
                 found = merged(inner, found)
         found = {key: _referenced(value, found, found) for key, value in found.items()}

@@ -23,10 +23,13 @@ def script(config: Config) -> str:
 
 def _commands(value: Any) -> Iterator[str]:
     if isinstance(value, Mapping):
-        given = (one for one in _listed(value.get("env")) if isinstance(one, Mapping) and "value" in one)
-        env = {str(one.get("name")): str(one["value"]) for one in given}
-        named = (str(value.get(key)) for key in ("url", "modelURL"))
-        words = [f"vllm serve {one} --port 8000" for one in named if re.fullmatch(_NAME, one)]
+        env = {
+            str(one.get("name")): str(one["value"])
+            for one in _listed(value.get("env"))
+            if isinstance(one, Mapping) and "value" in one
+        }
+        named = (key for key in ("url", "modelURL") if re.fullmatch(_NAME, str(value.get(key))))
+        words = [f"vllm serve {value[key]} --port 8000" for key in named]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         said = " ".join(words + [one for key in FORMATS["manifests"]["words"] for one in _words(value.get(key))])

@@ -157,7 +157,7 @@ class _Code:
         given |= {  # what a recipe would take is not left to a default
             key: unknown(key)
             for key, value in given.items()
-            if value is None and f"int {key}" in FORMATS["names"]["usual"]
+            if value is None and f"int {key}" in FORMATS["names"]["usual"][""]
         }
         if said in ("os.environ.get", "os.getenv"):
             return self._value(node.args[1], names)

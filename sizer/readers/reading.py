@@ -10,7 +10,6 @@ further keys are known to matter or to be harmless (globs allowed).
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from fnmatch import fnmatchcase
 from functools import cache
 from pathlib import Path
 from posixpath import basename
@@ -18,7 +17,7 @@ from typing import Any
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse, shorten
-from shapes.frozen import Named, Words, frozen
+from shapes.frozen import Named, Sizes, Words, frozen
 from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
 from shapes.model import ModelShape, Unread
@@ -63,6 +62,11 @@ def table(name: str) -> Any:
 FORMATS = table("formats")
 
 
+def whole(value: Any) -> Any:
+    """A float that is an integer as one (``4096.0``); else the value."""
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) < 2**53 else value
+
+
 def stated(**values: Any) -> Values:
     """The fields of a workload that a file gives: those with a value."""
     return {key: value for key, value in values.items() if value}
@@ -94,8 +98,7 @@ class Fields:
         for source in (self.config, self.defaults):
             for name in names:
                 if name in source:
-                    value = source[name]
-                    return int(value) if isinstance(value, float) and value.is_integer() and value < 1e15 else value
+                    return whole(source[name])
         if default is not _MISSING:
             return default
         key = self.prefix + names[0]
@@ -215,10 +218,8 @@ class Fields:
 
 def tokenizer_size(name: str) -> int | None:
     """Tokens of the tokenizer that a type, a model's name or a file's name means; None where that is not known."""
-    wanted = name.rstrip("/").lower()
-    return next(
-        (size for pattern, size in table("tokenizers")["tokens"].items() if fnmatchcase(wanted, pattern.lower())), None
-    )
+    tokens: Sizes = table("tokenizers")["tokens"]
+    return tokens.get(_entry(name.rstrip("/").lower(), tokens) or "")
 
 
 def vocabulary(fields: Fields, ranks: str, tokenizers: Callable[[], Sequence[str]], *extra: str) -> tuple[int, Names]:
@@ -333,12 +334,22 @@ def names_of(config: Config) -> tuple[set[str], set[str]]:
         if value is None:
             continue
         name = str(key).lstrip("-").replace("-", "_")
-        found |= {name, f"{name}={value}" * isinstance(value, str | bool), f"{name}=" * isinstance(value, str)}
+        found |= {
+            name,
+            snaked(name),
+            f"{name}={value}" * isinstance(value, str | bool),
+            f"{name}=" * isinstance(value, str),
+        }
         if isinstance(value, Mapping):
             below, further = names_of(value)
             found |= {f"{name}.{one}" for one in below if one.count(".") < 5 and "=" not in one}
             inner |= below | further
     return found, inner
+
+
+def snaked(name: str) -> str:
+    """A key's name with underscores for dashes and before the capitals of camelCase."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name).lower()
 
 
 def leaves(config: Config) -> Iterator[tuple[str, Any]]:
@@ -419,18 +430,22 @@ def known_names() -> Words:
 def variants() -> Words:
     """Releases of their own by what is left of their names without the words for variants."""
     own = (one for one, row in rows().items() if '"as": "' not in row)
-    return {without_variant(basename(plain_name(one))): one for one in own}
+    return {without_variant(one): one for one in own}
 
 
 def without_variant(name: str) -> str:
-    """Also without separators but those within numbers: qwen2_5_72b is Qwen2.5-72B, opt-1.3b is not opt-13b."""
-    bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", re.sub(FORMATS["names"]["variants"], "", name))
+    """Also without an organisation, and separators but those within numbers: qwen2_5_72b is Qwen2.5-72B, opt-1.3b is
+
+    not opt-13b.
+    """
+    plain = re.sub(FORMATS["names"]["variants"], "", basename(plain_name(name)))
+    bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", plain)
     return re.sub(r"[-_ ]|(?<!\d)\.|\.(?!\d)", "", bare)
 
 
 def is_released(name: str) -> bool:
     """Whether the table has a model of this name, whoever has it, or one that it is a variant of by its name."""
-    return plain_name(name) in known_names() or without_variant(basename(plain_name(name))) in variants()
+    return plain_name(name) in known_names() or without_variant(name) in variants()
 
 
 def speaks_of(text: str) -> str:
@@ -454,15 +469,14 @@ def named_plainly(config: Config) -> Config | None:
     usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in words["keys"]]
     if not usual and "model_type" not in config:
         deep = {  # a name and the folder of that name are one model
-            basename(plain_name(one)): key
-            for key, one in said.items()
-            if "/" in one and re.search(words["deep"], key) and is_released(one)
+            basename(plain_name(one)): key for key, one in said.items() if "/" in one and re.search(words["deep"], key)
         }
-        usual = [*deep.values()] * (len(deep) == 1)
+        near = [key for key in deep.values() if is_released(said[key])] or [*deep.values()]
+        usual = near * (len(near) == 1)
     also = {
         key: f"it names another model too ({key}), which is not counted"
         for key in usual
-        if "/" in said[key] and said[key] != said[usual[0]]
+        if "/" in said[key] and basename(said[key]) != basename(said[usual[0]])
     }
     return _run({"model": usual[0], "names": {}, "also": also}, held) if usual else None
 

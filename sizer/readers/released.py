@@ -21,7 +21,7 @@ from shapes.program import install
 from shapes.toml_table import nearest
 
 from .expressions import expressed, flat, with_settings_of
-from .loading import is_name, parse_file, quantisation_of
+from .loading import is_name, parse_file
 from .reading import (
     FORMATS,
     LACKS,
@@ -35,6 +35,7 @@ from .reading import (
     known_names,
     plain_name,
     rows,
+    snaked,
     stated,
     unknown_in,
     variants,
@@ -53,7 +54,7 @@ def released(name: str) -> tuple[Config, str]:
     if found := known.get(asked):
         return _row(found)
     if cached := _cached(name):
-        return {**parse_file(cached), **quantisation_of(cached)}, str(cached)
+        return parse_file(cached), str(cached)
     if found := known.get(last):
         return _row(found, f"; {name} is a copy by its name")
     for pattern, bits in words["quantised"].items():
@@ -159,6 +160,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         key: {one: int(size) for one, size in expressed(said, numbers, {}, ())[0].items() if 1 <= size < 2**40}
         for key, said in row.get("rounds", {}).items()
     }
+    longest = degrees.pop("longest", reading.longest)
     workload = {
         **reading.workload,
         **rounds.pop("train", {}),
@@ -166,7 +168,16 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         **degrees,
     }
     unread = *reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)
-    reading = replace(reading, source=where, keys={}, notes=notes, workload=workload, unread=unread, rounds=rounds)
+    reading = replace(
+        reading,
+        source=where,
+        keys={},
+        notes=notes,
+        workload=workload,
+        longest=longest,
+        unread=unread,
+        rounds=rounds,
+    )
     for section in config.values():  # DeepSpeed's settings, of a file or within the recipe
         if isinstance(section, Mapping) and "zero_optimization" in section:
             reading = with_settings_of(reading, section, section.get("_file", where))
@@ -181,21 +192,24 @@ def _given(row: Config, config: Config) -> tuple[Values, Values]:
         if degree not in FORMATS["names"]["degrees"]:  # of a workload, as they are
             settings |= {theirs: value} if value not in (None, "auto") and unknown_in(str(value)) is None else {}
         elif type(value) is int and value >= (degree != "zero"):
-            degrees |= {degree: value, **stated(cp_comm=way if value > 1 else "")}
+            degrees |= {degree: value, **stated(cp_comm=way * (value > 1))}
     return settings, degrees
 
 
 def _with_usual(row: Config, config: Config) -> Config:
     """``row`` of a recipe that trains with the keys that trainers spell alike, for what it has no key for: where all
 
-    that train have the same value.
+    that train have the same value. One that serves: with those that servers spell alike.
     """
     words, found = FORMATS["names"], defaultdict[str, Values](dict)
-    own = {theirs for ours, theirs in row["names"].items() if at(config, ours) is not None}
-    own |= {"phase", *row.get("otherwise", ()), *["max_seq_length"] * ("rounds" in row)}
-    for place, value in flat(config).items() if "phase" not in row else ():
-        theirs = words["usual"].get(f"{type(value).__name__} {place.rpartition('__')[2]}", "phase")
-        if theirs not in own and not re.search(words["elsewhere"], place.lower()):
+    own = {"phase", *row.get("otherwise", ()), *["max_seq_length"] * ("rounds" in row)}
+    own |= {theirs for ours, theirs in row["names"].items() if at(config, ours) is not None}
+    phase = row.get("phase", "")
+    usual = words["usual"][phase]
+    for place, value in flat(config).items():
+        key = snaked(place.rpartition("__")[2])
+        theirs = usual.get(f"{type(value).__name__} {key}") or usual.get(f"{key}={value}", "phase")
+        if theirs not in own and not re.search(words["elsewhere"][phase], place.lower()):
             found[theirs][place.replace("__", ".")] = value
     usual = {key: theirs for theirs, said in found.items() if len({*said.values()}) == 1 for key in said}
     return {**row, "names": {**usual, **row["names"]}}
@@ -206,11 +220,7 @@ def _lora(config: Config, taken: Collection[str]) -> Values:
     said = {
         place: one
         for place, one in flat(config).items()
-        if re.fullmatch(FORMATS["names"]["lora"], place.lower())
-        or re.fullmatch(
-            r"q?lora(?:config)?|(?:.*/)?(?:\w*(?:train|tun)\w*)?q?lora\w*\.py|(?:.*[._])?(?:peftmodel\w*\.from_pretrained|get_peft_model)",
-            str(one).lower(),
-        )
+        if re.fullmatch(FORMATS["names"]["lora"], f"{place}={one}".lower())
     }
     off = any(one in (0, "", "null", "None") for one in said.values())
     return {} if off or any("lora" in one and at(config, one) is not None for one in taken) else said

@@ -15,7 +15,7 @@ from typing import Any
 from shapes.errors import InputError, read_bounded, refuse
 from shapes.frozen import Sizes, replace
 
-from .loading import CONFIG_NAMES, MAX_BYTES, decode, parse_file, parse_mapping, quantisation_of
+from .loading import CONFIG_NAMES, MAX_BYTES, decode, parse_file, parse_mapping
 from .reading import FORMATS, Config, Reading, Values, at, fits
 
 #: Of a GGUF file: Gemma's, whose tokenizer has 262,000 words, is 16 MiB.
@@ -57,7 +57,7 @@ def header(path: Path) -> Config:
     config, shown = path.with_name(CONFIG_NAMES[0]), _shown(found)
     if not config.is_file():
         return {"safetensors": len(found), **shown}
-    held = {**parse_file(config), **quantisation_of(config)}
+    held = parse_file(config)
     bits = at(held, "quantization_config.bits")
     packed = {"U8": 2, "I32": 32 // bits if bits in (2, 4, 8) else 8}  # weights of a few bits
     sizes = {name: size * packed.get(found[name][0], 1) for name, size in shown["_tensors"].items()}
@@ -148,9 +148,12 @@ def _gguf(path: Path) -> Values:
 
     Of all that a file was split into (``x-00001-of-00003.gguf``), of which the first has the metadata.
     """
-    part = re.fullmatch(r"(.*)-\d{5}-of-(\d{5})\.gguf", path.name)
-    last = min(int(part[2]), MAX_SHARDS) if part else 0
-    files = [path.with_name(f"{part[1]}-{one:05}-of-{part[2]}.gguf") for one in range(1, last + 1) if part] or [path]
+    parts = re.findall(r"(.*)-\d{5}-of-(\d{5})\.gguf$", path.name)
+    files = [
+        path.with_name(f"{stem}-{one:05}-of-{last}.gguf")
+        for stem, last in parts
+        for one in range(1, min(int(last), MAX_SHARDS) + 1)
+    ] or [path]
     said = Values()
     found = dict[str, Tensor]()
     for one in files:

@@ -329,13 +329,12 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
         recipe = fields.text("fp8_recipe")
         found |= stated(recipe=recipe in RECIPES and recipe)
         notes += [] if recipe in RECIPES else [f"fp8 recipe {recipe} is read and not used by the step"]
-    found |= expressions.optimizer(fields, "optimizer", momentum=True) | stated(checkpointing=_recomputation(fields))
+    found |= stated(checkpointing=_recomputation(fields))
     return found, (*notes, *_data_parallel(fields, found))
 
 
 def _recomputation(fields: Fields) -> str:
     granularity, activations = fields.text("recompute_granularity"), fields.flag("recompute_activations")
-    fields.refuse(granularity not in ("", "full", "selective"), "expected full or selective", "recompute_granularity")
     if not granularity and fields.flag("checkpoint_activations"):  # before 2022 there was no other granularity
         granularity = "full"
     listed = fields.raw("recompute_modules", default=None) or []
