@@ -11,6 +11,8 @@ DTYPES = tuple(BYTES)
 
 #: Element types that a recipe quantises 16-bit tensors to (shapes.recipes); products in them write 16 bits.
 QUANTISED = ("fp8", "mxfp8", "mxfp4", "nvfp4", "int8")
+#: Bytes of an MXFP4 weight with its share of a scale, and how many share one.
+MXFP4_BYTES, MXFP4_BLOCK = 0.5 + 1 / 32, 32
 
 
 def dtype_bytes(dtype: str) -> int:

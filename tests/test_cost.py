@@ -310,6 +310,38 @@ def test_a_products_error_is_of_its_device_size_and_alignment(device: str, k: in
     assert listed["bf16", regime] == Expected(cost.error, cost.p95 or 0.0, cost.tier)
 
 
+@pytest.mark.parametrize(("m", "rel"), [(1, 0.03), (16, 0.03), (32, 0.12)])
+def test_weights_in_four_bits_gain_what_marlin_is_published_to(m: int, rel: float) -> None:
+    # IST-DASLab/marlin, README: a large matrix on A10, int4 in groups of 128 with 16-bit scales: 3.87 times as fast as
+    # in 16 bits, up to 16 to 32 tokens.
+    wide = Gemm("wide", "forward", m, 73728, 9216)
+    narrow = predict(replace(wide, weight_bytes=(4 + 16 / 128) / 8), "a10")
+    assert predict(wide, "a10").seconds / narrow.seconds == pytest.approx(3.87, rel=rel)
+    assert narrow.bound == "memory"
+
+
+@pytest.mark.parametrize(("n", "k", "us"), [(16384, 4096, 43.6), (8192, 8192, 44.6), (8192, 2048, 11.8)])
+def test_a_token_of_weights_in_eight_bits_takes_what_a_plugin_was_timed_at(n: int, k: int, us: float) -> None:
+    # TensorRT-LLM 1.0's on A100 (aiconfigurator-core 0.12), less the 6.6 us by which its smallest products take longer
+    # than those of 16 bits there.
+    one = Gemm("token", "forward", 1, n, k, weight_bytes=1.0)
+    assert predict(one, "a100-sxm").seconds * 1e6 == pytest.approx(us, rel=0.2)
+
+
+@pytest.mark.parametrize("device", ["a100-sxm", "h100-sxm", "l40s", "b200", "rtx-4090", "mi355x"])
+def test_quantised_weights_never_gain_by_growth(device: str) -> None:
+    draw, many = np.random.default_rng(7), 4000
+    one = np.ones(many, dtype=np.int64)
+    m = np.round(2 ** draw.uniform(0, 14, many)).astype(np.int64)
+    n, k = 64 * np.round(2 ** draw.uniform(0, 9, (2, many))).astype(np.int64)
+    for weights in (0.515625, 1.0):
+        by = ProductKernels(load_device(device), "bf16", weights=weights)
+        seconds = gemm_seconds(np.array([m, n, k, one]), by)
+        assert (2.0 * m * n * k / seconds <= by.device.peak("bf16") * (1 + 1e-9)).all()
+        for grown in ((2 * m, n, k), (m, 2 * n, k), (m, n, 2 * k), (m + 16, n, k), (m, n + 256, k), (m, n, k + 64)):
+            assert (gemm_seconds(np.array([*grown, one]), by) >= seconds * (1 - 1e-9)).all()
+
+
 def test_borrowed_attention_is_as_uncertain_as_where_tables_judge_it() -> None:
     # reports/attention.md: flashinfer's B200 constants are 16.9% off on b300, fa2's L40S ones 20.6% on RTX PRO 6000.
     errors = {

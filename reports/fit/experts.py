@@ -42,6 +42,10 @@ Array = NDArray[np.float64]
 _BLACKWELL_GEN = "vllm_compressedtensorsw4a4nvfp4moe_flashinfer_trtllm_trtllmnvfp4expertsmonolithic"
 _TRITON = "vllm_unquantizedfusedmoe_triton_tritonexperts"
 _SERVER, _ADA = "rtx-pro-6000-server", "l40s"
+_XPU_MXFP4 = {"b60": ("w4a16_mxfp4", "vllm_xpu_moe_mxfp4")}
+_GPT_OSS_MARLIN = "vllm_gptossmxfp4moe_marlin_marlinexperts"
+_TRITON_MXFP4 = "vllm_gptossmxfp4moe_triton_oaitritonmxfp4expertsmonolithic"
+_MARLIN = "vllm_compressedtensorswna16marlinmoe_marlin_marlinexperts"
 #: Form -> device -> moe_dtype, kernel_source, and its release where others are of other kernels.
 KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     "experts_bf16": {
@@ -68,17 +72,29 @@ KERNELS: dict[str, dict[str, tuple[str, ...]]] = {
     },
     "experts_bf16_4bit": {
         **dict.fromkeys((*HOPPER, _ADA, _SERVER), ("int4_wo", "sglang_marlin_moe", "0.5.14")),
+        **dict.fromkeys(BLACKWELL, ("int4_wo", _MARLIN)),
+        **_XPU_MXFP4,
+    },
+    # What vLLM runs gpt-oss by: Triton's kernels on Hopper, TensorRT-LLM's on Blackwell, Marlin elsewhere.
+    "experts_bf16_mxfp4": {
+        **dict.fromkeys(HOPPER, ("w4a16_mxfp4", _TRITON_MXFP4)),
+        **dict.fromkeys((_ADA, _SERVER), ("w4a16_mxfp4", _GPT_OSS_MARLIN)),
         **dict.fromkeys(BLACKWELL, ("w4a16_mxfp4", "sglang_flashinfer_trtllm_moe")),
-        "b60": ("w4a16_mxfp4", "vllm_xpu_moe_mxfp4"),
+        **_XPU_MXFP4,
     },
     "experts_fp8_4bit": dict.fromkeys(BLACKWELL, ("w4a8_mxfp4_mxfp8", "sglang_flashinfer_trtllm_moe")),
 }
 #: Bytes an element of the weights, scales included, where it is not the arithmetic's.
 WEIGHTS = {"nvfp4": 0.5625, "int4_wo": 0.53125, "w4a16_mxfp4": 0.53125, "w4a8_mxfp4_mxfp8": 0.53125}
 #: What kernels' engines pad both widths to (`sizer deploy` quotes the lines): SGLang for TensorRT-LLM's of MXFP4, whose
-#: widths of 96 and 192 take the same time; those of NVFP4 take rows of weights by 128; Triton's of MXFP4, which run
-#: gpt-oss on Hopper, 64 (no int4 row is off that).
-PADS = {"sglang_flashinfer_trtllm_moe": 256, _BLACKWELL_GEN: 128, "sglang_marlin_moe": 64}
+#: widths of 96 and 192 take the same time; those of NVFP4 take rows of weights by 128; vLLM for Marlin's of MXFP4 a
+#: hidden size by 256; Triton's of MXFP4 64, as Marlin's of int4 (no row is off that).
+PADS = {
+    "sglang_flashinfer_trtllm_moe": 256,
+    _BLACKWELL_GEN: 128,
+    _GPT_OSS_MARLIN: 256,
+    **dict.fromkeys(("sglang_marlin_moe", _MARLIN, _TRITON_MXFP4), 64),
+}
 #: (hidden, width) of models whose experts have no gate, which the tables do not say: Nemotron 3's.
 UNGATED = {(2688, 1856), (2048, 5120), (1024, 2688)}
 #: (experts, top_k, hidden) that choose among groups of experts first, so that even logits fill some of them alone.

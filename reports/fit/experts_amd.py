@@ -138,9 +138,11 @@ def main() -> None:
         for key in REMOTE:
             constants.pop(key)
         errors = {"error": float(off.mean()), "error_p95": float(np.quantile(off, 0.95))}
-        text += f"\n[{form}.{name}]\n# {len(rows)} rows of ROCm/aiter @ e4048607\n" + "".join(
-            f"{key} = {value:.4g}\n" for key, value in (constants | errors).items()
-        )
+        # Too few rows to tell MXFP4's kernels from int4's.
+        for own in dict.fromkeys((form, form.replace("bf16_4bit", "bf16_mxfp4"))):
+            text += f"\n[{own}.{name}]\n# {len(rows)} rows of ROCm/aiter @ e4048607\n" + "".join(
+                f"{key} = {value:.4g}\n" for key, value in (constants | errors).items()
+            )
     if options.write:
         path = DATA / "experts.toml"
         kept = re.sub(r"\n\[\w+\.mi\d+x\]\n(?:[^\[\n].*\n)*", "", path.read_text(encoding="utf-8"))

@@ -82,6 +82,7 @@ WIDTHS = {
     "nvfp4": {"dtype": "nvfp4", "weight_bytes": 0.5625},
     "mxfp4": {"dtype": "mxfp4", "weight_bytes": 0.53125},
     "bf16 by 4 bits": {"weight_bytes": 0.53125},
+    "bf16 by MXFP4": {"weight_bytes": 0.53125, "recipe": "mxfp4"},
     "fp8 by 4 bits": {"dtype": "fp8", "weight_bytes": 0.53125},
 }
 

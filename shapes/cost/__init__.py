@@ -191,8 +191,8 @@ def alike(operator: Product, device: Device) -> ProductKernels:
     device.peak(operator.dtype)
     out = output_bytes(operator.dtype, getattr(operator, "out_dtype", None))
     grouped, pads = operator.kind == "grouped_gemm", getattr(operator, "pads", False)
-    said = operator.dtype, operator.layout, operator.recipe, out, grouped, pads, operator.weight_bytes
-    return ProductKernels(device, *said)
+    said = operator.layout, operator.recipe, out, grouped, pads, operator.weight_bytes
+    return ProductKernels(device, operator.dtype, *said)
 
 
 def per_group(operator: Product) -> tuple[int, int, int, int]:
@@ -220,10 +220,11 @@ def _load(operator: Product) -> float:
 def _products(products: Sequence[Product], by: ProductKernels, device: Device) -> Iterator[Cost]:
     m, n, _, batch = sizes = sizes_of(products)
     times = gemm_times(sizes, by, np.array([*map(_load, products)]))
-    constants, origin = gemm_constants(device, by.dtype, by.recipe)
+    constants = by.constants
+    _, origin = gemm_constants(device, by.dtype, by.recipe)
     source, regimes = origin.source(device), _regimes(sizes, by)
     judged = {regime: expected(device, origin, regime, by.dtype) for regime in dict.fromkeys(regimes)}
-    if by.weights is not None and by.recipe is None:
+    if by.weights_alone:
         judged = {regime: one.combined(WEIGHTS_ALONE) for regime, one in judged.items()}
     slots = times.tiles * np.array(constants.tiles).prod(axis=1)[times.tile]
     columns = (

@@ -89,14 +89,17 @@ class GemmConstants:
         values |= {key: build(table[key]) for key, build in read.items() if key in table}
         return cls(tiles=tuple((int(bm), int(bn)) for bm, bn in table["tiles"]), units=units, **values)
 
+    def both(self, **changes: Any) -> GemmConstants:
+        """With these changes, of small products too."""
+        return replace(self, small=self.small and self.small.both(**changes), **changes)
+
     def uncorrected(self) -> GemmConstants:
         """The closed form alone."""
-        return replace(self, correction=None, small=self.small and self.small.uncorrected(), cells=None)
+        return self.both(correction=None, cells=None)
 
     def with_tiles(self, least: int) -> GemmConstants:
         """Without tiles of fewer rows or columns than ``least``."""
-        tiles = tuple(tile for tile in self.tiles if min(tile) >= least)
-        return replace(self, tiles=tiles, small=self.small and self.small.with_tiles(least))
+        return self.both(tiles=tuple(tile for tile in self.tiles if min(tile) >= least))
 
     def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:
         """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, ``elements`` x the bytes."""
@@ -303,14 +306,13 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
         return replace(scaled, flops_per_s=most, throttle=short, throttle_s=PLAIN_CORES.sustained_s, load_steps=fed)
     if origin.own_device:
         return scaled
-    if power_is_ample(device, kin):
-        return replace(scaled, flops_per_s=most, throttle=0.0)
-    if not origin.own_dtype:
+    ample = power_is_ample(device, kin)
+    if not (ample or origin.own_dtype):
         return replace(scaled, flops_per_s=min(most, scaled.flops_per_s))
     # How many more of the matrix units' operations are this dtype's: of Blackwell Ultra's NVFP4, 1.5.
     more = speed * _peak(kin) / _peak(device)
     by_power = constants.flops_per_s * _by_power(device, kin) * more**CARRY.more_of
-    if most < by_power:
+    if ample or most < by_power:
         return replace(scaled, flops_per_s=most, throttle=0.0)
     return replace(scaled, flops_per_s=by_power)
 
@@ -324,12 +326,9 @@ def _without_tables(constants: GemmConstants) -> GemmConstants:
     form, small = constants.uncorrected(), constants.small
     if not constants.correction:
         return form
-    form = replace(form, split_steps=CARRY.split_steps)
-    if not small:
-        return form
     keys = "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes"
-    least = {key: min(getattr(constants, key), getattr(small, key)) for key in keys}
-    return replace(form, small=replace(small.uncorrected(), split_steps=CARRY.split_steps), **least)
+    least = {key: min(getattr(constants, key), getattr(small or constants, key)) for key in keys}
+    return replace(form.both(split_steps=CARRY.split_steps), **least)
 
 
 def _fed_share(device: Device, dtype: str) -> float:
@@ -579,7 +578,8 @@ def published_origin(form: str, judged: bool, device: Device) -> Origin:
     kin = min(
         map(load_device, _tables()[form]),
         key=lambda one: (
-            one.architecture != device.architecture and 1 + (one.architecture in CARRY.apart),
+            one.architecture != device.architecture
+            and 1 + any(key in CARRY.apart for key in (one.architecture, f"{form} {one.architecture}")),
             one.vendor != device.vendor,
             one.architecture != "hopper",
             one.name != device.base,

@@ -85,6 +85,9 @@ def least_seconds(dims: Array, size: Values, out: float, device: Device, dtype: 
 #: Shapes worked on at once: a dozen arrays of this many doubles stay in a core's second-level cache.
 CHUNK = 4096
 
+#: The smallest tile of Marlin (IST-DASLab/marlin; in csrc of vLLM and SGLang): rows of a tensor core's instruction.
+MARLINS = (16, 128)
+
 #: What torch.compile pads dimensions to a multiple of.
 PADDED_BYTES = 16
 
@@ -197,7 +200,18 @@ class ProductKernels(NamedTuple):
 
     @property
     def constants(self) -> GemmConstants:
-        return gemm_constants(self.device, self.dtype, self.recipe)[0]
+        """Weights alone are quantised for other kernels than the library's whose choice was measured, with small tiles.
+
+        No cache holds what a step reads of them before it comes back.
+        """
+        found = gemm_constants(self.device, self.dtype, self.recipe)[0]
+        if not self.weights_alone:
+            return found
+        return found.uncorrected().both(tiles=(MARLINS, *found.tiles), cache_bytes=0.0)
+
+    @property
+    def weights_alone(self) -> bool:
+        return self.weights is not None and self.recipe is None
 
     @property
     def alignment(self) -> AlignmentConstants:
@@ -243,8 +257,8 @@ def bounded_seconds(sizes: Integers, by: ProductKernels) -> Array:
 
 
 def _misaligned(sizes: Integers, aligned: Array, by: ProductKernels) -> tuple[Array, Array, Array]:
-    c, sustained = by.constants, partial(throttled, c=by.constants)
-    return misaligned_seconds(sizes, by.elements, by.layout, aligned, c.launch_s, by.alignment, sustained)
+    c = by.constants
+    return misaligned_seconds(sizes, by.elements, by.layout, aligned, c.launch_s, by.alignment, partial(throttled, c=c))
 
 
 @frozen

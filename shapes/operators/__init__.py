@@ -23,7 +23,7 @@ from math import ceil
 from operator import attrgetter
 from typing import Any
 
-from shapes.dtypes import QUANTISED
+from shapes.dtypes import MXFP4_BLOCK, MXFP4_BYTES, QUANTISED
 from shapes.errors import InputError, refuse
 from shapes.frozen import replace
 from shapes.model import (
@@ -198,8 +198,8 @@ def linear_operators(
     groups = linear.on_shard(run.workload.t).groups
     kind = "bmm" if groups > 1 else linear.kind
     for phase, m, n, k in _three(linear, tokens, run, run.workload.t, trains):
-        one = Gemm(name, phase, m, n, k, groups, dtype, LAYOUT_OF_PHASE[phase], 1, kind, out_dtype, recipe)
-        yield one if weight_bytes is None else replace(one, weight_bytes=weight_bytes)
+        rest = LAYOUT_OF_PHASE[phase], 1, kind, out_dtype, recipe
+        yield Gemm(name, phase, m, n, k, groups, dtype, *rest, weight_bytes=weight_bytes)
     for adapter in adapters(linear, run.workload) if not trains else ():
         yield from linear_operators(adapter, tokens, run, name=name + adapter.name[len(linear.name) :], trains=True)
 
@@ -450,6 +450,8 @@ def expert_operators(block: Block, hidden: int, tokens: int, run: Lowering) -> L
     kind = GroupedGemm if workload.train else partial(RoutedGemm, held=held, choices=moe.experts + moe.empty)
     for linear in block.expert_linears(hidden, fused=workload.fused_gate_up):
         dtype, recipe, weight_bytes = _runs_in(linear, workload)
+        if linear.weights and (weight_bytes, linear.weights.block[1]) == (MXFP4_BYTES, MXFP4_BLOCK):
+            recipe = recipe or "mxfp4"
         for phase, m, n, k in _three(linear, routed, run, workload.expert_t):
             yield kind(
                 run.prefix + linear.name,

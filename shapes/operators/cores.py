@@ -162,10 +162,17 @@ def _attention_elementwise(attention: Attentions | None, s: int, run: Lowering) 
     tokens = workload.own_tokens(s)
     # Keys of another layer are normed and rotated there.
     turned = heads + (kv_heads if attention.keys_values != "borrowed" else 0)
-    own = {"heads": heads, "kv_heads": kv_heads, "turned": turned}
-    own["latents"] = sum(number for name, number in vectors(attention, hidden=0) if "_norm" in name)
-    own |= {"tokens": tokens, "square": tokens * s * heads * attention.cores, "eager": workload.attention == "eager"}
-    yield from _moved(attention, run, **own)
+    yield from _moved(
+        attention,
+        run,
+        heads=heads,
+        kv_heads=kv_heads,
+        turned=turned,
+        latents=sum(number for name, number in vectors(attention, hidden=0) if "_norm" in name),
+        tokens=tokens,
+        square=tokens * s * heads * attention.cores,
+        eager=workload.attention == "eager",
+    )
 
 
 def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Listed:
@@ -375,7 +382,7 @@ def _products(core: Attention) -> Listed:
 
 def written_out(core: Attention) -> Operators:
     """Operators where no fused kernel takes ``core``: its products, and the softmax over the whole square."""
-    square = core.batch * core.heads * core.q_len * core.kv_len * BYTES[core.dtype]
+    square = core.batch * core.heads * core.pairs * BYTES[core.dtype]
     read = 1 if core.phase == "forward" else 2
     softmax = Elementwise(f"{core.name}.softmax", core.phase, "softmax", read * square, square, core.dtype, core.count)
     return *_products(core), softmax
@@ -481,10 +488,9 @@ def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: in
     if indexer.compressor:
         yield from _compressed(indexer.compressor, "indexer.compressor", tokens, run, learns=False)
     width = (heads + (indexer.compressor is None)) * indexer.head_dim
-    yield from _forward_only(forward.moves(".rotary", "rotary", tokens * width, (1, 1, 1, 1)))
+    yield from forward.moves(".rotary", "rotary", tokens * width, (1, 1))
     dtype = run.core_dtype() if workload.train else "fp8"
-    pieces = chunks(q_len, kv_len, workload.cp, causal=True)
-    for queries, length in pieces:
+    for queries, length in chunks(q_len, kv_len, workload.cp, causal=True):
         entries, pairs = length // indexer.rate, seen_pairs(queries, length, indexer.rate)
         if not entries:
             continue
@@ -495,15 +501,10 @@ def index_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: in
         yield TopK(f"{forward.prefix}.top_k", workload.b * each, queries, *chosen)
 
 
-def _forward_only(moved: Listed) -> Listed:
-    return (one for one in moved if one.phase == "forward")
-
-
 def _compressed(compressor: Compressor, name: str, tokens: int, run: Lowering, *, learns: bool = True) -> Listed:
     """The softmax over the gates of each entry's tokens, their sum, its norm and rotation: one kernel."""
     own = replace(run, prefix=f"{run.prefix}.{name}")
-    moved = own.moves("", "norm", tokens * compressor.channels, (2, 0, 2, 2))
-    yield from moved if learns else _forward_only(moved)
+    yield from own.moves("", "norm", tokens * compressor.channels, (2, 0, 2, 2) if learns else (2, 0))
 
 
 def cached_numbers(attention: Attentions, t: int, length: int) -> tuple[int, str]:

@@ -151,6 +151,7 @@ class RoutedGemm(GroupedGemm):
     """A grouped product of a serving engine's fused experts: its kernels are others than training's.
 
     ``held``: experts on this device, those without rows too. ``choices``: experts that its router chooses among.
+    ``recipe`` is MXFP4's too where weights alone are in it: engines have kernels of their own for those.
     """
 
     held: int = 0
@@ -230,19 +231,19 @@ class Attention(_Fused):
     @property
     def visible_share(self) -> float:
         """Share of the q_len x kv_len square that the mask leaves (a causal square: a half and a diagonal)."""
-        q, kv = self.q_len, self.kv_len
+        kv = self.kv_len
+        most = kv if self.window is None else min(self.window, kv)
         if not self.causal:
-            return 1.0 if self.window is None else min(1.0, self.window / kv)
+            return most / kv
         # Bottom-right aligned: query i sees kv - q + i + 1 keys, at most `window` of them.
-        return seen_pairs(min(q, kv), kv, most=kv if self.window is None else min(self.window, kv)) / (q * kv)
+        return seen_pairs(min(self.q_len, kv), kv, most=most) / self.pairs
 
     @property
     def bytes(self) -> int:
-        q = self.batch * self.heads * self.q_len
-        kv = self.batch * self.kv_heads * self.kv_len
-        forward = q * (self.head_dim + self.v_head_dim) + kv * (self.head_dim + self.v_head_dim)
+        rows = self.batch * (self.heads * self.q_len + self.kv_heads * self.kv_len)
         # Backward reads Q, K, V, O and dO and writes dQ, dK, dV: the forward's four tensors and the gradient of each.
-        return (1 if self.phase == "forward" else 2) * forward * BYTES[self.dtype]
+        passes = 1 if self.phase == "forward" else 2
+        return passes * rows * (self.head_dim + self.v_head_dim) * BYTES[self.dtype]
 
 
 @frozen

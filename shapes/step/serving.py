@@ -24,6 +24,7 @@ import numpy as np
 
 from shapes.cost.constants import sustained_share
 from shapes.device import Device
+from shapes.dtypes import MXFP4_BYTES
 from shapes.frozen import Floats, Named, Names, frozen, replace
 from shapes.model import ModelShape
 from shapes.operators import operators
@@ -31,8 +32,6 @@ from shapes.operators.types import Collective, Elementwise, Gemm, GroupedGemm, O
 from shapes.toml_table import Amount, Share, Table, content, named, names
 from shapes.workload import Workload
 
-#: Bytes of an MXFP4 weight with its scales: on devices with FP4 units engines multiply it by 8-bit activations.
-MXFP4_BYTES = 0.5 + 1 / 32
 #: Products by what their constants are: with a weight of its own, of experts, of experts in NVFP4.
 DENSE, EXPERTS, NVFP4_EXPERTS = range(3)
 #: What is no kernel of its own in a step: engines fuse it into its neighbours, or its cost is counted apart.
@@ -217,7 +216,10 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
 
 
 def _flops_s(device: Device, one: Any) -> float:
-    """Seconds of an operator's FLOPs at the sustained peak of its units: engines route from products of 16 bits."""
+    """Seconds of an operator's FLOPs at the sustained peak of its units: engines route from products of 16 bits.
+
+    Where there are FP4 units they multiply weights in MXFP4 by 8-bit activations.
+    """
     narrow = getattr(one, "weight_bytes", 0) == MXFP4_BYTES and "nvfp4" in device.peak_flops
     wanted = ("fp8",) * narrow + (one.dtype, "fp8") * (one.dtype != "fp32") + ("bf16", "fp16", "fp32")
     peak = next(device.peak_flops[own] for own in wanted if own in device.peak_flops)
