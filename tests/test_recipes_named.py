@@ -12,6 +12,7 @@ import pytest
 import sizer
 from shapes.errors import InputError
 from sizer.readers import NoModel, read_config
+from sizer.subject import read_subject
 
 QWEN = "Qwen/Qwen3-0.6B"
 TRL = f"model_name_or_path: {QWEN}\ntemplate: qwen\n"
@@ -814,6 +815,25 @@ def test_an_export_is_no_training(tmp_path: Path) -> None:
     text = f"model_name_or_path: {QWEN}\ntemplate: qwen\nexport_dir: out\nexport_quantization_bit: 4\n"
     with pytest.raises(InputError, match=r"export_dir.*trains nothing \(it exports a model\)"):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("command", "t", "d", "e"),
+    [
+        ("vllm serve {} --tensor-parallel-size 8 --enable-expert-parallel", 8, 1, 8),
+        ("vllm serve {} -tp 4 -dp 2 --enable-expert-parallel", 4, 2, 8),
+        ("vllm serve {} --data-parallel-size 16 --enable-expert-parallel", 1, 16, 16),
+        ("vllm serve {} -tp 4", 4, 1, 1),
+        ("python -m sglang.launch_server --model-path {} --tp 8 --ep-size 8", 8, 1, 8),
+        ("trtllm-serve {} --tp_size 8 --ep_size 4", 8, 1, 4),
+    ],
+)
+def test_servers_that_spread_experts(command: str, t: int, d: int, e: int, tmp_path: Path) -> None:
+    found = read(tmp_path, command.format("Qwen/Qwen3-235B-A22B-FP8"), "serve.sh")
+    workload = read_subject(found).workload
+    assert (workload.phase, workload.t, workload.d, workload.e) == ("decode", t, d, e)
+    assert not [one for one in found.unread if "parallel" in one.key or "ep" in one.key]
+    assert ("enable_expert_parallel" in found.notes[0]) is ("--enable" in command)
 
 
 def test_dashes_of_vllms_own_file_are_read(tmp_path: Path) -> None:

@@ -55,10 +55,10 @@ class Column(NamedTuple):
         """None where a part of a dotted path is."""
         if callable(self.of):
             return self.of(row)
-        if isinstance(self.of, int) or isinstance(row, Mapping):
+        if isinstance(self.of, int):
             return row[self.of]
         for name in self.of.split("."):
-            row = getattr(row, name) if row is not None else None
+            row = row[name] if isinstance(row, Mapping) else getattr(row, name) if row is not None else None
         return row
 
 

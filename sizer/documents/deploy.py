@@ -37,7 +37,7 @@ def document(answer: Deployment) -> Document:
     ]
     for one in answer.engines:
         parts += _engine(one, sources)
-    parts += lines(f"[{number}] {source}" for number, source in enumerate(sources, 1))
+    parts += lines((f"[{number}] {source}" for number, source in enumerate(sources, 1)), "url")
     parts += notes(answer.notes)
     return Document("sizer deploy", (Section(answer.path, parts),), answer, records=lambda: _records(answer))
 

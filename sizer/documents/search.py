@@ -32,8 +32,7 @@ from .charts import LOOKS, Axis, Chart, Layer, path, points
 
 def document(answer: SearchResult) -> Document:
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
-    shown, w = (answer.baseline, *answer.candidates, *answer.front, *answer.pareto), answer.serving
-    varied = _varied(shown)
+    w, varied = answer.serving, _varied((answer.baseline, *answer.candidates, *answer.front, *answer.pareto))
     listed = _columns(answer, varied)
     same = ", ".join(f"{key} {value}" for key, value in answer.baseline.change.items() if key not in varied)
     served = w and (
@@ -73,7 +72,7 @@ def _first(answer: SearchResult) -> str:
 def _columns(answer: SearchResult, sizes: Iterable[str]) -> tuple[Column, ...]:
     """Of the listed candidates, of a front and of all, with one for each of ``sizes``."""
     places = {id(one): str(at) for at, one in enumerate(answer.candidates, 1)} | {id(answer.baseline): "baseline"}
-    listed = columns(
+    place, *others = columns(
         "search",
         place=lambda one: places.get(id(one), ""),
         objected=objected,
@@ -84,8 +83,8 @@ def _columns(answer: SearchResult, sizes: Iterable[str]) -> tuple[Column, ...]:
         lost=lambda one: one.loss and f"{one.loss - 1:+.2%} +-{one.loss_error:.2%}",
         decoded=lambda one: one.decode and one.decode_speedup,
     )
-    apart = [Column(name, partial(_size, name), str) for name in sizes]
-    return listed[0], *(apart if len(apart) <= MOST_APART else [Column(answer.what, label)]), *listed[1:]
+    apart = [Column(name, f"change.{name}", str) for name in sizes]
+    return place, *(apart if len(apart) <= MOST_APART else [Column(answer.what, label)]), *others
 
 
 #: Sizes that are columns of their own; more, in words, leave a terminal room for what they cost.
@@ -95,10 +94,6 @@ MOST_APART = 5
 def _varied(rows: Sequence[Ranked]) -> list[str]:
     """The names whose values ``rows`` differ in."""
     return [name for name, value in rows[0].change.items() if any(one.change[name] != value for one in rows)]
-
-
-def _size(name: str, one: Ranked) -> int:
-    return one.change[name]
 
 
 def _fronts(answer: SearchResult, listed: Sequence[Column]) -> Iterable[Table]:

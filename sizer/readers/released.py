@@ -142,7 +142,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
     lora = {} if row.get("phase") else _lora(config, row["names"])
     row = _with_usual(row, config)
-    taken = *row["names"], *["deepspeed"] * ("_deepspeed" in config)
+    taken = *row["names"], *["deepspeed"] * ("_deepspeed" in config), *re.findall(r"\w+", str(row.get("rounds")))
     settings, degrees = _given(row, config)
     if lora:
         rank = next((one for one in lora.values() if type(one) is int), 0)
@@ -233,7 +233,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
     kind is trained.
     """
     words, sizes, section = FORMATS["names"], dimensions(reading.model), read[0].rpartition(".")[0].replace(".", "__")
-    said = {*read, *row.get("also", ()), *re.findall(r"\w+", str(row.get("rounds")))}
+    said = {*read, *row.get("also", ())}
     same = {(one.rpartition(".")[2], str(at(config, one))) for one in read}
     for place, value in flat(config).items():
         key, last = place.replace("__", "."), place.rpartition("__")[2]

@@ -40,7 +40,7 @@ def _part(part: Part, page: Page) -> list[str]:
             from rich.markdown import Markdown
 
             return _drawn(Markdown(str(part)), page)
-        case Text(style="page"):
+        case Text(style="page" | "url"):  # an address that is cut cannot be followed
             return [str(part)]
         case Text():
             return _flowed(part, page, " " * part.indent, part.indent + 2)

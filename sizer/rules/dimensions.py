@@ -408,6 +408,7 @@ def _cut_features(context: Context) -> Iterator[Finding]:
         padded = next_multiple(side.features, step)
         near = neighbours(side.whole, step * side.shards) * (dimension in _WIDTHS)
         changes = suggest(dimension, near) + suggest("t", powers_near(workload.t, partial(whole, dimension))[:1])
+        changes += suggest("e", [workload.t] * (workload.serving and dimension == "expert_d_ff"))
         otherwise = recipe.alignment.otherwise if recipe else RELEASED
         yield Finding(
             dimension,

@@ -265,7 +265,7 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
         ]
         changes = suggest("experts", (value for value in neighbours(moe.experts, e) if value >= moe.top_k))
         yield Finding("e", e, f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
-    elif workload.etp is None and workload.expert_t != workload.t:
+    elif workload.train and workload.etp is None and workload.expert_t != workload.t:
         message = (
             f"e {e} is more than the {ranks // workload.t} ranks that hold the same weights: experts lie whole on "
             "tensor-parallel ranks too (Megatron-Core's parallel folding, --expert-tensor-parallel-size 1)"

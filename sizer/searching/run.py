@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import islice
+from itertools import compress, islice
 from math import log, sqrt
 from typing import TYPE_CHECKING
 
@@ -454,7 +454,7 @@ def _served(space: Space, ranked: Ranking, serving: Workload, pricer: Pricer) ->
     space, found = run_as(space, serving), []
     # Those that split as they are to be served.
     split = ~np.isnan(estimates(space, [one.change for one in ranked], pricer).seconds)
-    kept = [one for one, divides in zip(ranked, split, strict=True) if divides]
+    kept = [*compress(ranked, split)]
     own, *steps = (one.timing for one in price(space, [space.baseline, *(one.change for one in kept)], pricer))
     for one, timing in zip(kept, steps, strict=True):
         faster = own.seconds / timing.seconds

@@ -48,7 +48,7 @@ _TABLE = FORMATS[NAME]
 _STATES_MODEL = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
 )
-_OPTION = re.compile(r"--[A-Za-z]")
+_OPTION = re.compile(r"--[A-Za-z]|-[dpt]p\b")
 #: A word that is one variable without a value (as ``shell.words.unknown`` marks it); names of ones that hold options.
 _VARIABLE = "\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0"
 _OPTIONS = r"(?i)(?:option|arg|opt)s?$"
@@ -166,9 +166,9 @@ def _naming(script: Script) -> Values | None:
         pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
         given = {key: _value(value) for key, equals, value in pairs if equals}
         found = with_settings({}, parse_options(words) | given)
-        # vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve serve NAME, llama-server -m NAME.gguf
+        # vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve [serve] NAME, llama-server -m NAME.gguf
         served = re.search(
-            r"(?:^| )(?:serve (?:serve |api_server )*|-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
+            r"(?:^| )(?:(?:trtllm-)?serve (?:serve |api_server )*|-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
             "(?!-)((?:\0[^\0]*\0|\\S)+)",
             " ".join(words),
         )
@@ -228,8 +228,8 @@ def parse_options(words: Iterable[str]) -> Values:
             continue
         if name is not None:
             arguments[name] = _value(" ".join(values)) if values else True
-        # Options with one dash are a launcher's; what follows a redirection or a separator is no value.
-        spelled, equals, attached = word[2:].partition("=")
+        # Options with one dash but vLLM's (-tp) are a launcher's; what follows a redirection or separator is no value.
+        spelled, equals, attached = word.lstrip("-").partition("=")
         name = spelled.replace("-", "_") if _OPTION.match(word) else None
         values = [attached.strip("\"'")] if equals else []
     return arguments
