@@ -4,9 +4,7 @@ Used by `sizer calibrate`; needs scipy. What ships was fitted by reports/fit on 
 tables [cost], [error] and [provenance] are written, and not one byte else.
 """
 
-import json
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date
 from functools import partial
 from math import isfinite
@@ -300,8 +298,8 @@ def refine(measured: "Products", device: Device, dtype: str, seed: int = 0) -> G
 
 #: Top-level tables that calibration owns.
 OWNED = ("cost", "error", "provenance")
-
-_HEADER = re.compile(r"^\s*\[\[?\s*([A-Za-z0-9_\-]+)")
+#: Rows of numbers that are written in one line.
+MOST_IN_A_LINE = 8
 
 
 def write_tables(path: Path, tables: Mapping[str, Named]) -> None:
@@ -315,39 +313,27 @@ def write_tables(path: Path, tables: Mapping[str, Named]) -> None:
 
 
 def replaced(text: str, tables: Mapping[str, Named]) -> str:
-    """``text`` without the old owned tables and with ``tables`` at its end."""
-    kept = []
-    owned = False
-    for line in text.splitlines(keepends=True):
-        header = _HEADER.match(line)
-        # A nested array's line starts with "[[" as well, but only a header is alone before its bracket's end.
-        if header and line.rstrip().endswith("]") and "," not in line:
-            owned = header.group(1) in tables
-        if not owned:
-            kept.append(line)
-    rest = "".join(kept).rstrip("\n") + "\n"
-    return rest + "".join("\n" + section for name, table in tables.items() for section in sections(name, table))
+    """The TOML ``text`` without the old ``tables`` and with these at its end, all else as it is."""
+    import tomlkit  # who measures writes no tables
+
+    document = tomlkit.parse(text)
+    for name, table in tables.items():
+        if name in document:
+            document.remove(name)
+        document.append(name, tomlkit.item(written(table)))
+    return tomlkit.dumps(document)
 
 
-def sections(name: str, table: Named) -> Iterator[str]:
-    """A table's own keys, then its sub-tables, each as a section of text."""
-    values = {key: value for key, value in table.items() if not isinstance(value, Mapping)}
-    if values:
-        yield f"[{name}]\n" + "".join(f"{key} = {_value(value)}\n" for key, value in values.items())
-    for key, value in table.items():
-        if isinstance(value, Mapping):
-            yield "\n".join(sections(f"{name}.{key}", value))
+def written(value: Any) -> Any:
+    """``value`` as files of facts have it: lines of numbers in a literal string, a longer table's rows one a line."""
+    import tomlkit  # as above
 
-
-def _value(value: Any) -> str:
-    if isinstance(value, str) and value.endswith("\n") and "'" not in value:
-        return f"'''\n{value}'''"  # lines of numbers: a literal string is not read sign by sign
+    if isinstance(value, Mapping):
+        return {key: written(one) for key, one in value.items()}
     if isinstance(value, list | tuple):
-        if value and isinstance(value[0], list | tuple) and len(value) > 8:
-            return "[\n" + "".join(f"    {_value(row)},\n" for row in value) + "]"
-        return "[" + ", ".join(map(_value, value)) + "]"
-    # JSON writes true, false and a basic string's escapes as TOML does; a number as Python does, but for infinities.
-    return json.dumps(value, ensure_ascii=False) if isinstance(value, bool | str) else repr(value)
+        rows = tomlkit.item([*map(written, value)])
+        return rows.multiline(len(value) > MOST_IN_A_LINE and isinstance(value[0], list | tuple))
+    return tomlkit.value(f"'''\n{value}'''") if str(value).endswith("\n") else value
 
 
 def gemm_table(constants: GemmConstants) -> Values:

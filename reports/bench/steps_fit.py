@@ -16,18 +16,19 @@ from __future__ import annotations
 import argparse
 import json
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tomlkit
 from scipy.optimize import least_squares
 from step_rows import Row, read_rows, works
 from steps_priors import FITTED
 
-from shapes.calibrate import replaced
+from shapes.calibrate import written
 from shapes.device import Device
 from shapes.step import schedule_of
 from shapes.step.seconds import Region, Schedule, Work, microbatch, step_parts
@@ -338,36 +339,20 @@ def unknown(rows: Sequence[Row]) -> None:
 
 def rewrite(path: Path, tables: Mapping[str, Any]) -> None:
     """A stack's file with its ``tables`` replaced, and the comments before their keys and headers kept."""
-    bare, said = _apart(path.read_text(encoding="utf-8"))
-    lines = [one for place, line in _placed(replaced(bare, tables)) for one in (*said.pop(place, ()), line)]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8", newline="\n")
+    document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    _put(document, tables)
+    path.write_text(tomlkit.dumps(document), encoding="utf-8", newline="\n")
 
 
-def _placed(text: str) -> Iterator[tuple[tuple[str, str], str]]:
-    """Each line with the header that it is under and what it gives a value."""
-    header = ""
-    for line in text.splitlines():
-        header = line if line.startswith("[") else header
-        yield (header, line.partition("=")[0].strip()), line
-
-
-def _apart(text: str) -> tuple[str, dict[tuple[str, str], list[str]]]:
-    """``text`` without the comments before tables and their keys, and those; an array's tables keep theirs."""
-    lines, found, before = [], {}, []
-    for place, line in _placed(text):
-        if line.startswith("#"):
-            before.append(line)
+def _put(table: Any, values: Mapping[str, Any]) -> None:
+    """``values`` in place of a table's, key by key: what is between them stays."""
+    for key, value in values.items():
+        if not isinstance(value, Mapping) or key not in table:
+            table[key] = written(value)
             continue
-        if before and not line:
-            before.append(line)
-            continue
-        if place[0].startswith("[["):
-            lines += before
-        elif before:
-            found[place] = [one for one in before if one]
-        lines.append(line)
-        before = []
-    return "\n".join(lines) + "\n", found
+        for gone in table[key].keys() - value.keys():
+            del table[key][gone]
+        _put(table[key], value)
 
 
 def newest_in_bf16(fits: Mapping[str, Fit]) -> None:

@@ -37,7 +37,7 @@ from fit.attention_rows import (
     read_evidence,
     read_tables,
 )
-from shapes.calibrate import held_out, sections
+from shapes.calibrate import held_out, replaced
 from shapes.cost.fused_attention import NUMBERS, PHASES, TABLES, AttentionConstants, attention_times
 from shapes.device import Device, load_device
 from shapes.dtypes import BYTES
@@ -446,8 +446,7 @@ def write(found: Mapping[str, Mapping[str, Any]], folder: Path = DATA / "attenti
     """One file a kernel."""
     for kernel, devices in found.items():
         head = "# Written by reports/fit/attention.py; facts of the kernel are in ../kernels/" + kernel + ".toml.\n"
-        text = "".join("\n" + section for name, sets in devices.items() for section in sections(name, sets))
-        (folder / f"{kernel}.toml").write_text(head + text, encoding="utf-8", newline="\n")
+        (folder / f"{kernel}.toml").write_text(replaced(head, devices), encoding="utf-8", newline="\n")
 
 
 def main() -> None:
