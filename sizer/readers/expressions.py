@@ -15,7 +15,7 @@ from .loading import parse_file
 from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread, whole
 
 #: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
-_CALLS = {"__builtins__": {}, "int": int, "max": max, "min": min}
+CALLS = {"__builtins__": {}, "int": int, "len": len, "max": max, "min": min, "range": range}
 #: Optimizers as files call them (lower case, without underscores and a suffix that says only which kernel runs) -> our
 #: name. Those whose states are not known are not here: their key is named as not read.
 OPTIMIZER_NAMES: Words = FORMATS["optimizers"]
@@ -44,9 +44,9 @@ def _value(said: str, held: Config, used: set[str], words: Collection[str]) -> A
         numbers = {key: value for key, value in held.items() if isinstance(value, int | float) and abs(value) < 2**40}
         numbers |= {key: held[key] for key in words if isinstance(held[key], str | Mapping | list)}
         code = compile(one, "layouts.json", "eval")
-        used |= {*code.co_names} - _CALLS.keys()
+        used |= {*code.co_names} - CALLS.keys()
         try:
-            return eval(code, _CALLS, numbers)  # the table's own expression, of the file's numbers
+            return eval(code, CALLS, numbers)  # the table's own expression, of the file's numbers
         except (NameError, ArithmeticError, TypeError):
             continue
     return _ABSENT
@@ -55,7 +55,7 @@ def _value(said: str, held: Config, used: set[str], words: Collection[str]) -> A
 def sized(said: str, size: Callable[[str], int]) -> int:
     """The integer that a table's expression of names comes to (``3 * patch ** 2``), ``size`` giving theirs."""
     code = compile(said, "table", "eval")
-    return int(eval(code, _CALLS, {name: size(name) for name in code.co_names}))  # the table's own
+    return int(eval(code, CALLS, {name: size(name) for name in code.co_names}))  # the table's own
 
 
 def notes_of(row: Config, found: Config) -> list[str]:

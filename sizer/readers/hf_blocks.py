@@ -286,12 +286,6 @@ def experts(
     return part
 
 
-def after_leading(fields: Fields, keys: Names = ("first_k_dense_replace", "num_dense_layers")) -> Chosen:
-    """All but the leading layers."""
-    first = fields.count(*keys)
-    return lambda layer: layer >= first
-
-
 def latent(fields: Fields, **traits: Any) -> Core:
     """DeepSeek's multi-head latent attention (plain where ``use_mla`` is false); ``traits``: of MlaShape."""
     heads = all_heads(fields)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from shapes.dtypes import next_multiple
-from shapes.frozen import Sizes, Words, replace
+from shapes.frozen import Sizes, replace
 from shapes.model import (
     Augment,
     Block,
@@ -71,12 +71,6 @@ def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[i
     for trait, found in lists.items():
         fields.refuse(not (found or optional), "expected a number for each layer", keys[trait])
     return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
-
-
-def borrowing(fields: Fields) -> Callable[[int], Words]:
-    """The last ``num_kv_shared_layers`` take the keys and values of the last layer of their kind before them."""
-    first = layer_count(fields) - fields.count("num_kv_shared_layers")
-    return lambda layer: {"keys_values": "borrowed"} if layer >= first else {}
 
 
 #: Of gemma3n's class, where a file has none.
@@ -199,45 +193,6 @@ def rotated(fields: Fields) -> float:
     return min(rotary / head_dim(fields), 1.0) if rotary else rotary_share(1.0)(fields)
 
 
-def where_it_slides(fields: Fields) -> Callable[[int, int | None], bool]:
-    """Layers that attend to everything are not rotated, where others slide."""
-    slides = fields.count("sliding_window") > 0
-    return lambda _, window: window is not None or not slides
-
-
-def rope_layers(fields: Fields) -> Callable[..., bool]:
-    """smollm3: all layers are rotated but the last of each interval, or those with a 0 in ``no_rope_layers``."""
-    every, listed = fields.count("no_rope_layer_interval", default=4), fields.integers("no_rope_layers")
-    if len(listed) == layer_count(fields):
-        return lambda layer, *_: bool(listed[layer])
-    return lambda layer, *_: not every or (layer + 1) % every != 0
-
-
-def periodic_sparse(
-    fields: Fields,
-    period: str = "",
-    offset: str = "",
-    dense: str = "",
-    sparse: str = "",
-    first: str = "",
-    last: str = "",
-    every: int = 1,
-) -> Chosen:
-    """The last layer of each period, or that at an ``offset``, of a range, but those that are listed as ``dense``.
-
-    The arguments are the keys that say so; ``every``: the period where none is said. A list of the ``sparse`` layers
-    says all of it.
-    """
-    every = fields.count(period, default=every)
-    at = fields.count(offset) if offset else every - 1
-    without, alone = map(fields.integers, (dense, sparse))
-    start, end = fields.count(first), fields.raw(last, default=-1)
-    end = end if isinstance(end, int) and end >= 0 else layer_count(fields)  # -1: the last
-    if not every or fields.raw(sparse, default=None) is not None:
-        return lambda layer: layer in alone
-    return lambda layer: layer not in without and start <= layer <= end and layer % every == at
-
-
 def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     """The layers that a list says, which may be of numbers or of words; else all from ``first`` on."""
     words, given = listed(fields, "mlp_layer_types"), fields.raw("moe_layers_enum", default=None)
@@ -258,12 +213,12 @@ def chosen_latent(fields: Fields, indexer: Indexer, every: int = 1, **traits: An
     return lambda layer: layers[own[layer]]
 
 
-def rotated_in_part(fields: Fields, indexer: Indexer) -> Core:
+def rotated_in_part(fields: Fields, indexer: Indexer, turns: Chosen) -> Core:
     """Mistral Large 4: no queries' latent; layers that do not rotate have heads as wide, of the latent alone."""
     each = [*range(layer_count(fields))]
     shared = fields.integers("kv_source_layers") not in ([], each)
     fields.refuse(shared, "expected each layer's own number: keys of another layer have no formula", "kv_source_layers")
-    chosen, turns = chosen_latent(fields, indexer), rope_layers(fields)
+    chosen = chosen_latent(fields, indexer)
 
     def of(layer: int) -> Attention:
         core = chosen(layer)
@@ -400,17 +355,11 @@ def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
     return [_KINDS[one] for one in listed]
 
 
-def _layer_kinds(fields: Fields, whole: Chosen) -> list[str]:
-    """The layers' kinds as the file lists them, else attention where ``whole`` says."""
+def kinds(fields: Fields, attends: Chosen) -> list[str]:
+    """The layers' kinds as the file lists them, else attention in those that ``attends`` says."""
     layers, names = layer_count(fields), ("layer_types", "layers_block_type")
-    usual = ["attention" if whole(layer) else "mamba" for layer in range(layers)]
+    usual = ["attention" if attends(layer) else "mamba" for layer in range(layers)]
     return _kinds(fields, fields.strings(*names, length=layers) or usual, *names)
-
-
-def kinds(fields: Fields, every: int = 0, key: str = "", offset: str = "", listed: str = "") -> list[str]:
-    """Attention in the ``listed`` layers; without a list in one of each period (0: in none), as `periodic_sparse`."""
-    chosen = periodic_sparse(fields, offset=offset, sparse=listed, every=fields.optional(key) or every)
-    return _layer_kinds(fields, chosen)
 
 
 def inner_width(fields: Fields, expand: str) -> int:
@@ -440,20 +389,6 @@ def parts_with_experts(fields: Fields) -> list[bool]:
 def olmo_rotary(fields: Fields) -> float:
     rotated = fields.raw("rope_parameters", default=None)
     return 0.0 if isinstance(rotated, dict) and rotated.get("rope_theta", 0) is None else 1.0
-
-
-def kimi_kinds(fields: Fields) -> list[str]:
-    own = fields.nested("linear_attn_config")
-    whole = own.integers("full_attn_layers")
-    own.ignore("kda_layers", "gate_lower_bound")
-    return _layer_kinds(fields, lambda layer: layer + 1 in whole if whole else layer > 0 and layer % 4 == 0)
-
-
-def minimax_kinds(fields: Fields) -> list[str]:
-    """Every other layer attends, or as MiniMax's files list them."""
-    own = fields.integers("attn_type_list")
-    whole = own if len(own) == layer_count(fields) else [1, 0] * layer_count(fields)
-    return _layer_kinds(fields, lambda layer: bool(whole[layer]))
 
 
 def lfm2_width(fields: Fields) -> int:

@@ -15,6 +15,7 @@ from shapes.frozen import Function, Words, replace
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
 
+from .expressions import CALLS
 from .hf_blocks import (
     POSITIONS,
     all_but_every,
@@ -23,6 +24,7 @@ from .hf_blocks import (
     attention,
     experts,
     family,
+    layer_count,
     matrices,
     mlp,
     rotary_share,
@@ -72,6 +74,19 @@ def _call(call: str, **given: Any) -> Any:
     return lambda fields: _function(call)(fields, **told(fields, traits))
 
 
+def _layers(layers: str, **given: Any) -> Any:
+    """Of each layer a table's expression of the ``layer``, its ``window``, how many there are and traits by name."""
+    code, traits = compile(layers, "table", "eval"), _traits(given)
+
+    def part(fields: Fields) -> Function:
+        held = {**told(fields, traits), "layers": layer_count(fields)}
+        return lambda layer, window=None: eval(
+            code, CALLS, {**held, "layer": layer, "window": window}
+        )  # the table's own
+
+    return part
+
+
 def _rows(made: Function, **given: Any) -> Callable[[Fields], Any]:
     return lambda fields: made(fields, *given.values())
 
@@ -80,6 +95,7 @@ def _rows(made: Function, **given: Any) -> Callable[[Fields], Any]:
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "flag": lambda then=True, otherwise=False, **given: _either(_read("flag", **given), then, otherwise),
     "key": lambda key, among, **given: _either(lambda fields: fields.raw(key, default=None) in among, **given),
+    "layers": _layers,
     "total": partial(_rows, total),
     "matrices": partial(_rows, matrices),
     "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
