@@ -11,7 +11,7 @@ import pytest
 
 from shapes.errors import InputError
 from sizer.readers import Source, python_code, read_config
-from sizer.readers.reading import LACKS
+from sizer.readers.reading import LACKS, Values
 
 BRIDGE = """
 from megatron.bridge import AutoBridge
@@ -291,7 +291,7 @@ def test_a_program_with_a_loop_of_its_own_is_read_by_its_options_loader_and_deep
 def test_a_chain_of_calls_costs_what_its_text_does(call: str, tmp_path: Path) -> None:
     """Each call is read with all before it: 900 took six seconds."""
     text = f"model_name = 'Qwen/Qwen3-0.6B'\nx = AutoModel.from_pretrained('a'){call * 900}\n"
-    code = python_code._Code([*python_code._statements(text, "x.py")])
+    code = python_code._Code([*python_code._statements(text, "x.py")], text)
     assert code._read < python_code.MAX_READ + 2 * len(text)
     assert read(tmp_path, text).model.layers == 28
 
@@ -305,3 +305,54 @@ def test_past_the_bound_of_expressions_nothing_is_told(monkeypatch: pytest.Monke
     assert python_code.parse_code(text, "x.py", {})["b"]["c"]["c"]["c"] == 2
     monkeypatch.setattr(python_code, "MAX_READ", 11)
     assert python_code.parse_code(text, "x.py", {})["b"]["c"]["c"] is None
+
+
+FIRE = """
+import fire
+def load(base_model, max_seq_length=9999):
+    return AutoModelForCausalLM.from_pretrained(base_model, load_in_8bit=True)
+def train(base_model: str = "Qwen/Qwen3-0.6B", batch_size: int = 128, micro_batch_size: int = 4, *, lora_r: int = 16):
+    steps = batch_size // micro_batch_size
+    model = load(base_model, 4096)
+    model = get_peft_model(model, LoraConfig(r=lora_r))
+    trainer = Trainer(model=model, args=TrainingArguments(
+        per_device_train_batch_size=micro_batch_size, gradient_accumulation_steps=steps, bf16=True))
+fire.Fire(train)
+"""
+TYPER = """
+def main(model: str = typer.Option("Qwen/Qwen3-0.6B", help="a"), tp: int = typer.Option(2)):
+    llm = LLM(model=model, tensor_parallel_size=tp)
+"""
+OF_ITSELF = """
+class Config:
+    def __init__(self):
+        self.model_name = "Qwen/Qwen3-0.6B"
+        self.max_seq_length = int("1024")
+"""
+IN_A_SERVER = """
+async def serve(model_id: str = "Qwen/Qwen3-0.6B"):
+    wanted = os.environ.get("MODEL", model_id)
+    engine = AsyncLLM.from_engine_args(AsyncEngineArgs(model=wanted, max_model_len=2048))
+"""
+CONSTANTS = "CONFIG = {'model_name': 'Qwen/Qwen3-0.6B', 'max_seq_length': 512, 'lora_r': 8}\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (FIRE, {"b": 4, "lora_rank": 16, "base": "int8", "dtype": "bf16"}),
+        (TYPER, {"t": 2, "phase": "decode"}),
+        (OF_ITSELF, {"s": 1024}),
+        (IN_A_SERVER, {"phase": "decode"}),
+        (CONSTANTS, {"s": 512, "lora_rank": 8}),
+    ],
+)
+def test_what_no_call_gives_is_a_functions_default(text: str, said: Values, tmp_path: Path) -> None:
+    """fire's, typer's, modal's, settings that a class makes of itself, a dictionary of constants."""
+    found = read(tmp_path, text)
+    assert (found.model.parameters, {key: found.workload.get(key) for key in said}) == (596_049_920, said)
+
+
+def test_a_default_is_not_taken_where_a_call_gives_another(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"speaks of a released model: sizer check Qwen/Qwen3-0\.6B"):
+        read(tmp_path, TYPER + "main(sys.argv[1], 4)\n")

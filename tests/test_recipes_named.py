@@ -1282,3 +1282,62 @@ def test_one_model_under_two_keys_is_one(tmp_path: Path) -> None:
     reading = read(tmp_path, f"model_name_or_path: {QWEN}\nmodel_name: Qwen3-0.6B\n")
     assert not [note for note in reading.notes if "names another model" in note]
     assert reading.model.layers == 28
+
+
+TRAINS = f" --model_name_or_path {QWEN} --per_device_train_batch_size 2 --bf16 True"
+
+
+@pytest.mark.parametrize(
+    ("launched", "devices"),
+    [
+        ("torchrun --nproc_per_node 8 --nnodes 2 train.py", 16),
+        ("deepspeed --num_gpus=4 train.py", 4),
+        ("deepspeed --num_nodes 2 --num_gpus 4 train.py", 8),
+        ("accelerate launch --num_machines 2 --num_processes 16 train.py", 16),
+        ("#SBATCH --nodes=4\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 train.py", 32),
+        ("torchrun --nnodes $NODES --nproc_per_node 8 train.py", None),
+        ("torchrun --nnodes= --nproc_per_node 8 train.py", None),
+    ],
+)
+def test_devices_that_a_launcher_starts_are_data_parallel(launched: str, devices: int | None, tmp_path: Path) -> None:
+    found = read(tmp_path, f"#!/bin/bash\n{launched}{TRAINS}", "run.sh")
+    assert (found.workload.get("gpus"), found.workload["b"]) == (devices, 2)
+    assert [one.key for one in found.unread] == ["nnodes"] * (devices is None and "$" in launched)
+
+
+def test_a_launchers_precision_is_read(tmp_path: Path) -> None:
+    launched = f"#!/bin/bash\naccelerate launch --mixed_precision fp16 train.py{TRAINS}"
+    found = read(tmp_path, launched.removesuffix(" --bf16 True"), "run.sh")
+    assert (found.workload["dtype"], read(tmp_path, launched, "run.sh").workload["dtype"]) == ("fp16", "bf16")
+
+
+@pytest.mark.parametrize("option", ["--deepspeed ", "--deepspeed_config="])
+def test_the_deepspeed_settings_that_a_script_names_are_read(option: str, tmp_path: Path) -> None:
+    (tmp_path / "zero3.json").write_text(json.dumps(ZERO_3))
+    script = f"#!/bin/bash\ndeepspeed --num_gpus 2 train.py{TRAINS} {option}$HERE/zero3.json"
+    found = read(tmp_path, script, "run.sh")
+    assert (found.workload["zero"], found.workload["gpus"], found.unread) == (3, 2, ())
+    assert not any("is not read" in note for note in found.notes)
+
+
+def test_megatron_with_deepspeed_takes_its_settings(tmp_path: Path) -> None:
+    offloaded = {"stage": 2, "offload_optimizer": {"device": "cpu"}, "overlap_comm": True}
+    settings = {"zero_optimization": offloaded, "train_micro_batch_size_per_gpu": 2, "train_batch_size": 16}
+    (tmp_path / "ds.json").write_text(json.dumps(settings))
+    sizes = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64"
+    script = f"deepspeed --num_gpus 8 pretrain_gpt.py {sizes} --vocab-size 512 --zero-stage 1 --deepspeed"
+    found = read(tmp_path, f"#!/bin/bash\n{script} --deepspeed_config ds.json --micro-batch-size 2", "run.sh")
+    said = {"zero": 2, "offload": 1, "d": 8, "global_batch": 16, "b": 2, "no_overlap": "tensor-forward"}
+    assert {key: found.workload.get(key) for key in said} == said
+    assert found.unread == ()
+
+
+def test_the_devices_that_train_a_nanogpt_are_read(tmp_path: Path) -> None:
+    sizes = "--n_layer=4 --n_head=4 --n_embd=64 --batch_size=12 --block_size=64 --dataset=openwebtext"
+    text = f"#!/bin/bash\ntorchrun --nproc_per_node=8 train.py {sizes} --gradient_accumulation_steps=16"
+    found = read(tmp_path, text, "run.sh")
+    assert {key: found.workload[key] for key in ("gpus", "b", "global_batch")} == {
+        "gpus": 8,
+        "b": 12,
+        "global_batch": 192,
+    }

@@ -330,9 +330,14 @@ class Tree:
         for module in modules.values() if isinstance(modules, Mapping) else ():
             if isinstance(module, Mapping) and {"framework", "model"} <= module.keys():
                 found = self._primus(module)
-        # It may be another machine's, or of the trainer's repository.
-        if (named := str(found.get("deepspeed"))).endswith(".json") and (text := self.sourced(named)):
-            found["_deepspeed"] = {"zero_optimization": {}, "_file": named, **parse_mapping(text, named)}
+        return self.with_deepspeed(found)
+
+    def with_deepspeed(self, found: Values) -> Values:
+        """``found`` with DeepSpeed's settings that it names: they may be another machine's, or of the trainer's."""
+        for key in ("deepspeed_config", "deepspeed"):
+            if (named := str(found.get(key))).endswith(".json") and (text := self.sourced(named)):
+                settings = {"zero_optimization": {}, "_file": named, **parse_mapping(text, named)}
+                return {**found, key: True, "_deepspeed": settings}
         return found
 
     def text(self, name: str, key: str) -> tuple[Path, str]:

@@ -11,7 +11,15 @@ from typing import Any
 from shapes.errors import refuse
 
 from .loading import parse_mapping
-from .reading import FORMATS, Config, Values, named_plainly, recipe_of, unknown, with_settings
+from .reading import (
+    FORMATS,
+    Config,
+    Values,
+    named_plainly,
+    recipe_of,
+    unknown,
+    with_settings,
+)
 from .shell.words import OPERATORS
 
 #: Expressions that are read in one file, whose functions call each other and whose calls lie in each other, and
@@ -28,9 +36,13 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
     """
     body = [*_statements(text, where)]
     refuse(not body, "expected Python assignments", where=where)
-    file, made = _Code(body), {}
+    file, made = _Code(body, text), {}
     # Neither what is not told nor a file's own constants.
-    found = {name: value for name, value in file.names.items() if not (value is None or name.isupper())}
+    found = {
+        name: value
+        for name, value in file.names.items()
+        if value is not None and (isinstance(value, dict) or not name.isupper())
+    }
     for name in file.functions:
         names = {**file.names}
         said = file.follow(file.functions[name].body, names)
@@ -75,38 +87,61 @@ def _recipe(found: Values, where: str) -> Values | None:
 class _Code:
     """The names and functions of a file; ``options``: defaults of a program's options, and what it calls, anywhere."""
 
-    def __init__(self, body: list[ast.stmt]) -> None:
+    def __init__(self, body: list[ast.stmt], text: str) -> None:
         self.functions = {}
         self.names: Values = {}
         self.options: Values = {}
         self._read = 0
         self.follow(body, self.names)
-        self._look_at(ast.walk(ast.Module(body, [])))
+        whole = ast.Module(body, [])
+        for node in ast.walk(whole):  # a program's options first, whose values others take
+            if isinstance(node, ast.Call) and any(one.arg == "default" for one in node.keywords):
+                self._take(self._value(node, self.names))
+        self._look_at([(whole, self.names)], text)
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
-    def _look_at(self, nodes: Iterator[ast.AST]) -> None:
-        calls = [node for node in nodes if isinstance(node, ast.Call | ast.Dict)]
-        # A program's options first, whose values others take.
-        for node in sorted(calls, key=lambda node: all(one.arg != "default" for one in getattr(node, "keywords", ()))):
-            made = self._value(node, self.names)
-            if isinstance(made, dict) and (made.get("_class", "dict") != "dict" or "zero_optimization" in made):
-                name = re.sub(r"\W", "_", str(made.get("name" if "default" in made else "_class"))).strip("_")
-                value = made.get("default", made)
-                name += "_" * (self.options.get(name, value) != value)  # of one class, and not the same
-                self.options[name] = value
+    def _look_at(self, nodes: list[tuple[ast.AST, Values]], text: str) -> None:
+        """What is called anywhere in nodes, with the names of the function that it is in; what a function that names a
+
+        model takes where no call gives it anything (fire's, typer's).
+        """
+        for node, names in nodes:
+            own = names
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                said = node.args
+                pairs = zip(
+                    [*said.kwonlyargs, *said.args[::-1]], [*said.kw_defaults, *said.defaults[::-1]], strict=False
+                )
+                held = {one.arg: self._value(value, names) for one, value in pairs if one.arg not in _SIZES}
+                if named_plainly(held) and len(re.findall(rf"\b{node.name}\([^)]", text)) < 2:
+                    self.options = held | self.options
+                self.follow(node.body, own := {**names})
+            if isinstance(node, ast.Call | ast.Dict):
+                self._take(self._value(node, names))
+            nodes += [(inner, own) for inner in ast.iter_child_nodes(node)]
+
+    def _take(self, made: Any) -> None:
+        if isinstance(made, dict) and (made.get("_class", "dict") != "dict" or "zero_optimization" in made):
+            name = re.sub(r"\W", "_", str(made.get("name" if "default" in made else "_class"))).strip("_")
+            value = made.get("default", made)
+            name += "_" * (self.options.get(name, value) != value)  # of one class, and not the same
+            self.options[name] = value
 
     def follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
         for node in body:
             target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
             said: Any = getattr(node, "value", None)
-            if isinstance(node, ast.Return):
-                return self._value(said, names)
-            if isinstance(node, ast.ClassDef):
-                own = Values()
-                self.follow(node.body, own)
-                if own.keys().isdisjoint(_SIZES):  # settings, and no model's code
-                    names[node.name] = own
+            match node:
+                case ast.Return():
+                    return self._value(said, names)
+                case ast.ClassDef(name, body=inner):
+                    self.follow(inner, own := Values())
+                    if own.keys().isdisjoint(_SIZES):  # settings, and no model's code
+                        names[name] = own
+                case ast.FunctionDef("__init__", body=inner):  # what a class sets of itself
+                    self.follow(inner, names)
+                    names |= names.pop("self", None) or {}
             if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
                 target = target.elts[0]
             if not isinstance(target, ast.Name | ast.Attribute):
@@ -123,26 +158,28 @@ class _Code:
         if self._read > MAX_READ:
             return None
         try:
-            if isinstance(node, ast.Name):
-                # What nobody gives an argument is what the program's option of its name is.
-                return names.get(node.id, self.options.get(node.id))
-            if isinstance(node, ast.Attribute):
-                of = self._value(node.value, names)
-                return of[node.attr] if isinstance(of, dict) and node.attr in of else self.options.get(node.attr)
-            if isinstance(node, ast.Call):
-                return self._call(node, names)
-            if isinstance(node, ast.List):
-                return [self._value(one, names) for one in node.elts]
-            if isinstance(node, ast.Dict):
-                pairs = zip(node.keys, node.values, strict=True)
-                return {self._value(key, names): self._value(one, names) for key, one in pairs}
-            if isinstance(node, ast.Subscript):
-                return self._value(node.value, names)[self._value(node.slice, names)]
-            if isinstance(node, ast.BinOp):
-                one, other = self._value(node.left, names), self._value(node.right, names)
-                if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
-                    return None
-                return one / other if isinstance(node.op, ast.Div) else OPERATORS[type(node.op)](one, other)
+            match node:
+                case ast.Name(name):
+                    # What nobody gives an argument is what the program's option of its name is.
+                    return names.get(name, self.options.get(name))
+                case ast.Attribute(inner, name):
+                    of = self._value(inner, names)
+                    return of[name] if isinstance(of, dict) and name in of else self.options.get(name)
+                case ast.Call():
+                    return self._call(node, names)
+                case ast.List(listed):
+                    return [self._value(one, names) for one in listed]
+                case ast.Dict(keys, values):
+                    return {
+                        self._value(key, names): self._value(one, names) for key, one in zip(keys, values, strict=True)
+                    }
+                case ast.Subscript(inner, place):
+                    return self._value(inner, names)[self._value(place, names)]
+                case ast.BinOp(left, way, right):
+                    one, other = self._value(left, names), self._value(right, names)
+                    if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
+                        return None
+                    return one / other if isinstance(way, ast.Div) else OPERATORS[type(way)](one, other)
             return ast.literal_eval(node)
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError):
             return None
@@ -161,6 +198,10 @@ class _Code:
         }
         if said in ("os.environ.get", "os.getenv"):
             return self._value(node.args[1], names)
+        if node.args and said.endswith(("Option", "Argument")):  # typer's
+            return self._value(node.args[0], names)
+        if said == "int":
+            return int(self._value(node.args[0], names))
         if "default" in given and not node.args:  # a field's
             return given["default"]
         if said in self.functions:

@@ -142,7 +142,11 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
     lora = {} if row.get("phase") else _lora(config, row["names"])
     row = _with_usual(row, config)
-    taken = *row["names"], *["deepspeed"] * ("_deepspeed" in config), *re.findall(r"\w+", str(row.get("rounds")))
+    taken = (
+        *row["names"],
+        *["deepspeed", "deepspeed_config"] * ("_deepspeed" in config),
+        *re.findall(r"\w+", str(row.get("rounds"))),
+    )
     settings, degrees = _given(row, config)
     if lora:
         rank = next((one for one in lora.values() if type(one) is int), 0)
@@ -153,7 +157,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         *notes,
         *config.get("_notes", ()),
         *reading.notes,
-        *(said for key, said in row.get("also", {}).items() if at(config, key)),
+        *(said for key, said in row.get("also", {}).items() if at(config, key) and f"_{key}" not in config),
     )
     numbers = {one: size for one, size in flat(config).items() if isinstance(size, int | float)}
     rounds = {  # what expressions make of the file's numbers, where that is at least 1
@@ -164,7 +168,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     workload = {
         **reading.workload,
         **rounds.pop("train", {}),
-        **stated(phase=row.get("phase"), s=at(rounds, "share.length")),
+        **stated(phase=row.get("phase"), s=at(rounds, "share.length"), gpus=config.get("_devices")),
         **degrees,
     }
     unread = *reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)

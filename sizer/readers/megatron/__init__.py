@@ -78,9 +78,9 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     try:
         words, notes = _model_command(script)
     except InputError:
-        if (named := _naming(script)) is None:
+        if (named := _naming(script, text)) is None:
             raise
-        return {**named, "_variables": used}
+        return tree.with_deepspeed({**named, "_variables": used})
     program = _program(words)
     options, further = _without_further(words[words.index(program) if program else 0 :])
     arguments = parse_options(options)
@@ -92,8 +92,9 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
         notes += [f"tests that only running could decide are taken as not holding (line {lines})"]
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
     notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
+    known = {key: value for key, value in arguments.items() if key not in unknown}
     return {
-        **{key: value for key, value in arguments.items() if key not in unknown},
+        **tree.with_deepspeed(known),
         "_unknown": unknown,
         "_notes": tuple(notes),
         "_program": program.rpartition("/")[2],
@@ -157,7 +158,7 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
     return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
 
 
-def _naming(script: Script) -> Values | None:
+def _naming(script: Script, text: str) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
     named = list[tuple[tuple[float, ...], Values]]()
@@ -165,16 +166,18 @@ def _naming(script: Script) -> Values | None:
         words = _split(command)
         pairs = (word.lstrip("+").partition("=") for word in words if not word.startswith("-"))
         given = {key: _value(value) for key, equals, value in pairs if equals}
-        found = with_settings({}, parse_options(words) | given)
+        program = _program(words)
+        found = with_settings({}, parse_options(one for one in words if one != program) | given)
         # vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve [serve] NAME, llama-server -m NAME.gguf
         served = re.search(
             r"(?:^| )(?:(?:trtllm-)?serve (?:serve |api_server )*|-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
             "(?!-)((?:\0[^\0]*\0|\\S)+)",
             " ".join(words),
         )
-        program = _program(words)
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
         found |= {"program": program, "settings_file": files}
+        if devices := _devices(script, text, words):
+            found = {key: one for key, one in found.items() if key not in _NODES + _PER_NODE} | {"_devices": devices}
         found |= {kind: True for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program)}
         if served:
             found = {"model": served[1], **found, "_serves": True}
@@ -228,10 +231,11 @@ def parse_options(words: Iterable[str]) -> Values:
             continue
         if name is not None:
             arguments[name] = _value(" ".join(values)) if values else True
-        # Options with one dash but vLLM's (-tp) are a launcher's; what follows a redirection or separator is no value.
+        # Options with one dash but vLLM's (-tp) are a launcher's; what follows a redirection or a value is none.
         spelled, equals, attached = word.lstrip("-").partition("=")
-        name = spelled.replace("-", "_") if _OPTION.match(word) else None
-        values = [attached.strip("\"'")] if equals else []
+        name, values = spelled.replace("-", "_") if _OPTION.match(word) else None, []
+        if name and equals:
+            arguments[name], name = _value(attached.strip("\"'")), None
     return arguments
 
 
@@ -241,11 +245,10 @@ def _devices(script: Script, text: str, words: list[str]) -> int | None:
     asked = {key.lstrip("-").replace("-", "_"): size for key, size in reversed(batch)}
     options = ChainMap(parse_options(words), asked, *(parse_options(_split(one)) for one in script.commands))
     nodes, each = (
-        next((str(options[key]).split()[0] for key in keys if key in options), default)
-        for keys, default in ((_NODES, "1"), (_PER_NODE, ""))
+        next(filter(str.isdecimal, [f"{options[key]} ".split(" ")[0] for key in keys if key in options] or [usual]), "")
+        for keys, usual in ((_NODES, "1"), (_PER_NODE, ""))
     )
-    told = nodes.isdecimal() and each.isdecimal() and len(nodes + each) < 12
-    return (told and int(each) * int(nodes)) or None
+    return int(each) * int(nodes) if nodes and each and len(nodes + each) < 12 else None
 
 
 def normalised(config: Config) -> Values:
@@ -283,6 +286,7 @@ def read(config: Config, where: str) -> Reading:
     unknown: Mapping[str, str] = config.get("_unknown", {})
     # In a script a flag has no value: what follows it is something else.
     fields = Fields(config, where, present=frozenset(unknown) if "_program" in config else frozenset())
+    fields.ignore(*["deepspeed", "deepspeed_config"] * ("_deepspeed" in config))
 
     def lacking() -> list[str]:
         return [key for key in sorted(unknown) if key in fields.asked - fields.flags and not is_harmless(key, NAME)]
@@ -301,7 +305,7 @@ def read(config: Config, where: str) -> Reading:
         raise
     left = [Unread(key, unknown[key], LACKS) for key in lacking()]
     left += [Unread(f"${name}", "further options", LACKS) for name in config.get("_further", ())]
-    return reading(
+    found = reading(
         fields,
         NAME,
         model,
@@ -311,6 +315,8 @@ def read(config: Config, where: str) -> Reading:
         notes=(*notes, *layout_notes, *config.get("_notes", ())),
         unread=tuple(left),
     )
+    told = config.get("_deepspeed")
+    return expressions.with_settings_of(found, told, told["_file"]) if told else found
 
 
 def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:

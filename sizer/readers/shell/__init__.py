@@ -311,33 +311,33 @@ class _Follower:
     def _status(self, words: list[str], line: int) -> bool | None:
         """Run a command's words as far as that is done here."""
         name, *arguments = words or [":"]
-        if name in ("[", "[[", "test"):
-            holds = _test(arguments if name == "test" else arguments[:-1])
-            if holds is None:
-                self.script.undecided.add(line)
-            return bool(holds)
-        if name in _SUCCEEDING:
-            return name != "false"
-        if name in ("source", ".") and arguments:
-            text = self.script.opened(arguments[0])
-            if text is None:
-                self.script.sourced += [arguments[0]]
-            else:
-                self.script.follow(text)
-        elif name == "printf" and arguments[:1] == ["-v"] and len(arguments) == 4:
-            self.variables.assign(arguments[1], re.sub("%[sd]", lambda _: arguments[3], arguments[2]))
-        elif name == "shift":
-            many = next(filter(str.isdecimal, arguments), "1")
-            self.variables.arguments = self.variables.arguments[int(many[:9]) :]
-        elif name in self.script.functions:
-            self._call(self.script.functions[name], arguments)
-        else:
-            self._wrapped(words)
-            *outer, text = words
-            if re.fullmatch(r"(?:.*[ /])?(?:ba|z)?sh -\w*c", " ".join(outer)) and "$" in text and "\0" not in text:
-                words = outer
-                self.script.follow(text)
-            self.script.commands += [tuple(words)]
+        match [name, *arguments]:
+            case ["[" | "[[" | "test", *tested]:
+                holds = _test(tested if name == "test" else tested[:-1])
+                if holds is None:
+                    self.script.undecided.add(line)
+                return bool(holds)
+            case [_, *_] if name in _SUCCEEDING:
+                return name != "false"
+            case ["source" | ".", file, *_]:
+                if (text := self.script.opened(file)) is None:
+                    self.script.sourced += [file]
+                else:
+                    self.script.follow(text)
+            case ["printf", "-v", variable, form, value]:
+                self.variables.assign(variable, re.sub("%[sd]", lambda _: value, form))
+            case ["shift", *_]:
+                many = next(filter(str.isdecimal, arguments), "1")
+                self.variables.arguments = self.variables.arguments[int(many[:9]) :]
+            case _ if name in self.script.functions:
+                self._call(self.script.functions[name], arguments)
+            case _:
+                self._wrapped(words)
+                *outer, text = words
+                if re.fullmatch(r"(?:.*[ /])?(?:ba|z)?sh -\w*c", " ".join(outer)) and "$" in text and "\0" not in text:
+                    words = outer
+                    self.script.follow(text)
+                self.script.commands += [tuple(words)]
         return None
 
     def _wrapped(self, words: list[str]) -> None:
@@ -365,18 +365,22 @@ def _test(words: list[str]) -> bool | None:
             cut = words.index(joint)
             sides = _test(words[:cut]), _test(words[cut + 1 :])
             return settles if settles in sides else None if None in sides else not settles
-    if words[:1] == ["!"]:
-        holds = _test(words[1:])
-        return None if holds is None else not holds
-    if words[:1] == ["("] and words[-1:] == [")"]:
-        return _test(words[1:-1])
-    if len(words) == 2 and words[0] in ("-z", "-n"):
-        return _test_empty(*words)
     # Of several nodes the first one, which runs what the others wait for.
-    words = [re.sub("\0\\$\\{?\\w*(?:RANK|NODE_?ID|PROC_?ID)\\}?\0", "0", word) for word in words]
-    if len(words) not in (1, 3) or any(unknown_in(word) is not None for word in words):
-        return None
-    return bool(words[0]) if len(words) == 1 else _compared(*words)
+    first = [re.sub("\0\\$\\{?\\w*(?:RANK|NODE_?ID|PROC_?ID)\\}?\0", "0", word) for word in words]
+    told = all(unknown_in(word) is None for word in first)
+    match words:
+        case ["!", *rest]:
+            holds = _test(rest)
+            return None if holds is None else not holds
+        case ["(", *inner, ")"]:
+            return _test(inner)
+        case ["-z" | "-n" as how, word]:
+            return _test_empty(how, word)
+        case [_] if told:
+            return bool(*first)
+        case [_, _, _] if told:
+            return _compared(*first)
+    return None
 
 
 def _test_empty(how: str, word: str) -> bool | None:
