@@ -1190,6 +1190,40 @@ SERVED = {
         40960,
         1,
     ),
+    "kserve, by the hub's address": (
+        "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nspec: {predictor: {model: {modelFormat: {name: "
+        f"huggingface}}, storageUri: 'hf://{QWEN}', args: [--tensor-parallel-size=2, --max-model-len=8192]}}}}}}",
+        8192,
+        2,
+    ),
+    "kserve, by its own server's option": (
+        "apiVersion: serving.kserve.io/v1beta1\nkind: InferenceService\nspec: {predictor: {model: {modelFormat: {name: "
+        f"huggingface}}, args: [--model_name=q, --model_id={QWEN}, --tensor-parallel-size=2]}}}}}}",
+        40960,
+        2,
+    ),
+    "ray": (
+        "apiVersion: ray.io/v1\nkind: RayService\nspec:\n  serveConfigV2: |\n    applications:\n    - args:\n"
+        "        llm_configs:\n        - model_loading_config: {model_id: q, model_source: " + QWEN + "}\n"
+        "          engine_kwargs: {tensor_parallel_size: 2, max_model_len: 4096, tool_call_parser: hermes}",
+        4096,
+        2,
+    ),
+    "ray, as a file of its own": (
+        f"applications:\n- args: {{llm_configs: [{{model_loading_config: {{model_source: {QWEN}}}}}]}}",
+        40960,
+        1,
+    ),
+    "llmaz": (
+        "apiVersion: llmaz.io/v1alpha1\nkind: OpenModel\nspec: {source: {modelHub: {modelID: " + QWEN + "}}}",
+        40960,
+        1,
+    ),
+    "a chart in sections with dashes": (
+        f"nim-llm: {{model: {{name: {QWEN}}}, nodeSelector: {{agentpool: gpu}}}}",
+        40960,
+        1,
+    ),
     "evaluation": (
         f"model: {{_component_: torchtune.models.qwen3.qwen3_0_6b}}\ncheckpointer: {{checkpoint_dir: /tmp/{QWEN}}}\n"
         "tasks: [truthfulqa]\nbatch_size: 8\nenable_kv_cache: true",

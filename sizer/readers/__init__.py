@@ -141,7 +141,11 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
             return dict(megatron.parse_script(text, asked.settings, tree))
     found = tree.followed(parse_mapping(text, where)) | quantisation_of(Path(where))
     if found.keys() & FORMATS["manifests"]["keys"] and (said := import_module("sizer.readers.manifests").script(found)):
-        return dict(_reader("megatron").parse_script(said, asked.settings, tree))
+        try:
+            return dict(_reader("megatron").parse_script(said, asked.settings, tree))
+        except NoModel:
+            if not named_plainly(found):  # by its keys, where its commands name none
+                raise
     return found | stated(_bases=tree.names)
 
 

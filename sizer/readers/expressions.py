@@ -73,10 +73,10 @@ def flat(config: Config, prefix: str = "") -> Values:
     return found
 
 
-def check_allowed(limits: Config, row: Config, held: Config, fields: Fields) -> None:
+def check_allowed(row: Config, held: Config, fields: Fields) -> None:
     """InputError for a value that has no formula; usual ones count as read."""
     fields.ignore(*(key for key, usual in row.get("usual", {}).items() if at(fields.config, key) == usual))
-    for key, allowed in limits.items():
+    for key, allowed in row.get("allowed", {}).items():
         if held.get(key) not in (None, *allowed):
             said = row.get("refused", {}).get(key) or f"expected {' or '.join(map(str, allowed)) or 'none'}"
             raise fields.error(f"has no formula here: {said}", key)
@@ -131,7 +131,7 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     for key, kind in row["checked"].items():
         getattr(fields, kind)(key)
     held = flat(row["defaults"] | given(config))
-    check_allowed(row.get("allowed", {}), row, held, Fields(held, where))
+    check_allowed(row, held, Fields(held, where))
     fields.ignore(*(key for key, other in row.get("moot", {}).items() if not config.get(other)))
     found, said = workload(row, held, fields)
     if name == "deepspeed" and "no_overlap" in reading.workload:

@@ -219,14 +219,7 @@ def _tower(outer: Fields, name: str, spec: Config, around: Config, text: int) ->
     extra = vectors("extra") + vectors("of_each") * mergers
     extra += vectors("head") * own.flag("vision_use_head", default=True)
     blocks = run_lengths(_layers(own, spec, value, vectors("layer")))
-    stack = Stack(
-        name,
-        value("h"),
-        blocks,
-        front=linears("front"),
-        final_norm=0,
-        extra=extra,
-    )
+    stack = Stack(name, value("h"), blocks, front=linears("front"), final_norm=0, extra=extra)
     return Tower(
         stack,
         linears("behind", [*spec.get("behind", ())] * mergers),

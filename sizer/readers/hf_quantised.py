@@ -192,8 +192,7 @@ def _kept(fields: Fields) -> list[str]:
         "expected no layers with settings of their own: they are not read",
         "dynamic",
     )
-    named = fields.strings(*table("weights")["kept"], of="modules' names")
-    return [*named, *(f"re:{one[2:]}" for one in dynamic)]
+    return [*fields.strings(*table("weights")["kept"], of="modules' names"), *(f"re:{one[2:]}" for one in dynamic)]
 
 
 def _experts_alone(fields: Fields, name: str) -> Named:

@@ -27,7 +27,7 @@ def read_named(name: str, config: Config, where: str) -> Reading:
     """A model that the file names in a table of sizes, or whose sizes are in a section of it, and its training."""
     row, fields = table("layouts")[name], Fields(config, where)
     held = flat(row["defaults"] | given(config))
-    check_allowed(row.get("allowed", {}), row, held, fields)
+    check_allowed(row, held, fields)
     inline = row.get("given", "")
     sizes = fields.nested(inline).config if config.get(inline) else _named(row["model"], fields)
     more, used = expressed(row.get("names", {}), held, {}, ())
@@ -81,7 +81,7 @@ def read(name: str, config: Config, where: str) -> Reading:
             getattr(fields, what)(key)
     limits = row.get("allowed", {}) | kind.pop("allowed", {})
     built = {"family": kind.pop("family")} if "family" in kind else {}
-    check_allowed(limits, row, held, fields)
+    check_allowed(row | {"allowed": limits}, held, fields)
     names, through = row["names"] | kind, bool(row.get("through"))
     found, used = expressed(names, held, dict(fields.config) if through else {}, row.get("words", ()))
     asked = {*(row.get("kind") or row["kinds"]), *limits, *used}
@@ -152,7 +152,6 @@ def _kind(row: Config, held: Config, fields: Fields) -> Config:
     kinds: Mapping[str, Config] = row["kinds"]
     keys = row.get("kind", ())
     said = " ".join(str(held.get(key)).lower() for key in keys) if keys else next(filter(held.get, kinds), "")
-    if said not in kinds:
-        known = row.get("known_kinds") or f"one of {', '.join(kinds)}"
-        raise fields.error(f"has no formula here: expected {known}", *(keys or kinds))
+    known = row.get("known_kinds") or f"one of {', '.join(kinds)}"
+    fields.refuse(said not in kinds, f"has no formula here: expected {known}", *(keys or kinds))
     return kinds[said]

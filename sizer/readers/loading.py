@@ -324,8 +324,8 @@ class Tree:
             if isinstance(inner := found.pop(key, None), Mapping):
                 found = merged(inner, found)
         found = {key: _referenced(value, found, found) for key, value in found.items()}
-        named, modules = found.get("model_name"), found.get("modules")
-        if "base_emb_dim" in found and isinstance(named, str) and named not in ("", "default"):  # MaxText's
+        named, modules = str(found.get("model_name") or "default"), found.get("modules")
+        if "base_emb_dim" in found and named != "default":  # MaxText's
             found = merged(found, self._whole(f"models/{named}.yml", "model_name"))
         for module in modules.values() if isinstance(modules, Mapping) else ():
             if isinstance(module, Mapping) and {"framework", "model"} <= module.keys():

@@ -1,11 +1,14 @@
-"""Kubernetes manifests, Helm values, Compose, SkyPilot and Truss files: what their containers run, as one script."""
+"""Kubernetes manifests, Helm values, Compose, Ray Serve, SkyPilot and Truss files: what they run, as one script."""
 
 import re
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from .reading import FORMATS, Config
+from .loading import parse_yaml
+from .reading import FORMATS, Config, at, snaked
+
+_TABLE = FORMATS["manifests"]
 
 #: What a server is to load.
 _NAME = r"(?:hf://)?[\w.-]+/[\w.-]+"
@@ -28,13 +31,13 @@ def _commands(value: Any) -> Iterator[str]:
             for one in _listed(value.get("env"))
             if isinstance(one, Mapping) and "value" in one
         }
-        named = (key for key in ("url", "modelURL") if re.fullmatch(_NAME, str(value.get(key))))
-        words = [f"vllm serve {value[key]} --port 8000" for key in named]
+        named = (str(at(value, key)) for key in _TABLE["models"])
+        words = [f"vllm serve {one} --port 8000" for one in named if re.fullmatch(_NAME, one)]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
-        said = " ".join(words + [one for key in FORMATS["manifests"]["words"] for one in _words(value.get(key))])
+        said = " ".join(words + [one for key in _TABLE["words"] for one in _words(value.get(key))])
         yield re.sub(_VARIABLE, lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
-        value = list(value.values())
+        value = [parse_yaml(str(one)) if key == "serveConfigV2" else one for key, one in value.items()]
     for one in _listed(value):
         yield from _commands(one)
 
@@ -46,5 +49,5 @@ def _listed(value: Any) -> list[Any]:
 def _words(said: Any) -> list[str]:
     """A command's words, quoted as a shell has them; settings (``tensorParallelSize: 2``) as options."""
     if isinstance(said, Mapping):
-        said = [re.sub("([A-Z])", r"-\1", f"--{key}={value}").lower() for key, value in said.items()]
+        said = [f"--{snaked(str(key))}={value}" for key, value in said.items() if not isinstance(value, list)]
     return [said] if isinstance(said, str) else [shlex.quote(str(one)) for one in _listed(said)]

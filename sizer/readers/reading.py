@@ -370,10 +370,13 @@ def lacking(claim: Config, names: tuple[set[str], set[str]]) -> list[str]:
 
 
 def at(config: Config, key: str) -> Any:
-    """The value under a dotted key; None where there is none. A key of the file may have dots itself."""
+    """The value under a dotted key; None where there is none. A key of the file may have dots itself.
+
+    Dashes stand for underscores where it has those.
+    """
     first, _, rest = key.partition(".")
-    if rest and first not in config:
-        first = next((one for one in config if key.startswith(f"{one}.")), key)
+    if first not in config:
+        first = next((one for one in config if f"{key}.".startswith(f"{one}.".replace("-", "_"))), key)
         rest = key[len(str(first)) + 1 :]  # a key of YAML may be no text
     value = config.get(first)
     return value if not rest else at(value, rest) if isinstance(value, Mapping) else None
@@ -429,8 +432,7 @@ def known_names() -> Words:
 @cache
 def variants() -> Words:
     """Releases of their own by what is left of their names without the words for variants."""
-    own = (one for one, row in rows().items() if '"as": "' not in row)
-    return {without_variant(one): one for one in own}
+    return {without_variant(one): one for one, row in rows().items() if '"as": "' not in row}
 
 
 def without_variant(name: str) -> str:

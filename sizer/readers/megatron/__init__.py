@@ -328,7 +328,7 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     held |= {"_layers": model.layers // held.get("pipeline_model_parallel_size", 1), "_stacks": len(model.stacks)}
     held |= {"_p2p": fields.flag("overlap_p2p_comm"), "_experts": model.moe is not None}
     held |= {"_fp8": bool(fields.raw("fp8_format", "fp8", default=None)), "_program": fields.text("_program")}
-    expressions.check_allowed(row["allowed"], row, held, fields)
+    expressions.check_allowed(row, held, fields)
     found, said = expressions.workload(row, held, fields)
     notes += said
     if held["_fp8"]:
