@@ -11,7 +11,7 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
-from functools import cache
+from functools import cache, lru_cache
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
@@ -58,23 +58,22 @@ def frozen(cls: type[T]) -> type[T]:
 
 def replace(one: T, **changes: Any) -> T:
     """``dataclasses.replace`` of a frozen one, six times as fast."""
-    places, values = _all(type(one))  # type: ignore[arg-type] # a class is hashable
-    made = [*values(one)]
-    for name, value in changes.items():
-        made[places[name]] = value
-    return type(one)(*made)
-
-
-class _Places(dict[str, int]):
-    def __missing__(self, name: str) -> NoReturn:
-        raise TypeError(f"no field {name!r}")
+    names, values, make = _all(type(one))  # type: ignore[arg-type] # a class is hashable
+    made = [*map(changes.pop, names, values(one))]
+    try:
+        return make(*made, **changes)  # type: ignore[no-any-return] # one of the type
+    except TypeError:  # no such field, or a value that does not hash: the class's to refuse
+        return type(one)(*made, **changes)
 
 
 @cache
-def _all(cls: Any) -> tuple[Sizes, Callable[[object], Any]]:
-    """The fields' places by their names, and what gives their values."""
+def _all(cls: Any) -> Items:
+    """The fields' names, what gives their values, and what makes one of them.
+
+    ``REMEMBERED``: so many of a class's replacements are made once (0 where it does not say: none).
+    """
     names = cls.__match_args__
-    return _Places(zip(names, range(len(names)), strict=True)), _values(names)
+    return names, _values(names), lru_cache(getattr(cls, "REMEMBERED", 0), typed=True)(cls)
 
 
 def _values(names: Sequence[str]) -> Callable[[object], Any]:

@@ -191,6 +191,9 @@ class Workload(AsJson):
     1 + speculative, the tokens of a request that run. ``kv_dtype``: of the cache (None: 16 bits, as the activations).
     """
 
+    #: A plan comes to the same workloads again and again, and making one takes ten times as long as finding it.
+    REMEMBERED = 2**13
+
     b: int = 4
     s: int = 4096
     dtype: str = "bf16"
@@ -345,7 +348,6 @@ class Workload(AsJson):
         """Bytes of one activation element: fp8 and int8 recipes keep activations in 16 bits between products."""
         return max(2, dtype_bytes(self.dtype))
 
-    @lru_cache(4096)  # noqa: B019 - a plan asks for the same again and again
     def within_layers(self, **changes: Any) -> "Workload":
         """As a layer knows it: without other stages, steps, and ranks that only share parameters."""
         own, cut = self.t * self.cp, self.expert_t
@@ -361,11 +363,6 @@ class Workload(AsJson):
             global_batch=None,
             **changes,
         )
-
-    @lru_cache(4096)  # noqa: B019
-    def at_rest(self) -> "Workload":
-        """As weights and optimizer states know it: without microbatches, schedules and recomputation."""
-        return replace(self, b=1, checkpointing="none", vpp=1, gpus=None, global_batch=None)
 
     def sent_bytes(self, dtype: SentDtype | None) -> int:
         """Bytes of an element that data parallelism sends."""

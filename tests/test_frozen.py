@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapes.errors import InputError
 from shapes.frozen import frozen
 from shapes.frozen import replace as replaced
 from shapes.workload import Workload
@@ -144,3 +145,16 @@ def test_replaced_is_what_dataclasses_replace_gives_with_the_checks_that_a_class
         replaced(Workload(), b=0)
     with pytest.raises(TypeError):
         replaced(Workload(), bees=b)
+
+
+def test_equal_replacements_of_a_workload_are_one_object_each_with_values_of_its_own_types() -> None:
+    one = Workload()
+    assert replaced(one, b=2) is replaced(one, b=2)
+    # 1 == 1.0 == True, which JSON writes in three ways.
+    assert repr(replaced(one, offload=1).offload) == "1"
+    assert repr(replaced(one, offload=1.0).offload) == "1.0"
+
+
+def test_a_value_that_does_not_hash_is_refused_as_any_other() -> None:
+    with pytest.raises(InputError, match="expected an integer between"):
+        replaced(Workload(), t=[1])

@@ -22,7 +22,18 @@ from shapes.memory import (
     smallest_pp,
     smallest_tp,
 )
-from shapes.memory.moments import AtMoment, Component, Moment, StageStep, _keeps_masks, moments, tapes_of_step
+from shapes.memory.moments import (
+    AtMoment,
+    Component,
+    Moment,
+    StageStep,
+    _keeps_masks,
+    gradients_of,
+    microbatches_of,
+    moments,
+    most_in_flight,
+    tapes_of_step,
+)
 from shapes.memory.tape import Tape, declared, line_of, listing, peak_bytes
 from shapes.model import (
     PRECISIONS,
@@ -44,6 +55,14 @@ GIB = 2**30
 def llama(layers: int = 4, *, tied: bool = False, vocab: int = 1000) -> ModelShape:
     block = Block(AttentionShape(8, 8, 32, rotary_dim=32), MlpShape(1024), count=layers)
     return ModelShape("llama", (Stack("decoder", 256, (block,)),), vocab=vocab, tied=tied)
+
+
+def trained(workload: Workload, microbatches: int | None = None, **how: Any) -> StageStep:
+    """A llama's step as ``memory`` has it: the microbatches in flight, and whether gradients stay."""
+    one = StageStep(llama(), workload, **how)
+    number = microbatches_of(workload, microbatches)
+    most, stay = most_in_flight(workload, number), gradients_of(one.implementation, number).stay
+    return replace(one, in_flight=1 if one.last else most, gradients_stay=stay)
 
 
 def mixture() -> ModelShape:
@@ -656,7 +675,7 @@ def test_what_tapes_play_one_after_the_other_is_as_full_as_the_fullest_moment(
     how: dict[str, Any], asked: dict[str, Any]
 ) -> None:
     """Moments skip equal layers, the tapes that the allocator is given run each of them."""
-    one = StageStep(llama(), Workload(b=2, s=512, **asked), precision=PRECISIONS["mixed"], **how).trained
+    one = trained(Workload(b=2, s=512, **asked), precision=PRECISIONS["mixed"], **how)
     found = moments(one)
     new = 0 if one.gradients_stay else one.gradient_bytes(found[-1].gradients)
     there = 0 if one.gradients_stay or one.sharded else 1
@@ -688,7 +707,7 @@ def test_what_is_saved_at_the_end_of_the_forward_is_there_at_the_loss_and_gone_a
 
 def test_an_embeddings_gradient_finds_those_of_all_others_or_the_buffers_of_all() -> None:
     for microbatches, missing in ((None, 1000 * 256), (2, 0)):
-        one = StageStep(llama(), Workload(b=1, s=64), microbatches=microbatches).trained
+        one = trained(Workload(b=1, s=64), microbatches)
         (found,) = (each for each in moments(one) if each.name == "gradient of the embedding")
         assert found.gradients == ShardParameters(llama().parameters - missing)
 
@@ -849,7 +868,7 @@ def test_weights_that_zero_3_shards_have_new_gradients_in_megatrons_kernels_too(
     """Else the product adds its gradient to the buffer itself, and there is no tensor of it."""
 
     def backward(zero: int) -> int:
-        one = StageStep(llama(), Workload(b=1, s=64, d=4, zero=zero), implementation="megatron").trained
+        one = trained(Workload(b=1, s=64, d=4, zero=zero), implementation="megatron")
         return max(each.bytes for each in moments(one) if each.name.startswith("backward"))
 
     assert backward(0) == backward(1) == backward(2) < backward(3)

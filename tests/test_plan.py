@@ -16,7 +16,7 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.memory import ROOM, memory
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, MoeShape, Stack
-from shapes.step import Pricer
+from shapes.step import Pricer, over_stages
 from shapes.step.stack import load_stack
 from shapes.workload import Workload
 from sizer.answers.plan import MOST_TOKENS, Plan, plan
@@ -366,7 +366,7 @@ def test_layers_that_run_again_are_counted_on_every_stage() -> None:
     pricer = Pricer(load_device("h100-sxm"), stack=load_stack("megatron-core-te"))
     model = llama(8)
     of_two, of_one = (
-        pricer.whole(model, Workload(b=1, p=p, checkpointing=again)).layers.seconds
+        pricer.summed(model, over_stages(Workload(b=1, p=p, checkpointing=again))).layers.seconds
         for p, again in ((4, "full:1"), (1, "full:4"))
     )
     assert of_two == of_one

@@ -209,7 +209,7 @@ def test_an_error_of_operators_beyond_the_calibrated_one_widens_the_interval() -
 
     def priced(error: float, *architectures: str) -> tuple[float, float]:
         known = replace(stack, architectures=architectures)
-        found = step_cost(stage(), stage(), Schedule(), known, H100, error)
+        found = step_cost(replace(stage(), priced_s=2.0, off_s=2 * error), stage(), Schedule(), known, H100)
         return found.low / found.seconds, found.high / found.seconds
 
     assert priced(0.05, "hopper") == priced(0.10, "hopper") == pytest.approx((0.8, 1.3))

@@ -20,7 +20,7 @@ from shapes.device import Device, load_device, networked
 from shapes.errors import InputError, read_text
 from shapes.model import ModelShape
 from shapes.operators import operators
-from shapes.step import Pricer, StepCost
+from shapes.step import Pricer, StepCost, over_stages
 from shapes.step.seconds import Work, slowest_stage, work
 from shapes.step.stack import SoftwareStack, list_stacks, load_stack
 from shapes.workload import ALTERNATE, AttentionKernel, Workload
@@ -394,4 +394,4 @@ def works(model: ModelShape, workload: Workload, device: Device, stack: Software
     stage = work(listed, [one.seconds for one in predict_many(listed, device)])
     if workload.p == 1:
         return stage, stage
-    return slowest_stage(stage, model, workload.p, stack, device), Pricer(device).whole(model, workload)
+    return slowest_stage(stage, model, workload.p, stack, device), Pricer(device).summed(model, over_stages(workload))

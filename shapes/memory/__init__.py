@@ -31,7 +31,18 @@ from shapes.workload import LOSSES, Implementation, Loss, Workload
 
 from .allocator import reserved_bytes
 from .modules import IMPLEMENTATIONS, buffer_bytes
-from .moments import AtMoment, Component, Gradients, StageStep, communication, microbatches_of, training
+from .moments import (
+    AtMoment,
+    Component,
+    Gradients,
+    StageStep,
+    communication,
+    gradients_of,
+    held,
+    microbatches_of,
+    most_in_flight,
+    training,
+)
 from .tape import peak_bytes
 
 GIB = 2**30
@@ -136,25 +147,31 @@ def memory(
         bits = replace(bits, gradients=dtype_bytes(workload.reduces))
     copies = 1 if low and on and on.architecture in low.either_layout else 2
     microbatches = microbatches_of(workload, microbatches)
-    how = 1, bits, workload.optimizer or "adamw", saved_by, microbatches, dropout_mask_bytes, loss, copies
-    whole, limit = workload.without_context_parallelism(), on.memory.bytes if on else None
-    last = StageStep(as_held(model, workload), replace(whole, vpp=1), "last", *how)  # chunks add nothing in flight here
-    steps = [replace(last, workload=whole, stage="first"), last] if workload.p > 1 else [last]
-    found = ((_of_step(step, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
+    gradients = gradients_of(saved_by, microbatches)
+    how = bits, workload.optimizer or "adamw", saved_by, dropout_mask_bytes, loss, copies, gradients.stay
+    model, whole = as_held(model, workload), workload.without_context_parallelism()
+    limit = on.memory.bytes if on else None
+    steps = [StageStep(model, replace(whole, vpp=1), "last", 1, *how)]  # chunks add nothing in flight here
+    if workload.p > 1:
+        steps.insert(0, StageStep(model, whole, "first", most_in_flight(whole, microbatches), *how))
+    found = ((_of_step(step, gradients, kept_in, limit, context_bytes, weight_dtype), step) for step in steps)
     most, step = max(found, key=lambda one: one[0].total_bytes)
     if simulate and workload.train and not workload.offload_saved:
-        reserved = reserved_bytes(step.trained, most.components, limit or inf)
+        reserved = reserved_bytes(step, most.components, limit or inf)
         return replace(most, reserved_bytes=max(most.allocated_bytes, reserved))
     return most
 
 
 @lru_cache  # a plan asks for the same last stage with each number of chunks
-def _of_step(step: StageStep, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None) -> Memory:
-    n, overhead = parameter_count(step.tensors), tuple(_overhead(step, context_bytes))
+def _of_step(
+    step: StageStep, gradients: Gradients, kept_in: str, limit: int | None, context_bytes: int, weight_dtype: str | None
+) -> Memory:
+    n = held(step).parameters if step.workload.train else parameter_count(step.tensors)
+    overhead = tuple(_overhead(step, context_bytes))
     named = step.stage, n, kept_in, step.optimizer, step.implementation, limit
     if not step.workload.train:
         return Memory((*_inference(step, weight_dtype), *overhead), *named)
-    parts, found = training(step, overhead)
+    parts, found = training(step, gradients, overhead)
     return Memory(parts, *named, *found)
 
 

@@ -120,7 +120,6 @@ class StageStep:
     precision: Precision = PRECISIONS["fp32"]
     optimizer: str = "adamw"
     implementation: Implementation = "huggingface"
-    microbatches: int | None = None
     mask: int = 1
     loss: Loss | None = None
     layouts: int = 2
@@ -138,21 +137,7 @@ class StageStep:
 
     @property
     def layers(self) -> int:
-        return sum(block.count for _, block in self.blocks)
-
-    @property
-    def at_rest(self) -> StageStep:
-        """Of which weights and optimizer states are the same."""
-        return replace(self, workload=self.workload.at_rest(), microbatches=None, in_flight=1)
-
-    @property
-    def trained(self) -> StageStep:
-        """With the microbatches in flight, and whether gradients stay."""
-        workload = self.workload
-        # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
-        most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
-        most = 1 if self.last else min(most, microbatches_of(workload, self.microbatches) or most)
-        return replace(self, in_flight=most, gradients_stay=gradients_of(self).stay)
+        return -(-self.model.layers // self.workload.p)
 
     @property
     def tensors(self) -> Tensors:
@@ -169,11 +154,12 @@ class StageStep:
 
     def gradient_bytes(self, there: ShardParameters) -> int:
         """One rank's bytes of these parameters' gradients, which ZeRO shards from stage 2 on."""
-        workload = self.workload
         each = self.precision.gradients
-        whole, _ = _over_ranks((there.dense * each, there.experts * each), workload, zero=2 if self.sharded else 4)
+        if not self.sharded:
+            return there.total * each
+        share, _ = _over_ranks((there.dense * each, there.experts * each), self.workload, zero=2)
         # With the optimizer on the host they leave as they are made.
-        return round((1 - self.sharded * workload.offload) * whole)
+        return round((1 - self.workload.offload) * share)
 
     @property
     def fused_wgrad(self) -> bool:
@@ -239,7 +225,7 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
     saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _saved_by_ends(
         step, kinds, runs
     )
-    everything = _held(step.at_rest)[0]
+    everything = held(step).trained
     made = everything if step.gradients_stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
@@ -356,7 +342,6 @@ def _alone(step: StageStep, checkpointing: str) -> StageStep:
         step,
         workload=replace(own, zero=3) if step.workload.zero == 3 else own,
         optimizer="adamw",
-        microbatches=None,
         stage="last",
         in_flight=1,
     )
@@ -409,9 +394,10 @@ def _passes(step: StageStep, kept: int) -> list[tuple[list[Pair], list[Pair]]]:
 def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     workload = step.workload
     gradients = counted(trained_block(block, hidden, workload))
-    if workload.e > 2 and step.fused_wgrad and step.gradients_stay:
+    fewest = 2 if workload.expert_load > 1 else 1
+    if workload.e > fewest and step.fused_wgrad and step.gradients_stay:
         # How many experts a rank has shows in their gradients alone.
-        step = replace(step, workload=replace(workload, e=2, etp=workload.expert_t).within_layers())
+        step = replace(step, workload=replace(workload, e=fewest, etp=workload.expert_t).within_layers())
         return replace(_layer(step, block, hidden, s), gradients=gradients)
     tape = step.forward(s).layer_tape(block, hidden)
     kept = tape.saved(selective=True)
@@ -485,13 +471,13 @@ def _masks(step: StageStep) -> dict[int | None, int]:
 
     The fused core's is one for all sequences, but of alibi in fp32, of which each has its heads' own.
     """
-    workload, cores = step.workload, [block.attention for _, block in step.model.all_blocks() if block.attention]
-    if step.megatron or not cores:
+    if step.megatron:
         return {}
+    workload, cores = step.workload, [block.attention for _, block in step.model.all_blocks() if block.attention]
     eager = workload.attention == "eager"
     e = workload.activation_bytes
     each = 1
-    if alibi_in_fp32(step.style, cores[0]):
+    if cores and alibi_in_fp32(step.style, cores[0]):
         each = workload.b * cores[0].on_shard(workload.t)[0] * e
     elif eager:
         each = workload.b * e ** ("fills-mask" not in step.style)  # a boolean where the scores are filled by it
@@ -516,15 +502,21 @@ class Component:
     hosted: int = 0
 
 
-def gradients_of(step: StageStep) -> Gradients:
+def gradients_of(implementation: Implementation, number: int | None) -> Gradients:
     """Whether gradients exist before a microbatch's backward: accumulation and frameworks' own buffers keep them."""
-    number = microbatches_of(step.workload, step.microbatches)
-    if why := IMPLEMENTATIONS[step.implementation]["gradients"]:
+    if why := IMPLEMENTATIONS[implementation]["gradients"]:
         return Gradients(True, f"stay: {why}")
     if number is None or number > 1:
         many = "the microbatches that fill the pipeline" if number is None else f"{number} microbatches"
         return Gradients(True, f"stay: added up over {many}")
     return Gradients(False, "one microbatch a step, zero_grad(set_to_none=True): none before its backward")
+
+
+def most_in_flight(workload: Workload, number: int | None) -> int:
+    """Of a step's ``number`` of microbatches those that a first stage keeps at once (None: as many as it can)."""
+    # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
+    most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
+    return min(most, number or most)
 
 
 def microbatches_of(workload: Workload, microbatches: int | None) -> int | None:
@@ -544,16 +536,14 @@ class AtMoment(NamedTuple):
 
 
 def training(
-    step: StageStep, overhead: tuple[Component, ...]
+    step: StageStep, gradients: Gradients, overhead: tuple[Component, ...]
 ) -> tuple[tuple[Component, ...], tuple[str, tuple[AtMoment, ...], Gradients]]:
     """Components of one stage's step at its fullest moment, ``overhead`` the last of them; that one's name, every
 
-    moment's total, and gradients. Raises InputError for an unknown optimizer.
+    moment's total, and ``gradients``. Raises InputError for an unknown optimizer.
     """
-    workload = step.workload
-    gradients, each = gradients_of(step), step.precision.gradients
-    step = step.trained
-    states = _held(step.at_rest)[1]
+    workload, each = step.workload, step.precision.gradients
+    _, states, dummies, _ = held(step)
     kinds, runs = _kinds(step)
     moved = sum(kinds[place].moved * count for place, count in runs)
     if workload.offload or workload.offload_params:
@@ -561,7 +551,6 @@ def training(
     looked_at = [(moment, step.gradient_bytes(moment.gradients)) for moment in moments(step)]
     fullest, kept = max(looked_at, key=lambda one: one[0].bytes + one[1])
     exchanged, text = communication(step)
-    dummies = tuple(_dummy_wgrads(step))
     always = sum(part.bytes for part in (*states, *dummies, *overhead)) + exchanged
     there, how = fullest.gradients.total, gradients.why
     if there:
@@ -593,13 +582,31 @@ def _offloaded(part: Component, step: StageStep) -> Component:
     return replace(part, bytes=part.bytes - own * (not (masters and step.megatron)), hosted=own)
 
 
+class Held(NamedTuple):
+    """What a stage holds all the time: how many parameters train, weights and states, what Transformer Engine keeps,
+
+    and how many parameters there are.
+    """
+
+    trained: ShardParameters
+    states: list[Component]
+    dummies: list[Component]
+    parameters: int
+
+
+@lru_cache(1)  # a step's memory asks for it several times
+def held(step: StageStep) -> Held:
+    # Whatever microbatches, schedules and recomputation.
+    alike = replace(step.workload, b=1, checkpointing="none", vpp=1, gpus=None, global_batch=None)
+    return _held(replace(step, workload=alike, in_flight=1))
+
+
 #: A plan goes through the same split's microbatches and policies.
 @lru_cache(2**10)
-def _held(step: StageStep) -> tuple[ShardParameters, list[Component]]:
-    """How many of a stage's parameters train, and weights with what else is there of them all the time."""
+def _held(step: StageStep) -> Held:
     tensors, trained = step.tensors, trained_tensors(step.model, step.workload, step.stage)
     states = _states(step, tensors) if layers_train(step.workload) else _tuned_states(step, tensors, trained)
-    return counted(trained), states
+    return Held(counted(trained), states, [*_dummy_wgrads(step)], parameter_count(tensors))
 
 
 def _states(step: StageStep, tensors: Tensors) -> list[Component]:
@@ -718,7 +725,7 @@ def communication(step: StageStep) -> tuple[int, str]:
 
 
 def _exchanged(step: StageStep) -> Iterator[tuple[int, str]]:
-    workload, precision, n = step.workload, step.precision, parameter_count(step.tensors)
+    workload, precision = step.workload, step.precision
     hidden_state = workload.tokens * step.model.hidden * workload.activation_bytes
     if workload.t > 1 and workload.sequence_parallel:
         yield hidden_state, "gathered activations b x s x h"
@@ -726,13 +733,14 @@ def _exchanged(step: StageStep) -> Iterator[tuple[int, str]]:
         yield 2 * hidden_state * step.model.main.residuals, "pipeline receive and send b x s x h"
     if workload.d == 1 and not workload.offload:
         return
+    rest = held(step)
     if workload.d > 1 and not workload.zero and not step.megatron:
         # gradient_as_bucket_view False, torch's default: gradients are there in addition.
-        size = _held(step.at_rest)[0].total * precision.gradients
+        size = rest.trained.total * precision.gradients
         yield size, "DistributedDataParallel's buckets, as large as all gradients together"
     # Megatron's distributed optimizer reduces and gathers where gradients and parameters lie: it has no buckets.
     if workload.zero in (1, 2) and not step.megatron:
-        bucket = min(ZERO_BUCKET_ELEMENTS, n) * (precision.gradients + precision.weights)
+        bucket = min(ZERO_BUCKET_ELEMENTS, rest.parameters) * (precision.gradients + precision.weights)
         yield bucket, "ZeRO's reduce and gather buckets"
     if workload.zero == 3:
         layer = max(
@@ -741,6 +749,9 @@ def _exchanged(step: StageStep) -> Iterator[tuple[int, str]]:
             )
             for stack, block in step.model.all_blocks()
         )
-        gathered = (2 * layer, "two gathered layers (this one and the next)"), (n, "the stage's gathered weights")
+        gathered = (
+            (2 * layer, "two gathered layers (this one and the next)"),
+            (rest.parameters, "the stage's gathered weights"),
+        )
         number, text = gathered[workload.p > 1]
         yield number * workload.sent_bytes(workload.gathers), text

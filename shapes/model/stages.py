@@ -12,7 +12,7 @@ from typing import Literal
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, refuse
-from shapes.frozen import Ints, Pair, frozen, replace
+from shapes.frozen import Pair, frozen, replace
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 
@@ -42,12 +42,6 @@ def as_held(model: ModelShape, workload: Workload) -> ModelShape:
     if workload.vocab_rows == 1:
         return model
     return replace(model, vocab=next_multiple(model.vocab, workload.vocab_rows * workload.t))
-
-
-def layers_of_stages(layers: int, p: int) -> Ints:
-    """Layers of each of ``p`` stages, as even as can be: the first ones hold one more where p does not divide."""
-    least, more = divmod(layers, p)
-    return tuple(least + (stage < more) for stage in range(p))
 
 
 def blocks_between(model: ModelShape, start: int, stop: int) -> Kinds:
@@ -85,7 +79,7 @@ def stage_blocks(model: ModelShape, p: int, stage: Stage) -> Kinds:
 
     Either has ceil(L/p) layers: where p does not divide the layers, the last stage's is the bound of the fullest one.
     """
-    most = max(layers_of_stages(model.layers, p))
+    most = -(-model.layers // p)
     start = 0 if stage == "first" else model.layers - most
     return blocks_between(model, start, start + most)
 

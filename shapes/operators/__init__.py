@@ -97,7 +97,7 @@ from .types import (
 #: An operator's tensors, together: past it the cost model's 64-bit integers overflow (4 EiB, 20 million H100s').
 MAX_BYTES = 2**62
 #: Operators as they run, and so many times.
-Repeated = Iterator[tuple[Operators, int]]
+Repeated = Iterable[tuple[Operators, int]]
 
 
 def operators(model: ModelShape, workload: Workload) -> Operators:
@@ -109,6 +109,7 @@ def operators(model: ModelShape, workload: Workload) -> Operators:
     return _merged(in_parts(model, workload))
 
 
+@lru_cache(2**8)
 def in_parts(model: ModelShape, workload: Workload) -> Repeated:
     """``operators`` before equal ones are merged: each kind of layer once, as a plan prices it."""
     check_split(model, workload)
@@ -117,10 +118,9 @@ def in_parts(model: ModelShape, workload: Workload) -> Repeated:
         _check_decodes(model)
     _check_images(model, workload)
     model = as_held(model, workload)
-    if workload.p == 1:
-        yield from _images(model, workload)
-    yield from _each_layer(model, workload)
-    yield _around_layers(model, replace(workload, vpp=1, checkpointing="none")), 1
+    images = _images(model, workload) if workload.p == 1 else ()
+    around = _around_layers(model, replace(workload, vpp=1, checkpointing="none"))
+    return *images, *_each_layer(model, workload), (around, 1)
 
 
 def layer_operators(model: ModelShape, workload: Workload) -> Operators:
@@ -233,9 +233,9 @@ def _three(
 
 def _each_layer(model: ModelShape, workload: Workload) -> Repeated:
     """The layers' operators and what is before the first (patch embeddings), on one of p stages."""
-    p, workload = workload.p, workload.within_layers()
-    left, encoder_s = workload.saving.layers, sequence_length(model, model.stacks[0], workload)
-    alike = replace(workload, checkpointing=workload.saving.name)
+    p, left = workload.p, workload.saving.layers or model.layers
+    workload = workload.within_layers(checkpointing=workload.saving.name)
+    encoder_s = sequence_length(model, model.stacks[0], workload)
     for stack, blocks in stage_kinds(model, p):
         prefix = f"{stack.name}." * (len(model.stacks) > 1)
         if workload.decode and stack != model.main:
@@ -244,11 +244,13 @@ def _each_layer(model: ModelShape, workload: Workload) -> Repeated:
         for linear in stack.front if p == 1 else ():
             rows = workload.own_tokens(s if linear.rows is None else linear.rows)
             yield _as_run(linear_operators(linear, rows, Lowering(workload, prefix)), workload), 1
-        run = Lowering(alike, f"{prefix}layers.*.")
+        run = Lowering(workload, f"{prefix}layers.*.")
+        dense = replace(run, workload=replace(workload, d=1, e=1, etp=None))  # alike on all experts' ranks
         for block in blocks:
-            again = block.count if left is None else min(left, block.count)
-            left = left and left - again
-            parts = _of_layer(replace(block, count=1), stack.hidden, s, encoder_s, run)
+            again = min(left, block.count)
+            left -= again
+            own = run if isinstance(block.mlp, MoeShape) else dense
+            parts = _of_layer(replace(block, count=1), stack.hidden, s, encoder_s, own)
             yield from zip(parts, (block.count, again), strict=True)
 
 
@@ -321,7 +323,7 @@ def _around_layers(model: ModelShape, workload: Workload) -> Operators:
     if workload.train:
         trained = trained_tensors(model, workload)
         held = counted(trained)
-        layers = sum(block.count for _, blocks in stage_kinds(model, workload.p) for block in blocks)
+        layers = -(-model.layers // workload.p)
         listed += parameter_copies(held, workload)
         listed += optimizer_update(held, workload, _states_each(model, workload)), *newton_schulz(trained, workload)
         listed += gradient_collectives(held, workload, layers)

@@ -6,6 +6,7 @@ neighbours of a group.
 """
 
 from collections.abc import Iterator
+from functools import lru_cache
 from itertools import chain, starmap
 
 from shapes.errors import InputError
@@ -93,6 +94,7 @@ def divides_over(model: ModelShape, t: int) -> bool:
     return not any(_of_heads(model, t, t))
 
 
+@lru_cache
 def expert_counts(model: ModelShape) -> Ints:
     """The different numbers of experts of the model's blocks."""
     return tuple(dict.fromkeys(block.mlp.experts for _, block in model.all_blocks() if isinstance(block.mlp, MoeShape)))
@@ -103,6 +105,7 @@ def head_counts(model: ModelShape) -> Ints:
     return tuple(dict.fromkeys(attention.heads for attention in _attentions(model)))
 
 
+@lru_cache
 def mlp_widths(model: ModelShape) -> set[tuple[int, bool]]:
     """The different widths of MLPs, experts and shared experts, and whether they are a routed expert's.
 
@@ -112,6 +115,7 @@ def mlp_widths(model: ModelShape) -> set[tuple[int, bool]]:
     return {(mlp.width, isinstance(mlp, MoeShape)) for mlp in mlps if mlp}
 
 
+@lru_cache
 def _attentions(model: ModelShape) -> tuple[Attention, ...]:
     found = (one for _, block in model.all_blocks() for one in (block.attention, block.cross) if one)
     return tuple(dict.fromkeys(found))

@@ -61,12 +61,11 @@ def step_cost(
     schedule: Schedule,
     stack: SoftwareStack,
     device: Device,
-    operator_error: float = 0.0,
     full_s: float = 0.0,
 ) -> StepCost:
     """The step of ``stage`` (slowest pipeline stage) and ``whole`` (all stages') as ``stack`` runs it on ``device``.
 
-    ``operator_error``: mean relative error of the operators' own prices. ``full_s``: where nobody said what is
+    ``full_s``: where nobody said what is
     recomputed, seconds of the step with all of it: so much holds 86 to 100% of the runs of each source whose table does
     not say, or is taken not to, and 10 to 100% without (reports/bench/steps_policy.py).
     """
@@ -78,7 +77,7 @@ def step_cost(
     # That of the tier, or the stack's next wider one where it has none of its own.
     tiers = *STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
-    wider = max(0.0, operator_error - CALIBRATED_ERROR)
+    wider = max(0.0, stage.off_s / (stage.priced_s or 1) - CALIBRATED_ERROR)
     unstated = schedule.ranks > device.link.domain_devices and not device.link.stated
     # What a microbatch shows is sent within its layers: the same however far nodes are apart.
     slower = step_parts(stage, schedule, stack.on_slower_network(), *ran) if unstated else parts
@@ -136,6 +135,13 @@ def schedule_of(workload: Workload) -> Schedule:
     """How ``workload`` cuts a global step."""
     w = workload
     return Schedule(w.accumulation, w.p, w.vpp, w.regathers, w.zero == 2, w.model_ranks * w.d)
+
+
+def over_stages(workload: Workload) -> Workload:
+    """``workload`` over all pipeline stages, without what runs once a step: degrees that only change that are alike."""
+    saving = workload.saving
+    layers = f":{saving.layers * workload.p}" if saving.layers else ""  # so many of each stage's
+    return workload.within_layers(checkpointing=saving.name + layers)
 
 
 def priced_work(listed: Operators, costs: Sequence[Cost]) -> Work:
@@ -227,7 +233,7 @@ class Pricer:
 
     def __post_init__(self) -> None:
         self._known: dict[object, Cost] = {}
-        self._work = lru_cache(self._summed)
+        self._work = lru_cache(self.summed)
         self._parts: dict[int, tuple[Operators, Work]] = {}
 
     def step(
@@ -252,7 +258,13 @@ class Pricer:
             workload = replace(workload, p=1)
         return Step(listed, costs, self.cost(model, workload, priced_work(listed, costs)), workload.accumulation)
 
-    def _summed(self, model: ModelShape, workload: Workload) -> Work:
+    def prepare(self, model: ModelShape, workloads: Iterable[Workload]) -> None:
+        """Learn what the steps of a plan need."""
+        each = (one for workload in workloads for one in (workload, over_stages(workload))[: workload.p])
+        parts = {id(part): part for one in each for part, _ in in_parts(model, one)}
+        self.learn(parts.values())
+
+    def summed(self, model: ModelShape, workload: Workload) -> Work:
         """The work of one microbatch, each part of it priced once."""
         total = Work()
         for part, times in in_parts(model, workload):
@@ -268,28 +280,20 @@ class Pricer:
         Where it is not given, of the ``model``'s operators: a plan's thousands of steps have the same parts.
         """
         assert self.stack
-        stage = whole = own or self._summed(model, workload)
-        full_s, error = 0.0, stage.off_s / stage.priced_s if stage.priced_s else 0.0
+        stage = whole = own or self.summed(model, workload)
+        full_s = 0.0
         if workload.p > 1:
             stage = slowest_stage(stage, model, workload.p, self.stack, self.device)
-            whole = self.whole(model, workload)
+            whole = self._work(model, over_stages(workload))
         if workload.checkpointing == "unknown" and model:
             full_s = self.cost(model, replace(workload, checkpointing="full")).seconds
         stack = self.stack.without_overlap(workload.exposed)
-        cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, error, full_s)
+        cost = step_cost(stage, whole, schedule_of(workload), stack, self.device, full_s)
         return with_host(cost, model, workload, self.device)
 
-    def whole(self, model: ModelShape, workload: Workload) -> Work:
-        """The work of one microbatch over all pipeline stages; a plan asks for it again and again."""
-        # What runs once a step does not matter here, so that degrees which only change that are all alike.
-        saving = workload.saving
-        layers = f":{saving.layers * workload.p}" if saving.layers else ""  # so many of each stage's
-        return self._work(model, workload.within_layers(checkpointing=saving.name + layers))
-
-    def steps(self, many: Sequence[Operators], of: Sequence[tuple[ModelShape | None, Workload | None]]) -> list[Step]:
-        """As ``step``, all priced in one go: one at a time is many times slower. ``of``: what they are the steps of."""
+    def learn(self, many: Iterable[Operators]) -> None:
+        """Price the operators of many steps in one go: one at a time is many times slower."""
         self._costs([*chain(*many)])
-        return [self.step(listed, workload, model) for listed, (model, workload) in zip(many, of, strict=True)]
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
         keys = [*map(work_key, listed)]

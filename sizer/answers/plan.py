@@ -380,11 +380,7 @@ def plan(
     )
     base = replace(base, global_batch=global_batch, gpus=gpus)
     policies = lru_cache(partial(_policies, model, base))
-
-    @lru_cache
-    def sized(one: Workload) -> int:
-        return memory(model, one, **options).total_bytes
-
+    sized = lru_cache(lambda one: memory(model, one, **options).total_bytes)
     every = [one for one in _splits(model, device, gpus, base, dropped) if splits is None or _DEGREES(one) in wanted]
     tried = sorted(every, key=lambda one: _odd(model.layers, one.p))
     found: list[Candidate] = []
@@ -393,6 +389,7 @@ def plan(
             dropped["pp is a power of two, or divides the layers (fours of them with the ends as layers)"] += 1
             continue
         fitting = _fitting(model, device, split, policies, sized, dropped)
+        pricer.prepare(model, [one for one, _ in fitting])
         for workload, used in takewhile(lambda _: not REQUESTS, fitting):
             one = _priced(model, workload, used, needed, pricer)
             insort(found, one, key=lambda own: (own.memory_bytes > ROOM * device.memory.bytes, own.seconds))
@@ -434,7 +431,7 @@ def _fitting(
     dropped: Counter[str],
 ) -> list[tuple[Workload, int]]:
     """Workloads of a split that fit, with their bytes."""
-    if split.global_batch is None or split.global_batch % split.d:
+    if (split.global_batch or 1) % split.d:
         dropped[f"the global batch is no multiple of DP = {split.d}"] += 1
         return []
     fits: list[tuple[Workload, int]] = []

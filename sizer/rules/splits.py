@@ -7,7 +7,6 @@ from math import gcd
 
 from shapes.dtypes import next_multiple
 from shapes.model import ModelShape, MoeShape
-from shapes.model.stages import layers_of_stages
 from shapes.operators.parallel import divides_over, expert_counts, head_counts
 from shapes.operators.types import GroupedGemm
 from shapes.step.seconds import layer_and_ends, spread, work
@@ -160,7 +159,7 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     """What the other stages wait for the slowest one, in the usual layout and in the best."""
     model, p = context.whole, context.workload.p
     layers = model.layers
-    stage, held = work(context.operators, [cost.seconds for cost in context.costs]), max(layers_of_stages(layers, p))
+    stage, held = work(context.operators, [cost.seconds for cost in context.costs]), -(-layers // p)
     if context.step:
         layer_s, head_s = layer_and_ends(stage, held, context.stack, context.device)
     else:  # an engine's, or measured: nothing waits for the host

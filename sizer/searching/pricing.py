@@ -118,7 +118,8 @@ def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedC
     for part, one in each_part(IntegerTable(Candidates.of(every).columns), partial(run_of, space, pricer.device)):
         made.update(zip(part.rows.tolist(), objects(part, one), strict=True))
     runs = [made[row] for row in range(len(every))]
-    own, *steps = pricer.steps([run[2] for run in runs], [run[:2] if whole else (None, None) for run in runs])
+    pricer.learn(run[2] for run in runs)
+    own, *steps = (pricer.step(run[2], *(run[1::-1] if whole else ())) for run in runs)
     return [
         _candidate(change, run, step, pricer.error_s(own, step) / own.seconds if whole else None)
         for change, run, step in zip(changes, runs[1:], steps, strict=True)
