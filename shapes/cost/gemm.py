@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from shapes.device import Device, load_device
-from shapes.dtypes import BYTES, next_multiple
+from shapes.dtypes import BYTES, QUANTISED, next_multiple
 from shapes.errors import InputError, refuse
 from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.operators.types import Layout
@@ -211,7 +211,8 @@ class ProductKernels(NamedTuple):
 
     @property
     def weights_alone(self) -> bool:
-        return self.weights is not None and self.recipe is None
+        """Whether they are quantised further than what is multiplied, in 16 bits and more."""
+        return self.weights is not None and self.recipe is None and self.dtype not in QUANTISED
 
     @property
     def alignment(self) -> AlignmentConstants:
@@ -230,8 +231,7 @@ class ProductKernels(NamedTuple):
     @property
     def cells(self) -> Cells | None:
         """The cells that speak of products in this layout: not of grouped ones, nor of weights alone quantised."""
-        own = self.layout == LAYOUT and not self.grouped and self.weights is None
-        return self.constants.cells if own else None
+        return self.constants.cells if self.layout == LAYOUT and not self.grouped else None
 
     @property
     def slower(self) -> float:
