@@ -38,7 +38,7 @@ OTHER_CORES = {
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _LOOP),
     **dict.fromkeys(("bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2"), _MASKS),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear"), _ROWS),
-    **dict.fromkeys(("lfm2", "lfm2_moe"), _CONVOLUTION),
+    **dict.fromkeys(("lfm2", "lfm2_moe", "recurrent_gemma"), _CONVOLUTION),
     "bailing_hybrid": _ROWS,
     "deepseek_v4": "the class attends to a window and to all entries under a mask, not to those that are chosen",
     "minimax": "the first chunk's state is zero, and has no gradient; forward the two are equal",

@@ -95,6 +95,8 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "lfm2_moe": SMALL
     | EXPERTS
     | {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 8, "num_dense_layers": 1},
+    "recurrent_gemma": SMALL
+    | {"num_hidden_layers": 5, "num_key_value_heads": 1, "lru_width": 120, "attention_window_size": 8},
     "falcon_h1": SMALL | MAMBA | {"mamba_d_ssm": 192, "projectors_bias": True, "mamba_rms_norm": True},
     "jamba": SMALL | {"num_hidden_layers": 8, "num_experts": 4, "mamba_d_state": 20, "mamba_dt_rank": 12},
     "mamba": MAMBA_1 | {"intermediate_size": 160},
