@@ -68,7 +68,7 @@ def _cases(*, defaults: bool = True) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for family, given in [*SETTINGS, *(case for case in DEFAULTS if defaults and case[0] not in LOOPED)]:
         # Embeddings of languages are for calls that name one; transformers 5's t5 is tied until a checkpoint is not.
-        other = {"n_langs"} | ({"tie_word_embeddings"} if family == "t5" else set())
+        other = {"n_langs"} | ({"tie_word_embeddings"} if family in ("t5", "mt5") else set())
         settings = {key: value for key, value in given.items() if key not in other} | (
             {"architectures": [HEADS[family]]} if family in HEADS else {}
         )

@@ -159,6 +159,7 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("modernbert", SMALL | {"pad_token_id": 0}),
     ("modernbert", SMALL | BIAS | {"mlp_bias": True, "norm_bias": True, "pad_token_id": 0}),
     ("t5", {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6}),
+    ("mt5", {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6}),
     ("t5", {"d_model": 96, "d_ff": 160, "num_layers": 2, "feed_forward_proj": "gated-gelu"} | UNTIED),
     ("bart", BART),
     *((kin, BART) for kin in ("blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart")),
@@ -238,7 +239,7 @@ ALIASES: list[tuple[str, dict[str, Any]]] = [
     ("whisper", {"d_model": 96, "tie_word_embeddings": False}),
     ("marian", BART | UNTIED),
 ]
-SEQ2SEQ = ("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart", "t5")
+SEQ2SEQ = ("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart", "t5", "mt5")
 AUTO = dict.fromkeys(SEQ2SEQ, "AutoModelForSeq2SeqLM") | {"whisper": "AutoModelForSpeechSeq2Seq"}
 BASE = ("bert", "camembert", "data2vec-text", "modernbert", "roberta", "vit", "siglip_vision_model", "xlm-roberta")
 
@@ -247,7 +248,7 @@ def built(family: str, settings: dict[str, Any]) -> Any:
     """The class a reader of that type stands for: the base model of encoders, else the model with its LM-head."""
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     config = transformers.AutoConfig.for_model(family, **settings)
-    if family == "t5":
+    if family in ("t5", "mt5"):
         # transformers 5 ties the head whatever the file says, until a checkpoint's differs; both sides share a table.
         config.tie_word_embeddings = settings.get("tie_word_embeddings", True)
         with torch.device("meta"):

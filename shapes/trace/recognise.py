@@ -686,8 +686,8 @@ class Recogniser:
     def _heads(self, outside: _Layer, main: _Span, rows: int) -> list[Node]:
         """Products with a column for each token: for each row of the embedding, or for all but a few of them."""
         after = [node for node in outside.open("gemm") if node.number > main.last]
-        heads = [node for node in after if node.n == rows]
-        heads = heads or [node for node in after if 0 < rows - node.n < 64 and node.m > 1]
+        few = [node for node in after if 0 < rows - node.n < 64 and node.m > 1]
+        heads = [node for node in after if node.n == rows] or few
         outside.need(len({(node.n, node.k, node.bias is None) for node in heads}) < 2, f"{len(heads)} different heads")
         outside.claim(*heads)
         return heads

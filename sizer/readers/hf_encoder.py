@@ -73,13 +73,13 @@ def one_side(side: str, core: AttentionShape, mlp: MlpShape, layers: int, **trai
     return Block(core, mlp, cross=replace(whole, cross=True), norms=3, count=layers, **traits)
 
 
-def t5(fields: Fields) -> ModelShape:
-    """T5: a x d_kv need not be h; ``feed_forward_proj`` "gated-…" makes the MLP gated; the first layer of each stack
+def t5(fields: Fields, activation: str = "relu") -> ModelShape:
+    """T5: a x d_kv need not be h; ``feed_forward_proj`` (absent: ``activation``) "gated-…" makes the MLP gated; the
 
-    learns relative position biases.
+    first layer of each stack learns relative position biases.
     """
     hidden, heads, dropout = hidden_size(fields), all_heads(fields), fields.number("dropout_rate")
-    gated = fields.text("feed_forward_proj", default="relu").startswith("gated-")
+    gated = fields.text("feed_forward_proj", default=activation).startswith("gated-")
     width = MlpShape(fields.integer("d_ff"), gated=gated)
     buckets = fields.integer("relative_attention_num_buckets", default=32)
     core = AttentionShape(heads, heads, fields.integer("head_dim", "d_kv"), dropout=dropout)
