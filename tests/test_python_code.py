@@ -317,6 +317,7 @@ def train(base_model: str = "Qwen/Qwen3-0.6B", batch_size: int = 128, micro_batc
     model = get_peft_model(model, LoraConfig(r=lora_r))
     trainer = Trainer(model=model, args=TrainingArguments(
         per_device_train_batch_size=micro_batch_size, gradient_accumulation_steps=steps, bf16=True))
+    trainer.train(resume_from_checkpoint=True)
 fire.Fire(train)
 """
 TYPER = """

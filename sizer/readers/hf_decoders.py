@@ -39,17 +39,9 @@ from .hf_blocks import (
     listed,
     model_of,
     rotary_share,
-    sliding_where,
     told,
 )
 from .reading import FORMATS, Fields, Values
-
-
-def mimo_windows(fields: Fields) -> Window:
-    """``sliding_window_size`` leaves the query itself out."""
-    usual = [layer > 0 and (layer + 1) % 6 != 0 for layer in range(layer_count(fields))]
-    pattern, before = fields.integers("hybrid_layer_pattern") or usual, fields.optional("sliding_window_size")
-    return sliding_where(fields, lambda layer: bool(pattern[layer]), before and before + 1)
 
 
 def gpt_neo_windows(fields: Fields) -> Window:

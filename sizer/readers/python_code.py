@@ -113,7 +113,7 @@ class _Code:
                     [*said.kwonlyargs, *said.args[::-1]], [*said.kw_defaults, *said.defaults[::-1]], strict=False
                 )
                 held = {one.arg: self._value(value, names) for one, value in pairs if one.arg not in _SIZES}
-                if named_plainly(held) and len(re.findall(rf"\b{node.name}\([^)]", text)) < 2:
+                if named_plainly(held) and len(re.findall(rf"(?:(?<![.\w])|(?<=self\.)){node.name}\([^)]", text)) < 2:
                     self.options = held | self.options
                 self.follow(node.body, own := {**names})
             if isinstance(node, ast.Call | ast.Dict):

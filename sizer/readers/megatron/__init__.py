@@ -52,6 +52,8 @@ _OPTION = re.compile(r"--[A-Za-z]|-[dpt]p\b")
 #: A word that is one variable without a value (as ``shell.words.unknown`` marks it); names of ones that hold options.
 _VARIABLE = "\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0"
 _OPTIONS = r"(?i)(?:option|arg|opt)s?$"
+#: A script that writes its settings: a file of their name is what another run left.
+_WRITTEN = r"(?i)>\s*[\"']?\$?\{?\w*(?:conf|json)"
 _DASHED = r"-(?!\d|$)"
 #: Arguments that tell one model from another; options of torchrun, srun and sbatch that say how many devices there are;
 #: scripts' suffixes.
@@ -75,12 +77,13 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     script = Script(Variables(preset), tree.sourced)
     script.follow(text)
     used = frozenset(script.variables.used & preset.keys())
+    settled = dict if re.search(_WRITTEN, text) else tree.with_deepspeed
     try:
         words, notes = _model_command(script)
     except InputError:
         if (named := _naming(script, text)) is None:
             raise
-        return tree.with_deepspeed({**named, "_variables": used})
+        return settled({**named, "_variables": used})
     program = _program(words)
     options, further = _without_further(words[words.index(program) if program else 0 :])
     arguments = parse_options(options)
@@ -94,7 +97,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
     known = {key: value for key, value in arguments.items() if key not in unknown}
     return {
-        **tree.with_deepspeed(known),
+        **settled(known),
         "_unknown": unknown,
         "_notes": tuple(notes),
         "_program": program.rpartition("/")[2],

@@ -25,7 +25,7 @@ MAX_CALLS = 10
 MAX_TEST = 100
 #: Compound commands inside one another; they are followed recursively.
 MAX_DEPTH = 60
-_ASSIGNMENT = r"([A-Za-z_]\w*)(\[[^\]]*\])?(\+?)="
+_ASSIGNMENT = r"([A-Za-z_]\w*)(\+?)="
 _COUNTING = r"\s*(\w+)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\s*\1)\s*"
 #: Of bash's words.
 _REDIRECTIONS, _DECLARING, _SUCCEEDING, _COMPOUND, _ENDS, _BETWEEN, _NAMED, _JOINTS = FORMATS["shell"].values()
@@ -288,8 +288,10 @@ class _Follower:
             if part.kind == "command":  # OUT=$(python ... --model NAME)
                 self._within(part.text, token.line)
         if isinstance(value, tuple):
-            elements = [field for word in value for field in self.variables.fields(word)]
-            self.variables.assign(token.name.rstrip("+"), elements, append=token.name.endswith("+"))
+            elements, name = [field for word in value for field in self.variables.fields(word)], token.name.rstrip("+")
+            self.variables.assign(name, elements, append=token.name.endswith("+"))
+            for one in elements:
+                self._keyed(name + one)
         elif isinstance(value, str):
             words += [value] * inside
         elif not self._assigned(value, words):
@@ -302,11 +304,17 @@ class _Follower:
             return False
         found = re.match(_ASSIGNMENT, first.text)
         if not found:
-            return False
-        if not found[2]:
-            rest = Word((Part("text", first.text[found.end() :]), *more))
-            self.variables.assign(found[1], self.variables.joined(rest), append=bool(found[3]))
+            return self._keyed(self.variables.joined(word)) if re.match(r"[A-Za-z_]\w*\[", first.text) else False
+        rest = Word((Part("text", first.text[found.end() :]), *more))
+        self.variables.assign(found[1], self.variables.joined(rest), append=bool(found[2]))
         return True
+
+    def _keyed(self, text: str) -> bool:
+        """Assign an array's element (``NAME[key]=value``): its name and key together are a variable's."""
+        found = re.fullmatch(r"(?s)(\w+\[[^\]]+\])=(.*)", text)
+        if found:
+            self.variables.assign(found[1], found[2])
+        return bool(found)
 
     def _status(self, words: list[str], line: int) -> bool | None:
         """Run a command's words as far as that is done here."""

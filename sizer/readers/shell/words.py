@@ -280,6 +280,8 @@ class Variables:
         if counted := re.fullmatch(r"#(\w+)\[[@*]\]", text):
             held = self._value(counted[1], "[@]") or []
             return [unknown(f"${{{text}}}") if unknown_in("".join(held)) else str(len(held))]
+        if keyed := re.fullmatch(r"!(\w+\[)[@*]\]", text):
+            return [key.removeprefix(keyed[1])[:-1] for key in self.values if key.startswith(keyed[1])]
         found = re.fullmatch(_PARAMETER, text)
         if not found:
             return [unknown(f"${{{text}}}")]
@@ -301,7 +303,7 @@ class Variables:
 
     def _value(self, name: str, index: str | None) -> list[str] | None:
         self.used.add(name)
-        value = self.values.get(name)
+        value = self.values.get(f"{name}[{self._default(index[1:-1])}]" if index else name, self.values.get(name))
         if name in ("@", "*"):
             value, index = self.arguments, "[@]"
         elif name.isdecimal():
