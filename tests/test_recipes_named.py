@@ -1219,6 +1219,15 @@ SERVED = {
         40960,
         1,
     ),
+    "kserve, with options in the environment of its container": (
+        "apiVersion: serving.kserve.io/v1\nkind: LLMInferenceService\nspec: {model: {uri: 'hf://"
+        + QWEN
+        + "'}, router: {}, "
+        "template: {containers: [{image: vllm, env: [{name: VLLM_ADDITIONAL_ARGS, value: '--tensor-parallel-size=2 "
+        "--max-model-len=2048'}]}]}}",
+        2048,
+        2,
+    ),
     "a chart in sections with dashes": (
         f"nim-llm: {{model: {{name: {QWEN}}}, nodeSelector: {{agentpool: gpu}}}}",
         40960,
@@ -1303,6 +1312,18 @@ def test_all_that_nanotron_says_of_a_step_is_read(tmp_path: Path) -> None:
     assert [one.key for one in read(tmp_path, NANOTRON % ("bfloat16", "own")).unread] == [
         "optimizer.optimizer_factory.name"
     ]
+
+
+def test_a_folder_of_outputs_is_no_model_of_a_file_in_no_format(tmp_path: Path) -> None:
+    with pytest.raises(NoModel, match="known formats"):
+        read(tmp_path, "checkpoints: {resume_checkpoint_path: own/checkpoints}\nmodel: {nimCache: own/cache}\n")
+
+
+def test_runs_that_a_file_lists_over_its_settings_are_named(tmp_path: Path) -> None:
+    runs = "experiment: [{name: lora, args: {tuner_type: lora}}]"
+    text = f"args: {{model: {QWEN}, per_device_train_batch_size: 1}}\n{runs}"
+    changes = [one.changes for one in read(tmp_path, text).unread if one.key == "experiment"]
+    assert changes == ["which of its runs is meant (several are listed, each over these settings)"]
 
 
 @pytest.mark.parametrize("place", ["model: {name: %s}", "model: {checkpoint: %s, load_in_4bit: true}"])

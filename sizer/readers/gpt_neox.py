@@ -24,13 +24,11 @@ def read(config: Config, where: str) -> Reading:
     kinds = {*re.findall("[a-z_]+", str(listed or ""))}.difference(_TABLE["dense"])
     strange = kinds.intersection(_TABLE["no_attention"])
     fields.refuse(strange, f"has no formula here: {', '.join(strange)} layers", "attention_config")
-    seen = f"which keys a query sees ({', '.join(sorted(kinds))})"
     vocab, notes = vocabulary(fields, "model_parallel_size", lambda: _tokenizers(fields))
-    experts = fields.count("moe_num_experts", default=1) > 1
     sizes = {
         **config,
         "vocab_size": vocab,
-        "mixed": experts or None,
+        "mixed": fields.count("moe_num_experts", default=1) > 1 or None,
         "plain_size": fields.optional("intermediate_size"),
     }
     reading = layouts.read(NAME, sizes, where)
@@ -43,7 +41,9 @@ def read(config: Config, where: str) -> Reading:
         keys={name: key for name, key in _TABLE["dimensions"].items() if name in held},
         longest=fields.optional("seq_length"),
         notes=(*reading.notes, *notes),
-        unread=(Unread("attention_config", shorten(listed), seen),) if kinds else (),
+        unread=(Unread("attention_config", shorten(listed), f"which keys a query sees ({', '.join(sorted(kinds))})"),)
+        if kinds
+        else (),
         asked=reading.asked | fields.asked,
     )
 

@@ -149,8 +149,12 @@ def longcat(fields: Fields) -> ModelShape:
     experts = fields.integer(*EXPERTS)
     empty = fields.count("zero_expert_num")
     chosen = fields.top_k(experts + empty, *TOP_K) * experts
-    what = f"top_k x experts = {chosen} when added to the {experts} experts"
-    top_k = fields.quotient(chosen, experts + empty, what, "zero_expert_num")
+    top_k = fields.quotient(
+        chosen,
+        experts + empty,
+        f"top_k x experts = {chosen} when added to the {experts} experts",
+        "zero_expert_num",
+    )
     moe = MoeShape(
         experts,
         top_k,

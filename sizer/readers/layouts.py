@@ -69,9 +69,9 @@ def read(name: str, config: Config, where: str) -> Reading:
     outer = fields = Fields(config, where)
     for key in filter(None, row.get("section", "").split(".")):
         fields = fields.nested(key)
+    called = f"{at(config, 'name')} {at(config, 'run.name')} {[*fields.config]}"
     for one, what in row.get("others", {}).items():
-        said = outer.text("name"), outer.nested("run").text("name"), *fields.config
-        outer.refuse(any(one in key for key in said), f"has no formula here: {what}", "name")
+        outer.refuse(one in called, f"has no formula here: {what}", "name")
     usual = row.get("defaults", {})
     held = usual | flat(config) | flat(fields.config) | given(fields.config)
     kind = dict(_kind(row, held, fields))

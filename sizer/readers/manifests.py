@@ -13,6 +13,8 @@ _TABLE = FORMATS["manifests"]
 #: What a server is to load.
 _NAME = r"(?:hf://)?[\w.-]+/[\w.-]+"
 _VARIABLE = r"\$\((\w+)\)"
+#: The name of what is served, before options of the container that serves it.
+_SERVED = r"(?m)(^vllm serve \S+ --port 8000$)\n+(?=--(?!model))"
 
 
 def script(config: Config) -> str:
@@ -21,7 +23,7 @@ def script(config: Config) -> str:
         given = config.get("envs")
         pairs = {"SKYPILOT_NODE_RANK": 0, **(given if isinstance(given, Mapping) else {})}.items()
         return "\n".join([*(f"{key}={shlex.quote(str(one))}" for key, one in pairs), task])
-    return "\n".join(_commands(config)).strip()
+    return re.sub(_SERVED, r"\1 ", "\n".join(_commands(config))).strip()
 
 
 def _commands(value: Any) -> Iterator[str]:
@@ -35,6 +37,7 @@ def _commands(value: Any) -> Iterator[str]:
         words = [f"vllm serve {one} --port 8000" for one in named if re.fullmatch(_NAME, one)]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
+        words += [one for one in env.values() if one.startswith("--")]  # VLLM_ADDITIONAL_ARGS
         said = " ".join(words + [one for key in _TABLE["words"] for one in _words(value.get(key))])
         yield re.sub(_VARIABLE, lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = [parse_yaml(str(one)) if key == "serveConfigV2" else one for key, one in value.items()]

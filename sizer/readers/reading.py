@@ -440,8 +440,8 @@ def without_variant(name: str) -> str:
 
     not opt-13b.
     """
-    plain = re.sub(FORMATS["names"]["variants"], "", basename(plain_name(name)))
-    bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", plain)
+    bare = re.sub(FORMATS["names"]["variants"], "", basename(plain_name(name)))
+    bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", bare)
     return re.sub(r"[-_ ]|(?<!\d)\.|\.(?!\d)", "", bare)
 
 
@@ -473,7 +473,8 @@ def named_plainly(config: Config) -> Config | None:
         deep = {  # a name and the folder of that name are one model
             basename(plain_name(one)): key for key, one in said.items() if "/" in one and re.search(words["deep"], key)
         }
-        near = [key for key in deep.values() if is_released(said[key])] or [*deep.values()]
+        near = [key for key in deep.values() if is_released(said[key])]
+        near = near or [key for key in deep.values() if re.search(words["own"], key)]
         usual = near * (len(near) == 1)
     also = {
         key: f"it names another model too ({key}), which is not counted"

@@ -151,7 +151,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     if lora:
         rank = next((one for one in lora.values() if type(one) is int), 0)
         settings = {"use_qlora" if "qlora" in str(lora).lower() else "use_lora": True, "lora_rank": rank, **settings}
-    held = [one for one in (key, *taken) if at(config, one) is not None]
+    held = [one for one in dict.fromkeys((key, *taken)) if at(config, one) is not None]
     notes = (
         f"of the recipe's keys {', '.join(held)} are read, and no others",
         *notes,

@@ -324,7 +324,7 @@ def read(config: Config, where: str) -> Reading:
 
 def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     """(fields of Workload that the arguments give, as the table says, notes on the rest)."""
-    row, notes = table("trainers")[NAME], list[str]()
+    row = table("trainers")[NAME]
     read = {key: getattr(fields, kind)(key) for kind, keys in row["checked"].items() for key in keys}
     held = {key: value for key, value in read.items() if value is not None}
     # In a pipeline a device holds so many layers; of communication the pipeline's overlaps unless told otherwise.
@@ -332,20 +332,20 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     held |= {"_p2p": fields.flag("overlap_p2p_comm"), "_experts": model.moe is not None}
     held |= {"_fp8": bool(fields.raw("fp8_format", "fp8", default=None)), "_program": fields.text("_program")}
     expressions.check_allowed(row, held, fields)
-    found, said = expressions.workload(row, held, fields)
-    notes += said
+    found, notes = expressions.workload(row, held, fields)
     if held["_fp8"]:
         recipe = fields.text("fp8_recipe")
-        found |= stated(recipe=recipe in RECIPES and recipe)
-        notes += [] if recipe in RECIPES else [f"fp8 recipe {recipe} is read and not used by the step"]
+        if recipe in RECIPES:
+            found["recipe"] = recipe
+        else:
+            notes += [f"fp8 recipe {recipe} is read and not used by the step"]
     found |= stated(checkpointing=_recomputation(fields))
     return found, (*notes, *_data_parallel(fields, found))
 
 
 def _recomputation(fields: Fields) -> str:
     granularity, activations = fields.text("recompute_granularity"), fields.flag("recompute_activations")
-    if not granularity and fields.flag("checkpoint_activations"):  # before 2022 there was no other granularity
-        granularity = "full"
+    granularity = granularity or "full" * fields.flag("checkpoint_activations")  # before 2022 there was no other
     listed = fields.raw("recompute_modules", default=None) or []
     words = re.findall(r"\w+", listed) if isinstance(listed, str) else listed
     strange = not isinstance(words, list) or not set(words).issubset(modules())
