@@ -160,6 +160,19 @@ def test_a_wrapper_is_read_as_the_tower_that_ran() -> None:
     assert found.model.stacks == expected.stacks
 
 
+def test_a_class_that_runs_on_images_alone_is_read_as_its_text_tower() -> None:
+    sizes = {"embed_dim": 96, "ffn_dim": 160, "layers": 3, "attention_heads": 6, "vocab_size": 320}
+    settings = transformers.Kosmos2Config(text_config=sizes).to_dict()
+    reading = read_model({**settings, "architectures": ["Kosmos2ForConditionalGeneration"]})
+    with torch.device("meta"):
+        built = transformers.models.kosmos2.modeling_kosmos2.Kosmos2TextForCausalLM(
+            transformers.Kosmos2Config(text_config=sizes).text_config
+        )
+    assert reading.model.parameters == sum(one.numel() for one in built.parameters())
+    assert any("left out" in note and "vision tower" in note for note in reading.notes)
+    assert any("read as Kosmos2TextForCausalLM" in note for note in reading.notes)
+
+
 def test_what_is_not_understood_is_named_with_its_share() -> None:
     found = proof("hy_v4", q_lora_rank=40, kv_lora_rank=32, qk_nope_head_dim=16, qk_rope_head_dim=8)
     assert found.model is None

@@ -182,7 +182,8 @@ def with_class(config: Any, once: Callable[[Built], T], **options: Any) -> T:
         again = next((one for one in NAMES["again"] if one["said"] in str(error.__cause__)), None)
         if not again:
             raise
-    other = built(load_config(config)[0], **again["options"])
+    whole = load_config(config)[0]
+    other = built(getattr(whole, again.get("part", ""), whole), **again["options"])
     other.notes.append(again["note"])
     return once(other)
 
