@@ -169,10 +169,8 @@ def relative(device: Device, table: str = "bf16") -> Device:
         product = table.partition("_")[0] in BYTES
         return [one for one in alike if table in one.cost] or [one for one in alike if product and "bf16" in one.cost]
 
-    if built := CARRY.built_like.get(device.compute_capability):
-        kin = those("compute_capability", built)
-    else:
-        kin = those("architecture", device.architecture)
+    built = CARRY.built_like.get(device.compute_capability)
+    kin = those("compute_capability", built) if built else those("architecture", device.architecture)
     kin = kin or those("name", CARRY.relative.get(device.architecture, "h100-sxm")) or fitted
     return min(kin, key=lambda other: abs(_balance(other) / _balance(device) - 1))
 
@@ -356,8 +354,7 @@ def _published(device: Device, *dtypes: str) -> float:
 
 def power_is_ample(device: Device, kin: Device) -> bool:
     """Whether the power limit that slows ``kin`` does not slow the device."""
-    enough = CARRY.ample * _watts_per_tflops(kin)
-    return not _limited_by_power(device) and _watts_per_tflops(device) >= enough
+    return not _limited_by_power(device) and _watts_per_tflops(device) >= CARRY.ample * _watts_per_tflops(kin)
 
 
 def _limited_by_power(device: Device) -> bool:

@@ -85,8 +85,9 @@ def least_seconds(dims: Array, size: Values, out: float, device: Device, dtype: 
 #: Shapes worked on at once: a dozen arrays of this many doubles stay in a core's second-level cache.
 CHUNK = 4096
 
-#: The smallest tile of Marlin (IST-DASLab/marlin; in csrc of vLLM and SGLang): rows of a tensor core's instruction.
-MARLINS = (16, 128)
+#: The smallest tile of Marlin (IST-DASLab/marlin; in csrc of vLLM and SGLang), of a tensor core instruction's rows, and
+#: how many of them a thread block has at the most (thread_m_blocks).
+MARLINS, MARLINS_BLOCK = (16, 128), 4
 
 #: What torch.compile pads dimensions to a multiple of.
 PADDED_BYTES = 16
@@ -108,7 +109,11 @@ def wave_seconds(k: Array, tile: Pair, constants: GemmConstants) -> Array:
 
 
 def count_tiles(m: Array, n: Array, batch: Array, tile: Pair) -> Array:
-    return np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
+    rows = np.ceil(m / tile[0])
+    if tile is MARLINS:
+        # A block works four at the most: more rows are whole blocks.
+        rows = np.where(rows > MARLINS_BLOCK, next_multiple(rows, MARLINS_BLOCK), rows)
+    return rows * np.ceil(n / tile[1]) * batch
 
 
 def compute_seconds(dims: Array, c: GemmConstants) -> Array:
@@ -352,8 +357,7 @@ def predict_gemm(
     """
     refuse(layout not in ("tn", "nn", "nt", "tt"), "expected one of tn, nn, nt, tt", "layout", layout)
     by = ProductKernels(load_device(device), dtype, layout, recipe, output_bytes(dtype))
-    named = zip(("m", "n", "k", "batch"), (m, n, k, batch), strict=True)
-    dimensions = [_dimension(value, key) for key, value in named]
+    dimensions = [_dimension(value, key) for key, value in {"m": m, "n": n, "k": k, "batch": batch}.items()]
     try:
         arrays = np.broadcast_arrays(*dimensions)
     except ValueError:

@@ -153,10 +153,9 @@ def _as_run(listed: Iterable[Operator], workload: Workload) -> Operators:
 
 def _check_decodes(model: ModelShape) -> None:
     kinds = model.main.kinds
-    decodes = model.head and any(one.attention or one.mixer for one in kinds)
-    decodes = decodes and not any(one.cross or (one.attention and not one.attention.causal) for one in kinds)
+    other = any(one.cross or (one.attention and not one.attention.causal) for one in kinds)
     refuse(
-        not decodes,
+        other or not (model.head and any(one.attention or one.mixer for one in kinds)),
         f"expected a decoder alone, each layer with causal attention; {model.model_type} is none",
         "phase",
         "decode",
@@ -377,8 +376,7 @@ def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
         yield from linear_operators(linear, tokens if linear.rows is None else workload.b * linear.rows, run)
     if model.head_linear:
         rows = workload.b if workload.phase == "prefill" else tokens
-        passes = model.heads * (model.head_passes if workload.train else 1)
-        for _ in range(passes):
+        for _ in range(model.heads * (model.head_passes if workload.train else 1)):
             yield from linear_operators(model.head_linear, rows, run)
     if model.pooling:
         # torch.nn.MultiheadAttention, asked for its weights, writes the products out; the head is whole on each rank.

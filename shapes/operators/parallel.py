@@ -142,7 +142,8 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Liste
     tokens, size = workload.own_tokens(s), workload.activation_bytes
     times = 1 if block.parallel else len(block.parts)
     runs = "sequence_parallel" if workload.sequence_parallel else "tensor_parallel"
-    if isinstance(block.mlp, MoeShape) and not block.mlp.shared and workload.expert_t != workload.t:
+    moe = block.mlp if isinstance(block.mlp, MoeShape) else None
+    if moe and not moe.shared and workload.expert_t != workload.t:
         times -= 1  # ranks that cut experts gather their own tokens alone
         gathered = workload.expert_tokens(tokens) * hidden * size
         yield from run.sends("tensor_parallel", gathered, workload.expert_t, runs)
@@ -151,8 +152,8 @@ def block_collectives(block: Block, hidden: int, s: int, run: Lowering) -> Liste
         if attention and (workload.cp_comm != "a2a" or is_sparse(attention, s)):
             buffer = workload.b * passed_numbers(attention, workload.t, s) * size
             yield from run.sends("context_parallel", buffer, workload.cp, "context_parallel", stride=workload.t)
-    if isinstance(block.mlp, MoeShape):
-        yield from _expert_parallel(block.mlp, hidden, tokens, run)
+    if moe:
+        yield from _expert_parallel(moe, hidden, tokens, run)
 
 
 def _expert_parallel(moe: MoeShape, hidden: int, tokens: int, run: Lowering) -> Listed:
