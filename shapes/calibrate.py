@@ -318,8 +318,7 @@ def replaced(text: str, tables: Mapping[str, Named]) -> str:
 
     document = tomlkit.parse(text)
     for name, table in tables.items():
-        if name in document:
-            document.remove(name)
+        document.pop(name, None)
         document.append(name, tomlkit.item(written(table)))
     return tomlkit.dumps(document)
 

@@ -55,7 +55,7 @@ def test_doing_less_work_is_no_saving() -> None:
     assert offer.priced.flops_change < -0.05 * step.flops
     assert offer.saving < 0.01 * step.seconds
     assert offer.priced.within_error
-    assert severity(Finding("d_ff", 14336, ""), [offer]) == "info"
+    assert severity(Finding("d_ff", ""), [offer]) == "info"
 
 
 def test_more_work_is_not_credited_to_a_larger_model() -> None:
@@ -68,13 +68,13 @@ def test_more_work_is_not_credited_to_a_larger_model() -> None:
 def test_a_gain_beyond_the_error_is_a_warning_from_one_percent_of_the_step_on() -> None:
     _, step = priced({"d_ff": 12288}, b=1, s=128)
     for share, grade in ((0.009, "info"), (0.011, "warning")):
-        assert severity(Finding("d_ff", 1, ""), [gain(share, step, within_error=False)]) == grade
-        assert severity(Finding("d_ff", 1, ""), [gain(share, step, within_error=True)]) == "info"
+        assert severity(Finding("d_ff", ""), [gain(share, step, within_error=False)]) == grade
+        assert severity(Finding("d_ff", ""), [gain(share, step, within_error=True)]) == "info"
 
 
 def test_what_is_asked_outright_is_a_warning_whatever_the_prices_error() -> None:
     _, step = priced({"d_ff": 12288}, b=1, s=128)
-    outright = Finding("d_ff", 1, "", violated=True)
+    outright = Finding("d_ff", "", violated=True)
     assert severity(outright, []) == "warning"
     assert severity(outright, [gain(0.001, step, within_error=True)]) == "warning"
     # A device that was asked and makes no difference there knows better.
@@ -83,7 +83,7 @@ def test_what_is_asked_outright_is_a_warning_whatever_the_prices_error() -> None
 
 def test_a_default_that_nobody_asked_for_is_no_warning() -> None:
     _, step = priced({"d_ff": 12288}, b=1, s=128)
-    assert severity(Finding("b", 4, ""), [gain(0.5, step, within_error=False)], asked=False) == "info"
+    assert severity(Finding("b", ""), [gain(0.5, step, within_error=False)], asked=False) == "info"
 
 
 def test_no_suggestion_is_credited_with_more_than_the_cause_takes() -> None:
@@ -105,4 +105,4 @@ def test_a_change_that_is_no_model_has_no_price() -> None:
 
 @pytest.mark.parametrize("error", [True, False])
 def test_what_cannot_run_is_an_error_whatever_it_saves(error: bool) -> None:
-    assert severity(Finding("t", 3, "", error=error), []) == ("error" if error else "info")
+    assert severity(Finding("t", "", error=error), []) == ("error" if error else "info")

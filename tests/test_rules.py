@@ -209,6 +209,33 @@ BAD: list[tuple[str, ModelShape, dict[str, Any], str, int | str, list[Change]]] 
     # 20 rows of a tile of 64.
     ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 20, "device": "h20"}, "b", 20, []),
     # 512 tokens in 16 parts of 32; at cp 4 of 64, a tile.
+    # 7 / 8 on top of the step; a layer a chunk are 4 chunks a stage, 7 / 32.
+    (
+        "SZ138",
+        model(layers=32),
+        {"p": 8, "b": 1, "global_batch": 8},
+        "vpp",
+        1,
+        [{"vpp": 4}, {"p": 4}, {"p": 2}, {"p": 1}],
+    ),
+    # An interleaved pipeline goes through p microbatches at a time, and 12 are no two rounds of 8.
+    ("SZ138", model(layers=32), {"p": 8, "b": 1, "global_batch": 12}, "vpp", 1, [{"p": 4}, {"p": 2}, {"p": 1}]),
+    (
+        "SZ139",
+        model(layers=4),
+        {"b": 1, "checkpointing": "full"},
+        "checkpointing",
+        "full",
+        [{"checkpointing": "none"}, {"checkpointing": "selective"}],
+    ),
+    (
+        "SZ139",
+        model(layers=4),
+        {"b": 1, "checkpointing": "selective"},
+        "checkpointing",
+        "selective",
+        [{"checkpointing": "none"}],
+    ),
     ("SZ137", model(), {"b": 1, "s": 32768, "cp": 8, "document": 512}, "cp", 8, [{"cp": 4}]),
     # 4,096 tokens padded to 64 x 8 = 512, 255.5 on average: 6%; parts of 32 fill half a tile.
     (
@@ -257,6 +284,9 @@ GOOD: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ134", model(), {"optimizer": "muon", "b": 8, "d": 8, "zero": 1, "global_batch": 4096}),
     ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 64, "device": "h20"}),
     ("SZ135", WIDE, {"phase": "decode", "context": 4096, "b": 20}),
+    ("SZ138", model(layers=32), {"p": 8, "b": 1, "global_batch": 64}),
+    ("SZ138", model(layers=32), {"p": 8, "b": 1, "global_batch": 8, "vpp": 4}),
+    ("SZ139", model(layers=200), {"b": 8, "checkpointing": "full"}),  # no room
     ("SZ137", model(), {"b": 1, "s": 32768, "cp": 2, "document": 512}),
     ("SZ110", model(layers=80, hidden=8192, heads=64, d_ff=28672), {"p": 4}),
     ("SZ110", model(layers=126, hidden=16384, heads=128, kv=8, d_ff=53248, vocab=128_256), {"p": 16, "t": 8}),
@@ -272,6 +302,9 @@ NOT_APPLICABLE: list[tuple[str, ModelShape, dict[str, Any]]] = [
     ("SZ107", model(), {"phase": "infer"}),
     ("SZ108", model(gated=False, d_ff=10922), {}),
     ("SZ110", model(layers=30), {}),
+    ("SZ138", model(layers=32), {"p": 8}),
+    ("SZ138", model(), {"global_batch": 8}),
+    ("SZ139", model(), {}),
     ("SZ112", model(), {}),  # H100's kernels are persistent
     ("SZ113", model(), {"attention": "eager"}),
     ("SZ114", model(head_dim=132), {"attention": "eager"}),

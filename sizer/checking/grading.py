@@ -301,8 +301,9 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
         offer = price_offer(suggestion, by, finding.at_most_s, runs=finding.error)
         if offer and (not finding.violated or alike <= offer.fixes):
             offers.append(offer if by is own else offer.noted(f"predicted for {by.device.name}"))
-    # What may fit is no loss that a faster way out would mend.
-    asked = finding.field in subject.given if finding.field in WORKLOAD_FIELDS else finding.field != "memory"
+    # What may fit is no loss that a faster way out would mend; room that recomputation leaves free is a choice.
+    field = finding.field
+    asked = field in subject.given - {"checkpointing"} if field in WORKLOAD_FIELDS else field != "memory"
     return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
 
 

@@ -64,7 +64,7 @@ def within(workload: Workload, change: Named, *, runs: bool = True) -> Values:
 class Finding:
     """What a rule found, before pricing.
 
-    ``field`` is a dimension (``DIMENSIONS``), a field of Workload, or an operator's name; ``value`` what it is.
+    ``field`` is a dimension (``DIMENSIONS``), a field of Workload, or what ``value`` is of ("": what the context has).
     ``error`` marks what cannot run or cannot be sharded. ``violated``: it breaks what a kernel requires or the rule's
     source recommends outright, and is a warning whatever its price. Every other severity follows from the price.
     ``cause``: what it comes from, where that is not ``field``; findings of one cause are reported as one.
@@ -73,7 +73,6 @@ class Finding:
     """
 
     field: str
-    value: int | float | str
     message: str
     suggestions: Suggestions = ()
     error: bool = False
@@ -81,6 +80,7 @@ class Finding:
     cause: str = ""
     at_most_s: float = math.inf
     noted: bool = False
+    value: int | float | str = ""
 
     @property
     def outright(self) -> bool:
@@ -259,9 +259,12 @@ class Rule:
         answer = self.judge(context)
         if isinstance(answer, str):
             return NotApplicable(answer)
-        if isinstance(answer, Finding):
-            return (answer,)
-        return answer if isinstance(answer, NotApplicable) else tuple(answer)
+        if isinstance(answer, NotApplicable):
+            return answer
+        return tuple(
+            replace(one, value=one.value or context.dimensions.get(one.field) or getattr(context.workload, one.field))
+            for one in ((answer,) if isinstance(answer, Finding) else answer)
+        )
 
     @property
     def body(self) -> str:
@@ -351,7 +354,6 @@ def unaligned_shards(
     return [
         Finding(
             name,
-            value,
             said.format(shard_text(symbol, value, t, step)),
             suggest(name, near(value, step * t)),
             violated=context.off_vector(value, t),

@@ -89,7 +89,6 @@ def megatron_vocabulary(context: Context) -> Answer:
         return ()
     return Finding(
         "vocab",
-        vocab,
         f"Megatron pads the vocabulary to {padded}, a multiple of 128 t: {padded / vocab - 1:.1%} more rows",
         cause="padded vocabulary",
     )
@@ -129,7 +128,6 @@ def hidden_per_shard(context: Context) -> Answer:
         suggestions = suggest("hidden", nearest_first(close, hidden))
     return Finding(
         "hidden",
-        hidden,
         shard_text("h", hidden, shards, step),
         suggestions,
         violated=hidden % min(step, RECOMMENDED_HIDDEN) != 0,
@@ -199,7 +197,7 @@ def _cut(context: Context) -> Iterator[Finding]:
             name = names.get(width, "t")
             changes = suggest(name, neighbours(width, context.alignment * t)) * (name != "t" and t & (t - 1) == 0)
             changes += suggest("t", powers_near(t, partial(divides_over, model)))
-            yield Finding(name, width, f"a width of {width} does not divide over t {t}", changes, error=True)
+            yield Finding(name, f"a width of {width} does not divide over t {t}", changes, error=True)
 
 
 def _misaligned(context: Context) -> Iterator[Finding]:
@@ -226,11 +224,11 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         )
         yield Finding(
             field,
-            whole,
             message,
             suggestions,
             violated=own.off_vector(value) and fault,
             at_most_s=seconds * context.workload.accumulation,
+            value=whole,
         )
 
 
@@ -314,7 +312,6 @@ def dtype_on_device(context: Context) -> Answer:
     instead = [other for other in ALTERNATIVES[dtype] if other in peaks][:1]
     return Finding(
         "dtype",
-        dtype,
         f"{context.device.name} has no tensor cores for {dtype}",
         suggest("dtype", instead) * (context.workload.recipe is None),
         error=True,
@@ -331,7 +328,6 @@ def _recipe(context: Context) -> Answer:
         return ()
     return Finding(
         "recipe",
-        recipe.name,
         f"no kernels are known on {generation} for {recipe.title}, only on {', '.join(recipe.generations)}",
         suggest("recipe", [one.name for one in others if one.dtype == recipe.dtype][:1]),
         violated=True,
@@ -412,12 +408,12 @@ def _cut_features(context: Context) -> Iterator[Finding]:
         otherwise = recipe.alignment.otherwise if recipe else RELEASED
         yield Finding(
             dimension,
-            context.dimensions.get(dimension, side.whole),
             f"{side.matrix}: {side.share} is no multiple of {step} ({kept.title if kept else ''}): "
             f"{otherwise}; padded to {padded} it is {padded / side.features - 1:.1%} more",
             changes,
             violated=True,
             error=otherwise == REFUSED,
+            value=context.dimensions.get(dimension, side.whole),
         )
 
 
@@ -428,7 +424,6 @@ def _cut_tokens(context: Context, recipe: Recipe) -> Iterator[Finding]:
     if workload.train and "wgrad" in recipe.products and tokens % rows:
         yield Finding(
             "s",
-            workload.s,
             f"{tokens} tokens are no multiple of {rows} ({recipe.title}): {recipe.alignment.otherwise}",
             suggest("s", neighbours(workload.s, rows * workload.cp)),
             violated=True,
@@ -449,9 +444,9 @@ def unknown_key(context: Context) -> Answer:
     return [
         Finding(
             one.key,
-            one.value,
             f"is an unknown key, ignored{f': did you mean {one.meant}?' if one.meant else ''}",
             violated=True,
+            value=one.value,
         )
         for one in context.unread
         if one.changes is None
@@ -478,7 +473,7 @@ def modules_not_understood(context: Context) -> Answer:
     todo = "compare parameters and dimensions alone, or size its layers as a known type of the same parts"
     return Finding(
         "model_type",
-        context.unproven[0].name,
         f"{named(context.unproven)}; the time of a step is not known: {todo}",
         violated=True,
+        value=context.unproven[0].name,
     )

@@ -58,7 +58,6 @@ def head_dim_power_of_two(context: Context) -> Answer:
         suggestions = suggest("head_dim", neighbours(dim, step)[-1:])
     return Finding(
         "head_dim",
-        dim,
         shard_text("head_dim", dim, 1, step),
         suggestions,
         violated=not context.workload.decode and dim % min(step, RECOMMENDED_HEAD) != 0,
@@ -84,7 +83,7 @@ def heads_large_enough(context: Context) -> Answer:
     if dim >= SMALLEST_HEAD:
         return ()
     message = f"{heads} heads of {dim}: small heads cost time at the same FLOPs (quality is your call)"
-    return Finding("heads", heads, message, heads_that_keep_hidden(context, SMALLEST_HEAD), cause="head_dim")
+    return Finding("heads", message, heads_that_keep_hidden(context, SMALLEST_HEAD), cause="head_dim")
 
 
 #: Head dimensions that are suggested: both FlashAttention 2 and 3 are built for them (160, which torch still carries,
@@ -120,7 +119,7 @@ def flash_head_dim(context: Context) -> Answer:
             # Narrower values run in the kernel for the queries' dimension (MLA's 192 and 128): a cost, and no fault.
             violated = not _as_it_is(run, dim, dim if v_dim < dim and run.d_v == dim else v_dim)
             found.append(
-                Finding("head_dim", dim, _padding_text(run, core), _taken_whole(context, core), violated=violated)
+                Finding("head_dim", _padding_text(run, core), _taken_whole(context, core), violated=violated, value=dim)
             )
     return found
 
@@ -200,17 +199,17 @@ def _latent(context: Context, mla: MlaShape) -> Iterator[Finding]:
     if (rank, rope) not in LATENT_DECODE:
         built = " or ".join(f"{one} + {other}" for one, other in LATENT_DECODE)
         message = f"kv_lora_rank {rank} with rope {rope}: MLA's decode kernels are built for {built}, others run slowly"
-        yield Finding("kv_lora_rank", rank, message, violated=True)
+        yield Finding("kv_lora_rank", message, violated=True)
     for name, value in (("q_lora_rank", mla.q_lora_rank or step), ("kv_lora_rank", rank)):
         if value % step:
             message = f"{name} {value} is no multiple of {step}: what lies behind it in a flat buffer is off 16 bytes"
-            yield Finding(name, value, message, violated=True)
+            yield Finding(name, message, violated=True)
     if context.workload.decode and t > 1 and mla.heads // t < HEAD_TILE:
         message = (
             f"{mla.heads // t} query heads a rank in tiles of {HEAD_TILE}, and the whole latent cache on each of {t} "
             "ranks: data-parallel attention computes whole tiles and holds each request's cache once"
         )
-        yield Finding("t", t, message)
+        yield Finding("t", message)
 
 
 #: Keys that the state's kernel takes, and the pieces that it works in.
@@ -257,7 +256,7 @@ def _recurrent_heads(context: Context) -> Iterator[Finding]:
             words = " and ".join(f"{size} {name.partition('_')[2].replace('_', ' ')}" for name, size in held.items())
             message = f"{words} do not divide over t {t}: tensor parallelism cannot shard the recurrence"
             fewer = powers_near(t, lambda degree, whole=common: whole % degree == 0)[:1]  # type: ignore[misc]
-            yield Finding("t", t, message, suggest("t", fewer), error=True)
+            yield Finding("t", message, suggest("t", fewer), error=True)
 
 
 def _recurrent_pieces(context: Context) -> Iterator[Finding]:
@@ -267,9 +266,9 @@ def _recurrent_pieces(context: Context) -> Iterator[Finding]:
     if key and (key > WIDEST_KEY or key % PIECE):
         runs = f"none above {WIDEST_KEY}" if key > WIDEST_KEY else f"it as {next_multiple(key, PIECE)}"
         message = f"key heads of {key}: the state's kernel works in pieces of {PIECE} and runs {runs}"
-        yield Finding("linear_key_dim", key, message, violated=key > WIDEST_KEY)
+        yield Finding("linear_key_dim", message, violated=key > WIDEST_KEY)
     if chunk and context.workload.train and s % chunk:
         share = 1 - s / next_multiple(s, chunk)
         if share >= NOTABLE_CHUNK:
             message = f"the last chunk of {chunk} holds {s % chunk} tokens: {share:.0%} of the scan is padding"
-            yield Finding("s", s, message, suggest("s", neighbours(s, chunk)))
+            yield Finding("s", message, suggest("s", neighbours(s, chunk)))

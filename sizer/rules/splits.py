@@ -6,6 +6,7 @@ from itertools import islice
 from math import gcd
 
 from shapes.dtypes import next_multiple
+from shapes.memory import divisors
 from shapes.model import ModelShape, MoeShape
 from shapes.operators.parallel import divides_over, expert_counts, head_counts
 from shapes.operators.types import GroupedGemm
@@ -52,7 +53,6 @@ def batch_heads_per_shard(context: Context) -> Answer:
     heads = " and ".join(map(str, cut))
     return Finding(
         "t",
-        t,
         f"{heads} heads do not divide over t {t}: Megatron-style tensor parallelism cannot shard them",
         suggestions,
         error=True,
@@ -96,7 +96,6 @@ def kv_heads_per_shard(context: Context) -> Answer:
         near = (one for one in range(t, heads, t) if heads % one == 0 == t & (t - 1))
         return Finding(
             "kv_heads",
-            kv,
             f"{kv} key/value heads and t {t}: neither divides the other, so they cannot be sharded",
             changes + suggest("kv_heads", nearest_first(near, kv)[:2]),
             error=True,
@@ -106,7 +105,7 @@ def kv_heads_per_shard(context: Context) -> Answer:
     message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices{cache}"
     # One is shared by all query heads, as the model is made: every rank holds all of the cache.
     violated = kv > 1 and context.workload.train
-    return Finding("kv_heads", kv, message, changes * (kv > 1), violated=violated, cause="t", noted=True)
+    return Finding("kv_heads", message, changes * (kv > 1), violated=violated, cause="t", noted=True)
 
 
 #: A smaller share of a microbatch is not worth a layout of its own.
@@ -145,7 +144,6 @@ def pipeline_balance(context: Context) -> Answer:
     if p > model.layers:
         return Finding(
             "p",
-            p,
             f"{model.layers} layers over p {p}: a stage without a layer cannot run",
             suggest("p", powers_near(p, lambda stages: stages <= model.layers)[:1]),
             error=True,
@@ -184,7 +182,6 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
         changes = tuple(islice(_fewer_stages(context), MOST_TRIED * said))
         yield Finding(
             "p",
-            p,
             f"{layers} layers over p {p}, {ends} worth {head:.1f} of them: the slowest stage takes {usual:.1f} layers' "
             f"time, in the best layout {best:.1f}, {over:.0%} over the mean: take fewer stages, or count the ends as "
             "layers (Megatron-LM: --account-for-loss-in-pipeline-split, --decoder-last-pipeline-num-layers)",
@@ -204,6 +201,40 @@ def _fewer_stages(context: Context) -> Iterator[Suggestion]:
     for power in reversed(range((p - 1).bit_length())):
         ways = {"p": 1 << power}, {"p": 1 << power, "t": t * (p >> power)}
         yield from map(Suggestion, islice(filter(context.holds, ways), 1))
+
+
+#: Published pipelines fill and drain for at most a seventh of their microbatches' time (Megatron-LM's, Llama 3's).
+LARGE_BUBBLE = 0.25
+
+
+@rule("SZ138", "Megatron-LM (arXiv 2104.04473), 2.2.", "costs model split train")
+def pipeline_bubble(context: Context) -> Answer:
+    """A pipeline runs many microbatches a step, or its stages in chunks, so that filling and draining it is short.
+
+    A stage waits for (p - 1)/vpp of its m microbatches' times: a share of (p - 1)/(vpp m). Interleaving (vpp chunks of
+    layers a stage) shortens it and sends vpp times the messages; it takes m of p or more, a multiple of it. Asked
+    where the sequences of a step are said.
+
+    Bad: p 8 and 8 microbatches: seven eighths on top of the step's work.
+    Good: p 8 and 64 microbatches, or 8 of them in 5 chunks a stage. Chunks that nobody spoke of are information.
+
+    Suggestion: chunks of equal layers, as few as will do; fewer stages, where memory allows them.
+    """
+    workload = context.workload
+    p, many = workload.p, workload.accumulation
+    if p == 1 or workload.global_batch is None:
+        return "no pipeline, or no global batch given (--global-batch)"
+    share = (p - 1) / (workload.vpp * many)
+    if share < LARGE_BUBBLE:
+        return ()
+    each = context.whole.layers // p
+    chunks = divisors(each, each)
+    enough = [one for one in chunks if one * LARGE_BUBBLE >= share * workload.vpp] or chunks[-1:]
+    return Finding(
+        "vpp",
+        f"filling and draining {p} stages (vpp {workload.vpp}) adds {share:.0%} to {many} microbatches",
+        suggest("vpp", enough[: many % p == 0]) + tuple(_fewer_stages(context)),
+    )
 
 
 #: Rows of the common grouped-GEMM tile.
@@ -244,7 +275,7 @@ def expert_shapes(context: Context) -> Answer:
             f"fewer than a tile's {TILE_ROWS} rows"
         )
         wanted = workload.b * -(-TILE_ROWS * moe.experts // routed)
-        found.append(Finding("b", workload.b, message, larger_microbatch(context, wanted)))
+        found.append(Finding("b", message, larger_microbatch(context, wanted)))
     return found
 
 
@@ -263,18 +294,18 @@ def _spread(model: ModelShape, moe: MoeShape, workload: Workload) -> Iterator[Fi
             for one in powers_near(e, lambda one: whole(one) and (open_ or d % one == 0))
         ]
         changes = suggest("experts", (value for value in neighbours(moe.experts, e) if value >= moe.top_k))
-        yield Finding("e", e, f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
+        yield Finding("e", f"{moe.experts} experts do not divide over e {e}", (*splits, *changes), error=True)
     elif workload.train and workload.etp is None and workload.expert_t != workload.t:
         message = (
             f"e {e} is more than the {ranks // workload.t} ranks that hold the same weights: experts lie whole on "
             "tensor-parallel ranks too (Megatron-Core's parallel folding, --expert-tensor-parallel-size 1)"
         )
-        yield Finding("e", e, message)
+        yield Finding("e", message)
     elif ranks % (e * workload.expert_t):
         fewer = powers_near(e, lambda ranks: d % ranks == 0 and whole(ranks))[:1]
         message = f"e {e} x etp {workload.expert_t} does not divide the {ranks} ranks (t cp d) that experts lie on"
         changes = suggest("e", fewer) + suggest("d", [next_multiple(d, e)] * open_)
-        yield Finding("e", e, message, changes, error=True)
+        yield Finding("e", message, changes, error=True)
 
 
 #: Rows that a 16-bit grouped product's groups are padded to: 16 bytes, along the tokens in wgrad.
@@ -316,7 +347,6 @@ def expert_group_padding(context: Context) -> Answer:
     wanted = workload.b * -(-int(padding / NOTABLE_PADDING) // rows)
     return Finding(
         "b",
-        workload.b,
         f"{moe.experts // workload.e} experts' groups are padded to multiples of {multiple} rows: about {padding:,.0f} "
         f"rows on top of the {rows:,} routed, {share:.0%} of the grouped products' work",
         larger_microbatch(context, wanted, "less padding"),

@@ -69,7 +69,7 @@ def tile_quantization(context: Context) -> Answer:
             f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) in tiles of {tile[0]} x {tile[1]} keeps "
             f"{kept:.0%} of what it computes; the edge is at multiples of {edge}"
         )
-        found.append((share * (1 - kept), Finding(name, context.dimensions[name], text, changes)))
+        found.append((share * (1 - kept), Finding(name, text, changes)))
     # Of each dimension's the one that wastes most.
     return {one.field: one for _, one in sorted(found, key=itemgetter(0))}.values()
 
@@ -127,7 +127,6 @@ def wave_quantization(context: Context) -> Answer:
     near = {*neighbours(width, step), *neighbours(width, 2 * step)} - {width}
     return Finding(
         "d_ff",
-        width,
         f"{op.name} {op.phase} ({op.m} x {op.n} x {op.k}) is {cost.tiles} tiles on {context.device.compute.units} "
         f"multiprocessors: {cost.waves:.1f} waves, {share:.0%} of their slots idle",
         suggest("d_ff", nearest_first(near, width)),
@@ -164,7 +163,6 @@ def attention_occupancy(context: Context) -> Answer:
     smaller = (t for t in divisors(workload.t, workload.t - 1) if context.holds({"t": t}))
     return Finding(
         "b",
-        workload.b,
         f"attention has {blocks} thread blocks (b x a/t = {core.batch * core.heads}, s {core.q_len}) "
         f"for {units} multiprocessors",
         larger + suggest("t", smaller),
@@ -209,15 +207,15 @@ def memory_bound_gemm(context: Context) -> Answer:
     )
     if worst.kind == "bmm" and workload.attention == "eager":
         # A larger batch is more such products, not larger ones: what helps is to keep the scores on chip.
-        return Finding("attention", workload.attention, message, suggest("attention", ["auto"]))
+        return Finding("attention", message, suggest("attention", ["auto"]))
     most, peak = _in_long_batches(worst), context.device.peak(worst.dtype)
     if most < peak / context.device.memory.bandwidth_bytes_per_s:
-        return Finding("b", workload.b, f"{message}, and {most:.0f} in any batch: it is narrow")
+        return Finding("b", f"{message}, and {most:.0f} in any batch: it is narrow")
     # A rank's expert has the tokens of all ranks that the experts are spread over: unsaid, they are not known.
     known = isinstance(worst, Gemm) or context.sets_any("gpus", "d", "e")
     # Their arithmetic stays, whatever a larger batch saves of messages.
     waits_s = sum(s - op.count * op.flops / peak for op, s in slow) * workload.accumulation
-    return Finding("b", workload.b, message, larger_microbatch(context, 2 * workload.b) * known, at_most_s=waits_s)
+    return Finding("b", message, larger_microbatch(context, 2 * workload.b) * known, at_most_s=waits_s)
 
 
 def _in_long_batches(operator: Operator) -> float:
@@ -267,7 +265,6 @@ def launch_bound(context: Context) -> Answer:
     wanted = b << ceil(one_s / max(grows_s, one_s / MANY)).bit_length()
     return Finding(
         "b",
-        b,
         f"the device waits {waiting:.0%} of the step for {context.stack.name} to launch its kernels: they are too "
         "short. A larger microbatch, torch.compile or CUDA graphs, and grouped products for experts help",
         larger_microbatch(context, wanted, "as many launches for more work"),
@@ -307,6 +304,5 @@ def decode_tiles(context: Context) -> Answer:
         return ()
     return Finding(
         "b",
-        context.workload.b,
         f"{rows} rows in tiles of {tile} keep {rows / filled:.0%} of what is computed: {filled} cost the same",
     )

@@ -54,7 +54,6 @@ def tokens_power_of_two(context: Context) -> Answer:
         return ()
     return Finding(
         "s",
-        workload.s,
         f"b x s = {tokens} is divisible by {largest_power_of_two(tokens)}, not by {step}: wgrad reduces over it",
         _sequences(context, neighbours(workload.s, step)),
         violated=context.off_vector(tokens),
@@ -105,7 +104,6 @@ def _devices(workload: Workload) -> Iterator[Finding]:
     changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
     yield Finding(
         "d",
-        d,
         f"{workload.gpus} devices, but DP x TP x PP x CP = {degrees}",
         (Suggestion(changed),),
         error=True,
@@ -119,7 +117,6 @@ def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
     if whole is not None and workload.vpp > 1 and workload.accumulation < workload.p:
         yield Finding(
             "vpp",
-            workload.vpp,
             f"{workload.accumulation} microbatches a step: Megatron-LM interleaves p = {workload.p} or more",
             suggest("vpp", [1]),
             violated=True,
@@ -131,9 +128,9 @@ def _global_batch(workload: Workload, said: bool) -> Iterator[Finding]:
     suggestions = smaller or suggest("global_batch", neighbours(whole, b * d))
     message = f"a global batch of {whole} is not a multiple of MBS x DP = {b} x {d} = {b * d}"
     if not said and below:
-        yield Finding("b", b, f"{message}: times are of that default, and -b {below[-1]} would divide it")
+        yield Finding("b", f"{message}: times are of that default, and -b {below[-1]} would divide it")
         return
-    yield Finding("b", b, message, suggestions, error=True, cause="batch arithmetic")
+    yield Finding("b", message, suggestions, error=True, cause="batch arithmetic")
 
 
 #: Rows in a row of the smallest common attention tile.
@@ -165,9 +162,9 @@ def odd_sequence(context: Context) -> Answer:
     return [
         Finding(
             "s",
-            length,
             f"the {stack.name} always has {length} tokens, divisible by {largest_power_of_two(length)}: registers up "
             f"to {next_multiple(length, 8)} align its rows, to {next_multiple(length, ATTENTION_TILE)} fill its tiles",
+            value=length,
         )
         for stack in fixed
         if (length := stack.length or 0) % 8
@@ -207,12 +204,12 @@ def sequence_shards(context: Context) -> Answer:
         longer = _sequences(context, neighbours(s, lcm(*parts.values(), context.alignment)))
         message = f"a sequence of {s} does not divide over {' or '.join(cut)}"
         rings = powers_near(cp, lambda ranks: s % (2 * ranks) == 0)[:1] * (s % (2 * cp) > 0)
-        return Finding("s", s, message, longer + suggest("cp", rings), error=True)
+        return Finding("s", message, longer + suggest("cp", rings), error=True)
     heads = context.dimensions.get("heads", cp) // workload.t
     if workload.cp_comm == "p2p" or heads % cp == 0:
         return ()
     message = f"all-to-all context parallelism cannot hand {heads} heads to {cp} ranks in whole numbers"
-    return Finding("cp", cp, message, suggest("cp_comm", ["p2p"]), violated=True)
+    return Finding("cp", message, suggest("cp_comm", ["p2p"]), violated=True)
 
 
 @rule(
@@ -251,7 +248,6 @@ def packed_documents(context: Context) -> Answer:
     )
     return Finding(
         "cp",
-        cp,
         f"documents of {document} tokens are cut into {2 * cp} parts of {document / (2 * cp):.0f} (tiles have "
         f"{ATTENTION_TILE} rows) and padded to multiples of {multiple}, {share:.0%} of all tokens",
         suggest("cp", islice(rings, 1)),
@@ -300,7 +296,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     message = f"tensor parallelism of {t} where {min(fits)} fits in memory"
     if not _spread(context):
         return NotApplicable(f"{message}; {_unsaid(context)}", note=True)
-    return Finding("t", t, message, tuple(fits.values()))
+    return Finding("t", message, tuple(fits.values()))
 
 
 @rule(
@@ -331,7 +327,7 @@ def largest_microbatch(context: Context) -> Answer:
         return "no larger one fits, or not even this (SZ121)"
     share = workload.global_batch // workload.d
     changes = larger_microbatch(context, share, f"priced per token; the largest of a rank's {share} that fits")
-    return [Finding("b", b, f"a microbatch of {b} where {one.change['b']} fits", (one,)) for one in changes]
+    return [Finding("b", f"a microbatch of {b} where {one.change['b']} fits", (one,)) for one in changes]
 
 
 GIB = 2**30
@@ -391,7 +387,34 @@ def fits_in_memory(context: Context) -> Answer:
     moved = next((one.key for one in context.unread if re.search("kept|memory|shard|spread", str(one.changes))), "")
     may = f"; {moved}, which is not read, may change it" * bool(moved)
     message = f"needs {has}; {most}{_more_ways(workload, device, helps)}{may}"
-    return Finding("memory", gib, message, tuple(ways.values()), error=not (needed.may_fit or moved))
+    return Finding("memory", message, tuple(ways.values()), error=not (needed.may_fit or moved), value=gib)
+
+
+@rule(
+    "SZ139",
+    "Reducing Activation Recomputation in Large Transformer Models (arXiv 2205.05198), 5",
+    "costs model split train counted",
+)
+def needless_recomputation(context: Context) -> Answer:
+    """Nothing runs forward again that memory would hold.
+
+    Full recomputation runs every layer's forward pass twice, a third more work; selective recomputation attention's
+    core alone. Memory is that of `sizer memory`, and fits in 92% of the device's. It is
+    information: longer sequences than the usual may need the room.
+
+    Bad: an 8B model over 8 GPUs of 141 GB under ZeRO 3 with `--checkpointing full` and one sequence each.
+    Good: the same without.
+
+    Suggestion: none, else selective.
+    """
+    done = context.workload.checkpointing
+    if done == "none":
+        return "nothing is recomputed"
+    changes = suggest(
+        "checkpointing",
+        (one for one in ("none", "selective") if one != done and context.holds({"checkpointing": one})),
+    )
+    return [Finding("checkpointing", "runs forward again what memory would hold", changes)] * bool(changes)
 
 
 #: Of the device's memory.
@@ -426,9 +449,9 @@ def fused_cross_entropy(context: Context) -> Answer:
     gib = round(logits / GIB, 1)
     return Finding(
         "logits",
-        gib,
         f"logits and their gradients hold {gib} of {found.total_bytes / GIB:.1f} GiB: a cross-entropy fused with "
         "the output projection (Liger, cut-cross-entropy) or run in chunks holds a part of them",
+        value=gib,
     )
 
 
@@ -466,7 +489,6 @@ def muon_update(context: Context) -> Answer:
         return ()
     return Finding(
         "optimizer",
-        "muon",
         f"Newton-Schulz of the hidden matrices is {flops:.1e} FLOPs a rank, {seconds * 1e3:,.0f} ms, {share:.0%} "
         "of the step: accumulate more, or spread matrices over data-parallel ranks",
         violated=workload.global_batch is not None and share >= LARGE_UPDATE,
@@ -489,7 +511,7 @@ def _parameters_fit(context: Context) -> Answer:
         f"on {device.name} ({states}; activations are not known)"
     )
     if _spread(context):
-        return Finding("memory", gib, message, error=True)
+        return Finding("memory", message, error=True, value=gib)
     return NotApplicable(f"memory: {message}", note=True)
 
 

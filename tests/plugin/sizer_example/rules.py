@@ -17,4 +17,4 @@ def even_layers(context: Context) -> Answer:
     layers = context.dimensions["layers"]
     if layers % 2 == 0:
         return ()
-    return [Finding("layers", layers, f"{layers} layers do not halve", suggest("layers", [layers + 1]), violated=True)]
+    return [Finding("layers", f"{layers} layers do not halve", suggest("layers", [layers + 1]), violated=True)]
