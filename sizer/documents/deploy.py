@@ -22,14 +22,16 @@ ENGINES = columns(
 
 
 def document(answer: Deployment) -> Document:
-    experts = f" ep {answer.ep}" * (answer.ep > 1)
     sources = list(dict.fromkeys(fact.source for one in answer.engines for fact in _told(one)))
     by_verdict = {
         one.verdict: [of.title for of in answer.engines if of.verdict == one.verdict] for one in answer.engines
     }
     parts: list[Part] = [
         Text("; ".join(f"{name}: {', '.join(titles)}" for name, titles in by_verdict.items()), "head"),
-        Text(f"{answer.path}: {answer.model_type} at tp {answer.tp}{experts}, {answer.recipe} on {answer.device}"),
+        Text(
+            f"{answer.path}: {answer.model_type} at tp {answer.tp}{f' ep {answer.ep}' * (answer.ep > 1)}, "
+            f"{answer.recipe} on {answer.device}"
+        ),
         # An engine refuses what it has no model for whatever its sizes are; few say so in a line that can be quoted.
         Text("verdicts are of sizes and formats: that an engine has this architecture is yours to look up"),
         *_memory(answer),
@@ -66,8 +68,9 @@ def _told(one: Deployed) -> list[FactOutcome]:
 def _engine(one: Deployed, sources: list[str]) -> Iterator[Text]:
     told = _told(one)
     if told or not one.outcomes:
-        about = "" if told else "; no fact of it is about this"
-        yield Text(f"{one.title}: {one.verdict}{about}", STYLES.get(one.verdict, ""))
+        yield Text(
+            f"{one.title}: {one.verdict}{'; no fact of it is about this' * (not told)}", STYLES.get(one.verdict, "")
+        )
     for fact in told:
         yield Text(f"{fact.verdict}: {fact.topic}: {fact.message} [{sources.index(fact.source) + 1}]", indent=2)
 

@@ -331,6 +331,7 @@ def _recipe(context: Context) -> Answer:
         f"no kernels are known on {generation} for {recipe.title}, only on {', '.join(recipe.generations)}",
         suggest("recipe", [one.name for one in others if one.dtype == recipe.dtype][:1]),
         violated=True,
+        value=recipe.name,
     )
 
 

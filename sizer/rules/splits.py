@@ -228,8 +228,7 @@ def pipeline_bubble(context: Context) -> Answer:
     if share < LARGE_BUBBLE:
         return ()
     each = context.whole.layers // p
-    chunks = divisors(each, each)
-    enough = [one for one in chunks if one * LARGE_BUBBLE >= share * workload.vpp] or chunks[-1:]
+    enough = [one for one in divisors(each, each) if one * LARGE_BUBBLE >= share * workload.vpp] or [each]
     return Finding(
         "vpp",
         f"filling and draining {p} stages (vpp {workload.vpp}) adds {share:.0%} to {many} microbatches",

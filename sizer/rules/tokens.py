@@ -92,7 +92,7 @@ def batch_arithmetic(context: Context) -> Answer:
 
 
 def _devices(workload: Workload) -> Iterator[Finding]:
-    d, left = workload.d, workload.gpus or 0
+    left = workload.gpus or 0
     change = dict[str, int]()
     for key in ("p", "t", "cp"):
         degree = getattr(workload, key)
@@ -100,7 +100,7 @@ def _devices(workload: Workload) -> Iterator[Finding]:
         change[key] = degree if left % degree == 0 else gcd(left, 1 << degree.bit_length() - 1)
         left //= change[key]
     change["d"] = left
-    degrees = f"{d} x {workload.t} x {workload.p} x {workload.cp} = {d * workload.model_ranks}"
+    degrees = f"{workload.d} x {workload.t} x {workload.p} x {workload.cp} = {workload.d * workload.model_ranks}"
     changed = {key: value for key, value in change.items() if value != getattr(workload, key)}
     yield Finding(
         "d",
@@ -318,7 +318,8 @@ def largest_microbatch(context: Context) -> Answer:
     Bad: `sizer check config.json -b 4 --global-batch 512` where 8 sequences fit.
     Good: the largest divisor of the global batch's share that `sizer memory config.json` finds to fit.
     """
-    b, workload = context.workload.b, context.workload
+    workload = context.workload
+    b = workload.b
     if not context.sets_any("b"):
         return "no microbatch given (-b)"
     if workload.global_batch is None:
