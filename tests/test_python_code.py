@@ -357,3 +357,28 @@ def test_what_no_call_gives_is_a_functions_default(text: str, said: Values, tmp_
 def test_a_default_is_not_taken_where_a_call_gives_another(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"speaks of a released model: sizer check Qwen/Qwen3-0\.6B"):
         read(tmp_path, TYPER + "main(sys.argv[1], 4)\n")
+
+
+IF_SET = """
+@dataclass
+class ModelArguments:
+    model_name_or_path: str = field(default="Qwen/Qwen3-0.6B")
+@dataclass
+class LoraArguments:
+    lora_r: int = 4
+    q_lora: bool = False
+def train():
+    model_args, lora_args = HfArgumentParser((ModelArguments, LoraArguments)).parse_args_into_dataclasses()
+    quantised = BitsAndBytesConfig(load_in_4bit=True) if lora_args.q_lora else None
+    model = AutoModelForCausalLM.from_pretrained(model_args.model_name_or_path, quantization_config=quantised)
+    if lora_args.q_lora:
+        model = prepare_model_for_kbit_training(model, load_in_4bit=True)
+    model = get_peft_model(model, LoraConfig(r=lora_args.lora_r))
+    trainer = Trainer(model=model)
+"""
+
+
+@pytest.mark.parametrize(("is_set", "finetune"), [("False", "lora"), ("True", "qlora")])
+def test_what_an_option_that_is_off_would_run_is_not_read(is_set: str, finetune: str, tmp_path: Path) -> None:
+    found = read(tmp_path, IF_SET.replace("False", is_set))
+    assert (found.model.layers, found.workload["finetune"], found.workload["lora_rank"]) == (28, finetune, 4)

@@ -131,12 +131,6 @@ def head_dim(fields: Fields) -> int:
     return fields.quotient(hidden, heads, f"{fields.key_of(*HIDDEN)} = {hidden}, or a head_dim of its own", *HEADS)
 
 
-def sliding(fields: Fields) -> Window:
-    """Every layer slides where a window is set."""
-    window = fields.count("sliding_window") or None
-    return lambda _: window
-
-
 def listed(fields: Fields, name: str) -> list[str]:
     """A word a layer; some files go on with those of the multi-token prediction layers."""
     layers, more = layer_count(fields), fields.count("num_nextn_predict_layers")
@@ -158,19 +152,15 @@ def sliding_where(fields: Fields, near: Chosen, given: int | None = None) -> Win
     return of
 
 
-def all_but_every(period: int, *names: str, first: bool = False, last: bool = False) -> Windows:
-    """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG), and
-
-    but the ``last`` of all.
-    """
+def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
+    """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG)."""
 
     def windows(fields: Fields) -> Window:
         given = fields.raw(*names, default=None)
         if isinstance(given, str) and set(given) == {"L", "G"}:
             return sliding_where(fields, lambda layer: given[layer % len(given)] == "L")
         every = fields.count(*names) or period
-        seen = sliding_where(fields, lambda layer: (layer + (not first)) % every != 0)
-        return lambda layer: None if last and layer == layer_count(fields) - 1 else seen(layer)
+        return sliding_where(fields, lambda layer: (layer + (not first)) % every != 0)
 
     return windows
 

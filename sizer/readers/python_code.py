@@ -100,7 +100,7 @@ class _Code:
         self._look_at([(whole, self.names)], text)
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
-    def _look_at(self, nodes: list[tuple[ast.AST, Values]], text: str) -> None:
+    def _look_at(self, nodes: list[tuple[Any, Values]], text: str) -> None:
         """What is called anywhere in nodes, with the names of the function that it is in; what a function that names a
 
         model takes where no call gives it anything (fire's, typer's).
@@ -118,6 +118,8 @@ class _Code:
                 self.follow(node.body, own := {**names})
             if isinstance(node, ast.Call | ast.Dict):
                 self._take(self._value(node, names))
+            if isinstance(node, ast.If | ast.IfExp) and self._value(node.test, names) is False:
+                node.body = node.orelse  # what runs where an option is set that is not
             nodes += [(inner, own) for inner in ast.iter_child_nodes(node)]
 
     def _take(self, made: Any) -> None:
@@ -164,7 +166,9 @@ class _Code:
                     return names.get(name, self.options.get(name))
                 case ast.Attribute(inner, name):
                     of = self._value(inner, names)
-                    return of[name] if isinstance(of, dict) and name in of else self.options.get(name)
+                    # Of what a parser fills in: an option's default, or that of a class of settings.
+                    held = of, self.options, *self.names.values()
+                    return next((one[name] for one in held if isinstance(one, dict) and name in one), None)
                 case ast.Call():
                     return self._call(node, names)
                 case ast.List(listed):

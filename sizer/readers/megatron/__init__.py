@@ -4,7 +4,6 @@ those of megatron/training/arguments.py.
 """
 
 import re
-from collections import ChainMap
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from operator import itemgetter
@@ -101,7 +100,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
         "_unknown": unknown,
         "_notes": tuple(notes),
         "_program": program.rpartition("/")[2],
-        "_devices": _devices(script, text, words),
+        "_devices": _devices(words, _launched(script, text)),
         "_tokenizer": script.variables.values.get("TOKENIZER_MODEL", ""),
         "_further": further,
         "_variables": used,
@@ -164,6 +163,7 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
 def _naming(script: Script, text: str) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
+    launched = _launched(script, text)
     named = list[tuple[tuple[float, ...], Values]]()
     for command in (*script.commands, held):
         words = _split(command)
@@ -179,7 +179,7 @@ def _naming(script: Script, text: str) -> Values | None:
         )
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
         found |= {"program": program, "settings_file": files}
-        if devices := _devices(script, text, words):
+        if devices := _devices(words, launched):
             found = {key: one for key, one in found.items() if key not in _NODES + _PER_NODE} | {"_devices": devices}
         found |= {kind: True for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program)}
         if served:
@@ -242,11 +242,19 @@ def parse_options(words: Iterable[str]) -> Values:
     return arguments
 
 
-def _devices(script: Script, text: str, words: list[str]) -> int | None:
-    """Devices that torchrun, srun or the script's #SBATCH lines start; None where they do not say."""
+def _launched(script: Script, text: str) -> Values:
+    """What the script's #SBATCH lines, else its commands, say of the devices that they start."""
     batch = re.findall(r"(?m)^#SBATCH\s+(--[\w-]+|-N)[= ](\d+)", text[:20_000])
     asked = {key.lstrip("-").replace("-", "_"): size for key, size in reversed(batch)}
-    options = ChainMap(parse_options(words), asked, *(parse_options(_split(one)) for one in script.commands))
+    found = Values()
+    for command in reversed(script.commands):
+        found |= parse_options(_split(command))
+    return {key: one for key, one in {**found, **asked}.items() if key in _NODES + _PER_NODE}
+
+
+def _devices(words: list[str], launched: Values) -> int | None:
+    """Devices that torchrun, srun or the script's #SBATCH lines start; None where they do not say."""
+    options = launched | parse_options(words)
     nodes, each = (
         next(filter(str.isdecimal, [f"{options[key]} ".split(" ")[0] for key in keys if key in options] or [usual]), "")
         for keys, usual in ((_NODES, "1"), (_PER_NODE, ""))
