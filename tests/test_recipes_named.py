@@ -11,7 +11,7 @@ import pytest
 
 import sizer
 from shapes.errors import InputError
-from sizer.readers import NoModel, read_config
+from sizer.readers import NoModel, megatron, read_config
 from sizer.subject import read_subject
 
 QWEN = "Qwen/Qwen3-0.6B"
@@ -1433,3 +1433,13 @@ def test_the_devices_that_train_a_nanogpt_are_read(tmp_path: Path) -> None:
         "b": 12,
         "global_batch": 192,
     }
+
+
+def test_devices_of_a_long_script_are_looked_for_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A script of 3,000 commands took a minute: each was taken apart for each of them."""
+    taken = list[object]()
+    split = megatron._split
+    monkeypatch.setattr(megatron, "_split", lambda words: taken.append(words) or split(words))
+    text = "#!/bin/bash\n" + "echo a --b c\n" * 300 + f"torchrun --nproc_per_node 4 train.py{TRAINS}"
+    assert read(tmp_path, text, "run.sh").workload["gpus"] == 4
+    assert len(taken) < 5 * 300

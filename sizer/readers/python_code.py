@@ -95,7 +95,7 @@ class _Code:
         self.follow(body, self.names)
         whole = ast.Module(body, [])
         for node in ast.walk(whole):  # a program's options first, whose values others take
-            if isinstance(node, ast.Call) and any(one.arg == "default" for one in node.keywords):
+            if isinstance(node, ast.Call) and "default" in [one.arg for one in node.keywords]:
                 self._take(self._value(node, self.names))
         self._look_at([(whole, self.names)], text)
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
@@ -167,8 +167,9 @@ class _Code:
                 case ast.Attribute(inner, name):
                     of = self._value(inner, names)
                     # Of what a parser fills in: an option's default, or that of a class of settings.
-                    held = of, self.options, *self.names.values()
-                    return next((one[name] for one in held if isinstance(one, dict) and name in one), None)
+                    for one in (of, self.options, *self.names.values()):
+                        if isinstance(one, dict) and name in one:
+                            return one[name]
                 case ast.Call():
                     return self._call(node, names)
                 case ast.List(listed):

@@ -51,8 +51,6 @@ _OPTION = re.compile(r"--[A-Za-z]|-[dpt]p\b")
 #: A word that is one variable without a value (as ``shell.words.unknown`` marks it); names of ones that hold options.
 _VARIABLE = "\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0"
 _OPTIONS = r"(?i)(?:option|arg|opt)s?$"
-#: A script that writes its settings: a file of their name is what another run left.
-_WRITTEN = r"(?i)>\s*[\"']?\$?\{?\w*(?:conf|json)"
 _DASHED = r"-(?!\d|$)"
 #: Arguments that tell one model from another; options of torchrun, srun and sbatch that say how many devices there are;
 #: scripts' suffixes.
@@ -76,7 +74,8 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     script = Script(Variables(preset), tree.sourced)
     script.follow(text)
     used = frozenset(script.variables.used & preset.keys())
-    settled = dict if re.search(_WRITTEN, text) else tree.with_deepspeed
+    # Settings that the script writes are not those in a file of their name, which another run left.
+    settled = dict if re.search(r"(?i)>\s*[\"']?\$?\{?\w*(?:conf|json)", text) else tree.with_deepspeed
     try:
         words, notes = _model_command(script)
     except InputError:
@@ -94,9 +93,8 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
         notes += [f"tests that only running could decide are taken as not holding (line {lines})"]
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
     notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
-    known = {key: value for key, value in arguments.items() if key not in unknown}
     return {
-        **settled(known),
+        **settled({key: value for key, value in arguments.items() if key not in unknown}),
         "_unknown": unknown,
         "_notes": tuple(notes),
         "_program": program.rpartition("/")[2],
@@ -246,10 +244,7 @@ def _launched(script: Script, text: str) -> Values:
     """What the script's #SBATCH lines, else its commands, say of the devices that they start."""
     batch = re.findall(r"(?m)^#SBATCH\s+(--[\w-]+|-N)[= ](\d+)", text[:20_000])
     asked = {key.lstrip("-").replace("-", "_"): size for key, size in reversed(batch)}
-    found = Values()
-    for command in reversed(script.commands):
-        found |= parse_options(_split(command))
-    return {key: one for key, one in {**found, **asked}.items() if key in _NODES + _PER_NODE}
+    return parse_options(word for one in reversed(script.commands) for word in (*_split(one), "--")) | asked
 
 
 def _devices(words: list[str], launched: Values) -> int | None:

@@ -311,9 +311,8 @@ class _Follower:
 
     def _keyed(self, text: str) -> bool:
         """Assign an array's element (``NAME[key]=value``): its name and key together are a variable's."""
-        found = re.fullmatch(r"(?s)(\w+\[[^\]]+\])=(.*)", text)
-        if found:
-            self.variables.assign(found[1], found[2])
+        if found := re.fullmatch(r"(?s)(\w+\[[^\]]+\])=(.*)", text):
+            self.variables.assign(*found.groups())
         return bool(found)
 
     def _status(self, words: list[str], line: int) -> bool | None:
@@ -325,7 +324,7 @@ class _Follower:
                 if holds is None:
                     self.script.undecided.add(line)
                 return bool(holds)
-            case [_, *_] if name in _SUCCEEDING:
+            case _ if name in _SUCCEEDING:
                 return name != "false"
             case ["source" | ".", file, *_]:
                 if (text := self.script.opened(file)) is None:
