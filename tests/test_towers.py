@@ -131,11 +131,29 @@ def test_a_retrievers_parameters_are_its_classs_whose_model_it_wraps(model_type:
     assert [(one.name, one.out_features) for one in reading.model.before_head] == [("embedding_proj_layer", 40)]
 
 
+def test_an_encoders_wrapper_counts_what_joins_its_tower() -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    sizes = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    vision = {**SEEN, "image_size": 64, "patch_size": 8, "vision_use_head": False}
+    config = transformers.ModernVBertConfig(text_config=sizes, vision_config=vision, pixel_shuffle_factor=2)
+    with torch.device("meta"):
+        built = transformers.ModernVBertModel(config)
+    reading = read_config(config.to_dict())
+    assert reading.model.parameters == sum(one.numel() for one in built.parameters())
+    (tower,) = reading.model.towers
+    assert tower.cut(64, 64) == (1, 64, 16)  # 8 x 8 patches, four a token
+
+
 HEARS = {"d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 128}
 #: The same of those that hear: the audio configuration, and the text tower's type.
 LISTENERS: dict[str, tuple[dict[str, Any], str]] = {
     "qwen2_audio": ({**HEARS, "model_type": "qwen2_audio_encoder", "max_source_positions": 40}, "qwen2"),
     "voxtral": ({**SEEN, "intermediate_size": 128, "max_source_positions": 40}, "llama"),
+    **{
+        wrapper: ({**SEEN, "model_type": "audioflamingo3_encoder", "max_source_positions": 40}, "qwen2")
+        for wrapper in ("audioflamingo3", "musicflamingo")
+    },
+    "qwen3_asr": ({**HEARS, "output_dim": 64, "downsample_hidden_size": 24, "num_mel_bins": 40}, "qwen3"),
     "moss_transcribe_diarize": ({**SEEN, "max_source_positions": 40}, "qwen3"),
     "qwen2_5_omni_thinker": ({**HEARS, "output_dim": 64}, "qwen2_5_omni_text"),
     "qwen3_omni_moe_thinker": (
@@ -154,7 +172,7 @@ def test_a_tower_that_hears_counts_as_in_its_class_and_runs_in_no_step(wrapper: 
     text = {**LLAMA, "model_type": text_type, "head_dim": 16}
     config = known(text_config=text, audio_config=audio, **more).to_dict()
     with torch.device("meta"):
-        built = transformers.AutoModelForMultimodalLM.from_config(known(**config))
+        built = getattr(transformers, known.__name__.replace("Config", "ForConditionalGeneration"))(known(**config))
     model = read_config(config).model
     heard = sum(
         one.numel()
