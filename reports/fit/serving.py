@@ -6,8 +6,8 @@ python -m reports.fit.serving --data ../shared/evidence/serving.csv.gz --left-ou
 
 A model on a device is in one fold whole, so that no row has a near-copy among those that it is judged by. One set of
 constants serves every engine but for its all-reduce and the fixed part of its first token. An interval is the narrowest
-that holds enough of the rows both where their fold was left out and where their source was; the constants written are
-those of all rows.
+that holds enough of the rows both where their fold was left out and where their source was, of all and of those of few
+requests; the constants written are those of all rows.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from tabulate import tabulate
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "bench"))
 from opening import with_answer
+from serving import REQUESTS
 from serving import requests as sized
 from serving_rows import EARLY, METRICS, Requests, Row, predicted, read_rows
 
@@ -236,12 +237,20 @@ def left_out(rows: Sequence[Row], part: Callable[[Row], Any] = fold) -> np.ndarr
     return found
 
 
+def keyed(rows: Sequence[Row]) -> np.ndarray:
+    """Of each row its metric, and whether it is dense or moe."""
+    return np.array([f"{row.metric} {row.kind}" for row in rows])
+
+
+def of_few(rows: Sequence[Row]) -> np.ndarray:
+    """Whether as few requests are in flight as in the least of the tables' bands."""
+    return np.array([sized(row) == REQUESTS[0][1] for row in rows])
+
+
 def by_metric_and_kind(rows: Sequence[Row], prices: np.ndarray) -> dict[str, np.ndarray]:
     """Metric, dense or moe -> measured over predicted."""
-    found = defaultdict(list)
-    for row, price in zip(rows, prices, strict=True):
-        found[f"{row.metric} {row.kind}"].append(row.value / price)
-    return {key: np.array(found[key]) for key in sorted(found)}
+    keys, ratios = keyed(rows), np.array([row.value for row in rows]) / prices
+    return {key: ratios[keys == key] for key in sorted(set(keys))}
 
 
 def report(rows: Sequence[Row], prices: np.ndarray) -> str:
@@ -275,8 +284,9 @@ def main() -> None:
     say(f"left out:\n{report(rows, left)}\n\nfitted on all {len(rows)}:")
     say(report(rows, priced(stacked(rows), constants, len(rows))))
     kinds = [by_metric_and_kind(rows, prices) for prices in (left, whole)]
-    ranges = {key: narrowest([ratios[key] for ratios in kinds]) for key in kinds[0]}
-    intervals = "models and devices left out, and sources"
+    keys, few = keyed(rows), of_few(rows)
+    ranges = {key: narrowest([ratios[key] for ratios in kinds], few[keys == key]) for key in kinds[0]}
+    intervals = "models and devices left out, and sources, few requests too"
     source = f"reports/fit/serving.py on {len(rows)} rows of serving.csv.gz; intervals: {intervals}"
     for name in (*TITLES, *OTHERS):
         like = name if name in TITLES else "vllm"
@@ -378,26 +388,26 @@ def page(rows: Sequence[Row], left: np.ndarray, whole: np.ndarray, impossible: i
 
 def covered(rows: Sequence[Row], left: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Whether each row's measured over predicted is in the interval of the other folds, by way of leaving out."""
-    keys, folds = (np.array([of(row) for row in rows]) for of in (lambda row: f"{row.metric} {row.kind}", fold))
+    keys, folds, few = keyed(rows), np.array([fold(row) for row in rows]), of_few(rows)
     found = [np.zeros(len(rows), dtype=bool) for _ in left]
     for key in set(keys):
         for which in range(FOLDS):
-            own = (keys == key) & (folds == which)
-            low, high = narrowest([ratios[(keys == key) & (folds != which)] for ratios in left])
+            own, others = (keys == key) & (folds == which), (keys == key) & (folds != which)
+            low, high = narrowest([ratios[others] for ratios in left], few[others])
             for inside, ratios in zip(found, left, strict=True):
                 inside[own] = (min(1.0, low) <= ratios[own]) & (ratios[own] <= max(1.0, high))
     return found
 
 
-def narrowest(left: Sequence[np.ndarray]) -> tuple[float, float]:
+def narrowest(left: Sequence[np.ndarray], few: np.ndarray) -> tuple[float, float]:
     """The narrowest interval, by the ratio of its ends, that holds ``HELD`` of measured over predicted in each way of
-    leaving out.
+    leaving out: of all rows, and of the ``few`` whose steps are mostly launches and the host's.
     """
-    found = []
+    sets, found = [*left, *(ratios[few] for ratios in left if few.any())], []
     for low in np.unique(np.concatenate(left)):
-        shares = [(ratios < low).mean() + HELD for ratios in left]
+        shares = [(ratios < low).mean() + HELD for ratios in sets]
         if max(shares) <= 1:
-            high = max(np.quantile(ratios, share) for ratios, share in zip(left, shares, strict=True))
+            high = max(np.quantile(ratios, share) for ratios, share in zip(sets, shares, strict=True))
             found.append((float(low), float(high)))
     return min(found, key=lambda ends: ends[1] / ends[0])
 
