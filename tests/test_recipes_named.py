@@ -1319,6 +1319,23 @@ def test_a_folder_of_outputs_is_no_model_of_a_file_in_no_format(tmp_path: Path) 
         read(tmp_path, "checkpoints: {resume_checkpoint_path: own/checkpoints}\nmodel: {nimCache: own/cache}\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "phase"),
+    [
+        (f"model-name: {QWEN}\nreplicaCount: 1\nreadinessProbe: {{}}", "decode"),  # a chart's
+        (f"model: {QWEN}\nmax_tokens: 1000000\nsequence_length: 2048\nnodes: 4", None),  # tokens to train on
+    ],
+)
+def test_a_chart_serves_and_tokens_to_train_on_serve_nobody(tmp_path: Path, text: str, phase: str | None) -> None:
+    reading = read(tmp_path, text)
+    assert (reading.model.layers, reading.workload.get("phase")) == (28, phase)
+
+
+def test_of_several_models_the_one_that_trains_is_read(tmp_path: Path) -> None:
+    text = f"generate: {{model: facebook/opt-125m}}\ntrain: {{model_path: /models/{QWEN}, max_seq_len: 64}}"
+    assert read(tmp_path, text).model.layers == 28
+
+
 def test_runs_that_a_file_lists_over_its_settings_are_named(tmp_path: Path) -> None:
     runs = "experiment: [{name: lora, args: {tuner_type: lora}}]"
     text = f"args: {{model: {QWEN}, per_device_train_batch_size: 1}}\n{runs}"

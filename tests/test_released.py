@@ -605,3 +605,9 @@ def test_how_a_recipe_shards_is_named_where_it_is_not_read(strategy: str, zero: 
     reading = read_text(recipe, where="recipe.yaml")
     assert reading.workload.get("zero", 0) == zero
     assert [one.key for one in reading.unread if one.changes == "how it is spread"] == said
+
+
+def test_olmo_cores_own_1b_is_not_the_released_one() -> None:
+    """OLMo-core's olmo2_1B has 18 layers, its olmo2_1B_v2 the 16 of the release."""
+    layers = [read_config(name).model.layers for name in ("olmo2_1B", "olmo2_1B_v2", "allenai/OLMo-2-0425-1B")]
+    assert layers == [18, 16, 16]

@@ -12,7 +12,6 @@ _TABLE = FORMATS["manifests"]
 
 #: What a server is to load.
 _NAME = r"(?:hf://)?[\w.-]+/[\w.-]+"
-_VARIABLE = r"\$\((\w+)\)"
 #: The name of what is served, before options of the container that serves it.
 _SERVED = r"(?m)(^vllm serve \S+ --port 8000$)\n+(?=--(?!model))"
 
@@ -39,7 +38,7 @@ def _commands(value: Any) -> Iterator[str]:
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         words += [one for one in env.values() if one.startswith("--")]  # VLLM_ADDITIONAL_ARGS
         said = " ".join(words + [one for key in _TABLE["words"] for one in _words(value.get(key))])
-        yield re.sub(_VARIABLE, lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
+        yield re.sub(r"\$\((\w+)\)", lambda found: env.get(found[1], found[0]), said)  # as Kubernetes puts it in
         value = [parse_yaml(str(one)) if key == "serveConfigV2" else one for key, one in value.items()]
     for one in _listed(value):
         yield from _commands(one)

@@ -465,7 +465,9 @@ def named_plainly(config: Config) -> Config | None:
     held = names_of(config)
     said = {
         key: one
-        for key in sorted(held[0], key=lambda key: ("model" not in key, key == "model", key.count("."), key))
+        for key in sorted(
+            held[0], key=lambda key: ("train." not in key, "model" not in key, key == "model", key.count("."), key)
+        )
         if isinstance(one := at(config, key), str) and not any(other in key for other in words["others"])
     }
     usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in words["keys"]]
@@ -473,8 +475,9 @@ def named_plainly(config: Config) -> Config | None:
         deep = {  # a name and the folder of that name are one model
             basename(plain_name(one)): key for key, one in said.items() if "/" in one and re.search(words["deep"], key)
         }
-        near = [key for key in deep.values() if is_released(said[key])]
-        near = near or [key for key in deep.values() if re.search(words["own"], key)]
+        near = [key for key in deep.values() if is_released(said[key])] or [
+            key for key in deep.values() if re.search(words["own"], key)
+        ]
         usual = near * (len(near) == 1)
     also = {
         key: f"it names another model too ({key}), which is not counted"
