@@ -311,7 +311,7 @@ FIRE = """
 import fire
 def load(base_model, max_seq_length=9999):
     return AutoModelForCausalLM.from_pretrained(base_model, load_in_8bit=True)
-def train(base_model: str = "Qwen/Qwen3-0.6B", batch_size: int = 128, micro_batch_size: int = 4, *, lora_r: int = 16):
+def train(base_model: str = "Qwen/Qwen3-0.6B", batch_size: int = 128, micro_batch_size: int = 4, lora_r: int = 16):
     steps = batch_size // micro_batch_size
     model = load(base_model, 4096)
     model = get_peft_model(model, LoraConfig(r=lora_r))
@@ -382,3 +382,21 @@ def train():
 def test_what_an_option_that_is_off_would_run_is_not_read(is_set: str, finetune: str, tmp_path: Path) -> None:
     found = read(tmp_path, IF_SET.replace("False", is_set))
     assert (found.model.layers, found.workload["finetune"], found.workload["lora_rank"]) == (28, finetune, 4)
+
+
+GUARDED = """
+if __name__ == "__main__":
+    model_name = "Qwen/Qwen3-0.6B"
+    model = AutoModelForCausalLM.from_pretrained(model_name)
+    if len(sys.argv) > 2:
+        model_name = "Qwen/Qwen3-8B"
+    trainer = SFTTrainer(model=model, args=TrainingArguments(per_device_train_batch_size=2), max_seq_length=512)
+"""
+
+
+def test_what_the_program_alone_sets_is_known_and_what_it_may_set_is_not(tmp_path: Path) -> None:
+    found = read(tmp_path, GUARDED)
+    assert (found.model.layers, found.workload["b"], found.workload["s"]) == (28, 2, 512)
+    chosen = "if small:\n    name = 'Qwen/Qwen3-0.6B'\nelse:\n    name = 'Qwen/Qwen3-8B'\n"
+    with pytest.raises(InputError, match="speaks of a released model"):
+        read(tmp_path, chosen + "model = AutoModelForCausalLM.from_pretrained(name)\n")

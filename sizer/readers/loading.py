@@ -336,8 +336,11 @@ class Tree:
         """``found`` with DeepSpeed's settings that it names: they may be another machine's, or of the trainer's."""
         for key in ("deepspeed_config", "deepspeed"):
             if (named := str(found.get(key))).endswith(".json") and (text := self.sourced(named)):
-                own = {"zero_optimization": {}, "_file": named, **parse_mapping(text, named)}
-                return {**found, key: True, "_deepspeed": own}
+                return {
+                    **found,
+                    key: True,
+                    "_deepspeed": {"zero_optimization": {}, "_file": named, **parse_mapping(text, named)},
+                }
         return found
 
     def text(self, name: str, key: str) -> tuple[Path, str]:

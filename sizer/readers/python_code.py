@@ -109,9 +109,7 @@ class _Code:
             own = names
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
                 said = node.args
-                pairs = zip(
-                    [*said.kwonlyargs, *said.args[::-1]], [*said.kw_defaults, *said.defaults[::-1]], strict=False
-                )
+                pairs = zip(said.args[::-1], said.defaults[::-1], strict=False)
                 held = {one.arg: self._value(value, names) for one, value in pairs if one.arg not in _SIZES}
                 if named_plainly(held) and len(re.findall(rf"(?:(?<![.\w])|(?<=self\.)){node.name}\([^)]", text)) < 2:
                     self.options = held | self.options
@@ -141,9 +139,9 @@ class _Code:
                     self.follow(inner, own := Values())
                     if own.keys().isdisjoint(_SIZES):  # settings, and no model's code
                         names[name] = own
-                case ast.FunctionDef("__init__", body=inner):  # what a class sets of itself
+                case ast.FunctionDef("__init__", body=inner) | ast.If(ast.Compare(ast.Name("__name__")), inner):
                     self.follow(inner, names)
-                    names |= names.pop("self", None) or {}
+                    names |= names.pop("self", None) or {}  # what a class sets of itself
             if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
                 target = target.elts[0]
             if not isinstance(target, ast.Name | ast.Attribute):
@@ -165,9 +163,8 @@ class _Code:
                     # What nobody gives an argument is what the program's option of its name is.
                     return names.get(name, self.options.get(name))
                 case ast.Attribute(inner, name):
-                    of = self._value(inner, names)
                     # Of what a parser fills in: an option's default, or that of a class of settings.
-                    for one in (of, self.options, *self.names.values()):
+                    for one in (self._value(inner, names), self.options, *self.names.values()):
                         if isinstance(one, dict) and name in one:
                             return one[name]
                 case ast.Call():
