@@ -30,7 +30,7 @@ from shapes.model import ModelShape
 from shapes.operators import operators
 from shapes.operators.cores import chunks
 from shapes.operators.types import Attention, Collective, Gemm
-from shapes.step import Pricer, StepCost
+from shapes.step import Pricer, StepCost, over_stages
 from shapes.step.seconds import Schedule, Work, microbatch, slowest_stage, step_parts, work
 from shapes.step.stack import (
     CLASSES,
@@ -329,7 +329,7 @@ def test_a_1f1b_bubble_is_the_other_stages_microbatch_and_interleaving_divides_i
     bubbles = [cost.parts["pipeline bubble"] for cost in costs]
     assert bubbles[0] == pytest.approx(bubbles[1])
     assert bubbles[2] == pytest.approx(bubbles[1] / 4)
-    stage, whole = work(*_priced(workload)), Pricer(H100).whole(LLAMA, workload)
+    stage, whole = work(*_priced(workload)), Pricer(H100).summed(LLAMA, over_stages(workload))
     assert whole.layers.runs[next(iter(whole.layers.runs))] == 4 * stage.layers.runs[next(iter(stage.layers.runs))]
 
 
