@@ -31,7 +31,7 @@ from .charts import LOOKS, Axis, Chart, Layer, path, points
 
 
 def document(answer: SearchResult) -> Document:
-    excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items() if number)
+    excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items())
     w, varied = answer.serving, _varied((answer.baseline, *answer.candidates, *answer.front, *answer.pareto))
     listed = _columns(answer, varied)
     same = ", ".join(f"{key} {value}" for key, value in answer.baseline.change.items() if key not in varied)
@@ -43,7 +43,8 @@ def document(answer: SearchResult) -> Document:
         Text(answer.verdict, "head"),
         Text(_first(answer)),
         *lines([served or "", same and f"  in every row: {same}"]),
-        *lines((f"  {note}" for note in (*answer.notes, excluded and f"excluded: {excluded}") if note), "quiet"),
+        *lines((f"  {note}" for note in answer.notes), "quiet"),
+        *lines([excluded and f"  excluded: {excluded}"], "quiet"),
         Charts(lambda: [(front if answer.what == "model" or answer.front else rates)(answer)]),
         Table(listed, (answer.baseline, *answer.candidates)),
         *_fronts(answer, listed),

@@ -216,6 +216,7 @@ Check = Callable[[Context], Answer]
 
 #: What rules may need -> whether a context has it, and why a rule is not applicable where it has not.
 PREMISES: dict[str, tuple[Callable[[Context], bool], str]] = {
+    "costs": (bool, ""),
     "model": (lambda one: one.model is not None, "the time of a step is not known"),
     "split": (lambda one: one.divides, "the model does not divide over its devices (SZ105, SZ110, SZ115, SZ117)"),
     "shards": (lambda one: one.workload.t > 1, "no tensor parallelism"),
@@ -253,7 +254,7 @@ class Rule:
 
     def check(self, context: Context) -> Judgement:
         """What it says of ``context``; findings may be read more than once."""
-        for holds, reason in (PREMISES[word] for word in self.needs if word != "costs"):
+        for holds, reason in map(PREMISES.__getitem__, self.needs):
             if not holds(context):
                 return NotApplicable(reason)
         answer = self.judge(context)
