@@ -11,15 +11,7 @@ from typing import Any
 from shapes.errors import refuse
 
 from .loading import parse_mapping
-from .reading import (
-    FORMATS,
-    Config,
-    Values,
-    named_plainly,
-    recipe_of,
-    unknown,
-    with_settings,
-)
+from .reading import FORMATS, Config, Values, named_plainly, recipe_of, unknown, with_settings
 from .shell.words import OPERATORS
 
 #: Expressions that are read in one file, whose functions call each other and whose calls lie in each other, and

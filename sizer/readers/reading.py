@@ -372,10 +372,10 @@ def lacking(claim: Config, names: tuple[set[str], set[str]]) -> list[str]:
 def at(config: Config, key: str) -> Any:
     """The value under a dotted key; None where there is none. A key of the file may have dots itself.
 
-    Dashes stand for underscores where it has those.
+    Dashes stand for underscores where it has those. What has more keys than any configuration is not searched so.
     """
     first, _, rest = key.partition(".")
-    if first not in config:
+    if first not in config and len(config) < MOST_UNREAD:
         first = next((one for one in config if f"{key}.".startswith(f"{one}.".replace("-", "_"))), key)
         rest = key[len(str(first)) + 1 :]  # a key of YAML may be no text
     value = config.get(first)
@@ -468,7 +468,7 @@ def named_plainly(config: Config) -> Config | None:
         for key in sorted(
             held[0], key=lambda key: ("train." not in key, "model" not in key, key == "model", key.count("."), key)
         )
-        if isinstance(one := at(config, key), str) and not any(other in key for other in words["others"])
+        if isinstance(one := at(config, key), str) and not re.search(words["others"], key)
     }
     usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in words["keys"]]
     if not usual and "model_type" not in config:
