@@ -131,6 +131,13 @@ def test_a_retrievers_parameters_are_its_classs_whose_model_it_wraps(model_type:
     assert [(one.name, one.out_features) for one in reading.model.before_head] == [("embedding_proj_layer", 40)]
 
 
+def test_a_policy_is_no_smaller_text_model() -> None:
+    """pi0's expert of actions, a second decoder, attends with the layers of the model that it wraps."""
+    config = {"model_type": "pi0", "vlm_config": configured("paligemma"), "dit_config": {"model_type": "gemma"}}
+    with pytest.raises(InputError, match=r"dit_config.*has no formula here: a policy"):
+        read_config(config)
+
+
 def test_an_encoders_wrapper_counts_what_joins_its_tower() -> None:
     torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
     sizes = {key: value for key, value in LLAMA.items() if key != "model_type"}
