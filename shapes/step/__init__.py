@@ -77,7 +77,7 @@ def step_cost(
     # That of the tier, or the stack's next wider one where it has none of its own.
     tiers = *STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
-    wider = max(0.0, stage.off_s / (stage.priced_s or 1) - CALIBRATED_ERROR)
+    wider = max(0.0, stage.off_s / max(stage.priced_s, 1e-12) - CALIBRATED_ERROR)
     unstated = schedule.ranks > device.link.domain_devices and not device.link.stated
     # What a microbatch shows is sent within its layers: the same however far nodes are apart.
     slower = step_parts(stage, schedule, stack.on_slower_network(), *ran) if unstated else parts

@@ -35,14 +35,16 @@ def document(answer: SearchResult) -> Document:
     w, varied = answer.serving, _varied((answer.baseline, *answer.candidates, *answer.front, *answer.pareto))
     listed = _columns(answer, varied)
     same = ", ".join(f"{key} {value}" for key, value in answer.baseline.change.items() if key not in varied)
-    served = w and (
+    served = (
         f"  decode: {w.b} requests of {w.context:,} keys, {split_text(w)}{w.dtype}, KV cache {w.cache_dtype}; "
         "operators added up, an engine's launches and host time not among them"
+        if w
+        else ""
     )
     parts = (
         Text(answer.verdict, "head"),
         Text(_first(answer)),
-        *lines([served or "", same and f"  in every row: {same}"]),
+        *lines([served, same and f"  in every row: {same}"]),
         *lines((f"  {note}" for note in answer.notes), "quiet"),
         *lines([excluded and f"  excluded: {excluded}"], "quiet"),
         Charts(lambda: [(front if answer.what == "model" or answer.front else rates)(answer)]),

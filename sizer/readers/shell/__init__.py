@@ -289,7 +289,7 @@ class _Follower:
                 self._within(part.text, token.line)
         if isinstance(value, tuple):
             elements, name = [field for word in value for field in self.variables.fields(word)], token.name.rstrip("+")
-            self.variables.assign(name, elements, append=token.name.endswith("+"))
+            self.variables.assign(name, elements, append="+" in token.name)
             for one in elements:
                 self._keyed(name + one)
         elif isinstance(value, str):
