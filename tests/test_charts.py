@@ -130,7 +130,8 @@ def test_headings_of_several_files_follow_each_other() -> None:
 @pytest.mark.slow
 def test_a_front_has_a_line_for_each_share_of_full_attention() -> None:
     limits = Limits(step=512, head_dims=(256,), vary=("hybrid",))
-    found = search(str(CONFIGS / "gemma-2-9b.json"), what="model", limits=limits)
+    # Longer than the window, so that full attention takes longer.
+    found = search(str(CONFIGS / "gemma-2-9b.json"), what="model", limits=limits, b=1, s=8192)
     lines = [layer.rows for layer in front(found).layers if layer.mark == "line"]
     own: dict[int, list[float]] = {}
     for one in found.pareto:

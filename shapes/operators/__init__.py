@@ -119,8 +119,8 @@ def in_parts(model: ModelShape, workload: Workload) -> Repeated:
     _check_images(model, workload)
     model = as_held(model, workload)
     images = _images(model, workload) if workload.p == 1 else ()
-    around = _around_layers(model, replace(workload, vpp=1, checkpointing="none"))
-    return *images, *_each_layer(model, workload), (around, 1)
+    layers = _each_layer(model, workload)
+    return *images, *layers, (_around_layers(model, replace(workload, vpp=1, checkpointing="none")), 1)
 
 
 def layer_operators(model: ModelShape, workload: Workload) -> Operators:
