@@ -826,6 +826,16 @@ def test_an_export_is_no_training(tmp_path: Path) -> None:
         ("vllm serve {} -tp 4", 4, 1, 1),
         ("python -m sglang.launch_server --model-path {} --tp 8 --ep-size 8", 8, 1, 8),
         ("trtllm-serve {} --tp_size 8 --ep_size 4", 8, 1, 4),
+        # SGLang cuts the tensor-parallel ranks into data-parallel ones for attention.
+        (
+            "python -m sglang.launch_server --model-path {} --tp 8 --dp-size 8 --enable-dp-attention --ep-size 8",
+            1,
+            8,
+            8,
+        ),
+        ("python -m sglang.launch_server --model-path {} --tp 4 --dp 2", 4, 2, 1),
+        # Of a job's devices a server runs on those that it splits over.
+        ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nvllm serve {} -tp 4", 4, 1, 1),
     ],
 )
 def test_servers_that_spread_experts(command: str, t: int, d: int, e: int, tmp_path: Path) -> None:
@@ -833,7 +843,7 @@ def test_servers_that_spread_experts(command: str, t: int, d: int, e: int, tmp_p
     workload = read_subject(found).workload
     assert (workload.phase, workload.t, workload.d, workload.e) == ("decode", t, d, e)
     assert not [one for one in found.unread if "parallel" in one.key or "ep" in one.key]
-    assert ("enable_expert_parallel" in found.notes[0]) is ("--enable" in command)
+    assert ("enable_expert_parallel" in found.notes[0]) is ("--enable-expert" in command)
 
 
 def test_dashes_of_vllms_own_file_are_read(tmp_path: Path) -> None:
@@ -1366,6 +1376,8 @@ TRAINS = f" --model_name_or_path {QWEN} --per_device_train_batch_size 2 --bf16 T
         ("deepspeed --num_gpus=4 train.py", 4),
         ("deepspeed --num_nodes 2 --num_gpus 4 train.py", 8),
         ("accelerate launch --num_machines 2 --num_processes 16 train.py", 16),
+        ("#SBATCH -N 2\n#SBATCH --gpus-per-node=8\naccelerate launch --num_processes 16 train.py", 16),
+        ("#SBATCH -N 2\n#SBATCH --gpus-per-node=8\nsrun python train.py", 16),
         ("#SBATCH --nodes=4\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 train.py", 32),
         ("torchrun --nnodes $NODES --nproc_per_node 8 train.py", None),
         ("torchrun --nnodes= --nproc_per_node 8 train.py", None),

@@ -167,9 +167,13 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     longest = degrees.pop("longest", reading.longest)
     workload = {
         **reading.workload,
-        **rounds.pop("train", {}),
-        **stated(phase=row.get("phase"), s=at(rounds, "share.length"), gpus=config.get("_devices")),
+        **stated(
+            phase=row.get("phase"),
+            s=at(rounds, "share.length"),
+            gpus="phase" not in row and config.get("_devices"),  # a server runs on those that it splits over
+        ),
         **degrees,
+        **rounds.pop("train", {}),
     }
     unread = *reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)
     reading = replace(

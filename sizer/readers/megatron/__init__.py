@@ -242,17 +242,20 @@ def parse_options(words: Iterable[str]) -> Values:
 
 def _launched(script: Script, text: str) -> Values:
     """What the script's #SBATCH lines, else its commands, say of the devices that they start."""
-    batch = re.findall(r"(?m)^#SBATCH\s+(--[\w-]+|-N)[= ](\d+)", text[:20_000])
-    asked = {key.lstrip("-").replace("-", "_"): size for key, size in reversed(batch)}
+    batch = re.findall(r"(?m)^#SBATCH\s+(?:--([\w-]{2,})|-(N))[= ](\d+)", text[:20_000])
+    asked = parse_options(f"--{key or short}={size}" for key, short, size in reversed(batch))
     return parse_options(word for one in reversed(script.commands) for word in (*_split(one), "--")) | asked
 
 
 def _devices(words: list[str], launched: Values) -> int | None:
-    """Devices that torchrun, srun or the script's #SBATCH lines start; None where they do not say."""
+    """Devices that torchrun, srun or the script's #SBATCH lines start, accelerate on all machines; None where they do
+
+    not say.
+    """
     options = launched | parse_options(words)
     nodes, each = (
         next(filter(str.isdecimal, [f"{options[key]} ".split(" ")[0] for key in keys if key in options] or [usual]), "")
-        for keys, usual in ((_NODES, "1"), (_PER_NODE, ""))
+        for keys, usual in ((_NODES * ("num_processes" not in options), "1"), (_PER_NODE, ""))
     )
     return int(each) * int(nodes) if nodes and each and len(nodes + each) < 12 else None
 
