@@ -833,6 +833,8 @@ def test_an_export_is_no_training(tmp_path: Path) -> None:
             8,
             8,
         ),
+        # And all of them cut or hold the experts.
+        ("python -m sglang.launch_server --model-path {} --tp 8 --dp 4 --enable-dp-attention", 2, 4, 8),
         ("python -m sglang.launch_server --model-path {} --tp 4 --dp 2", 4, 2, 1),
         # Of a job's devices a server runs on those that it splits over.
         ("#SBATCH --nodes=2\n#SBATCH --gpus-per-node=8\nvllm serve {} -tp 4", 4, 1, 1),
