@@ -91,7 +91,7 @@ def _columns(answer: SearchResult, sizes: Iterable[str]) -> tuple[Column, ...]:
 
 
 #: Sizes that are columns of their own; more, in words, leave a terminal room for what they cost.
-MOST_APART = 5
+MOST_APART = 6
 
 
 def _varied(rows: Sequence[Ranked]) -> list[str]:
