@@ -93,9 +93,9 @@ class _Code:
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
     def _look_at(self, nodes: list[tuple[Any, Values]], text: str) -> None:
-        """What is called anywhere in nodes, with the names of the function that it is in; what a function that names a
+        """Take what is called anywhere in nodes, with the names of the function that it is in.
 
-        model takes where no call gives it anything (fire's, typer's).
+        Of a function that names a model, what it takes where no call gives it anything (fire's, typer's).
         """
         for node, names in nodes:
             own = names

@@ -400,8 +400,8 @@ def needless_recomputation(context: Context) -> Answer:
     """Nothing runs forward again that memory would hold.
 
     Full recomputation runs every layer's forward pass twice, a third more work; selective recomputation attention's
-    core alone. Memory is that of `sizer memory`, and fits in 92% of the device's. It is
-    information: longer sequences than the usual may need the room.
+    core alone. Memory is that of `sizer memory`, and fits in 92% of the device's. It is information: longer sequences
+    than the usual may need the room.
 
     Bad: an 8B model over 8 GPUs of 141 GB under ZeRO 3 with `--checkpointing full` and one sequence each.
     Good: the same without.
