@@ -136,10 +136,10 @@ def test_the_term_of_hybrids_is_kimi_linears_perplexities(every: int, perplexity
 
 
 def test_fewer_full_layers_of_a_recurrent_hybrid_cost_loss_and_windows_an_uncertainty_alone() -> None:
-    limits = Limits(step=512, head_dims=(256,), vary=("hybrid",))
+    limits = Limits(step=1024, aspect=(70, 100), head_dims=(256,), vary=("hybrid",))
     kept = search("Qwen/Qwen3.5-27B", what="model", quality=1e11, limits=limits, top=100)
     assert {one.change["full_every"] for one in kept.ranked} == {4}, "0.5% more loss with 8, 0.2% with 2"
-    limits = Limits(step=256, head_dims=(128,), vary=("hybrid", "window"))
+    limits = Limits(step=1024, aspect=(100, 120), head_dims=(128,), vary=("hybrid", "window"))
     found = search("google/gemma-3-27b-it", what="model", quality=1e11, limits=limits, top=100)
     fewer_full = [one for one in found.ranked if one.change["full_every"] == 12]
     pairs = [
@@ -161,6 +161,6 @@ def test_heads_stay_ready_for_shards_where_one_device_serves() -> None:
 
 @pytest.mark.slow
 def test_a_width_that_is_no_multiple_of_256_has_candidates_of_its_own() -> None:
-    found = search("openai/gpt-oss-20b", what="model", quality=1e13)
+    found = search("openai/gpt-oss-20b", what="model", quality=1e13, limits=Limits(aspect=(116, 126)))
     assert found.considered > 50
     assert {one.change["hidden"] % 64 for one in found.ranked} == {0}

@@ -283,8 +283,10 @@ def test_windows_and_key_value_groups_vary_where_that_is_asked() -> None:
 @pytest.mark.parametrize("name", ["Qwen/Qwen3.5-27B", "Qwen/Qwen3-Next-80B-A3B-Instruct", "google/gemma-3-27b-it"])
 def test_the_share_of_full_attention_varies_at_exact_parameters(name: str) -> None:
     model = read_model(name).model
-    own = dimensions(model)["full_every"]
-    limits = Limits(step=256, head_dims=(dimensions(model)["head_dim"],), vary=("hybrid",))
+    own, shape = dimensions(model)["full_every"], model.hidden / model.layers
+    limits = Limits(
+        step=512, aspect=(0.9 * shape, 1.1 * shape), head_dims=(dimensions(model)["head_dim"],), vary=("hybrid",)
+    )
     found = search(name, what="model", limits=limits, top=100)
     assert {one.change["full_every"] for one in found.ranked} == {own // 2, own, 2 * own}
     for one in found.ranked:
