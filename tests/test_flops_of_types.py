@@ -41,6 +41,7 @@ OTHER_CORES = {
     **dict.fromkeys(("lfm2", "lfm2_moe", "recurrent_gemma"), _CONVOLUTION),
     "bailing_hybrid": _ROWS,
     "deepseek_v4": "the class attends to a window and to all entries under a mask, not to those that are chosen",
+    "xlstm": "the class multiplies queries by the sum of keys, too, a column beside a state's",
     "minimax": "the first chunk's state is zero, and has no gradient; forward the two are equal",
 }
 #: Products with a weight.

@@ -390,9 +390,13 @@ def test_stand_ins_give_way_to_who_asks_for_more_and_none_outlives_an_error() ->
 
 
 def test_a_class_that_loops_over_tokens_is_named() -> None:
-    report = check({"model_type": "rwkv", "hidden_size": 512, "num_hidden_layers": 4}, device="h100-sxm")
-    (finding,) = [one for one in report.findings if one.code == "SZ132"]
-    assert "loops over tokens" in finding.message
+    from shapes.trace import recognise_config
+
+    found = recognise_config({"model_type": "rwkv", "hidden_size": 512, "num_hidden_layers": 4})
+    assert found.model is None
+    (unproven,) = found.unproven
+    assert unproven.share == 1.0
+    assert "loops over tokens" in unproven.reason
 
 
 def test_a_mask_function_is_a_window_a_chunk_or_neither() -> None:

@@ -443,7 +443,7 @@ class Recurrence(NamedTuple):
     named: Words
 
 
-RecurrenceKind = Literal["mamba", "mamba2", "gated_delta", "kda", "lightning", "short_conv", "rg_lru"]
+RecurrenceKind = Literal["mamba", "mamba2", "gated_delta", "kda", "lightning", "short_conv", "rg_lru", "rwkv", "mlstm"]
 
 
 @cache

@@ -18,7 +18,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 from shapes.errors import InputError
 from shapes.frozen import Ints, Triple, Values
 
-from .dimensions import NAMES
+from .dimensions import NAMES, size_in
 from .products import tensors_in
 
 
@@ -70,7 +70,7 @@ def _main_input(model: nn.Module, settings: Any, accepted: Container[str], b: in
 
 
 def _spectrogram(settings: Any, b: int, s: int) -> Triple:
-    bins: Any = getattr(settings, "num_mel_bins", None) or getattr(settings, "input_feat_per_channel", 80)
+    bins, *_ = size_in(settings, ("num_mel_bins", "input_feat_per_channel")) or [80]
     frames = 2 * getattr(settings, "max_source_positions", s)
     return (b, bins, frames) if settings.model_type == "whisper" else (b, s, bins)
 
@@ -85,7 +85,7 @@ def _image(settings: Any) -> Triple:
         return _image(inner)
     size: Any = getattr(settings, "image_size", None) or getattr(settings, "crop_size", None) or 224
     height, width = (size, size) if isinstance(size, int) else tuple(size)[:2]
-    channels: int = getattr(settings, "num_channels", None) or getattr(settings, "in_channels", None) or 3
+    channels, *_ = size_in(settings, ("num_channels", "in_channels")) or [3]
     return channels, height, width
 
 

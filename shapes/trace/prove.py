@@ -62,7 +62,7 @@ def products(found: Iterable[Operator], *, masks: bool = True, shared: Sizes = _
 def _core(one: Attention, shared: Sizes, *, masks: bool = True) -> Key:
     one = replace(one, kv_heads=shared.get(one.name, one.kv_heads))
     # A window as long as the sequence hides nothing.
-    window = one.window if one.window is not None and one.window < one.kv_len else None
+    window = one.window if one.window and one.window < one.kv_len else None
     return one.phase, *one.sizes, *(one.causal, window) * masks, one.dtype
 
 
@@ -74,7 +74,7 @@ def run_products(graph: Graph, shared: Sizes = _NONE) -> Counter[Key]:
             counted["forward", "gemm", 1, node.m / node.batch, node.n, node.k, node.dtype] += node.batch
         elif node.core:
             counted[_core(node.core, shared or graph.shared)] += 1
-        elif node.weight is not None and node.kind in ("gemm", "conv"):
+        elif node.weight and node.kind in ("gemm", "conv"):
             counted["forward", node.kind, node.batch, node.m, node.n, node.k, node.dtype] += 1
     return counted
 
@@ -272,12 +272,12 @@ def _times(path: str, stands_for: Sizes) -> int:
 
 def _whole(model: ModelShape, cut: Cut) -> ModelShape:
     """``model`` with all its layers; InputError where those that are there do not say what they are."""
-    stacks = []
-    for stack in model.stacks:
-        layers = cut.whole(each_layer(stack.blocks))
-        stacks.append(stack if layers is None else replace(stack, blocks=run_lengths(layers)))
-    changed = sum(new is not old for new, old in zip(stacks, model.stacks, strict=True))
-    refuse(changed != len(cut.containers), "layers of one kind that are not alike")
+    wholes = [cut.whole(each_layer(stack.blocks)) for stack in model.stacks]
+    refuse(sum(map(bool, wholes)) != len(cut.containers), "layers of one kind that are not alike")
+    stacks = (
+        replace(stack, blocks=run_lengths(layers)) if layers else stack
+        for stack, layers in zip(model.stacks, wholes, strict=True)
+    )
     return replace(model, stacks=tuple(stacks))
 
 

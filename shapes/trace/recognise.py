@@ -622,10 +622,10 @@ class Recogniser:
             if any(node.kind in mixing for node in nodes):
                 numbers = [node.number for node in nodes]
                 main.append(_Span(min(numbers), max(numbers), list(layers.values())))
-                continue
-            for layer in layers.values():
-                outside.nodes += layer.nodes
-                outside.scaled += layer.scaled
+            else:
+                for layer in layers.values():
+                    outside.nodes += layer.nodes
+                    outside.scaled += layer.scaled
         main.sort(key=lambda span: span.first)
         outside.need(bool(main), "no layers with attention, a convolution or experts")
         for one, following in pairwise(main):
@@ -698,10 +698,10 @@ class Recogniser:
         outside.vectors.update(node.path for node in found)
         return found
 
-    def _vectors(self, outside: _Layer) -> list[Scaled]:
+    def _vectors(self, outside: _Layer) -> Iterable[Scaled]:
         """Each learned vector outside the layers that has no role yet, as it was used last."""
         last = {one.parameter: one for one in outside.scaled if one.parameter not in outside.vectors}
-        return [*last.values()]
+        return last.values()
 
     def _hidden(self, layers: Iterable[_Layer]) -> int:
         """Columns of what most products of the layers read."""

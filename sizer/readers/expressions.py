@@ -52,7 +52,7 @@ def _value(said: str, held: Config, used: set[str], words: Collection[str]) -> A
     return _ABSENT
 
 
-def sized(said: str, size: Callable[[str], int]) -> int:
+def sized(said: str, size: Callable[[str], float]) -> int:
     """The integer that a table's expression of names comes to (``3 * patch ** 2``), ``size`` giving theirs."""
     code = compile(said, "table", "eval")
     return int(eval(code, CALLS, {name: size(name) for name in code.co_names}))  # the table's own

@@ -69,10 +69,12 @@ def rotary_share(default: float, *names: str) -> Callable[[Fields], float]:
 def total(fields: Fields, said: str) -> int:
     """A sum of products of numbers, dimensions and keys, which the file or its class has."""
 
-    def size(name: str) -> int:
+    def size(name: str) -> float:
         names = NAMES.get(name, [name])
         value = fields.raw(*names)
-        return int(value) if isinstance(value, bool) else fields.integer(*names) if value else 0
+        if isinstance(value, float):
+            return fields.number(*names)
+        return value if isinstance(value, bool) else fields.integer(*names) if value else 0
 
     return sized(said, size)
 

@@ -193,8 +193,8 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     """The layers that a list says, which may be of numbers or of words; else all from ``first`` on."""
     words, given = listed(fields, "mlp_layer_types"), fields.raw("moe_layers_enum", default=None)
     start = fields.count("first_k_dense_replace", default=first)
-    freely = fields.raw("moe_layer_freq", default=None)
-    freely = fields.integers("moe_layer_freq") if isinstance(freely, list) else []
+    listed_freely = isinstance(fields.raw("moe_layer_freq", default=None), list)
+    freely = fields.integers("moe_layer_freq") if listed_freely else []
     usual = [layer >= start for layer in range(layer_count(fields))]
     sparse = [word == "sparse" for word in words] or freely or usual
     if isinstance(given, str):  # "3,4,5"

@@ -23,6 +23,8 @@ from sizer.readers.reading import FORMATS, at
 #: Every type that has a builder, under the type whose defaults it is read with, and SigLIP's other tower.
 TYPES = sorted({DEFAULTS_OF.get(model_type, model_type) for model_type in BUILDERS} | {"siglip_text_model"})
 DRIVERS = {"hidden_size": 2, "n_embd": 2, "num_attention_heads": 4, "n_head": 4, "num_hidden_layers": 3, "n_layer": 3}
+#: Ends of keys of sizes as shares of the hidden size (xLSTM's).
+SHARES = "dim_factor", "proj_factor"
 TARGET = Path(__file__).parents[2] / "sizer" / "readers" / "hf_defaults.json"
 WRITTEN = TARGET.with_name("hf_written.json")
 #: Keys that say nothing about shapes.
@@ -55,8 +57,8 @@ NOISE = (
 def defaults(model_type: str) -> dict[str, Any]:
     """The shape-relevant defaults of one configuration class, in the file's own key names.
 
-    Shares of dropout are the only fractions among them. What the class derives from the hidden size, the heads or the
-    layers is left out: the reader derives it too.
+    Shares of dropout, and sizes as shares of the hidden size, are the only fractions among them. What the class derives
+    from the hidden size, the heads or the layers is left out: the reader derives it too.
     """
     from huggingface_hub.errors import StrictDataclassError
     from transformers import CONFIG_MAPPING
@@ -74,7 +76,7 @@ def defaults(model_type: str) -> dict[str, Any]:
         if key not in NOISE
         and not key.endswith("_token_id")
         and not isinstance(value, (str, dict))
-        and (not isinstance(value, float) or ("drop" in key and 0 < value < 1))
+        and (not isinstance(value, float) or key.endswith(SHARES) or ("drop" in key and 0 < value < 1))
         and (key in larger or scaled.get(key) == value)
     }
 
