@@ -85,9 +85,10 @@ def least_seconds(dims: Array, size: Values, out: float, device: Device, dtype: 
 #: Shapes worked on at once: a dozen arrays of this many doubles stay in a core's second-level cache.
 CHUNK = 4096
 
-#: The smallest tile of Marlin (IST-DASLab/marlin; in csrc of vLLM and SGLang), of a tensor core instruction's rows, and
-#: how many of them a thread block has at the most (thread_m_blocks).
-MARLINS, MARLINS_BLOCK = (16, 128), 4
+#: Tiles of few rows where weights alone are quantised, from a tensor core instruction's on (Marlin's in csrc of vLLM
+#: and SGLang, TensorRT-LLM's). More rows take blocks of 128 and more, for each block turns its weights into 16 bits
+#: anew. Such kernels fetch ahead: how well they hide it is an overlap of 3 (reports/fit/weights_alone.py).
+LOW_TILES, LOW_ROWS, AHEAD = ((16, 128), (32, 128), (64, 128)), 128, 3.0
 
 #: What torch.compile pads dimensions to a multiple of.
 PADDED_BYTES = 16
@@ -109,11 +110,7 @@ def wave_seconds(k: Array, tile: Pair, constants: GemmConstants) -> Array:
 
 
 def count_tiles(m: Array, n: Array, batch: Array, tile: Pair) -> Array:
-    rows = np.ceil(m / tile[0])
-    if tile is MARLINS:
-        # A block works four at the most: more rows are whole blocks.
-        rows = np.where(rows > MARLINS_BLOCK, next_multiple(rows, MARLINS_BLOCK), rows)
-    return rows * np.ceil(n / tile[1]) * batch
+    return np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
 
 
 def compute_seconds(dims: Array, c: GemmConstants) -> Array:
@@ -178,7 +175,7 @@ def aligned_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> 
     share = large_share(dims)
     below = np.flatnonzero(share < 1)
     if below.size:
-        each = size[below] if isinstance(size, np.ndarray) and size.ndim else size
+        each = np.broadcast_to(size, share.shape)[below]
         small = set_seconds(dims[:, below], each, out, c.small)
         if not c.correction:
             # Tables are bound to times that do not fall between the sets; bare closed forms are not.
@@ -207,12 +204,20 @@ class ProductKernels(NamedTuple):
     def constants(self) -> GemmConstants:
         """Weights alone are quantised for other kernels than the library's whose choice was measured, with small tiles.
 
-        No cache holds what a step reads of them before it comes back.
+        No cache holds what a step reads of them before it comes back. Arithmetic is as fast as in large products: small
+        ones of 16 bits wait for memory, which does not show how fast theirs is.
         """
         found = gemm_constants(self.device, self.dtype, self.recipe)[0]
         if not self.weights_alone:
             return found
-        return found.uncorrected().both(tiles=(MARLINS, *found.tiles), cache_bytes=0.0)
+        return found.uncorrected().both(
+            tiles=(*LOW_TILES, *(tile for tile in found.tiles if tile[0] >= LOW_ROWS)),
+            cache_bytes=0.0,
+            overlap=AHEAD,
+            flops_per_s=found.flops_per_s,
+            load_steps=found.load_steps,
+            load_power=found.load_power,
+        )
 
     @property
     def weights_alone(self) -> bool:
@@ -291,9 +296,9 @@ def gemm_times(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> GemmTime
     if constants.small:
         choice = np.where(large_share(dims) < 0.5, _choice(dims, size, by.out, constants.small), choice)
     compute, memory, tile, tiles, waves = choice
-    a, b, c = _misaligned(sizes, aligned, by)
-    seconds = by.launched(aligned + a + b + c, sizes, compute, load)
-    times = GemmTimes(seconds, aligned, compute, memory, tile.astype(np.int64), tiles, waves, (a, b, c))
+    alignment = _misaligned(sizes, aligned, by)
+    seconds = by.launched(aligned + sum(alignment), sizes, compute, load)
+    times = GemmTimes(seconds, aligned, compute, memory, tile.astype(np.int64), tiles, waves, alignment)
     return _padded(times, sizes, by) if by.pads else times
 
 
@@ -375,8 +380,7 @@ def gemm_seconds(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> Array:
             found = gemm_times(chunk, by, load).seconds
         else:
             aligned = bounded_seconds(chunk, by)
-            a, b, c = _misaligned(chunk, aligned, by)
-            found = by.launched(aligned + a + b + c, chunk)
+            found = by.launched(aligned + sum(_misaligned(chunk, aligned, by)), chunk)
         seconds[start : start + CHUNK] = found
     return seconds
 
@@ -393,7 +397,7 @@ def _dimension(value: ArrayLike, key: str) -> Integers:
         raise InputError("expected positive integers", key, value) from None
     refuse(not np.issubdtype(array.dtype, np.integer), "expected positive integers", key, value)
     refuse(
-        array.size and not (array.min() >= 1 and array.max() <= _LARGEST),
+        array.size and not 1 <= array.min() <= array.max() <= _LARGEST,
         f"expected integers between 1 and {_LARGEST}",
         key,
         value,
