@@ -24,6 +24,14 @@ def read(tmp_path: Path, text: str, name: str = "recipe.yaml") -> Any:
     return read_config(file)
 
 
+#: NeMo-RL's two backends, of which one is on.
+BACKENDS = f"""cluster: {{{{gpus_per_node: 8, num_nodes: 2}}}}
+policy:
+  model_name: {QWEN}
+  dtensor_cfg: {{{{enabled: {{}}, tensor_parallel_size: 2, context_parallel_size: 2}}}}
+  megatron_cfg: {{{{enabled: {{}}, tensor_model_parallel_size: 4, pipeline_model_parallel_size: 2,
+    context_parallel_size: 1, activation_checkpointing: true, optimizer: {{{{use_distributed_optimizer: true}}}}}}}}"""
+
 #: What a trainer's file says, and the workload that it gives.
 RECIPES = {
     "open-unlearning": (
@@ -51,6 +59,36 @@ peft: {{lora_r: 16, q_lora: true}}""",
         f"model: {{name: {QWEN}}}\nlora: {{r: 8, target_modules: all-linear}}\n"
         "sft: {per_device_train_batch_size: 4, max_seq_length: 512}",
         {"b": 4, "s": 512, "lora_rank": 8, "finetune": "lora", "lora_targets": "all-linear"},
+    ),
+    "axolotl's FSDP, which recomputes whatever gradient_checkpointing says": (
+        f"{{base_model: {QWEN}, sequence_len: 512, micro_batch_size: 2, gradient_checkpointing: false,\n"
+        "dp_shard_size: 4, fsdp_config: {activation_checkpointing: true, sharding_strategy: FULL_SHARD}}",
+        {"b": 2, "s": 512, "checkpointing": "full", "d": 4, "zero": 3},
+    ),
+    "nemo_rl on DTensor": (
+        BACKENDS.format("true", "false"),
+        {"t": 2, "cp": 2, "p": None, "d": 4, "zero": 3, "checkpointing": None},
+    ),
+    "nemo_rl on Megatron": (
+        BACKENDS.format("false", "true"),
+        {"t": 4, "p": 2, "d": 2, "zero": 1, "checkpointing": "full"},
+    ),
+    "nemo_rl with devices of its own for the rollouts": (
+        BACKENDS.format("true", "false") + "\n  generation: {colocated: {enabled: false, resources: {num_nodes: 1}}}",
+        {"t": 2, "d": None, "zero": 3},
+    ),
+    "unsloth's word where nobody looks": (
+        f"model: {{name: {QWEN}, max_seq_length: 512}}\nlora: {{r: 8, gradient_checkpointing: unsloth}}\n"
+        "training: {per_device_train_batch_size: 4}",
+        {"b": 4, "s": 512, "lora_rank": 8, "checkpointing": "full"},
+    ),
+    "a server of adapters": (
+        f"model: {{name: {QWEN}, lora_rank: 64, max_seq_length: 512}}\ngeneration: {{max_new_tokens: 64}}",
+        {"phase": "decode", "finetune": None},
+    ),
+    "verl's generation of so many tokens": (
+        f"model: {{path: {QWEN}}}\nrollout: {{prompt_length: 1536, response_length: 512}}",
+        {"phase": "decode", "context": 2048},
     ),
     "bentoml": (f"args: {{name: a, tp: 2, model_id: {QWEN}}}", {"phase": "decode", "t": 2}),
     "oumi's inference": (f"model: {{model_name: {QWEN}}}\nengine: VLLM", {"phase": "decode"}),
@@ -1183,7 +1221,8 @@ def test_a_servers_command_in_a_file_serves(tmp_path: Path) -> None:
     text = f'command = "serve"\ndefault_model_id = "{QWEN}"\n[[models]]\nmodel_id = "{QWEN}"\n'
     assert read(tmp_path, text, "models.toml").workload["phase"] == "decode"
     said = f"train: {{model_name: {QWEN}, learning_rate: 1.0e-5, use_gradient_checkpointing: unsloth}}\n"
-    assert "train.use_gradient_checkpointing" in [one.key for one in read(tmp_path, said).unread]
+    assert read(tmp_path, said).workload["checkpointing"] == "full"
+    assert any("moves what it keeps to the host" in note for note in read(tmp_path, said).notes)
     text = f"model_name: {QWEN}\nper_device_train_batch_size: 1\ngradient_checkpointing: "
     found = read(tmp_path, text + "unsloth")
     assert found.workload["checkpointing"] == "full"
@@ -1474,3 +1513,44 @@ def test_devices_of_a_long_script_are_looked_for_once(monkeypatch: pytest.Monkey
     text = "#!/bin/bash\n" + "echo a --b c\n" * 300 + f"torchrun --nproc_per_node 4 train.py{TRAINS}"
     assert read(tmp_path, text, "run.sh").workload["gpus"] == 4
     assert len(taken) < 5 * 300
+
+
+def test_a_section_that_is_off_trains_no_draft_and_lays_nothing_over_the_model(tmp_path: Path) -> None:
+    mtp = "mtp: {enable: %s, speculative_algorithm: EAGLE, num_layers: 1}"
+    text = f"actor_rollout_ref: {{model: {{path: {QWEN}, {mtp}}}, rollout: {{n: 1}}}}"
+    assert read(tmp_path, text % "false").unread == ()
+    with pytest.raises(InputError, match="draft of speculative decoding"):
+        read(tmp_path, text % "true")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("{job: extension, config: {process: [{model: {name_or_path: a/b}}]}, meta: {name: a}}", "ai-toolkit"),
+        ("{model_type: lora, model_family: sdxl, data_backend_config: a.json, train_batch_size: 1}", "SimpleTuner"),
+    ],
+)
+def test_trainers_of_pictures_are_named(text: str, said: str, tmp_path: Path) -> None:
+    with pytest.raises(NoModel, match=f"a model of pictures or video .{said}.*give its config.json"):
+        read(tmp_path, text)
+
+
+def test_a_charts_values_run_what_its_containers_run(tmp_path: Path) -> None:
+    """llm-d's chart, which serves its artefact; one whose command trains."""
+    served = f"modelArtifacts: {{name: {QWEN}, uri: 'hf://x'}}\ndecode: {{args: [--tensor-parallel-size, '2']}}"
+    found = read(tmp_path, served, "values.yaml")
+    assert (found.model.layers, found.workload["phase"]) == (28, "decode")
+    words = f"python, run_clm.py, --model_name_or_path, {QWEN}, --per_device_train_batch_size, '4', --lora_rank, '8'"
+    found = read(tmp_path, f"imagePullSecrets: []\ncommand: [{words}]", "values.yaml")
+    assert {key: found.workload[key] for key in ("b", "finetune", "lora_rank")} == {
+        "b": 4,
+        "finetune": "lora",
+        "lora_rank": 8,
+    }
+
+
+def test_bits_that_a_program_of_ones_own_loads_its_base_in_are_named(tmp_path: Path) -> None:
+    text = f"model: {{name: {QWEN}, use_bnb: true, lora: {{r: 8}}}}\ntrain: {{per_device_train_batch_size: 1}}\n"
+    found = read(tmp_path, text + "optimizer: {name: AdamW8bit}")
+    assert [one.key for one in found.unread] == ["model.use_bnb"]
+    assert found.workload["optimizer"] == "adamw-8bit"

@@ -10,7 +10,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError, refuse
+from shapes.errors import InputError
 from shapes.frozen import Function, Words, replace
 from shapes.model import ModelShape
 from shapes.model.resize import dimensions
@@ -262,7 +262,7 @@ def of_class(proof: Any, model: ModelShape, config: Config, where: str) -> Readi
 
 def _type_of(outer: Fields) -> str:
     model_type: str = _TABLE["types_of_classes"].get(architecture_of(outer), outer.text("model_type"))
-    refuse(not model_type, "expected a model_type: which architecture is this?", "model_type", where=outer.where)
+    outer.refuse(not model_type, "expected a model_type: which architecture is this?", "model_type")
     outer.refuse(
         model_type.endswith("_assistant"),
         "expected the model that it drafts for, whose keys and values its layers read",

@@ -113,8 +113,7 @@ def _inside(directory: Path) -> list[str]:
 
 def head_states_a_model(path: str) -> bool:
     """`states_a_model` of a file."""
-    with open(path, "rb") as file:
-        return states_a_model(path, file.read(MAX_TEXT))
+    return states_a_model(path, read_bounded(path, MAX_TEXT))
 
 
 def may_be_configuration(name: str) -> bool:
@@ -215,7 +214,7 @@ def _plain(found: re.Match[str]) -> str:
 
 def without_comments(text: str) -> str:
     """JSON5 without its comments; lines and columns stay."""
-    return re.sub(_EXTRA, lambda found: found[0] if found.lastgroup else re.sub(r"[^\n]", " ", found[0]), text)
+    return re.sub(_EXTRA, lambda found: found[0] if found.lastgroup else _plain(found), text)
 
 
 def _parse_json(text: str) -> object:
@@ -269,7 +268,7 @@ _REFERENCE = r"\$\{(\.?\w+(?:\.\w+)*)\}"
 #: Hydra's header of a file: the section, told from the root, where what it holds belongs.
 _PACKAGE = r"\s*#[ \t]*@package[ \t]+(?!_group_)(?:_global_\.?)?(\S*)"
 #: NeMo's resolver, its factors written out.
-_PRODUCT = r"\$\{multiply:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}"
+_PRODUCT = r"\$\{mul(?:tiply)?:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}"
 MAX_REFERENCES = 10
 #: Characters of a text that references are followed in, and of one that is put in their place.
 MAX_TEXT_OF = 200

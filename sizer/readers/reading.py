@@ -382,6 +382,13 @@ def at(config: Config, key: str) -> Any:
     return value if not rest else at(value, rest) if isinstance(value, Mapping) else None
 
 
+def in_use(config: Config) -> Values:
+    """``config`` without what sections hold that say that they are off (of NeMo-RL's two backends one is)."""
+    off = False in (config.get("enable"), config.get("enabled"))
+    held = {key: one for key, one in config.items() if not (off and one)}
+    return {key: in_use(one) if isinstance(one, Mapping) else one for key, one in held.items()}
+
+
 def underscored(config: Config) -> Values:
     """Every key with underscores for dashes, which GPT-NeoX's files and vLLM's have; sections, and keys of settings in
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from posixpath import basename
-from typing import Any
 
 from shapes.errors import InputError, refuse, shorten
 from shapes.frozen import replace
@@ -32,6 +31,7 @@ from .reading import (
     Values,
     at,
     fits,
+    in_use,
     known_names,
     plain_name,
     rows,
@@ -140,6 +140,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         wrong = f"{said}; sizer check {called} --download{way}" if asked and is_name(name) else said
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {wrong}"
         raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
+    config = in_use(config)
     lora = {} if row.get("phase") else _lora(config, row["names"])
     row = _with_usual(row, config)
     taken = (
@@ -159,9 +160,8 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         *reading.notes,
         *(said for key, said in row.get("also", {}).items() if at(config, key) and f"_{key}" not in config),
     )
-    numbers = {one: size for one, size in flat(config).items() if isinstance(size, int | float)}
     rounds = {  # what expressions make of the file's numbers, where that is at least 1
-        key: {one: int(size) for one, size in expressed(said, numbers, {}, ())[0].items() if 1 <= size < 2**40}
+        key: {one: int(size) for one, size in expressed(said, flat(config), {}, ())[0].items() if 1 <= size < 2**40}
         for key, said in row.get("rounds", {}).items()
     }
     longest = degrees.pop("longest", reading.longest)
@@ -175,7 +175,6 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         **degrees,
         **rounds.pop("train", {}),
     }
-    unread = *reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)
     reading = replace(
         reading,
         source=where,
@@ -183,7 +182,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         notes=notes,
         workload=workload,
         longest=longest,
-        unread=unread,
+        unread=(*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)),
         rounds=rounds,
     )
     for section in config.values():  # DeepSpeed's settings, of a file or within the recipe
@@ -194,7 +193,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
 
 def _given(row: Config, config: Config) -> tuple[Values, Values]:
     """(what the file gives of a trainer's settings, degrees of its layout)."""
-    settings, degrees = dict(row.get("otherwise", {})), dict[str, Any]()
+    settings, degrees = dict(row.get("otherwise", {})), Values()
     for ours, theirs in row["names"].items():
         value, (degree, _, way) = at(config, ours), theirs.partition(" ")
         if degree not in FORMATS["names"]["degrees"]:  # of a workload, as they are
@@ -210,7 +209,7 @@ def _with_usual(row: Config, config: Config) -> Config:
     that train have the same value. One that serves: with those that servers spell alike.
     """
     words, found = FORMATS["names"], defaultdict[str, Values](dict)
-    own = {"phase", *row.get("otherwise", ()), *["max_seq_length"] * ("rounds" in row)}
+    own = {"phase", *row.get("otherwise", ())}
     own |= {theirs for ours, theirs in row["names"].items() if at(config, ours) is not None}
     phase = row.get("phase", "")
     usual = words["usual"][phase]

@@ -25,6 +25,7 @@ from sizer.readers.reading import (
     Reading,
     Values,
     at,
+    in_use,
     is_harmless,
     is_released,
     lacking,
@@ -264,8 +265,8 @@ def normalised(config: Config) -> Values:
     """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
     flat = Values()
     own = {key: value for key, value in config.items() if key.startswith("_")}  # what parse_script adds: no arguments
-    rest = {key: value for key, value in config.items() if key not in own and at(config, f"{key}.enabled") != 0}
-    chosen = {key: value for key, value in rest.items() if str(key).upper() == "MODEL_ARGS"}
+    rest = in_use({key: value for key, value in config.items() if key not in own})
+    chosen = {key: value for key, value in rest.items() if key.upper() == "MODEL_ARGS"}
     for name, item in leaves(chosen or rest):
         now, meant = _TABLE["aliases"].get(name, (name, None))
         flat |= {now: item if meant is None else meant} if item is not None else {}  # null: not given

@@ -401,10 +401,9 @@ def _bert(fields: Fields) -> Noted:
     """BERT with its masked-token head and, unless it is switched off, the next-sentence head."""
     hidden, positions = fields.integer("hidden_size"), fields.integer("max_position_embeddings", "seq_length")
     common, layers = _common(fields), fields.layers("num_layers")
-    weights = common["norm_weights"]
     block = Block(attention(fields, causal=False), mlp(fields), count=layers, **common)
     types = (("token_type_embeddings", 2 * hidden),)
-    stack = Stack("encoder", hidden, (block,), positions=positions, final_norm=weights, extra=types)
+    stack = Stack("encoder", hidden, (block,), positions=positions, final_norm=common["norm_weights"], extra=types)
     before: Linears = (Linear("head_transform", hidden, hidden, True),)
     if fields.flag("bert_binary_head", default=not fields.flag("bert_no_binary_head")):
         before += (Linear("pooler", hidden, hidden, True, rows=1), Linear("next_sentence", 2, hidden, True, rows=1))
@@ -416,7 +415,7 @@ def _bert(fields: Fields) -> Noted:
         head_bias=True,
         before_head=before,
         max_positions=positions,
-        extra=(("head_norm", weights * hidden),),
+        extra=(("head_norm", common["norm_weights"] * hidden),),
     )
     return model, ("read as BERT", *said)
 
