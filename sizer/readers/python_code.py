@@ -93,24 +93,26 @@ class _Code:
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
     def _look_at(self, nodes: list[tuple[Any, Values]], text: str) -> None:
-        """Take what is called anywhere in nodes, with the names of the function that it is in.
-
-        Of a function that names a model, what it takes where no call gives it anything (fire's, typer's).
-        """
+        """Take what is called anywhere in nodes, with the names of the function that it is in."""
         for node, names in nodes:
-            own = names
+            own, inner = names, ast.iter_child_nodes(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                said = node.args
-                pairs = zip(said.args[::-1], said.defaults[::-1], strict=False)
-                held = {one.arg: self._value(value, names) for one, value in pairs if one.arg not in _SIZES}
-                if named_plainly(held) and len(re.findall(rf"(?:(?<![.\w])|(?<=self\.)){node.name}\([^)]", text)) < 2:
-                    self.options = held | self.options
+                self._take_defaults(node, names, text)
                 self.follow(node.body, own := {**names})
-            if isinstance(node, ast.Call | ast.Dict):
+            elif isinstance(node, ast.Call | ast.Dict):
                 self._take(self._value(node, names))
-            if isinstance(node, ast.If | ast.IfExp) and self._value(node.test, names) is False:
-                node.body = node.orelse  # what runs where an option is set that is not
-            nodes += [(inner, own) for inner in ast.iter_child_nodes(node)]
+            elif isinstance(node, ast.If | ast.IfExp) and self._value(node.test, names) is False:
+                # Without what runs where an option is set that is not; an IfExp's part is no list, and walked alike.
+                inner = ast.iter_child_nodes(ast.If(node.test, [], node.orelse))  # type: ignore[arg-type] # as said
+            nodes += [(one, own) for one in inner]
+
+    def _take_defaults(self, function: Any, names: Values, text: str) -> None:
+        """Of a function that names a model, what it takes where no call gives it anything (fire's, typer's)."""
+        said = function.args
+        pairs = zip(said.args[::-1], said.defaults[::-1], strict=False)
+        held = {one.arg: self._value(value, names) for one, value in pairs if one.arg not in _SIZES}
+        if named_plainly(held) and len(re.findall(rf"(?:(?<![.\w])|(?<=self\.)){function.name}\([^)]", text)) < 2:
+            self.options = held | self.options
 
     def _take(self, made: Any) -> None:
         if isinstance(made, dict) and (made.get("_class", "dict") != "dict" or "zero_optimization" in made):
@@ -122,10 +124,8 @@ class _Code:
     def follow(self, body: list[ast.stmt], names: Values) -> Any:
         """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
         for node in body:
-            target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
-            said: Any = getattr(node, "value", None)
             match node:
-                case ast.Return():
+                case ast.Return(said):
                     return self._value(said, names)
                 case ast.ClassDef(name, body=inner):
                     self.follow(inner, own := Values())
@@ -134,15 +134,18 @@ class _Code:
                 case ast.FunctionDef("__init__", body=inner) | ast.If(ast.Compare(ast.Name("__name__")), inner):
                     self.follow(inner, names)
                     names |= names.pop("self", None) or {}  # what a class sets of itself
-            if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
-                target = target.elts[0]
-            if not isinstance(target, ast.Name | ast.Attribute):
-                continue
-            value = self._value(ast.BinOp(target, node.op, said) if isinstance(node, ast.AugAssign) else said, names)
-            dotted = ast.unparse(target)
+                case ast.Assign([target, *_]) | ast.AnnAssign(target) | ast.AugAssign(target) | ast.For(target):
+                    self._assign(target, node, names)
+        return None
+
+    def _assign(self, target: ast.expr, node: ast.stmt, names: Values) -> None:
+        if isinstance(target, ast.Tuple) and target.elts:  # a model, its tokenizer
+            target = target.elts[0]
+        if isinstance(target, ast.Name | ast.Attribute):
+            said = node if isinstance(node, ast.AugAssign) else getattr(node, "value", None)
+            dotted, value = ast.unparse(target), self._value(said, names)
             section = dotted.partition(".")[0]
             names |= with_settings({section: names.get(section)}, {dotted: value})  # None: what it was is no longer so
-        return None
 
     def _value(self, node: Any, names: Values) -> Any:
         """None for what is not told, and past the bound."""
@@ -169,7 +172,7 @@ class _Code:
                     }
                 case ast.Subscript(inner, place):
                     return self._value(inner, names)[self._value(place, names)]
-                case ast.BinOp(left, way, right):
+                case ast.BinOp(left, way, right) | ast.AugAssign(left, way, right):
                     one, other = self._value(left, names), self._value(right, names)
                     if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
                         return None

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
+from itertools import chain
 from posixpath import basename
 
 from shapes.errors import InputError, refuse
@@ -283,20 +284,21 @@ class _Follower:
 
     def _take(self, token: Token, words: list[str], inside: bool) -> None:
         """One token of a simple command: an assignment is made, anything else gives words."""
-        value = token.value
-        for part in value.parts if isinstance(value, Word) else ():
-            if part.kind == "command":  # OUT=$(python ... --model NAME)
-                self._within(part.text, token.line)
-        if isinstance(value, tuple):
-            elements, name = [field for word in value for field in self.variables.fields(word)], token.name.rstrip("+")
-            self.variables.assign(name, elements, append="+" in token.name)
-            for one in elements:
-                self._keyed(name + one)
-        elif isinstance(value, str):
-            words += [value] * inside
-        elif not self._assigned(value, words):
-            tested = words[:1] in (["[["], ["["])
-            words += [self.variables.joined(value)] if tested else self.variables.fields(value)
+        match token.value:
+            case str(operator):
+                words += [operator] * inside
+            case Word() as word:
+                for part in word.parts:
+                    if part.kind == "command":  # OUT=$(python ... --model NAME)
+                        self._within(part.text, token.line)
+                if not self._assigned(word, words):
+                    tested = words[:1] in (["[["], ["["])
+                    words += [self.variables.joined(word)] if tested else self.variables.fields(word)
+            case array:
+                elements, name = [*chain.from_iterable(map(self.variables.fields, array))], token.name.rstrip("+")
+                self.variables.assign(name, elements, append="+" in token.name)
+                for one in elements:
+                    self._keyed(name + one)
 
     def _assigned(self, word: Word, before: list[str]) -> bool:
         first, *more = word.parts or (None,)
