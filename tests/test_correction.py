@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from fit.correction import TAIL_TILES, Case, fitted
 from fit.gemm import first_guess
-from fit.grids import corners, waves_of
 from fit.written import correction_table, grid_size
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.interpolate import RegularGridInterpolator
 
 from shapes.calibrate import Products
 from shapes.cost.constants import FITTED, gemm_constants
-from shapes.cost.corrections import Correction, Grid, sampled
+from shapes.cost.corrections import REFERENCE_TILE, Correction, Grid, waves_of
 from shapes.cost.gemm import aligned_seconds
 from shapes.device import load_device
 
@@ -26,7 +26,7 @@ GRID = Grid((-2.0, 0.0, 1.5, 3.0), (9.0, 11.0, 14.0), ((128, 256), (128, 128)), 
 @given(*[st.integers(1, 2**18)] * 3, st.integers(1, 512), st.integers(1, 200))
 def test_each_table_speaks_of_every_product_with_weight_one(m: int, n: int, k: int, batch: int, units: int) -> None:
     shape = [np.array([float(value)]) for value in (m, n, k, batch)]
-    index, weight = (np.array(part) for part in zip(*corners(GRID, *shape, units), strict=True))
+    index, weight = (np.array(part) for part in zip(*GRID.corners(*shape, units), strict=True))
     assert ((weight >= 0) & (weight <= 1)).all()
     tables = [weight[(index >= low) & (index < high)].sum() for low, high in ((0, 12), (12, 30), (30, 48))]
     np.testing.assert_allclose(tables, 1.0)
@@ -99,7 +99,7 @@ def test_bound_tables_let_no_time_fall_however_noisy_the_data() -> None:
 
 
 @pytest.mark.parametrize("device", [name for name in FITTED if "correction" in load_device(name).cost.get("bf16", {})])
-def test_even_knots_say_what_the_tables_say(device: str) -> None:
+def test_a_factor_is_what_scipys_interpolation_of_the_tables_says(device: str) -> None:
     constants, _ = gemm_constants(load_device(device), "bf16")
     random = np.random.default_rng(3)
     m, n, k = (np.floor(np.exp(random.uniform(0, np.log(200_000), 2000))) for _ in range(3))
@@ -107,7 +107,21 @@ def test_even_knots_say_what_the_tables_say(device: str) -> None:
     assert constants.small is not None
     for one in (constants, constants.small):
         assert one.correction is not None
-        table, told = np.asarray(one.correction.log_factors), np.zeros_like(m)
-        for index, weight in corners(one.correction.grid, m, n, k, batch, one.units):
-            told += table[index] * weight
-        assert np.allclose(sampled(one.correction, one.units).factor(m, n, k, batch), np.exp(told), rtol=1e-9)
+        grid, values = one.correction.grid, np.asarray(one.correction.log_factors)
+
+        def told(table: np.ndarray, *axes: tuple[tuple[float, ...], np.ndarray]) -> np.ndarray:
+            knots, at = zip(*axes, strict=True)
+            inside = [np.clip(own, each[0], each[-1]) for each, own in zip(knots, at, strict=True)]
+            return RegularGridInterpolator(knots, table)(np.stack(inside, axis=-1))
+
+        ends = len(grid.log2_waves), len(grid.log2_k)
+        waves = np.log2(waves_of(REFERENCE_TILE, m, n, batch, one.units))
+        by_waves, by_tail = np.split(values, [ends[0] * ends[1]])
+        total = told(by_waves.reshape(ends), (grid.log2_waves, waves), (grid.log2_k, np.log2(k)))
+        sizes = len(grid.tail_tiles), grid.tail_waves, len(grid.tail_idle), len(grid.tail_log2_k)
+        for tile, layers in zip(grid.tail_tiles, by_tail.reshape(sizes), strict=True):
+            waves = waves_of(tile, m, n, batch, one.units)
+            idle = (grid.tail_idle, np.ceil(waves) - waves), (grid.tail_log2_k, np.log2(k))
+            of = np.minimum(np.ceil(waves), grid.tail_waves)
+            total += sum((of == at) * told(layer, *idle) for at, layer in enumerate(layers, 1))
+        assert np.allclose(one.correction.factor(one.units, m, n, k, batch), np.exp(total), rtol=1e-9)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -12,15 +13,21 @@ from shapes.cost.constants import GemmConstants
 from shapes.cost.corrections import Cells, Correction, Grid
 
 
+def _shapes(grid: Grid) -> tuple[tuple[int, int], tuple[int, int, int, int]]:
+    """Of the table over waves and of the tail tables together."""
+    tails = len(grid.tail_tiles), grid.tail_waves, len(grid.tail_idle), len(grid.tail_log2_k)
+    return (len(grid.log2_waves), len(grid.log2_k)), tails
+
+
 def grid_size(grid: Grid) -> int:
     """Entries of all tables."""
-    return sum(int(np.prod(shape)) for shape in grid.shapes)
+    return sum(map(prod, _shapes(grid)))
 
 
 def correction_table(correction: Correction) -> dict[str, Any]:
     """What `Correction.from_table` reads; a row of the tail is one tile's layer, idle shares by k."""
     grid, values = correction.grid, np.array(correction.log_factors)
-    (waves, ks), (tiles, layers, idle, tail_ks) = grid.shapes
+    (waves, ks), (tiles, layers, idle, tail_ks) = _shapes(grid)
     split = waves * ks
     return {
         "log2_waves": list(grid.log2_waves),

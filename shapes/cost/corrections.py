@@ -33,9 +33,9 @@ Two tiles run on a unit at once and hide each other's loads; one left over takes
 Which kernels, at which FLOP per clock and unit, is data by family of devices: shapes/data/misaligned.toml.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from itertools import chain
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -225,9 +225,6 @@ def misaligned_seconds(
 #: Waves are counted in this tile, the one libraries prefer for large products.
 REFERENCE_TILE = (128, 256)
 
-#: Steps, in log2, of which all knots over waves, and all over k, are multiples.
-WAVE_STEP, K_STEP = 0.25, 0.5
-
 
 @frozen
 class Grid:
@@ -244,11 +241,27 @@ class Grid:
     tail_idle: Knots
     tail_log2_k: Knots
 
-    @property
-    def shapes(self) -> tuple[Ints, Ints]:
-        """Of the table over waves and of the tail tables together."""
-        tails = len(self.tail_tiles), self.tail_waves, len(self.tail_idle), len(self.tail_log2_k)
-        return (len(self.log2_waves), len(self.log2_k)), tails
+    def corners(self, m: Array, n: Array, k: Array, batch: Array, units: int) -> Iterator[tuple[Indices, Array]]:
+        """The entries that speak of each product on ``units`` units, as (index among all, weight) pairs of arrays."""
+        log2_k = np.log2(k)
+        waves = np.log2(waves_of(REFERENCE_TILE, m, n, batch, units))
+        for (i, u), (j, v) in product(sides(waves, self.log2_waves), sides(log2_k, self.log2_k)):
+            yield i * len(self.log2_k) + j, u * v
+        start = len(self.log2_waves) * len(self.log2_k)
+        along_k = sides(log2_k, self.tail_log2_k) if self.tail_tiles else ()
+        for tile in self.tail_tiles:
+            waves = waves_of(tile, m, n, batch, units)
+            whole = np.ceil(waves)
+            layer = np.minimum(whole, self.tail_waves).astype(np.intp) - 1
+            for (i, u), (j, v) in product(sides(whole - waves, self.tail_idle), along_k):
+                yield start + (layer * len(self.tail_idle) + i) * len(self.tail_log2_k) + j, u * v
+            start += self.tail_waves * len(self.tail_idle) * len(self.tail_log2_k)
+
+
+def waves_of(tile: Pair, m: Array, n: Array, batch: Array, units: int) -> Array:
+    """How many waves of ``tile`` a product is on ``units`` units; below 1: units without a tile."""
+    waves: Array = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch / units
+    return waves
 
 
 @frozen
@@ -272,82 +285,13 @@ class Correction:
             _numbers(tail["idle"]),
             _numbers(tail["log2_k"]),
         )
-        for step, knots in ((WAVE_STEP, grid.log2_waves), (K_STEP, grid.log2_k), (K_STEP, grid.tail_log2_k)):
-            refuse(
-                any(knot % step for knot in knots),
-                f"expected knots that are multiples of {step}",
-                "correction",
-                list(knots),
-            )
         return cls(grid, _numbers(chain(*rows, *tails)))
 
-
-@frozen
-class _Sampled:
-    """A correction's tables on even knots, the tails by their number of tiles, which is whole: five times as fast.
-
-    ``waves``: by log2 of waves, then of k. ``tails``: of each tile, by tiles in the last wave and the waves before it,
-    then by log2 of k.
-    """
-
-    units: int
-    first_wave: float
-    first_k: float
-    waves: Array
-    tail_tiles: tuple[Pair, ...]
-    tail_waves: int
-    tails: Array
-
-    def factor(self, m: Array, n: Array, k: Array, batch: Array) -> Array:
-        """Measured over modelled time of products."""
-        along_k = self.waves.shape[1]
-        column, k_share = _even(np.log2(k), self.first_k, K_STEP, along_k)
-        sides = {side: (np.ceil(m / side), np.ceil(n / side)) for side in {*REFERENCE_TILE, *sum(self.tail_tiles, ())}}
-        tiles = sides[REFERENCE_TILE[0]][0] * sides[REFERENCE_TILE[1]][1] * batch
-        row, share = _even(np.log2(tiles / self.units), self.first_wave, WAVE_STEP, len(self.waves))
-        flat, corner = self.waves.ravel(), row * along_k + column
-        low = flat[corner] + (flat[corner + 1] - flat[corner]) * k_share
-        high = flat[corner + along_k] + (flat[corner + along_k + 1] - flat[corner + along_k]) * k_share
-        total: Array = low + (high - low) * share
-        for (bm, bn), table in zip(self.tail_tiles, self.tails, strict=True):
-            tiles = sides[bm][0] * sides[bn][1] * batch
-            whole = np.ceil(tiles / self.units)
-            # Beyond the last layer only the last wave's tiles count.
-            tiles -= self.units * np.maximum(whole - self.tail_waves, 0.0)
-            corner = (tiles - 1).astype(np.intp) * along_k + column
-            total += table[corner]
-            total += (table[corner + 1] - table[corner]) * k_share
-        return np.exp(total, out=total)
-
-
-@lru_cache(64)
-def sampled(correction: Correction, units: int) -> _Sampled:
-    """The correction's tables of a device of ``units`` units."""
-    grid, values = correction.grid, np.asarray(correction.log_factors)
-    (waves, ks), (tiles, layers, idle, tail_ks) = grid.shapes
-    knots = *grid.log2_k, *grid.tail_log2_k
-    log2_k = np.arange(min(knots), max(knots) + 2 * K_STEP, K_STEP)
-    log2_waves = np.arange(grid.log2_waves[0], grid.log2_waves[-1] + 2 * WAVE_STEP, WAVE_STEP)
-    by_waves = values[: waves * ks].reshape(waves, ks)
-    by_waves = _between(log2_waves, grid.log2_waves) @ by_waves @ _between(log2_k, grid.log2_k).T
-    by_tail = values[waves * ks :].reshape(tiles, layers, idle, tail_ks)
-    if tiles:
-        filled = 1 - np.arange(1, units + 1) / units
-        by_tail = _between(filled, grid.tail_idle) @ by_tail @ _between(log2_k, grid.tail_log2_k).T
-        by_tail = by_tail.reshape(tiles, -1)
-    return _Sampled(units, grid.log2_waves[0], min(knots), by_waves, grid.tail_tiles, grid.tail_waves, by_tail)
-
-
-def _between(values: Array, knots: Knots) -> Array:
-    """Weights of the knots (columns) at each value (rows)."""
-    return np.array([np.interp(values, knots, one) for one in np.eye(len(knots))]).T
-
-
-def _even(values: Array, first: float, step: float, knots: int) -> tuple[Indices, Array]:
-    """The knot below each value, of ``knots`` that are ``step`` apart, and how far the value is from it to the next."""
-    place = np.clip((values - first) / step, 0.0, knots - 2)
-    index = place.astype(np.intp)
-    return index, place - index
+    def factor(self, units: int, m: Array, n: Array, k: Array, batch: Array) -> Array:
+        """Measured over modelled time of products on ``units`` units."""
+        table = np.asarray(self.log_factors)
+        factor: Array = np.exp(sum(table[at] * weight for at, weight in self.grid.corners(m, n, k, batch, units)))
+        return factor
 
 
 def sides(values: Array, knots: Knots) -> tuple[tuple[Indices, Array], tuple[Indices, Array]]:

@@ -32,7 +32,7 @@ from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.operators.types import Layout
 
 from .constants import LARGE, GemmConstants, alignment_constants, gemm_constants, relative
-from .corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds, sampled
+from .corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds
 
 #: One value or many; all of them come back as numpy has them.
 Values = Array | np.float64 | float
@@ -155,7 +155,7 @@ def set_seconds(dims: Array, size: Values, out: float, c: GemmConstants) -> Arra
     """Seconds by one set of constants, blending aside, without misalignment."""
     seconds = uncorrected_seconds(dims, size, out, c)
     if c.correction:
-        seconds = seconds * sampled(c.correction, c.units).factor(*dims)
+        seconds = seconds * c.correction.factor(c.units, *dims)
     return seconds
 
 
