@@ -10,8 +10,6 @@ by itself would give.
 [1365, 2730, 5461]
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import starmap
@@ -33,7 +31,7 @@ LARGEST = 2**60
 class Split(Exception):  # noqa: N818  # no error: how the rows part
     """Rows go different ways: those whose ``column`` has the same value stay together."""
 
-    def __init__(self, column: Column) -> None:
+    def __init__(self, column: "Column") -> None:
         super().__init__("rows go different ways")
         self.column = column
 
@@ -92,7 +90,7 @@ class IntegerTable:
             return np.asarray(value.values[self.codes(value.names)[0]])
         return np.broadcast_to(value, self.size)
 
-    def parts(self, column: Column) -> Iterator[IntegerTable]:
+    def parts(self, column: "Column") -> "Iterator[IntegerTable]":
         """The rows apart by what they have in ``column``."""
         values = self.rows_of(column)
         order = np.argsort(values, kind="stable")
@@ -187,13 +185,13 @@ class Column(NDArrayOperatorsMixin, ManyIntegers):
             self._hash = hash((id(self.table), self.names, self.values.tobytes()))
         return self._hash
 
-    def __round__(self) -> Column:
+    def __round__(self) -> "Column":
         return self._rounded(np.rint)
 
-    def __ceil__(self) -> Column:
+    def __ceil__(self) -> "Column":
         return self._rounded(np.ceil)
 
-    def _rounded(self, by: np.ufunc) -> Column:
+    def _rounded(self, by: np.ufunc) -> "Column":
         return self if _whole(self.values) else Column(self.table, self.names, by(self.values).astype(np.int64))
 
     def __repr__(self) -> str:

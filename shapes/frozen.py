@@ -6,8 +6,6 @@ a hundred classes: most of what it took to start. Here __init__ alone is compile
 ``plain``: one as JSON, by the one walker, which the published schemas follow too (tests/tools/make_schemas.py).
 """
 
-from __future__ import annotations
-
 import tomllib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
@@ -67,7 +65,7 @@ def replace(one: T, **changes: Any) -> T:
 
 
 @cache
-def _all(cls: Any) -> Items:
+def _all(cls: Any) -> "Items":
     """The fields' names, what gives their values, and what makes one of them.
 
     ``REMEMBERED``: so many of a class's replacements are made once (0 where it does not say: none).
@@ -118,7 +116,7 @@ class _Shared:
     def __delattr__(self, name: str) -> NoReturn:
         raise FrozenInstanceError(f"cannot delete field {name!r}")
 
-    def __setstate__(self, state: tuple[None, Values]) -> None:
+    def __setstate__(self, state: "tuple[None, Values]") -> None:
         for name, value in state[1].items():
             object.__setattr__(self, name, value)
 

@@ -4,8 +4,6 @@ Other distributions add rules, readers, formats and engines by entry points (rep
 is a line that names it, as every other mistake is.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import cache, lru_cache
@@ -36,7 +34,7 @@ def named_function(path: str) -> Any:
     return getattr(import_module(module), name)
 
 
-def installed() -> Distribution | None:
+def installed() -> "Distribution | None":
     """The installed distribution; None of a checkout that only lies on the path."""
     from importlib.metadata import PackageNotFoundError, distribution
 
@@ -54,7 +52,7 @@ def install(extra: str) -> str:
 
 
 #: The top-level package of each plug-in that was loaded.
-_LOADED: dict[str, EntryPoint] = {}
+_LOADED: "dict[str, EntryPoint]" = {}
 
 
 @cache
@@ -98,7 +96,7 @@ def blamed(error: BaseException) -> InputError | None:
     return next((_refused(_LOADED[one], error) for one in modules if one in _LOADED), None)
 
 
-def _refused(one: EntryPoint, error: BaseException) -> InputError:
+def _refused(one: "EntryPoint", error: BaseException) -> InputError:
     owner = f"`pip uninstall {one.dist.name}`" if one.dist else "uninstall it"
     said = f"failed with {type(error).__name__}: {error}; mend it or {owner}"
     return InputError(said, where=f"plug-in {one.name} of {one.group}")

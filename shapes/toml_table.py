@@ -3,8 +3,6 @@
 A `Table` names file and key where a value is not what it should be; `load` reads a file once while it stays as it is.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re
@@ -271,7 +269,7 @@ class Table:
         self.refuse_the_rest()
         return cls(**given)
 
-    def keyed(self, read: Callable[[Table, str], T], known: Collection[str] | None = None) -> Mapping[str, T]:
+    def keyed(self, read: "Callable[[Table, str], T]", known: Collection[str] | None = None) -> Mapping[str, T]:
         """What ``read`` says of each key, which has to be one of ``known``."""
         for key in self.data:
             if known is not None and key not in known:

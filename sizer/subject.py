@@ -1,7 +1,5 @@
 """The resolved input: a configuration or module read once, its workload settled and its operators listed."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field
 from functools import lru_cache, partial
@@ -247,7 +245,7 @@ def _once(model: ModelShape) -> ModelShape:
 class NotUnderstood(UnknownModelType):
     """A model type that no reader knows and whose class was not proven to be what it was recognised as."""
 
-    proof: Proof
+    proof: "Proof"
 
 
 def read_model(source: object, *, config_format: str | None = None) -> Reading:
@@ -283,7 +281,7 @@ def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnd
     return NotUnderstood(what + todo, unknown.key, unknown.value, unknown.where)
 
 
-def _reading_of(proof: Proof, where: str, config: Named, unknown: InputError) -> Reading:
+def _reading_of(proof: "Proof", where: str, config: Named, unknown: InputError) -> Reading:
     """A class as it is proven to be; NotUnderstood, of what was ``unknown``, where it is not."""
     if not proof.model:
         refused = _not_understood(proof.unproven, unknown)
@@ -447,7 +445,7 @@ def _with_data_parallelism(values: Named) -> Values:
     return found
 
 
-def _traced_config(source: object, workload: Named, proof: Proof | None = None) -> Subject:
+def _traced_config(source: object, workload: Named, proof: "Proof | None" = None) -> Subject:
     """The products of the class of a configuration, which is built already where ``proof`` failed."""
     from shapes.trace import longest_sequence, trace_config
 
@@ -557,7 +555,7 @@ def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, S
 
 
 def _of_trace(
-    traced: Traced,
+    traced: "Traced",
     where: str,
     workload: Workload,
     unproven: tuple[Unproven, ...],

@@ -4,8 +4,6 @@ A field of ``Measurement`` declares its check once: rows, their checks when they
 datasets follow. An imported row is checked whole: a wrong field would break every later reading.
 """
 
-from __future__ import annotations
-
 import json
 import time
 import uuid
@@ -140,7 +138,7 @@ class Measurement:
         return {**out, "samples": [float(value) for value in self.samples]} if samples else out
 
     @staticmethod
-    def from_row(row: Named) -> Measurement:
+    def from_row(row: Named) -> "Measurement":
         """A measurement from what ``row`` wrote; KeyError, TypeError or ValueError where one is missing."""
         description = dict(row["description"])
         plain = {name: row[name] for name in COLUMNS if name not in _NESTED and row.get(name) is not None}

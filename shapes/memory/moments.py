@@ -6,8 +6,6 @@ saved shrinks from layer to layer while gradients grow. At the optimizer's step 
 activation is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from functools import lru_cache
 from math import ceil, prod

@@ -3,8 +3,6 @@
 Shapes are per model, before any parallel split; ``Linear.on_shard`` says what one tensor-parallel rank holds.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
@@ -49,7 +47,7 @@ class Linear:
     learns: bool = True
     shared: bool = False
 
-    def on_shard(self, t: int) -> Linear:
+    def on_shard(self, t: int) -> "Linear":
         """The fullest of ``t`` ranks' share, itself not split further.
 
         The bias follows the outputs: cut with them if column-parallel, whole on each rank if row-parallel (Megatron's

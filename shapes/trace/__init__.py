@@ -3,8 +3,6 @@
 This package's modules import torch; this file does not, so that ``import shapes`` stays cheap.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING, Any
 
 from shapes.errors import InputError, one_of, positive_int
@@ -24,7 +22,7 @@ class MissingExtra(InputError):  # noqa: N818 # named for what it is, as the err
     """torch or transformers is not installed."""
 
 
-def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: Any) -> Traced:
+def trace(module: "nn.Module", *args: Any, phase: RunPhase = "train", **kwargs: Any) -> Traced:
     """The products of one call ``module(*args, **kwargs)``, and of its backward pass unless ``phase="infer"``.
 
     Tensors among the arguments stand for their shape and dtype only. The module keeps its weights and its mode: its
@@ -48,7 +46,7 @@ def trace(module: nn.Module, *args: Any, phase: RunPhase = "train", **kwargs: An
         return run(module, args, kwargs, train=phase == "train", config=native, model_type=name, answers=answers)
 
 
-def recognise_module(module: nn.Module, args: Items, kwargs: Named) -> Proof:
+def recognise_module(module: "nn.Module", args: Items, kwargs: Named) -> "Proof":
     """What a module is recognised as by a call ``module(*args, **kwargs)`` with token numbers, and whether proven."""
     _require("torch")
     from .prove import prove_module
@@ -94,7 +92,7 @@ def trace_config(
     )
 
 
-def recognise_config(config: Any) -> Proof:
+def recognise_config(config: Any) -> "Proof":
     """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
 
     _require("torch", "transformers")

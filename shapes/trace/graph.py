@@ -5,8 +5,6 @@ set; every other operator unites those of its inputs. So whether an MLP reads wh
 projections feed a core and which vector scales whose output are facts of edges, whatever the modules are called.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +88,7 @@ class Node:
         assert self.core
         return self.core
 
-    def reads_any(self, others: Sequence[Node]) -> bool:
+    def reads_any(self, others: "Sequence[Node]") -> bool:
         return any(self.reads & one.bit for one in others)
 
 

@@ -6,8 +6,6 @@ as m = out, n = in, k = tokens, every product with a weight has the tokens in m 
 transposed with it. The gradient of an activation keeps the orientation in which that activation lies in memory.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Any, Literal
@@ -56,7 +54,7 @@ class Product:
     def layout(self) -> Layout:
         return ("t" if self.b_along_k else "n") + ("n" if self.a_along_k else "t")  # type: ignore[return-value] # two of two letters
 
-    def transposed(self) -> Product:
+    def transposed(self) -> "Product":
         """C^T[n,m] = B^T[n,k] A^T[k,m]."""
         return replace(self, m=self.n, n=self.m, a=self.b, b=self.a, a_along_k=self.b_along_k, b_along_k=self.a_along_k)
 

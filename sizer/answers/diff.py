@@ -1,7 +1,5 @@
 """`diff`: two versions of a configuration compared, on one or several devices."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import exp, hypot, log
@@ -46,7 +44,7 @@ class DiffBudgets:
     max_step_regression: float | None = None
     max_memory: float | None = None
 
-    def broken_by(self, path: str, one: DeviceDiff) -> Iterator[Violation]:
+    def broken_by(self, path: str, one: "DeviceDiff") -> Iterator[Violation]:
         """The budgets that a version breaks on one device."""
         ratio, error, allowed = one.ratio, one.ratio_error, self.max_step_regression
         if allowed is not None and ratio is not None and error is not None and (slower := ratio - 1) > allowed:

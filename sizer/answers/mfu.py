@@ -4,8 +4,6 @@ MFU counts the FLOPs a forward and backward need, HFU those that were run, recom
 2204.02311; Korthikanti et al. 2205.05198, section 6.3).
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -138,8 +136,8 @@ class MfuAnswer(Printable):
     dtype: str
     checkpointing: str
     rows: tuple[Utilization, ...]
-    log: StepTimes | None
-    explanation: Explanation | None
+    log: "StepTimes | None"
+    explanation: "Explanation | None"
     notes: Names
 
     @property

@@ -1,7 +1,5 @@
 """`check`: run the rules over a resolved input and price what they propose."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Unpack
 
@@ -29,12 +27,12 @@ def check(
     config_format: str | None = None,
     example_inputs: object = None,
     dims: Sizes | None = None,
-    measure: bool | Executor = False,
+    measure: "bool | Executor" = False,
     time_limit_s: float | None = None,
     store: str | None = None,
     stack: str | SoftwareStack | None = None,
     **workload: Unpack[WorkloadKeywords],
-) -> Report:
+) -> "Report":
     """Every finding of the rule catalogue on ``config``, each priced in step seconds on ``device`` (h100-sxm).
 
     ``config``: a path, a mapping, a transformers ``PretrainedConfig``, a ``shapes.ModelShape`` or an ``nn.Module`` with

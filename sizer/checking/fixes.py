@@ -4,8 +4,6 @@ No format is written here. A suggestion's edits are guessed from where its keys,
 in the text. They count only where the edited text, read again, runs the operators that were priced.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import field
@@ -48,7 +46,7 @@ class ConfigText:
     def settle(self) -> Settled:
         return self.request.settle(self.path, replace(self.source, config=self.path, text=self.text))
 
-    def edited(self, fix: Fix) -> ConfigText:
+    def edited(self, fix: Fix) -> "ConfigText":
         return replace(self, text=applied(self.text, fix.edits))
 
 

@@ -6,8 +6,6 @@ A severity has two sources (the paragraph "Grading" of the catalogue): what a ke
 outright is a warning when it is broken, whatever its price; a cost alone is one when fixing it saves enough of a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
@@ -152,7 +150,7 @@ class Proposals:
     def device(self) -> Device:
         return self.pricer.device
 
-    def timed_by(self, source: CostSource) -> Proposals:
+    def timed_by(self, source: CostSource) -> "Proposals":
         """The same by measured seconds."""
         pricer = Pricer(self.device, source)
         return replace(self, pricer=pricer, step=pricer.step(self.subject.operators), measured=True)
@@ -258,7 +256,7 @@ class Offer:
     tier: str
     saving: float = 0.0
 
-    def noted(self, note: str) -> Offer:
+    def noted(self, note: str) -> "Offer":
         """The same with one more thing said of it."""
         return replace(self, priced=replace(self.priced, note="; ".join(filter(None, (self.priced.note, note)))))
 
@@ -448,7 +446,7 @@ class Cause:
         """Whether ``offer`` mends it, or is the change that one of its own makes."""
         return self.mended_by(offer) or any(offer.change == own.change for own in self.offers)
 
-    def left(self, own: Offers, there: PricedFinding | None) -> Cause:
+    def left(self, own: Offers, there: PricedFinding | None) -> "Cause":
         """This cause with what fixes it ``own``, and where else it is fixed."""
         message = self.finding.message
         if there and not own:

@@ -11,8 +11,6 @@ In pyproject.toml the same under ``tool.sizer``. What the command line says come
 has accepted: a baseline file, so that a check fails for new ones only.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import tomllib
@@ -70,7 +68,7 @@ class ProjectTable(Table):
             key = f"{self.prefix}workload.{error.key}"
             raise InputError(error.expected, key, error.value, self.where) from None
 
-    def per_file(self) -> list[ProjectTable]:
+    def per_file(self) -> "list[ProjectTable]":
         return list(self.tables("per-file")) if self.has("per-file") else []
 
 

@@ -1,7 +1,5 @@
 """`sizer check`."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -45,7 +43,7 @@ class _Found:
     refused: bool = False
     passed_over: list[str] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
-    executor: Executor | None = None
+    executor: "Executor | None" = None
 
     def checked(self) -> Checked:
         """The answer, without findings that a baseline has."""
@@ -154,7 +152,7 @@ def _check_one(asked: Asked, config: str, found: _Found) -> None:
         found.subjects[reports[0].path] = settled.subject
 
 
-def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
+def _fix_one(asked: Asked, config: "ConfigText", found: _Found) -> Settled:
     """Fix one configuration, or keep its patch; the text as it is after, settled."""
     from sizer.checking.fixes import fix, write_text
 
@@ -172,7 +170,7 @@ def _fix_one(asked: Asked, config: ConfigText, found: _Found) -> Settled:
     return fixed.after.settle()
 
 
-def _say_fixed(asked: Asked, fixed: Fixed) -> None:
+def _say_fixed(asked: Asked, fixed: "Fixed") -> None:
     """What was applied, what it saves, and what is left."""
     path, done = fixed.before.path, "fixed" if asked.fix else "would fix"
     lines = [f"left {one}" for one in fixed.left if not asked.quiet]

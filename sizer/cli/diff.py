@@ -1,7 +1,5 @@
 """`sizer diff`: two files, or a revision of git against the working tree."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import subprocess
@@ -61,7 +59,7 @@ def _all_compared(asked: Asked) -> tuple[Diff, bool]:
     return Diff(files, violations, tuple(notes)), refused
 
 
-def _compared(asked: Asked, pair: Pair, notes: list[str]) -> Diff:
+def _compared(asked: Asked, pair: "Pair", notes: list[str]) -> Diff:
     """One configuration's comparison; None, with a note, for what nobody named and that is no configuration."""
     devices = asked.devices
     request = CheckRequest(next(iter(devices), None), asked.stack, workload=asked.workload, **asked.suppression())

@@ -1,7 +1,5 @@
 """Commands that answer a question about one configuration: `sizer ops`, `memory`, `deploy`, `plan` and `mfu`."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -95,7 +93,7 @@ def _demand(asked: Asked, *words: str) -> None:
     refuse(missing, f"needs {' and '.join(missing)} too (values are examples)", where=asked.command)
 
 
-def _times(said: str) -> float | StepTimes:
+def _times(said: str) -> "float | StepTimes":
     """Seconds as they were given, or those that a log holds."""
     from shapes.measure.record import unpacked
     from sizer.answers.mfu import MAX_LOG_BYTES, read_step_times

@@ -1,7 +1,5 @@
 """A check: each configuration's findings and step; of a page also its operators, the roofline and memory."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from operator import attrgetter
@@ -47,7 +45,7 @@ if TYPE_CHECKING:
 COMPARED = 12
 
 
-def document(answer: Checked | tuple[Overview, ...]) -> Document:
+def document(answer: "Checked | tuple[Overview, ...]") -> Document:
     """With charts and operators where they were worked out (``Overview``), else of the findings alone."""
     if isinstance(answer, Checked):
         checked, seen = answer, cast("Sequence[Overview | None]", [None] * len(answer.reports))
@@ -119,7 +117,7 @@ def _price(report: Report, code: str, field: str) -> Cell:
     return Cell(f"{found.severity} {cost}".strip(), style=found.severity)
 
 
-def _section(report: Report, seen: Overview | None, compared: bool) -> Section:
+def _section(report: Report, seen: "Overview | None", compared: bool) -> Section:
     """``compared``: its devices are shown side by side above."""
     step, model = report.step, report.model
     warnings = set(sentences(one for one in model.unread if one.changes is not None))
@@ -263,7 +261,7 @@ def _records(answer: Checked) -> Table:
     return Table(RECORDS, rows)
 
 
-def place_of(finding: PricedFinding, path: str, text: str | None) -> Place | None:
+def place_of(finding: PricedFinding, path: str, text: str | None) -> "Place | None":
     """Where the finding's field is in the file, else the first of the keys that would be changed."""
     if text is None:
         return None

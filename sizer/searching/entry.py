@@ -1,7 +1,5 @@
 """The library's front door to searching: keywords made into a baseline, an objective, limits and a source."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Unpack
 
@@ -71,7 +69,7 @@ def search(
     limits: Limits | None = None,
     objective: str = DEFAULT_OBJECTIVE,
     top: int = 5,
-    measure: bool | Session = False,
+    measure: "bool | Session" = False,
     progress: Progress = QUIET,
     stack: str | SoftwareStack | None = None,
     serving: Named | None = None,
@@ -207,7 +205,9 @@ def _used(what: str, config: object, params: float | None, dimensions: dict[str,
             )
 
 
-def _source(measure: bool | Session, device: str | Device | None, measuring: Values) -> tuple[Device, Measured | None]:
+def _source(
+    measure: "bool | Session", device: str | Device | None, measuring: Values
+) -> tuple[Device, "Measured | None"]:
     """The device that is predicted, and who measures on it."""
     if measure is False:
         for name, value in measuring.items():

@@ -4,8 +4,6 @@ With a decode step at their side, training and serving are two budgets: what no 
 What is listed passes the rules of check, or says which it breaks and why it is worth it.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -182,7 +180,7 @@ class Query:
     objective: Objective
     limits: Limits
     device: Device
-    measured: Measured | None
+    measured: "Measured | None"
     top: int
     progress: Progress
     serving: Workload | None

@@ -4,8 +4,6 @@ A space is a function of a ``Request`` (``spaces``) that gives candidates as col
 search starts from a configuration, from dimensions or from a number of parameters.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -84,7 +82,7 @@ class Baseline:
         scope: Scope = "model",
         stack: str | SoftwareStack | None = None,
         **workload: Any,
-    ) -> Baseline:
+    ) -> "Baseline":
         """``config`` as for ``sizer.check``, with dimensions changed. InputError for one that is not understood."""
         subject = read_subject(config, stack=stack, **workload)
         # A search is of a model to train: a quantised release's formats are not its.
@@ -102,7 +100,7 @@ class Baseline:
         step: int = 1,
         shards: int = 1,
         **workload: Any,
-    ) -> Baseline:
+    ) -> "Baseline":
         """A plain gated decoder of hidden size ``h``, 32 layers where nothing is said, split over ``shards``.
 
         Without ``h`` it is the `usual_model` of about ``parameters``. Where nothing is said d_ff is the multiple of 256
@@ -225,7 +223,7 @@ class Candidates(Sequence[Sizes]):
         self.columns = columns
 
     @classmethod
-    def of(cls, changes: Sequence[Sizes]) -> Candidates:
+    def of(cls, changes: Sequence[Sizes]) -> "Candidates":
         """Changes that were made one by one."""
         if isinstance(changes, Candidates):
             return changes
@@ -240,7 +238,7 @@ class Candidates(Sequence[Sizes]):
             return {name: int(column[place]) for name, column in self.columns.items()}
         return Candidates({name: column[place] for name, column in self.columns.items()})
 
-    def where(self, conditions: Mapping[str, Array], excluded: Counter[str]) -> Candidates:
+    def where(self, conditions: Mapping[str, Array], excluded: Counter[str]) -> "Candidates":
         """Those that meet all ``conditions``; what each leaves out that those before it did not is ``excluded``."""
         kept = np.ones(len(self), dtype=bool)
         for reason, condition in conditions.items():
@@ -270,7 +268,7 @@ class Space:
     candidates: Candidates
     baseline: Sizes
     timed: Callable[[ModelShape, Workload], Iterable[Operator]] | None = None
-    measured_parts: tuple[PartName, ...] | None = None
+    measured_parts: "tuple[PartName, ...] | None" = None
     as_run: Callable[[Workload, Device], Workload] | None = None
     ruled: bool = True
     loss: Callable[[Candidates], tuple[Array, Array, Names]] | None = None
@@ -282,7 +280,7 @@ class Space:
         """Tokens of the baseline that every time is of: a microbatch's, or a global step's where a stack runs it."""
         return self.workload.tokens * (self.workload.accumulation if self.as_run else 1)
 
-    def where(self, conditions: Mapping[str, Array]) -> Space:
+    def where(self, conditions: Mapping[str, Array]) -> "Space":
         """This space with the candidates that meet all ``conditions``; InputError where there are none."""
         excluded = Counter[str]()
         kept = self.candidates.where(conditions, excluded)
