@@ -35,8 +35,9 @@ class Segments:
         # Bytes and addresses of all, and of the next one.
         self._segments: set[Pair] = set()
         self._next = 0
-        # Of the large pool and of the small one: bytes and addresses.
+        # Of the large pool and of the small one: bytes and addresses; and each by where it begins and where it ends.
         self._free: tuple[list[Pair], list[Pair]] = [], []
+        self._edges: dict[int, Pair] = {}
         self.held: dict[Any, Pair] = {}
 
     def change(self, name: Hashable, size: int) -> None:
@@ -64,7 +65,7 @@ class Segments:
         free = self._free[small]
         at = bisect_left(free, (size, 0))
         if at < len(free):
-            there, address = free.pop(at)
+            there, address = self._leave(free, free[at])
         else:
             # From kMinLargeAlloc on a request has a segment of its own (kLargeBuffer, kRoundLarge).
             there = 2 * MIB if small else 20 * MIB if size < 10 * MIB else -(-size // (2 * MIB)) * 2 * MIB
@@ -78,7 +79,7 @@ class Segments:
             self.most = max(self.most, self.reserved)
         left = there - size
         if left > SMALL * (not small):
-            insort(free, (left, address + size))
+            self._join(free, (left, address + size))
             there = size
         return there, address
 
@@ -86,16 +87,23 @@ class Segments:
         """To the device, what is a whole segment."""
         for free in self._free:
             for one in self._segments.intersection(free):
-                free.remove(one)
-                self._segments.remove(one)
+                self._segments.remove(self._leave(free, one))
                 self.reserved -= one[0]
 
     def _give(self, size: int, address: int) -> None:
         free = self._free[size <= SMALL]
-        for one in [one for one in free if sum(one) == address or address + size == one[1]]:
-            free.remove(one)
-            size, address = size + one[0], min(address, one[1])
-        insort(free, (size, address))
+        for edge in {address, address + size} & self._edges.keys():
+            more, at = self._leave(free, self._edges[edge])
+            size, address = size + more, min(address, at)
+        self._join(free, (size, address))
+
+    def _join(self, free: list[Pair], one: Pair) -> None:
+        insort(free, one)
+        self._edges[one[1]] = self._edges[sum(one)] = one
+
+    def _leave(self, free: list[Pair], one: Pair) -> Pair:
+        del free[bisect_left(free, one)], self._edges[one[1]], self._edges[sum(one)]
+        return one
 
 
 def reserved_bytes(step: StageStep, sizes: Sizes, limit: float) -> int:
