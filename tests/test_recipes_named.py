@@ -65,6 +65,20 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "dp_shard_size: 4, fsdp_config: {activation_checkpointing: true, sharding_strategy: FULL_SHARD}}",
         {"b": 2, "s": 512, "checkpointing": "full", "d": 4, "zero": 3},
     ),
+    "axolotl's FSDP that offloads": (
+        f"{{base_model: {QWEN}, sequence_len: 512, fsdp: [full_shard], fsdp_config: {{fsdp_offload_params: true}}}}",
+        {"s": 512, "zero": 3, "offload": 1, "offload_params": 1},
+    ),
+    "torchforge that recomputes": (
+        f"{{model: {QWEN}, prompt: 256, trainer: {{model: {{name: qwen3}}, training: {{local_batch_size: 4,\n"
+        'seq_len: "${sum:${prompt},256}"}, activation_checkpoint: {mode: full},\n'
+        "parallelism: {data_parallel_replicate_degree: 2, data_parallel_shard_degree: 4}}}",
+        {"b": 4, "s": 512, "checkpointing": "full", "d": 8, "zero": 3},
+    ),
+    "a length that only running would tell": (
+        f"{{model_name_or_path: {QWEN}, template: qwen, per_device_train_batch_size: 2, cutoff_len: '${{len:a}}'}}",
+        {"b": 2, "s": None},
+    ),
     "nemo_rl on DTensor": (
         BACKENDS.format("true", "false"),
         {"t": 2, "cp": 2, "p": None, "d": 4, "zero": 3, "checkpointing": None},
@@ -1554,3 +1568,17 @@ def test_bits_that_a_program_of_ones_own_loads_its_base_in_are_named(tmp_path: P
     found = read(tmp_path, text + "optimizer: {name: AdamW8bit}")
     assert [one.key for one in found.unread] == ["model.use_bnb"]
     assert found.workload["optimizer"] == "adamw-8bit"
+
+
+def test_a_proxy_of_servers_runs_its_first_command(tmp_path: Path) -> None:
+    """llama-swap's file."""
+    text = "startPort: 1\nmodels:\n  a: {cmd: 'llama-server --model /x/Qwen3-0.6B-Q8_0.gguf --ctx-size 512'}\n"
+    found = read(tmp_path, text, "config.yaml")
+    assert (found.model.layers, found.workload["phase"], found.longest) == (28, "decode", 512)
+
+
+def test_a_servers_draft_and_settings_without_a_model_are_named(tmp_path: Path) -> None:
+    text = f"""vllm serve {QWEN} --speculative-config '{{"method": "eagle3", "model": "a/b"}}' --max-model-len 512"""
+    assert [one.key for one in read(tmp_path, text, "run.sh").unread] == ["speculative_config"]
+    with pytest.raises(NoModel, match="which name no model: sizer check MODEL --training FILE"):
+        read(tmp_path, "{distributed_type: FSDP, num_machines: 1, num_processes: 8}")

@@ -15,6 +15,7 @@ from contextlib import suppress
 from functools import reduce
 from glob import has_magic, iglob
 from itertools import chain, islice
+from math import prod
 from pathlib import Path
 from posixpath import join
 from typing import Any, NamedTuple
@@ -267,8 +268,8 @@ _CHOICE = r"\$\{(\w+)\}"
 _REFERENCE = r"\$\{(\.?\w+(?:\.\w+)*)\}"
 #: Hydra's header of a file: the section, told from the root, where what it holds belongs.
 _PACKAGE = r"\s*#[ \t]*@package[ \t]+(?!_group_)(?:_global_\.?)?(\S*)"
-#: NeMo's resolver, its factors written out.
-_PRODUCT = r"\$\{mul(?:tiply)?:\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}"
+#: NeMo's and torchforge's resolvers, their two numbers written out.
+_RESOLVED = r"\$\{(?:mul(?:tiply)?|(sum|add)):\s*(\d{1,12})\s*,\s*(\d{1,12})\s*\}"
 MAX_REFERENCES = 10
 #: Characters of a text that references are followed in, and of one that is put in their place.
 MAX_TEXT_OF = 200
@@ -488,8 +489,9 @@ def _referenced(value: Any, own: Config, root: Config) -> Any:
             return value
         named = re.fullmatch(_REFERENCE, value)
         value = held(named) if named else re.sub(_REFERENCE, lambda found: str(held(found)), value)
-        if product := re.fullmatch(_PRODUCT, str(value)):
-            return int(product[1]) * int(product[2])
+        if resolved := re.fullmatch(_RESOLVED, str(value)):
+            added, *numbers = resolved.groups()
+            return (sum if added else prod)(map(int, numbers))
     return value
 
 

@@ -197,7 +197,7 @@ def _given(row: Config, config: Config) -> tuple[Values, Values]:
     for ours, theirs in row["names"].items():
         value, (degree, _, way) = at(config, ours), theirs.partition(" ")
         if degree not in FORMATS["names"]["degrees"]:  # of a workload, as they are
-            settings |= {theirs: value} if value not in (None, "auto") and unknown_in(str(value)) is None else {}
+            settings |= {theirs: value} if value not in (None, "auto") and not re.search("\0|\\${", str(value)) else {}
         elif type(value) is int and value >= (degree != "zero"):
             degrees |= {degree: value, **stated(cp_comm=way * (value > 1))}
     return settings, degrees
