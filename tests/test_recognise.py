@@ -412,6 +412,9 @@ def test_a_mask_function_is_a_window_a_chunk_or_neither() -> None:
     assert mask_form(lambda b, h, q, k: (k <= q) & (q // 1024 == k // 1024)) == (True, 1024)
     assert mask_form(lambda b, h, q, k: k == k) == (False, None)
     assert mask_form(lambda b, h, q, k: (k <= q) & (k % 2 == 0)) is None
+    # A prefix that all tokens see, shorter than any window; and a window to both sides, which is cut at the ends.
+    assert mask_form(lambda b, h, q, k: (k <= q) | (k < 16)) is None
+    assert mask_form(lambda b, h, q, k: (q - k).abs() <= 64) == (False, 129)
 
 
 def test_findings_of_a_recognised_model_name_its_file_s_keys() -> None:

@@ -151,6 +151,28 @@ def test_an_encoders_wrapper_counts_what_joins_its_tower() -> None:
     assert tower.cut(64, 64) == (1, 64, 16)  # 8 x 8 patches, four a token
 
 
+def test_a_retriever_of_an_encoder_has_the_head_that_its_file_names() -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    config = transformers.ColModernVBertConfig(embedding_dim=40)
+    with torch.device("meta"):
+        built = transformers.ColModernVBertForRetrieval(config)
+    reading = read_config({**config.to_dict(), "architectures": ["ColModernVBertForRetrieval"]})
+    assert reading.model.parameters == sum(one.numel() for one in built.parameters())
+    assert [(one.name, one.out_features) for one in reading.model.before_head] == [("embedding_proj_layer", 40)]
+
+
+@pytest.mark.parametrize("head", ["ForMaskedLM", "ForSequenceClassification", "ForTokenClassification"])
+def test_an_encoders_wrapper_has_the_head_that_its_file_names(head: str) -> None:
+    torch, transformers = pytest.importorskip("torch"), pytest.importorskip("transformers")
+    sizes = {key: value for key, value in LLAMA.items() if key != "model_type"}
+    vision = {**SEEN, "image_size": 64, "patch_size": 8, "vision_use_head": False}
+    config = transformers.ModernVBertConfig(text_config=sizes, vision_config=vision, pixel_shuffle_factor=2)
+    with torch.device("meta"):
+        built = getattr(transformers, f"ModernVBert{head}")(config)
+    reading = read_config({**config.to_dict(), "architectures": [f"ModernVBert{head}"]})
+    assert reading.model.parameters == sum(one.numel() for one in built.parameters())
+
+
 HEARS = {"d_model": 32, "encoder_layers": 3, "encoder_attention_heads": 4, "encoder_ffn_dim": 128}
 #: The same of those that hear: the audio configuration, and the text tower's type.
 LISTENERS: dict[str, tuple[dict[str, Any], str]] = {

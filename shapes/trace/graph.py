@@ -479,8 +479,8 @@ _MADE_NEW, _OVERWRITES, _NORMS, _POINTWISE, _MIXES = (
 
 #: Keys that a mask is asked about: more than any window.
 _MASK_KEYS = 16384
-#: Queries that tell a window from a chunk, and either from all keys.
-_MASK_QUERIES = (8191, 10_000, _MASK_KEYS - 1)
+#: Queries that tell a window from a chunk, and either from all keys; the first tells a prefix that all tokens see.
+_MASK_QUERIES = (0, 8191, 10_000, _MASK_KEYS - 1)
 
 
 #: What a mask takes off a score, at least; a bias by distance takes off less.
@@ -533,7 +533,8 @@ def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
         return None
     if not any(firsts):
         return (False, None) if {*lasts} == {last_key} else None
-    widths = {*map(sub, lasts[:-1], firsts)}
+    # The first query's window is cut.
+    widths = {*map(sub, lasts[1:-1], firsts[1:])}
     return (False, widths.pop() + 1) if len(widths) == 1 else None
 
 

@@ -247,7 +247,6 @@ def _layers(own: Fields, spec: Config, value: Callable[[str], int], extra: Vecto
         MlpShape(value("width"), **spec["mlp"]),
         norms=spec.get("norms", 2),
         norm_weights=weights,
-        dropout=0.0,
         extra=extra,
     )
     blocks = [block] * value("layers")
@@ -278,6 +277,6 @@ def _reader(outer: Fields, own: Fields, names: Words, text: int) -> Callable[[st
         spelled = [key, *tables["also"].get(key, ())]
         given = fields.raw(*spelled)
         # Some say height and width, or a flag.
-        return int(given) if isinstance(given, bool) else fields.integer(*spelled)
+        return given if isinstance(given, bool) else fields.integer(*spelled)
 
     return partial(sized, size=size)

@@ -186,15 +186,16 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     if not family and model_type not in BUILDERS:
         raise UnknownModelType("no reader for this model type", fields.key_of("model_type"), model_type, where)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
-    given = {key: value for key, value in fields.config.items() if key != "model_type"}
+    # What the class's head is, its own file says.
+    given = {**fields.config, "model_type": model_type, "architectures": outer.config.get("architectures")}
     tie = "tie_word_embeddings"
     if part and tie in outer.config:  # said twice, either ties, but where the class takes its own word alone
         given[tie] = outer.config[tie] or (wrapper not in _TABLE["own_ties"] and given.get(tie))
-    filled = {**known, "model_type": model_type}
-    fields = replace(fields, config=given, defaults=filled)
+    fields = replace(fields, config=given, defaults=known)
     try:
         model = replace(declared(family or model_type, fields), model_type=model_type, part=part)
-        model, heads = (model, ()) if model_type in _TABLE["own_heads"] else with_head(top, model)
+        own = model_type in _TABLE["own_heads"] and outer is top  # of a retriever the head is outermost
+        model, heads = (model, ()) if own else with_head(top, model)
         model, released, quantised = _released(top, model)
         towers: Names = ()
         if model.part == "text tower" or "audio_config" in config:
@@ -357,7 +358,7 @@ def _left_to_the_class(keys: Words, fields: Fields) -> Names:
     InputError for a size under another class's name, which this one passes over, and takes its own.
     """
     for one, mapped in _TABLE["mapped"].items():
-        borrowed = fields.defaults["model_type"] in DEFAULTS_OF  # a type without a class of its own
+        borrowed = fields.config["model_type"] in DEFAULTS_OF  # a type without a class of its own
         own = set() if borrowed else {*fields.defaults}.intersection(KEYS[one])
         other = own and {*own, *mapped}.isdisjoint(fields.config) and "auto_map" not in fields.config
         strange = other and not fields.config.keys().isdisjoint(KEYS[one])

@@ -84,10 +84,11 @@ def defaults(model_type: str) -> dict[str, Any]:
 def _of_wrapper(model_type: str) -> dict[str, Any]:
     """Whether the head is tied, of a text tower's class that has none: its wrapper's class says it for itself."""
     from transformers import CONFIG_MAPPING
-    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+    from transformers.models.auto import modeling_auto as auto
 
     wrapper = next((one for one in FORMATS["huggingface"]["own_ties"] if NESTED[one][1] == model_type), None)
-    if model_type in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES or wrapper is None:
+    own = {**auto.MODEL_FOR_CAUSAL_LM_MAPPING_NAMES, **auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES}
+    if model_type in own or wrapper is None:
         return {}
     return {"tie_word_embeddings": CONFIG_MAPPING[wrapper]().tie_word_embeddings}
 
