@@ -193,14 +193,14 @@ def test_a_sweep_survives_what_a_device_does_and_names_who_did_it(monkeypatch: p
     monkeypatch.setattr(workers.multiprocessing, "get_context", lambda kind: context)
     said: list[str] = []
     jobs = [product(k) for k in (32, 40, 48, 56, 64, 72, 80)]
-    executor = Workers([Child(None, shimmed)], said.append, silent_s=10.0)
+    executor = Workers([Child(None, shimmed)], said.append, silent_s=6.0)
     sweep = measure(jobs, executor=executor, settings=FAST)
     failed = {one.description["k"]: (one.status, one.message) for one in sweep.results.values() if not one.ok}
     assert {one.description["k"] for one in sweep.results.values() if one.ok} == {32, 40, 80}, said
     assert failed == {
         48: ("oom", "CUDA out of memory"),
         56: ("error", "the device was lost with it: CUDA error: an illegal memory access was encountered"),
-        64: ("error", "the device was lost with it: answered nothing for 10 s"),
+        64: ("error", "the device was lost with it: answered nothing for 6 s"),
         72: ("error", "the device was lost with it: its process died (SIGKILL)"),
     }
 

@@ -18,13 +18,13 @@ from reports.campaigns.run import NAMES
 
 ROOT = Path(__file__).parent.parent
 SMALL = {
-    "configurations": 60,
+    "configurations": 40,
     "options": 40,
     "predictor": 100_000,
     "stores": 5,
-    "outputs": 14,
+    "outputs": 9,
     "signals": 3,
-    "faults": 12,
+    "faults": 6,
 }
 
 
