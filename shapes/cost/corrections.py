@@ -52,6 +52,8 @@ Array = NDArray[np.float64]
 Integers = NDArray[np.int64]
 Booleans = NDArray[np.bool_]
 Indices = NDArray[np.intp]
+#: One value or many; all of them come back as numpy has them.
+Values = Array | np.float64 | float
 
 OPERANDS = ("A", "B", "C")
 #: Bytes to which a leading dimension can be aligned, as far as a kernel cares: beyond 32 nothing is won.
@@ -163,6 +165,16 @@ def operand_classes(dimensions: Sequence[Integers] | Integers, sizes: Triple, la
     return tuple(_CLASS_OF[level(dimensions[which], size)] for which, size in leading)
 
 
+def count_tiles(m: Array, n: Array, batch: Array, tile: tuple[Values, Values]) -> Array:
+    return np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
+
+
+def moved_bytes(dims: Array, size: Values, out: float) -> Array:
+    """Bytes of A, B and C."""
+    m, n, k, batch = dims
+    return np.asarray(batch * ((m + n) * k * size + m * n * out))
+
+
 def paid_tiles(tiles: Array, c: "AlignmentConstants") -> Array:
     """Tiles that the fullest unit works one after the other: two run at once, and one left over takes ``alone``."""
     pairs, rest = np.divmod(np.ceil(tiles / c.units), 2)
@@ -177,7 +189,7 @@ def kernel_seconds(
     0 where there is no ceiling.
     """
     bm, bn = (np.minimum(next_multiple(side, TILE_STEP), TILE) for side in (m, n))
-    tiles = np.ceil(m / bm) * np.ceil(n / bn) * batch
+    tiles = count_tiles(m, n, batch, (bm, bn))
     # A product that fills less than half of the units is split along k.
     slices = np.maximum(np.floor(c.units / tiles), 1.0)
     steps = k / slices
@@ -207,10 +219,10 @@ def misaligned_seconds(
     extra = np.zeros(aligned.shape)
     off = np.flatnonzero(worse < len(CLASSES) - 1)
     if off.size:
-        fm, fn, fk, fb = (array[off].astype(float) for array in dimensions)
-        walk, loads = map(sustained, np.maximum(kernel_seconds(fm, fn, fk, fb, worse[off], c), 1e-12))
-        moved = fb * ((fm + fn) * fk * sizes[0] + fm * fn * sizes[2])
-        arithmetic = 2 * fm * fn * fk * fb / c.peak_flops_per_s
+        m, n, k, batch = dims = np.array([array[off] for array in dimensions], dtype=float)
+        walk, loads = map(sustained, np.maximum(kernel_seconds(m, n, k, batch, worse[off], c), 1e-12))
+        moved = moved_bytes(dims, sizes[0], sizes[2])
+        arithmetic = 2 * dims.prod(axis=0) / c.peak_flops_per_s
         beyond = arithmetic / (AT * np.maximum(moved / c.bandwidth_bytes_per_s, launch_s))
         room = STEEP * np.maximum(beyond - 1, 0.0) * aligned[off]
         narrow = np.maximum(walk, body[off])
@@ -260,8 +272,7 @@ class Grid:
 
 def waves_of(tile: Pair, m: Array, n: Array, batch: Array, units: int) -> Array:
     """How many waves of ``tile`` a product is on ``units`` units; below 1: units without a tile."""
-    waves: Array = np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch / units
-    return waves
+    return count_tiles(m, n, batch, tile) / units
 
 
 @frozen

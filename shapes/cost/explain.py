@@ -28,14 +28,13 @@ from .constants import (
     gemm_constants,
     moving_constants,
 )
-from .corrections import CLASSES, LEADING, LEVELS, Integers, level
+from .corrections import CLASSES, LEADING, LEVELS, Integers, level, moved_bytes
 from .fused_attention import PHASES, QUERIES, constants_of, work_of
 from .gemm import (
     GemmTimes,
     ProductKernels,
     bounded_seconds,
     gemm_times,
-    moved_bytes,
     overlapped,
     tile_load,
     uncorrected_seconds,

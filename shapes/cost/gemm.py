@@ -32,11 +32,17 @@ from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.operators.types import Layout
 
 from .constants import LARGE, GemmConstants, alignment_constants, gemm_constants, relative
-from .corrections import LAYOUT, AlignmentConstants, Array, Cells, Integers, misaligned_seconds
-
-#: One value or many; all of them come back as numpy has them.
-Values = Array | np.float64 | float
-
+from .corrections import (
+    LAYOUT,
+    AlignmentConstants,
+    Array,
+    Cells,
+    Integers,
+    Values,
+    count_tiles,
+    misaligned_seconds,
+    moved_bytes,
+)
 
 #: A kernel's constants on a device, `GemmConstants` or fused attention's (whose module needs this one), as the
 #: formulas below take them. ``units`` work at once. ``quantization``: the share of a partly filled last wave that is
@@ -65,12 +71,6 @@ def throttled(seconds: Values, c: WaveConstants) -> Array:
     # An exponential and a logarithm take a tenth of the power's time. Beyond e^50 nothing is felt.
     onset = np.exp(np.minimum(np.log(c.throttle_s / seconds) / c.throttle_width, 50.0))
     return seconds * (1 + c.throttle / (1 + onset))
-
-
-def moved_bytes(dims: Array, size: Values, out: float) -> Array:
-    """Bytes of A, B and C."""
-    m, n, k, batch = dims
-    return np.asarray(batch * ((m + n) * k * size + m * n * out))
 
 
 def least_seconds(dims: Array, size: Values, out: float, device: Device, dtype: str) -> Array:
@@ -107,10 +107,6 @@ def wave_seconds(k: Array, tile: Pair, constants: GemmConstants) -> Array:
     """Seconds of one wave: every unit works one tile through all of k."""
     step = 2 * tile[0] * tile[1] * constants.units / constants.flops_per_s
     return k * (step * tile_load(tile, constants)) + (step * constants.prologue_steps + constants.wave_s)
-
-
-def count_tiles(m: Array, n: Array, batch: Array, tile: Pair) -> Array:
-    return np.ceil(m / tile[0]) * np.ceil(n / tile[1]) * batch
 
 
 def compute_seconds(dims: Array, c: GemmConstants) -> Array:
@@ -375,13 +371,7 @@ def gemm_seconds(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> Array:
     """The seconds of `gemm_times` alone, of products whose m, n, k and batch are the rows of ``sizes``."""
     seconds = np.empty(sizes.shape[1])
     for start in range(0, seconds.size, CHUNK):
-        chunk = sizes[:, start : start + CHUNK]
-        if by.pads or load != 1.0:
-            found = gemm_times(chunk, by, load).seconds
-        else:
-            aligned = bounded_seconds(chunk, by)
-            found = by.launched(aligned + sum(_misaligned(chunk, aligned, by)), chunk)
-        seconds[start : start + CHUNK] = found
+        seconds[start : start + CHUNK] = gemm_times(sizes[:, start : start + CHUNK], by, load).seconds
     return seconds
 
 
