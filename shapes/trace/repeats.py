@@ -8,13 +8,12 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from shapes.frozen import Ints, Items, Named, Sizes, T, frozen
 
-from .dimensions import NAMES
 from .guards import count_operator
 
 
@@ -38,11 +37,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
                 hook.remove()
 
     def run(self, func: Any, args: Items, kwargs: Named | None) -> Any:
-        """What ``func`` makes; of an elementwise one at once, which torch's own way takes ten times as long for."""
+        """What ``func`` makes."""
         count_operator(self._ran, self.where)
-        if func._schema.name in NAMES["operators"]["elementwise"] and not kwargs and _as_first(*args):
-            first: Tensor = args[0]
-            return torch.empty_strided(first.shape, first.stride(), dtype=first.dtype, device="meta")
         return func(*args, **(kwargs or {}))
 
     @property
@@ -57,18 +53,6 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
         # A forward that raised and was caught leaves its module on the stack.
         while self.stack and self.stack.pop() is not module:
             pass
-
-
-def _as_first(first: Any, *others: Any) -> bool:
-    """Whether numbers and tensors change nothing of the first one's shape and element type, which fills its storage."""
-    tensors = [one for one in (first, *others) if isinstance(one, Tensor)]
-    return (
-        tensors[0] is first
-        and first.is_meta
-        and first.is_floating_point()
-        and first.untyped_storage().nbytes() == first.nbytes
-        and {(one.dtype, one.shape) for one in tensors} == {(first.dtype, first.shape)}
-    )
 
 
 def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
