@@ -400,3 +400,27 @@ def test_what_the_program_alone_sets_is_known_and_what_it_may_set_is_not(tmp_pat
     chosen = "if small:\n    name = 'Qwen/Qwen3-0.6B'\nelse:\n    name = 'Qwen/Qwen3-8B'\n"
     with pytest.raises(InputError, match="speaks of a released model"):
         read(tmp_path, chosen + "model = AutoModelForCausalLM.from_pretrained(name)\n")
+
+
+@pytest.mark.parametrize(
+    "named",
+    [
+        'os.path.expanduser("~/models/Qwen3-0.6B")',
+        'str_of / 1\nname = Path("models/Qwen3-0.6B")',
+        'None\nmaker = "Qwen"\nname = f"{maker}/Qwen3-{0.6}B"',
+    ],
+)
+def test_a_models_name_is_told_within_a_path_and_a_text_with_names_in_it(named: str, tmp_path: Path) -> None:
+    text = f"name = {named}\nmodel = AutoModelForCausalLM.from_pretrained(name)\nargs = TrainingArguments(bf16=True)\n"
+    assert read(tmp_path, text).model.parameters == 596_049_920
+
+
+def test_a_text_with_a_name_that_is_not_told_is_not_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="known formats"):
+        read(tmp_path, 'model = AutoModelForCausalLM.from_pretrained(f"Qwen/{size}")\n')
+
+
+def test_what_trains_sentence_transformers_is_a_retriever(tmp_path: Path) -> None:
+    text = 'model = SentenceTransformer.from_pretrained("BAAI/bge-m3")\ntrainer = SentenceTransformerTrainer(model)\n'
+    with pytest.raises(InputError, match="trains a retriever or a reranker"):
+        read(tmp_path, text)

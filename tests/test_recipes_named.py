@@ -456,6 +456,78 @@ def test_of_several_nodes_a_script_runs_what_the_first_does(tmp_path: Path) -> N
         read(tmp_path, text.replace("NODE_RANK", "STAGE"), "run.sh")
 
 
+@pytest.mark.parametrize("asked", ['"${BASH_SOURCE[0]}" == "${0}"', '"$BASH_SOURCE" = "$0"'])
+def test_a_script_that_asks_whether_it_is_the_one_run_is(asked: str, tmp_path: Path) -> None:
+    text = f'main() {{\n  vllm serve {QWEN} --port 1\n}}\nif [[ {asked} ]]; then main "$@"; fi\n'
+    assert read(tmp_path, text, "run.sh").workload["phase"] == "decode"
+    with pytest.raises(InputError, match="states a model"):
+        read(tmp_path, text.replace("==", "!=").replace(" = ", " != "), "run.sh")
+
+
+@pytest.mark.parametrize("test", ["true", "[ $turn -lt 3 ]", ":"])
+def test_what_a_loop_runs_is_followed_where_its_test_holds(test: str, tmp_path: Path) -> None:
+    text = f"turn=0\nwhile {test}; do\n  vllm serve {QWEN} --port 1 -tp 2\n  turn=$((turn + 1))\ndone\n"
+    found = read(tmp_path, text, "run.sh")
+    assert (found.workload["t"], [one for one in found.notes if "only running" in one]) == (2, [])
+    for other in ("false", "[ $turn -gt 3 ]", "read line"):
+        with pytest.raises(InputError, match="states a model"):
+            read(tmp_path, text.replace(test, other, 1), "run.sh")
+
+
+SGLANG = "python -m sglang.launch_server --model-path Qwen/Qwen3-30B-A3B --port 1 --tp 8"
+
+
+def test_an_expert_of_a_server_is_cut_over_the_ranks_that_hold_it(tmp_path: Path) -> None:
+    found = read(tmp_path, f"{SGLANG} --ep-size 4\n", "run.sh")
+    assert {key: found.workload[key] for key in ("t", "e", "etp")} == {"t": 8, "e": 4, "etp": 2}
+    assert "etp" not in read(tmp_path, f"{SGLANG}\n", "run.sh").workload
+
+
+def test_the_type_of_a_servers_cache_is_read_and_an_unknown_one_named(tmp_path: Path) -> None:
+    found = read(tmp_path, f"{SGLANG} --kv-cache-dtype fp8_e5m2\n", "run.sh")
+    assert (found.workload["kv_dtype"], found.unread) == ("fp8", ())
+    assert read(tmp_path, f"{SGLANG} --kv-cache-dtype auto\n", "run.sh").unread == ()
+    found = read(tmp_path, f"{SGLANG} --kv-cache-dtype fp4_e2m1\n", "run.sh")
+    assert ([one.key for one in found.unread], "kv_dtype" in found.workload) == (["kv_cache_dtype"], False)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--tp 8 --dp 8", {"t": 1, "d": 8, "etp": 8}),
+        ("--tp 8 --dp 4 --enable_ep_moe", {"t": 2, "d": 4, "e": 8, "etp": 1}),
+        ("--tp 4", {"t": 4}),
+    ],
+)
+def test_lightllms_attention_runs_on_its_ranks_split_by_dp(options: str, said: dict[str, int], tmp_path: Path) -> None:
+    run = f"python -m lightllm.server.api_server --model_dir Qwen/Qwen3-30B-A3B --port 1 {options}\n"
+    workload = read(tmp_path, run, "run.sh").workload
+    assert {key: workload[key] for key in ("t", "d", "e", "etp") if key in workload} == said
+
+
+def test_openrlhfs_actor_has_its_devices_ring_and_offload(tmp_path: Path) -> None:
+    run = f"python -m openrlhf.cli.train_ppo_ray --pretrain {QWEN} --zero_stage 3 --micro_train_batch_size 2"
+    workload = read(tmp_path, f"{run} --actor_num_nodes 2 --actor_num_gpus_per_node 8\n", "run.sh").workload
+    assert (workload["gpus"], "cp" in workload, "offload" in workload) == (16, False, False)
+    workload = read(tmp_path, f"{run} --ring_attn_size 2 --adam_offload\n", "run.sh").workload
+    assert (workload["cp"], workload["offload"], "gpus" in workload) == (2, 1, False)
+
+
+def test_verls_microbatch_of_all_devices_is_each_ones_share(tmp_path: Path) -> None:
+    run = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path={QWEN} trainer.n_gpus_per_node=8"
+    found = read(tmp_path, f"{run} trainer.nnodes=2 actor_rollout_ref.actor.ppo_micro_batch_size=64\n", "run.sh")
+    assert (found.workload["b"], [one.key for one in found.unread]) == (4, [])
+
+
+def test_of_commands_that_merge_and_that_train_the_one_that_trains_is_read(tmp_path: Path) -> None:
+    merged = f"python merge_lora.py --model_path {QWEN} --output out/merged\n"
+    assert read(tmp_path, f"{merged}python train.py{TRAINS}\n", "run.sh").workload["b"] == 2
+    with pytest.raises(InputError, match=r"model_path = 'out/merged'.* no model of this name is known"):
+        read(tmp_path, f"{merged}python train.py --model_path out/merged --learning_rate 1e-4\n", "run.sh")
+    with pytest.raises(InputError, match="it exports a model"):
+        read(tmp_path, merged, "run.sh")
+
+
 def test_a_snapshot_of_the_hubs_cache_is_the_model_that_it_is_of(tmp_path: Path) -> None:
     text = "vllm serve $HF_HUB_CACHE/models--Qwen--Qwen3-0.6B/snapshots/c1899de289a04d12 --port 1\n"
     assert read(tmp_path, text, "serve.sh").model.layers == 28
@@ -1433,6 +1505,8 @@ TRAINS = f" --model_name_or_path {QWEN} --per_device_train_batch_size 2 --bf16 T
         ("accelerate launch --num_machines 2 --num_processes 16 train.py", 16),
         ("#SBATCH -N 2\n#SBATCH --gpus-per-node=8\naccelerate launch --num_processes 16 train.py", 16),
         ("#SBATCH -N 2\n#SBATCH --gpus-per-node=8\nsrun python train.py", 16),
+        ("NPROC_PER_NODE=8 NNODES=2 swift sft", 16),
+        ("export NPROC_PER_NODE=4\nswift rlhf", 4),
         ("#SBATCH --nodes=4\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 train.py", 32),
         ("torchrun --nnodes $NODES --nproc_per_node 8 train.py", None),
         ("torchrun --nnodes= --nproc_per_node 8 train.py", None),
@@ -1457,6 +1531,20 @@ def test_the_deepspeed_settings_that_a_script_names_are_read(option: str, tmp_pa
     found = read(tmp_path, script, "run.sh")
     assert (found.workload["zero"], found.workload["gpus"], found.unread) == (3, 2, ())
     assert not any("is not read" in note for note in found.notes)
+
+
+ACCELERATE = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}, "mixed_precision": "bf16"}
+
+
+@pytest.mark.parametrize(("option", "devices"), [("", 8), ("--num_processes 2 ", 2)])
+def test_accelerates_settings_that_a_script_names_are_read(option: str, devices: int, tmp_path: Path) -> None:
+    (tmp_path / "zero3.yaml").write_text(json.dumps(ACCELERATE | {"num_processes": 8}))
+    script = f"accelerate launch {option}--config_file configs/zero3.yaml train.py{TRAINS}\n"
+    found = read(tmp_path, script.replace(" --bf16 True", ""), "run.sh")
+    said = {"zero": 3, "gpus": devices, "dtype": "bf16", "b": 2}
+    assert ({key: found.workload[key] for key in said}, found.unread) == (said, ())
+    (tmp_path / "zero3.yaml").write_text("lr: 1\n")
+    assert [one.key for one in read(tmp_path, script, "run.sh").unread] == ["config_file", "settings_file"]
 
 
 def test_deepspeed_settings_that_a_script_writes_are_not_those_of_another_run(tmp_path: Path) -> None:

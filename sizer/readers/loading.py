@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 from shapes.errors import InputError, decoded, read_bounded, refuse, shorten, within
 
-from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at, with_settings
+from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at, stated, with_settings
 
 
 class DuplicateKey(InputError):  # noqa: N818
@@ -333,14 +333,16 @@ class Tree:
         return self.with_deepspeed(found)
 
     def with_deepspeed(self, found: Values) -> Values:
-        """``found`` with DeepSpeed's settings that it names: they may be another machine's, or of the trainer's."""
-        for key in ("deepspeed_config", "deepspeed"):
-            if (named := str(found.get(key))).endswith(".json") and (text := self.sourced(named)):
-                return {
-                    **found,
-                    key: True,
-                    "_deepspeed": {"zero_optimization": {}, "_file": named, **parse_mapping(text, named)},
-                }
+        """``found`` with DeepSpeed's or accelerate's settings that it names: they may be another machine's, or of the
+
+        trainer's. Devices that a command gives go over accelerate's.
+        """
+        for key in ("deepspeed_config", "deepspeed", "config_file"):
+            if (named := str(found.get(key))).endswith(_DATA) and (text := self.sourced(named)):
+                own = {"zero_optimization": {}, **parse_mapping(text, named), "_file": named}
+                if key != "config_file" or "distributed_type" in own:
+                    own |= stated(num_processes=found.get("_devices"))
+                    return {name: one for name, one in found.items() if one != named} | {key: True, "_deepspeed": own}
         return found
 
     def text(self, name: str, key: str) -> tuple[Path, str]:

@@ -170,6 +170,9 @@ class _Code:
                     return {
                         self._value(key, names): self._value(one, names) for key, one in zip(keys, values, strict=True)
                     }
+                case ast.JoinedStr(parts):
+                    told = [self._value(getattr(one, "value", one), names) for one in parts]
+                    return None if None in told else "".join(map(str, told))
                 case ast.Subscript(inner, place):
                     return self._value(inner, names)[self._value(place, names)]
                 case ast.BinOp(left, way, right) | ast.AugAssign(left, way, right):
@@ -177,7 +180,7 @@ class _Code:
                     if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
                         return None
                     return one / other if isinstance(way, ast.Div) else OPERATORS[type(way)](one, other)
-            return ast.literal_eval(node)
+            return node if isinstance(node, str) else ast.literal_eval(node)
         except (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, MemoryError):
             return None
 
@@ -193,10 +196,9 @@ class _Code:
             for key, value in given.items()
             if value is None and f"int {key}" in FORMATS["names"]["usual"][""]
         }
-        if said in ("os.environ.get", "os.getenv"):
-            return self._value(node.args[1], names)
-        if node.args and said.endswith(("Option", "Argument")):  # typer's
-            return self._value(node.args[0], names)
+        for name, place in FORMATS["passed"].items():  # a variable's default, a path
+            if said.endswith(name) and len(node.args) > place:
+                return self._value(node.args[place], names)
         if said == "int":
             return int(self._value(node.args[0], names))
         if "default" in given and not node.args:  # a field's

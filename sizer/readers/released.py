@@ -145,7 +145,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     row = _with_usual(row, config)
     taken = (
         *row["names"],
-        *["deepspeed", "deepspeed_config"] * ("_deepspeed" in config),
+        *["deepspeed", "deepspeed_config", "config_file"] * ("_deepspeed" in config),
         *re.findall(r"\w+", str(row.get("rounds"))),
     )
     settings, degrees = _given(row, config)
@@ -185,7 +185,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         unread=(*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)),
         rounds=rounds,
     )
-    for section in config.values():  # DeepSpeed's settings, of a file or within the recipe
+    for section in config.values():  # DeepSpeed's settings, of a file or within the recipe; accelerate's of a file
         if isinstance(section, Mapping) and "zero_optimization" in section:
             reading = with_settings_of(reading, section, section.get("_file", where))
     return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if settings else reading
@@ -198,6 +198,8 @@ def _given(row: Config, config: Config) -> tuple[Values, Values]:
         value, (degree, _, way) = at(config, ours), theirs.partition(" ")
         if degree not in FORMATS["names"]["degrees"]:  # of a workload, as they are
             settings |= {theirs: value} if value not in (None, "auto") and not re.search("\0|\\${", str(value)) else {}
+        elif degree == "kv_dtype":
+            degrees[degree] = way
         elif type(value) is int and value >= (degree != "zero"):
             degrees |= {degree: value, **stated(cp_comm=way * (value > 1))}
     return settings, degrees

@@ -54,8 +54,8 @@ _VARIABLE = "\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0"
 _OPTIONS = r"(?i)(?:option|arg|opt)s?$"
 _DASHED = r"-(?!\d|$)"
 #: Arguments that tell one model from another; options of torchrun, srun and sbatch that say how many devices there are;
-#: scripts' suffixes.
-_SIZES, _NODES, _PER_NODE, _SCRIPTS = map(tuple, _TABLE["words"].values())
+#: scripts' suffixes; variables that swift takes such options from.
+_SIZES, _NODES, _PER_NODE, _SCRIPTS, _SWIFTS = map(tuple, _TABLE["words"].values())
 
 
 def is_script(text: str, where: str) -> bool:
@@ -194,7 +194,12 @@ def _naming(script: Script, text: str) -> Values | None:
             named += [((0,), own)] * (sum(word.endswith(".py") for word in words) == 1)
         elif row or (name and (served or "/" in name)):
             # A server may be a teacher's, a folder the script's own, a name a download's.
-            last = "phase" in row if row else 2, not is_released(name), *[1 / len(found)] * (not row)
+            last = (
+                "_exports" in found,
+                "phase" in row if row else 2,
+                not is_released(name),
+                *[1 / len(found)] * (not row),
+            )
             named += [(last, found)]
     named.sort(key=itemgetter(0))
     first = next((one for _, one in named), None)
@@ -243,9 +248,12 @@ def parse_options(words: Iterable[str]) -> Values:
 
 def _launched(script: Script, text: str) -> Values:
     """What the script's #SBATCH lines, else its commands, say of the devices that they start."""
-    batch = re.findall(r"(?m)^#SBATCH\s+(?:--([\w-]{2,})|-(N))[= ](\d+)", text[:20_000])
-    asked = parse_options(f"--{key or short}={size}" for key, short, size in reversed(batch))
-    return parse_options(word for one in reversed(script.commands) for word in (*_split(one), "--")) | asked
+    batch = re.findall(r"(?m)^#SBATCH\s+-{1,2}([\w-]{2,}|N)[= ](\d+)", text[:20_000])
+    asked = parse_options(f"--{key}={size}" for key, size in reversed(batch))
+    named = {
+        name.lower(): value for name, value in script.variables.values.items() if name in _SWIFTS and "swift " in text
+    }
+    return named | parse_options(word for one in reversed(script.commands) for word in (*_split(one), "--")) | asked
 
 
 def _devices(words: list[str], launched: Values) -> int | None:

@@ -192,8 +192,11 @@ class _Follower:
         self._expect("fi")
 
     def _while(self) -> None:
-        self._list(live=False)
-        self._body()
+        """Its body once, where it is known to run (``while true`` around a server)."""
+        runs, undecided = self._plain(-1) == "while", {*self.script.undecided}
+        holds = self._list()
+        self.script.undecided = undecided  # no branch is left out
+        self._body(holds is runs)
 
     _until = _while
 
@@ -374,8 +377,9 @@ def _test(words: list[str]) -> bool | None:
             cut = words.index(joint)
             sides = _test(words[:cut]), _test(words[cut + 1 :])
             return settles if settles in sides else None if None in sides else not settles
-    # Of several nodes the first one, which runs what the others wait for.
-    first = [re.sub("\0\\$\\{?\\w*(?:RANK|NODE_?ID|PROC_?ID)\\}?\0", "0", word) for word in words]
+    # Of several nodes the first one, which runs what the others wait for; of scripts that ask it, the one that is run.
+    own = "\0\\$\\{?(?:\\w*(?:RANK|NODE_?ID|PROC_?ID)|BASH_SOURCE(?:\\[0\\])?|0)\\}?\0"
+    first = [re.sub(own, "0", word) for word in words]
     told = all(unknown_in(word) is None for word in first)
     match words:
         case ["!", *rest]:

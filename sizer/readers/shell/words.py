@@ -289,10 +289,11 @@ class Variables:
         value = self._value(name, index)
         if not way:
             return value if value is not None else ([] if name in "@*" else [unknown("$" + name)])
-        empty = value is None or (":" in way and not any(value))
+        if ":" in way and not any(value or ()):
+            value = None
         if way.endswith("+"):
-            return [] if empty else [self._default(rest)]
-        if not empty and value is not None:
+            return [] if value is None else [self._default(rest)]
+        if value is not None:
             return value
         if way.endswith("?"):
             return [unknown("$" + name)]
