@@ -825,6 +825,15 @@ def test_copied_key_value_heads_are_said_to_hold_the_cache_as_often() -> None:
     assert "the cache held 2 times" in finding.message
 
 
+@pytest.mark.parametrize(("device", "severity"), [("h800", "info"), ("h200", "warning")])
+def test_key_value_heads_copied_for_want_of_room_are_no_fault(device: str, severity: str) -> None:
+    # Four of them: t 4 needs 83 GiB in two stages and more over two ranks of data, which an H200 has.
+    layout: dict[str, Any] = {"gpus": 8, "t": 8, "d": 1, "b": 16, "s": 1024, "zero": 0, "global_batch": 64}
+    asked: dict[str, Any] = {"checkpointing": "full", "sequence_parallel": True, "select": ["SZ115"]}
+    (finding,) = sizer.check("sarvamai/sarvam-30b", device=device, **layout, **asked).findings
+    assert finding.severity == severity
+
+
 @pytest.mark.parametrize("spread", [{}, {"gpus": 64, "e": 64, "zero": 1}])
 def test_an_experts_tokens_are_known_where_its_ranks_were_said(spread: dict[str, int]) -> None:
     report = sizer.check("deepseek-ai/DeepSeek-V3", b=1, s=4096, **spread)

@@ -76,7 +76,8 @@ def kv_heads_per_shard(context: Context) -> Answer:
 
     With fewer key/value heads than t each is copied to several devices, whose projections then compute the same thing.
     Engines do so as they load a model: where it is served that is a warning only if fewer ranks are faster, else
-    information. So is a model of one, which all query heads share.
+    information. So is a model of one, which all query heads share, and training whose devices have no room for fewer
+    ranks, with more stages in their place neither.
 
     Bad: kv 6 at t 4: neither divides the other. kv 4 at t 8: every key/value head twice.
     Good: kv 8 at t 8.
@@ -104,8 +105,16 @@ def kv_heads_per_shard(context: Context) -> Answer:
     cache = f", and the cache held {t // kv} times" * context.workload.decode
     message = f"{kv} key/value heads at t {t}: each is copied to {t // kv} devices{cache}"
     # One is shared by all query heads, as the model is made: every rank holds all of the cache.
-    violated = kv > 1 and context.workload.train
-    return Finding("kv_heads", message, changes * (kv > 1), violated=violated, cause="t", noted=True)
+    mendable = kv > 1 and not _copies_for_room(context, kv)
+    violated = mendable and context.workload.train
+    return Finding("kv_heads", message, changes * mendable, violated=violated, cause="t", noted=True)
+
+
+def _copies_for_room(context: Context, kv: int) -> bool:
+    """Whether the layout fits, and none on ``kv`` tensor-parallel ranks, which copy nothing: more data or stages."""
+    own = context.workload
+    others = {"t": kv}, {"t": kv, "p": own.p * own.t // kv}
+    return bool(own.train and own.gpus) and context.holds({}) and not any(map(context.holds, others))
 
 
 #: A smaller share of a microbatch is not worth a layout of its own.
