@@ -467,6 +467,15 @@ def test_llama_cpp_cuts_no_matrix_and_wants_rows_of_whole_blocks(tp: int, recipe
     assert verdicts(found) == {"llama-cpp": verdict}
 
 
+@pytest.mark.parametrize("name", ["openai/gpt-oss-20b", "deepseek-ai/DeepSeek-V3"])
+def test_trainers_unpack_a_release_whose_format_they_do_not_train(name: str) -> None:
+    assert verdicts(deploy(name, engines=("torchtitan", "fsdp"))) == {"torchtitan": "falls back", "fsdp": "falls back"}
+    assert deploy(name, tp=16, engines=("torchtitan",)).ok == (name != "openai/gpt-oss-20b")  # eight key/value heads
+    assert verdicts(deploy(name, recipe="mxfp4", engines=("torchtitan",))) == {"torchtitan": "refused"}
+    # Groups of 4 bits are not unpacked.
+    assert verdicts(deploy("Qwen/Qwen3-8B-AWQ", engines=("torchtitan",))) == {"torchtitan": "refused"}
+
+
 ANSWERS = tomllib.loads((Path(__file__).parent / "data" / "engine_answers.toml").read_text(encoding="utf-8"))
 
 

@@ -107,7 +107,8 @@ def deploy(
 
     ``config``: what ``sizer.check`` takes, but a module. ``ep``: ranks that experts are spread over whole; tp / ep
     ranks then cut each. ``recipe``: bf16, tensorwise or blockwise fp8, mxfp8, mxfp4, nvfp4, int8 or int4, or the
-    name of one of ``shapes.recipes`` (None: the format that most of a quantised release is in, else bf16).
+    name of one of ``shapes.recipes`` (None: the format that most of a quantised release is in, which trainers that
+    do not run it unpack, else bf16).
     ``engines``: names, or "serving", "training", "fine-tuning" (none: all that run the format). Raises InputError for
     what cannot be read or is none of these.
     """
@@ -128,13 +129,17 @@ def deploy(
     target, known = load_device(device), [*map(load_engine, list_engines())]
     uses = *list_engines(), *USES
     engines = [one_of(spelled(name, "engine", uses), uses, "engine") for name in engines]
+    own = None if recipe is None else form
+    runs = {one: _unpacked(one, form) if own is None else form for one in known}
     among = [
-        one for one in known if one.name in engines or (form in one.formats and (not engines or one.use in engines))
+        one
+        for one, runs_in in runs.items()
+        if one.name in engines or (runs_in in one.formats and (not engines or one.use in engines))
     ]
 
     def over(ranks: int) -> tuple[RequestFit | None, list[Deployed]]:
-        served = _served(model, ranks, ep, target, None if recipe is None else form)
-        return served, [_deployed(one, model, (ranks, ep), form, target, served, unknown) for one in among]
+        served = _served(model, ranks, ep, target, own)
+        return served, [_deployed(one, model, (ranks, ep), (form, runs[one]), target, served, unknown) for one in among]
 
     served, found = over(tp)
     if any(one.verdict == "refused" for one in found):
@@ -184,17 +189,32 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
     return "bf16", (FactOutcome("format", "unknown", said, "config.json"),)
 
 
+#: Formats of releases that trainers read into 16 bits: transformers (Mxfp4Config, FineGrainedFP8Config and
+#: CompressedTensorsConfig with ``dequantize``), torchtitan (models/deepseek_v3 and gpt_oss, state_dict_adapter.py).
+_UNPACKED = ("tensorwise", "blockwise", "mxfp4")
+
+
+def _unpacked(engine: Engine, form: str) -> str:
+    """What an engine runs a release of ``form`` in."""
+    unpacks = engine.use != "serving" and form in _UNPACKED and form not in engine.formats
+    return "bf16" if unpacks else form
+
+
 def _deployed(
     engine: Engine,
     model: ModelShape,
     ranks: Pair,
-    form: str,
+    forms: tuple[str, str],
     device: Device,
     served: RequestFit | None,
     unknown: tuple[FactOutcome, ...],
 ) -> Deployed:
+    released, form = forms
     said = []
     runs = form in engine.formats
+    if released != form:
+        unpacked = f"to {form}: weights in {released} are unpacked as they are loaded"
+        said.append(FactOutcome("format", "falls back", unpacked, engine.repository))
     if not runs:
         said.append(FactOutcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository))
     elif engine.use == "serving" and served and not served.fits:
