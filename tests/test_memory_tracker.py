@@ -16,7 +16,8 @@ from tiers import every_run
 
 from shapes.memory import Memory, largest_microbatch, memory
 from shapes.memory.modules import CHECKED
-from shapes.model import ModelShape
+from shapes.memory.moments import StageStep
+from shapes.model import PRECISIONS, ModelShape
 from shapes.workload import ALTERNATE, Workload
 from sizer.readers import read_config
 
@@ -395,3 +396,52 @@ def test_the_largest_microbatch_found_fits_by_the_tracker_and_one_more_does_not(
     b = largest_microbatch(model, replace(workload, precision="bf16"), limit, context_bytes=0, microbatches=2)
     assert oracle.track(config, b, 256).accumulated <= limit
     assert oracle.track(config, b + 1, 256).accumulated > limit
+
+
+def saved_bytes(config: Any, layers: int, attention: str) -> int:
+    """Bytes that autograd saves of a whole model's forward under autocast, parameters and 16-bit copies of matrices
+
+    apart, which experts' are none of.
+    """
+    torch, storages = oracle.torch, dict[int, Any]()
+    config.num_hidden_layers = layers
+    model = oracle.transformers.AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation={"flash": "sdpa"}.get(attention, attention)
+    ).train()
+    own = {weight.untyped_storage().data_ptr() for weight in model.parameters()}
+
+    def pack(tensor: Any) -> Any:
+        storage = tensor.untyped_storage()
+        if storage.data_ptr() not in own:
+            storages[storage.data_ptr()] = storage  # kept, so that no other comes to lie there
+        return tensor
+
+    ids = torch.zeros(2, 48, dtype=torch.long)
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda one: one), torch.autocast("cpu", torch.bfloat16):
+        loss = model(input_ids=ids, labels=ids, use_cache=False).loss
+    assert loss.requires_grad
+    copies = sum(2 * weight.numel() for weight in model.parameters() if weight.dim() == 2)
+    return sum(storage.nbytes() for storage in storages.values()) - copies
+
+
+@pytest.mark.parametrize("attention", ["flash", "eager"])
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gpt2", "gpt_neox", "phi", "mixtral", "qwen3_moe", "olmoe"])
+def test_a_layer_saves_under_autocast_what_torchs_own_hooks_are_given(family: str, attention: str) -> None:
+    """Hidden states and norms in fp32, of each product a copy of its input in 16 bits by itself.
+
+    transformers' grouped products are not autocast's: experts stay in fp32 (a router's few numbers a token apart).
+    """
+    sizes = {"hidden_size": 256, "num_attention_heads": 8, "vocab_size": 1024, "intermediate_size": 704}
+    experts = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 128}
+    mixture = family in ("mixtral", "qwen3_moe", "olmoe")
+    config = oracle.config_of(
+        family,
+        **(sizes if family != "gpt2" else {"n_embd": 256, "n_head": 8, "vocab_size": 1024}),
+        **experts if mixture else {},
+    )
+    found = saved_bytes(config, 3, attention) - saved_bytes(config, 2, attention)
+    model = model_of(config)
+    workload = Workload(b=2, s=48, attention=attention, precision="amp")  # type: ignore[arg-type]
+    step = StageStep(model, workload, precision=PRECISIONS["amp"])
+    tape = step.forward(workload.s).layer_tape(model.main.blocks[0], model.hidden)
+    assert sum(tape.saved().values()) == pytest.approx(found, rel=1e-3 * mixture, abs=0)

@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from functools import cache, partial
 from itertools import compress
+from operator import attrgetter
 
 from shapes.frozen import replace
 from shapes.model import (
@@ -28,6 +29,7 @@ from shapes.model.layers import Attention
 from shapes.model.mixers import Linears
 from shapes.model.stages import adapters, has_adapters, is_quantised, layers_train
 from shapes.operators.cores import attended, core_sizes, is_sparse
+from shapes.toml_table import hold
 from shapes.workload import Implementation, Loss, Workload
 
 from .tape import ByName, Runs, Tape, Tensor, declared, play
@@ -48,6 +50,11 @@ def style_of(model_type: str, implementation: Implementation) -> Style:
     families = {} if implementation == "megatron" else declared()["families"]
     words = frozenset(f"{IMPLEMENTATIONS[implementation]['words']} {families.get(model_type, '')}".split())
     return words | {usual for usual, others in declared()["usual"].items() if words.isdisjoint(others)}
+
+
+def words_of(kind: str, shape: object) -> dict[str, bool]:
+    """Words of a ``kind`` of parts, and whether each holds of the fields of ``shape``."""
+    return {word: hold(when, partial(getattr, shape)) for word, when in declared()["words"][kind].items()}
 
 
 def buffer_bytes(model: ModelShape, style: Style, layers: int) -> int:
@@ -102,9 +109,7 @@ class Forward:
             "fp8-input": "fp8_act_input" in self.workload.saving.again,
         }
         self.words = self.style.union(compress(found, found.values()))
-        by_operator = self.workload.saving.alternate
-        named = {"e": self.element, "product_e": self.product, "adapter_e": self.adapter, "by_operator": by_operator}
-        self.numbers = named | {name: getattr(self, name) for name in ("mask", "rows", "whole", "s")}
+        self.numbers = {name: attrgetter(field)(self) for name, field in declared()["numbers"].items()}
 
     def layer_tape(self, block: Block, hidden: int) -> Tape:
         """The tape with one layer of ``block`` on it."""
@@ -140,6 +145,11 @@ class Forward:
         """The same tape where hidden states are as wide as products' results."""
         return self if self.product >= self.element else replace(self, element=self.product)
 
+    @property
+    def inside(self) -> "Forward":
+        """Itself in a layer's parts: what products of trained weights make stays as autocast makes it."""
+        return self.narrowed() if "autocast" in self.words else self
+
     def play(
         self,
         module: str,
@@ -160,7 +170,7 @@ class Forward:
     # Layers.
 
     def layer(self, block: Block, hidden: int, x: Tensor) -> None:
-        tape = self.tape
+        tape, inside = self.tape, self.inside
         for linear in block.before:
             if linear.shared or linear.rows is not None:
                 continue  # of another sequence, whose activations are among the rows, or of one vector a sequence
@@ -185,9 +195,9 @@ class Forward:
             branch = self.part(part, hidden, normed)
             if not isinstance(part, RecurrentShape):
                 tape.hold(normed)
-            branch = self.dropout(branch, block.dropout)
+            branch = inside.dropout(branch, block.dropout)
             if "post-norms" in self.words:
-                branch = self.norm(branch, self.whole * hidden)
+                branch = inside.norm(branch, self.whole * hidden)
             if modulates:
                 branch = self.play("modulation", {"x": branch})
             if block.streams:
@@ -218,7 +228,7 @@ class Forward:
 
     def parallel_layer(self, block: Block, hidden: int, x: Tensor) -> None:
         """Attention and MLP read the same hidden state and are added together."""
-        tape, n = self.tape, self.whole * hidden
+        tape, inside, n = self.tape, self.inside, self.whole * hidden
         with self.marked("layernorm"):
             normed = self.norm(x, n)
         branch = self.part(block.attention, hidden, normed)
@@ -229,30 +239,30 @@ class Forward:
         tape.hold(second)
         joint = "joint-dropout" in self.words
         if not joint:
-            branch, other = (self.dropout(part, block.dropout) for part in (branch, other))
-        inner = tape.op("residual", (other, branch), x.bytes, shares_gradient=True)
+            branch, other = (inside.dropout(part, block.dropout) for part in (branch, other))
+        inner = tape.op("residual", (other, branch), other.bytes, shares_gradient=True)
         if joint:
-            inner = self.dropout(inner, block.dropout)
+            inner = inside.dropout(inner, block.dropout)
         tape.op("residual", (inner, x), x.bytes, shares_gradient=True)
 
     def part(self, part: Attention | RecurrentShape | MlpShape | MoeShape | None, hidden: int, x: Tensor) -> Tensor:
-        if isinstance(part, MlpShape):
-            with self.marked("shared_experts" if self.mixture else "mlp"):
-                return self.mlp(part, part.linears(hidden, fused=self.fused(self.workload.fused_gate_up)), x)
         if isinstance(part, MoeShape):
             with self.marked("moe"):
                 return self.experts(part, hidden, x)
+        inside = self.inside
+        if isinstance(part, MlpShape):
+            with self.marked("shared_experts" if self.mixture else "mlp"):
+                return inside.mlp(part, part.linears(hidden, fused=self.fused(self.workload.fused_gate_up)), x)
         if isinstance(part, RecurrentShape):
-            return self.recurrence(part, hidden, x)
-        return self.attention(part, hidden, x) if part else x
+            return inside.recurrence(part, hidden, x)
+        return inside.attention(part, hidden, x) if part else x
 
     def dropout(self, x: Tensor, probability: float) -> Tensor:
         return self.play("dropout", {"x": x}) if probability else x
 
     def norm(self, x: Tensor, n: int, width: int = 0) -> Tensor:
         """``n`` elements normed by rows of ``width`` (0: a row a token)."""
-        kernels = {"layer": "norm", "wide-layer": "wide-norm"}
-        module = next((kernels[word] for word in kernels if word in self.words), "written-norm")
+        module = next((f"{word}-norm" for word in ("layer", "wide-layer") if word in self.words), "written-norm")
         return self.play(module, {"x": x}, n=n, r=4 * (n // width if width else self.whole))
 
     # Matrix products.
@@ -264,16 +274,20 @@ class Forward:
         weights = matrices * own.out_features * own.in_features
         if "learned" not in self.words:
             return self.frozen(linear, own, x, at, weights)
+        if (
+            "autocast" in self.words and x.bytes > self.rows * own.in_features * self.product
+        ):  # for each product by itself
+            x = self.tape.op("cast for its product", (x,), x.bytes * self.product // 4)
         # By operator what a product made is kept, in 16 bits, and what it reads is made again.
-        quantised = self.stored != self.element and not self.workload.saving.alternate
+        quantised = self.stored != self.product and not self.workload.saving.alternate
         self.tape.products += rows is None
         with self.marked(linear.name, product=True):
             return self.tape.op(
                 linear.name,
                 (x,),
-                at * own.out_features * self.element,
+                at * own.out_features * self.product,
                 () if quantised else (x,),
-                saves_bytes=int(x.bytes * self.stored / self.element) if quantised else 0,
+                saves_bytes=int(x.bytes * self.stored / self.product) if quantised else 0,
                 kept=rows is None and self.numbers["by_operator"] * self.tape.products % 2,
                 weights=weights,
                 views_gradient=rows is None,
@@ -350,17 +364,9 @@ class Forward:
         """Add queries, keys and values, and a gate on the output, to ``tensors``."""
         runs, numbers = self.products(linears), self.core(attention)
         numbers["unit"] = attention.head_dim if attention.qk_norm == "head" else 0
-        words = {
-            "gated": attention.gate == "queries",
-            "qk-norm": attention.qk_norm != "none",
-            "v-norm": attention.v_norm,
-            "rotary": attention.rotary_dim > 0,
-            "borrowed": attention.keys_values == "borrowed",
-            "q-lora": attention.q_lora_rank is not None,
-        }
-        modules = {"one": "one-key-product", "borrowed": "borrowed-keys", "pair": "pair-product"}
-        module = "one-product" if "qkv_proj" in runs else modules.get(attention.keys_values, "three-products")
-        words["at-once"] = module == "three-products" and "norms-at-once" in self.words
+        words = words_of("attention", attention)
+        module = "one-product" if "qkv_proj" in runs else f"{attention.keys_values}-keys"
+        words["at-once"] = module == "apart-keys" and "norms-at-once" in self.words
         if isinstance(attention, MlaShape):
             module, numbers["latent"] = "latent-up", attention.kv_lora_rank
             self.play("latent", tensors, words, runs, **numbers)
@@ -381,7 +387,7 @@ class Forward:
         entries, keys, _ = attended(attention, s, s)
         numbers = {"heads": heads, "kv_heads": 1, "head_dim": head_dim, "v_dim": v_dim, "out_dim": attention.v_dim}
         words = {"latent": latent, "absorbed": isinstance(attention, MlaShape), "compressed": entries > s}
-        words |= {"gated": attention.gate == "queries", "q-lora": attention.q_lora_rank is not None}
+        words |= words_of("attention", attention)
         runs = self.products(linears)
         if isinstance(attention, AttentionShape):
             self.projected(attention, linears, tensors)
@@ -432,7 +438,8 @@ class Forward:
             "copies": several or 1 < kv_heads < heads,
             "alibi": alibi_in_fp32(self.style, attention),
             "sinks": sinks,
-            "softmax-fp32": "narrow" in self.words and "softmax-narrow" not in self.words,
+            # Autocast has CUDA's softmax in fp32.
+            "softmax-fp32": "narrow" in self.words and ("autocast" in self.words or "softmax-narrow" not in self.words),
             "attention-dropout": attention.dropout > 0,
         }
         numbers["score_e"] = 4 if "scores-fp32" in self.words else self.element
@@ -504,6 +511,8 @@ class Forward:
             workload.expert_tokens(self.rows) * moe.top_k * (workload.expert_load if workload.e > 1 else 1.0)
         )
         own, local = moe.expert_linears(hidden, fused=workload.fused_gate_up), moe.experts // workload.e
+        # transformers' grouped products are none of autocast's: they run in their weights' fp32.
+        grouped = replace(self, product=self.element, stored=self.element) if "autocast" in self.words else self
         wide = {"router-wide", "narrow"} <= self.words
         back = routed * channels * self.element
         # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
@@ -512,16 +521,11 @@ class Forward:
         return self.play(
             "experts",
             {"x": x},
-            {
-                "shared": moe.shared is not None,
-                "shared-gate": moe.shared_gate,
-                "latent": moe.latent is not None,
-                "sum-wide": wide,
-            },
+            words_of("mixture", moe) | {"sum-wide": wide},
             self.products(moe.linears(hidden))
             | {
                 "shared": lambda tokens: self.part(moe.shared, hidden, tokens),
-                "experts": lambda rows: self.mlp(moe, own, rows, rows=routed, matrices=local),
+                "experts": lambda rows: grouped.mlp(moe, own, rows, rows=routed, matrices=local),
             },
             experts=moe.experts,
             top_k=moe.top_k,
@@ -536,7 +540,7 @@ class Forward:
 
     def head(self, head: Linear, x: Tensor) -> None:
         run, product = self.narrowed(), self.product
-        if run is not self:
+        if run is not self and "learned" not in self.words:
             weight = head.on_shard(self.t)
             x = self.play("head-input", {"x": x}, weight=weight.out_features * weight.in_features * product)
         logits = run.linear(head, x)

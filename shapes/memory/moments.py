@@ -192,22 +192,31 @@ class StageStep:
     def last(self) -> bool:
         return self.stage == "last" or self.workload.p == 1
 
+    @property
+    def autocast(self) -> bool:
+        """Whether each product casts fp32 weights and what it reads to 16 bits by itself."""
+        return self.precision.copies > 0 and not self.megatron
+
+    @property
+    def element(self) -> int:
+        """Bytes of a hidden state's element: under autocast embeddings and norms, whose weights are fp32, make fp32."""
+        return 4 if self.autocast or widened(self.workload) else self.workload.activation_bytes
+
     def forward(self, s: int) -> Forward:
         """One device's modules on sequences of length ``s``, and an empty tape."""
         workload, rows, e = self.workload, self.workload.b * s, self.workload.activation_bytes
         whole = whole_tokens(rows, workload)
         # HF's eager path knows no fp8; Transformer Engine saves the quantised input of each product.
         stored = self.quantised_bytes or e
-        wide = 4 if widened(workload) else e
         return Forward(
-            self.style,
+            self.style.union(["autocast"] * self.autocast),
             workload,
             rows,
             whole,
             s,
-            wide,
+            self.element,
             self.mask,
-            wide if stored == e else stored,
+            stored,
             self.loss,
             self.precision.weights,
             e,
@@ -280,7 +289,7 @@ def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: Sha
     name = f"backward of a layer{again}: gradients of activations and of one weight"
     outlive, below, tied = _outlive(step, kinds, runs), saved, _tied_head(step)
     grown = made if step.gradients_stay else counted(trained_ends(step.model, step.workload, step.stage))
-    held = 0 if _keeps_masks(step) else sum(_masks(step).values())
+    held = sum(_masks(step, outlive=False).values())
     for index, (place, count) in reversed(list(enumerate(runs))):
         layer = kinds[place]
         new = layer.gradients.times(not step.gradients_stay)
@@ -296,7 +305,7 @@ def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: Sha
 
 def _outlive(step: StageStep, kinds: Layers, runs: Runs) -> list[int]:
     """Bytes of the masks that are gone when the backward is at each run: the last layer to read one has run."""
-    masks, read, gone = _masks(step) if _keeps_masks(step) else {}, set[int | None](), []
+    masks, read, gone = _masks(step, outlive=True), set[int | None](), []
     for place, _ in runs:
         read.add(kinds[place].window)
         gone.append(sum(size for window, size in masks.items() if window not in read))
@@ -445,9 +454,7 @@ def _tables(step: StageStep) -> int:
     attention = step.model.attention
     if not attention:
         return 0
-    element = 4 if widened(step.workload) else step.workload.activation_bytes
-    rotary = 2 * step.workload.s * attention.rotary_dim * element
-    return rotary + (sum(_masks(step).values()) if _keeps_masks(step) else 0)
+    return 2 * step.workload.s * attention.rotary_dim * step.element + sum(_masks(step, outlive=True).values())
 
 
 def _keeps_masks(step: StageStep) -> bool:
@@ -464,12 +471,13 @@ def _keeps_masks(step: StageStep) -> bool:
     return alibi_in_fp32(style, attention) and attention.on_shard(step.workload.t)[1] > 1
 
 
-def _masks(step: StageStep) -> dict[int | None, int]:
+def _masks(step: StageStep, *, outlive: bool) -> dict[int | None, int]:
     """Bytes of the masks that all layers share, by window: added to the scores, or of booleans.
 
-    The fused core's is one for all sequences, but of alibi in fp32, of which each has its heads' own.
+    ``outlive``: those that outlive the forward, or those that do not. The fused core's is one for all sequences, but
+    of alibi in fp32, of which each has its heads' own.
     """
-    if step.megatron:
+    if step.megatron or _keeps_masks(step) != outlive:
         return {}
     workload, cores = step.workload, [block.attention for _, block in step.model.all_blocks() if block.attention]
     eager = workload.attention == "eager"

@@ -368,7 +368,7 @@ class Line:
     part: bool = False
     saves: Names = ()
     sums: Mapping[str, CodeType] = field(default_factory=dict)
-    ways: Mapping[str, bool] = field(default_factory=dict)
+    ways: dict[str, bool] = field(default_factory=dict)
 
 
 def declared() -> Named:
@@ -438,7 +438,7 @@ def play(
 def _run(
     tape: Tape, line: Line, inputs: Row, runs: Runs, numbers: dict[str, int], tensors: Mapping[str, Tensor]
 ) -> Tensor:
-    given: Values = {**{name: eval(code, {}, numbers) for name, code in line.sums.items()}, **line.ways}
+    given: Values = {name: eval(code, {}, numbers) for name, code in line.sums.items()} | line.ways
     if line.run:
         return runs[line.run](*inputs, **given)
     if line.part:
