@@ -111,6 +111,24 @@ def test_a_mixture_may_be_spread_by_experts() -> None:
     assert {candidate.workload.e for candidate in found.candidates} == {1, 2, 4, 8}
 
 
+@pytest.mark.parametrize(
+    ("stack", "runs"),
+    [  # nanoGPT's train.py, llm-foundry's FSDP, transformers' Trainer: what else each has besides data parallelism.
+        ("ddp-compile", set()),
+        ("llm-foundry-2023-fsdp", {"zero"}),
+        ("transformers-eager", {"t", "cp", "zero"}),
+    ],
+)
+def test_a_plan_lists_no_kind_of_parallelism_that_its_program_has_not(stack: str, runs: set[str]) -> None:
+    config = json.loads(Path("tests/data/configs/llama-3.1-8b.json").read_text()) | {"num_hidden_layers": 4}
+    found = sizer.plan(config, gpus=4, global_batch=64, sequence=4096, stack=stack)
+    assert isinstance(found, Plan)
+    fields = {"t", "p", "cp", "e", "zero"}
+    listed = {name for name in fields for one in found.candidates if getattr(one.workload, name) > (name != "zero")}
+    assert listed == runs
+    assert f"{found.stack} has no --pp" in {one.reason for one in found.dropped}
+
+
 def test_a_model_that_nothing_fits_is_refused_with_the_commonest_reason() -> None:
     with pytest.raises(InputError, match=r"gpus = 7: expected a number of devices .* does not fit with tp 1, pp 7"):
         plan(llama(), load_device("t4"), gpus=7, global_batch=7, base=Workload(s=2048))

@@ -106,6 +106,7 @@ class SoftwareStack:
     of moving its bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words. ``loss``: how
     it runs the cross-entropy, of shapes.memory. ``misaligned_bmm``: what batched products of 16 bits take more where a
     dimension is off 16 bytes (1: what the tables say). ``releases``: of its own, other than its newest.
+    ``without``: fields of a workload for the kinds of parallelism that its trainers do not have.
     """
 
     name: str
@@ -134,6 +135,7 @@ class SoftwareStack:
     releases: tuple[Release, ...]
     origin: str
     misaligned_bmm: float = 1.0
+    without: Names = ()
 
     def __hash__(self) -> int:
         # Mappings do not hash; stacks that compare equal have the same name and origin.

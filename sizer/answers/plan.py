@@ -31,7 +31,7 @@ from shapes.step import Pricer
 from shapes.step.serving import Load, ServingStack, load_serving_stack, served, serving_load
 from shapes.step.stack import SPREAD_STACK, SoftwareStack, load_stack
 from shapes.toml_table import table_of
-from shapes.workload import Implementation, Workload, saving, workload_fields
+from shapes.workload import Implementation, Workload, option_of, saving, workload_fields
 from sizer.printing import Printable
 from sizer.subject import read_subject, run_on
 
@@ -366,7 +366,8 @@ def plan(
     saved_by = options.pop("implementation", base.implementation)
     base = replace(base, phase="train", sequence_parallel=False, implementation=saved_by)
     dropped: Counter[str] = Counter()
-    pricer = Pricer(device, stack=load_stack(stack))
+    runs = load_stack(stack)
+    pricer = Pricer(device, stack=runs)
     needed = [operator_count(model, base.s, global_batch, base=base, causal=one).model_flops for one in (False, True)]
     spread = memory(model, replace(base, b=1, d=gpus, zero=3), **options).components
     # The less, the more devices there are.
@@ -388,7 +389,7 @@ def plan(
         if found and _odd(model.layers, split.p):
             dropped["pp is a power of two, or divides the layers (fours of them with the ends as layers)"] += 1
             continue
-        fitting = _fitting(model, device, split, policies, sized, dropped)
+        fitting = _fitting(model, device, split, runs, policies, sized, dropped)
         pricer.prepare(model, [one for one, _ in fitting])
         for workload, used in takewhile(lambda _: not REQUESTS, fitting):
             one = _priced(model, workload, used, needed, pricer)
@@ -406,7 +407,7 @@ def plan(
         tuple(ASSUMPTIONS),
         f"predicted:{device.name}",
         implementation=base.implementation,
-        stack=load_stack(stack).name,
+        stack=runs.name,
         ratio_error=pricer.cost(model, found[0].workload).ratio_error,
         power_w=device.power_w,
         tokens=tokens,
@@ -426,6 +427,7 @@ def _fitting(
     model: ModelShape,
     device: Device,
     split: Workload,
+    runs: SoftwareStack,
     policies: Callable[[Implementation], Names],
     sized: Sized,
     dropped: Counter[str],
@@ -436,6 +438,9 @@ def _fitting(
         return []
     fits: list[tuple[Workload, int]] = []
     for one in _schedules(model, split, device.link.domain_devices, dropped):
+        if lacking := [option_of(field) for field in runs.without if getattr(one, field) > _FOUND[field]]:
+            dropped[f"{runs.name} has no {lacking[0]}"] += 1
+            continue
         before = [fit.checkpointing for fit, _ in fits if fit.zero < 2]
         if one.p > 1 and one.zero == 2 and (not before or "none" in before):
             break  # reducing every microbatch's gradients buys room to run less again, and nothing else

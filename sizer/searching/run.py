@@ -42,7 +42,7 @@ from .pricing import (
     undominated,
 )
 from .quality import at_equal_loss, wide
-from .result import Ranked, Ranking, SearchResult, verdict
+from .result import Ranked, Ranking, SearchResult, label, verdict
 from .space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left, reaches
 from .spaces import make_space
 
@@ -212,10 +212,13 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     space = replace(space, workload=ranked[0].layout or space.workload)
     own, *best = _with_memory(space, (ranked[0], *listed))
     nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
-    # With a stack, launches are part of the step.
-    launches = not measured and not pricer.stack and all(one.launch_bound for one in times.row)
-    keep_it = "keep" if baseline.stack else "take"  # what nobody typed is no one's to keep
-    keep, said = verdict(query.what, own, best, fixes, nearest, keep_it, launches=launches)
+    if not measured and not pricer.stack and all(one.launch_bound for one in times.row):
+        # With a stack, launches are part of the step.
+        said = f"keep {label(own)}: its products are shorter than their launches, so that no width near it is faster"
+        keep = True
+    else:
+        keep_it = "keep" if baseline.stack else "take"  # what nobody typed is no one's to keep
+        keep, said = verdict(query.what, own, best, fixes, nearest, keep_it)
     return SearchResult(
         what=query.what,
         objective=objective.name,
@@ -287,8 +290,12 @@ def _space(baseline: Baseline, query: Query) -> Space:
         step = query.device.alignment_elements(baseline.workload.dtype) * limits.shards(baseline.workload.t)
         limits = wide(limits, baseline.model, query.quality, step)
     asked = query.what, baseline, query.device, limits
-    refuse(serving and query.measured, "expected --predict with it", "--serving")
-    space = served_space(*asked, serving) if serving else make_space(*asked)
+    if not serving:
+        space = make_space(*asked)
+    elif query.measured:
+        raise InputError("expected --predict with it", "--serving")
+    else:
+        space = served_space(*asked, serving)
     refuse(
         query.stacked and (query.measured or space.timed),
         "expected --predict and whole steps (--what model, or --serving) with it",
