@@ -310,7 +310,7 @@ def test_a_products_error_is_of_its_device_size_and_alignment(device: str, k: in
     assert listed["bf16", regime] == Expected(cost.error, cost.p95 or 0.0, cost.tier)
 
 
-@pytest.mark.parametrize(("m", "rel"), [(1, 0.03), (16, 0.03), (32, 0.06)])
+@pytest.mark.parametrize(("m", "rel"), [(1, 0.03), (16, 0.03), (32, 0.07)])
 def test_weights_in_four_bits_gain_what_marlin_is_published_to(m: int, rel: float) -> None:
     # IST-DASLab/marlin, README: a large matrix on A10, int4 in groups of 128 with 16-bit scales: 3.87 times as fast as
     # in 16 bits, up to 16 to 32 tokens.

@@ -42,6 +42,11 @@ PLAIN_CORES = SimpleNamespace(**CARRY.plain_cores)
 FITTED: Names = tuple(CARRY.fitted)
 
 
+#: Tiles of few rows that no fit tells, from a tensor core instruction's on: Marlin's (csrc of vLLM and SGLang) and
+#: TensorRT-LLM's; of the first some are cuBLAS's.
+LOW_TILES = (16, 128), (32, 128), (64, 128)
+
+
 @frozen
 class GemmConstants:
     """Constants of the tile and wave model (shapes.cost.gemm) for one device and dtype.
@@ -291,7 +296,7 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     cache, elements = device.memory.l2_bytes / kin.memory.l2_bytes, BYTES[dtype] / BYTES[origin.dtype]
     if not carries_corrections(device, kin, origin):
-        constants = _without_tables(constants)
+        constants = _without_tables(constants, kin)
     scaled = constants.scaled(speed, bandwidth, cache, elements, device.compute.units)
     if not origin.same_vendor:
         return scaled
@@ -315,18 +320,19 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
     return replace(scaled, flops_per_s=by_power)
 
 
-def _without_tables(constants: GemmConstants) -> GemmConstants:
-    """The closed form for a device that tables of kernel choice do not carry over to, with what only they told.
+def _without_tables(constants: GemmConstants, kin: Device) -> GemmConstants:
+    """The closed form for a device that ``kin``'s tables of kernel choice do not carry over to, with what they told.
 
-    Libraries split few tiles along a long k. And large products hardly tell how fast memory and caches are, whose
-    constants may sit on their fit's bounds: small ones do.
+    Libraries split few tiles along a long k, and have tiles of few rows. And large products hardly tell how fast memory
+    and caches are, whose constants may sit on their fit's bounds: small ones do.
     """
     form, small = constants.uncorrected(), constants.small
     if not constants.correction:
         return form
     keys = "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes"
     least = {key: min(getattr(constants, key), getattr(small or constants, key)) for key in keys}
-    return replace(form.both(split_steps=CARRY.split_steps), **least)
+    tiles = *LOW_TILES[: CARRY.low_tiles.get(kin.architecture, 0)], *form.tiles
+    return replace(form.both(split_steps=CARRY.split_steps, tiles=tiles), **least)
 
 
 def _fed_share(device: Device, dtype: str) -> float:

@@ -31,7 +31,7 @@ from shapes.errors import InputError, refuse
 from shapes.frozen import Pair, Triple, frozen, replace
 from shapes.operators.types import Layout
 
-from .constants import LARGE, GemmConstants, alignment_constants, gemm_constants, relative
+from .constants import LARGE, LOW_TILES, GemmConstants, alignment_constants, gemm_constants, relative
 from .corrections import (
     LAYOUT,
     AlignmentConstants,
@@ -85,10 +85,10 @@ def least_seconds(dims: Array, size: Values, out: float, device: Device, dtype: 
 #: Shapes worked on at once: a dozen arrays of this many doubles stay in a core's second-level cache.
 CHUNK = 4096
 
-#: Tiles of few rows where weights alone are quantised, from a tensor core instruction's on (Marlin's in csrc of vLLM
-#: and SGLang, TensorRT-LLM's). More rows take blocks of 128 and more, for each block turns its weights into 16 bits
-#: anew. Such kernels fetch ahead: how well they hide it is an overlap of 3 (reports/fit/weights_alone.py).
-LOW_TILES, LOW_ROWS, AHEAD = ((16, 128), (32, 128), (64, 128)), 128, 3.0
+#: Where weights alone are quantised more rows than LOW_TILES have take blocks of 128 and more, for each block turns its
+#: weights into 16 bits anew. Such kernels fetch ahead: how well they hide it is an overlap of 3
+#: (reports/fit/weights_alone.py).
+LOW_ROWS, AHEAD = 128, 3.0
 
 #: What torch.compile pads dimensions to a multiple of.
 PADDED_BYTES = 16
