@@ -65,6 +65,9 @@ def test_cells_go_through_a_device_file_and_a_torn_table_is_named() -> None:
     wrong = Cells.from_table({**cells_table(CELLS), "log_factor": "1 2 3 x\n1 2 3 4\n"})
     with pytest.raises(InputError, match="expected numbers"):
         wrong.hit(*(np.array([1]) for _ in range(4)))
+    turned = Cells((1024, 33), CELLS.n, CELLS.log2_k, CELLS.entries)
+    with pytest.raises(InputError, match=r"cells\.m: expected rising values"):
+        turned.corrected(np.ones(1), *(np.array([value]) for value in (33, 512, 512, 1)))
 
 
 @pytest.mark.parametrize("device", celled())

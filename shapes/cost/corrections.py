@@ -326,13 +326,11 @@ def _rows(block: str) -> list[list[str]]:
 LAYOUT, LEAST_K, STEP_K = "tn", 512, 64
 #: Entries are whole multiples of this.
 UNIT = 1e-4
-#: The largest m or n of a cell: cells are found by an array as long as that.
-LARGEST_CELL = 2**22
 
 
 @frozen
 class Cells:
-    """Values of m and of n, knots of log2 k, and a line for each m: of each n, an entry for each knot, in UNITs.
+    """Rising values of m and of n, knots of log2 k, and a line for each m: of each n, an entry for each knot, in UNITs.
 
     ``-`` marks a cell without measurements. Kept as text: it is read once a product is priced.
     """
@@ -345,51 +343,41 @@ class Cells:
     @classmethod
     def from_table(cls, table: Named) -> "Cells":
         """From the ``cells`` table of a device file."""
-        m, n = (
-            tuple(positive_int(int(value), f"cells.{axis}", LARGEST_CELL) for value in table[axis]) for axis in "mn"
-        )
+        m, n = (tuple(positive_int(int(value), f"cells.{axis}") for value in table[axis]) for axis in "mn")
         return cls(m, n, _numbers(table["log2_k"]), str(table["log_factor"]))
+
+    def at(self, m: Integers, n: Integers) -> Integers:
+        """Index of each product's cell, below 0 where it has none."""
+        row, column = (np.searchsorted(own, one) for own, one in ((self.m, m), (self.n, n)))
+        there = (np.append(self.m, 0)[row] == m) & (np.append(self.n, 0)[column] == n)
+        return np.where(there, row * len(self.n) + column, -1)
 
     def hit(self, m: Integers, n: Integers, k: Integers, batch: Integers) -> Indices:
         """Which of these products of LAYOUT a cell speaks of."""
-        found = _read(self)
-        cell = found.at(m, n)
+        cell = self.at(m, n)
         rows = np.flatnonzero((cell >= 0) & (batch == 1) & (k >= LEAST_K) & (k % STEP_K == 0))
-        return rows[found.known[cell[rows]]]
+        return rows[~np.isnan(_log_factors(self)[cell[rows], 0])]
 
     def corrected(self, seconds: Array, m: Integers, n: Integers, k: Integers, batch: Integers) -> Array:
         """``seconds`` of products of LAYOUT, those of a cell times its factor."""
         rows = self.hit(m, n, k, batch)
         if not rows.size:
             return seconds
-        found = _read(self)
-        cell, total = found.at(m[rows], n[rows]), np.zeros(rows.size)
+        cell, total = self.at(m[rows], n[rows]), np.zeros(rows.size)
         for knot, share in sides(np.log2(k[rows]), self.log2_k):
-            total += found.log_factor[cell, knot] * share
+            total += _log_factors(self)[cell, knot] * share
         corrected = seconds.copy()
         corrected[rows] *= np.exp(total)
         return corrected
 
 
-@frozen
-class _Read:
-    """Entries by cell and knot; by m where its row of cells starts, by n the place in it, far below 0 where none is."""
-
-    by_m: Integers
-    by_n: Integers
-    log_factor: Array
-    known: Booleans
-
-    def at(self, m: Integers, n: Integers) -> Integers:
-        """Index of each product's cell, below 0 where it has none."""
-        last_m, last_n = len(self.by_m) - 1, len(self.by_n) - 1
-        return self.by_m[np.minimum(m, last_m)] + self.by_n[np.minimum(n, last_n)]
-
-
 @lru_cache(16)
-def _read(cells: "Cells") -> _Read:
+def _log_factors(cells: "Cells") -> Array:
+    """Entries by cell and knot; NaN where nothing was measured."""
     rows = [line.split() for line in cells.entries.splitlines()]
     ms, ns, knots = len(cells.m), len(cells.n), len(cells.log2_k)
+    for axis, values in (("m", cells.m), ("n", cells.n)):
+        refuse(sorted(values) != [*values], "expected rising values", f"cells.{axis}")
     refuse(
         len(rows) != ms or any(len(row) != ns * knots for row in rows) or knots < 2,
         f"expected {ms} lines of {ns * knots} entries",
@@ -400,10 +388,4 @@ def _read(cells: "Cells") -> _Read:
         entries = np.array([float("nan" if one == "-" else one) for row in rows for one in row])
     except ValueError as error:
         raise InputError(f"expected numbers: {error}", "cells.log_factor") from None
-    log_factor = entries.reshape(ms * ns, knots) * UNIT
-    none = -log_factor.shape[0] - 1
-    by_m, by_n = (np.full(max(values) + 2, none, dtype=np.int64) for values in (cells.m, cells.n))
-    by_m[list(cells.m)] = np.arange(ms) * ns
-    by_n[list(cells.n)] = np.arange(ns)
-    known: Booleans = ~np.isnan(log_factor[:, 0])
-    return _Read(by_m, by_n, log_factor, known)
+    return entries.reshape(ms * ns, knots) * UNIT
