@@ -424,3 +424,14 @@ def test_what_trains_sentence_transformers_is_a_retriever(tmp_path: Path) -> Non
     text = 'model = SentenceTransformer.from_pretrained("BAAI/bge-m3")\ntrainer = SentenceTransformerTrainer(model)\n'
     with pytest.raises(InputError, match="trains a retriever or a reranker"):
         read(tmp_path, text)
+
+
+@pytest.mark.parametrize("quantised", ["oneshot(model=model, recipe=recipe)", "model.quantize(samples, batch_size=1)"])
+def test_what_quantises_a_model_trains_nothing(quantised: str, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="it exports a model"):
+        read(tmp_path, f'model = AutoModelForCausalLM.from_pretrained("Qwen/Qwen3-0.6B")\n{quantised}\n')
+
+
+@pytest.mark.parametrize("call", ["GPTQModel.load", "AutoAWQForCausalLM.from_quantized"])
+def test_loaders_of_quantised_models_name_one(call: str, tmp_path: Path) -> None:
+    assert read(tmp_path, f'model = {call}("Qwen/Qwen3-0.6B")\n').model.layers == 28

@@ -513,6 +513,29 @@ def test_openrlhfs_actor_has_its_devices_ring_and_offload(tmp_path: Path) -> Non
     assert (workload["cp"], workload["offload"], "gpus" in workload) == (2, 1, False)
 
 
+def test_openrlhfs_generation_is_decoding_and_comes_after_its_training(tmp_path: Path) -> None:
+    run = f"python -m openrlhf.cli.batch_inference --eval_task generate_vllm --pretrain {QWEN} --tp_size 4\n"
+    found = read(tmp_path, run, "run.sh").workload
+    assert (found["phase"], found["t"]) == ("decode", 4)
+    trains = f"deepspeed --module openrlhf.cli.train_dpo --pretrain {QWEN} --max_len 512 --micro_train_batch_size 2\n"
+    found = read(tmp_path, run + trains, "run.sh").workload
+    assert (found.get("phase"), found["s"], found["b"]) == (None, 512, 2)
+
+
+def test_verls_devices_hold_its_experts(tmp_path: Path) -> None:
+    actor = "actor_rollout_ref.actor.megatron."
+    run = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B trainer.nnodes=4 {actor}"
+    run += f"tensor_model_parallel_size=2 {actor}expert_model_parallel_size=8 trainer.n_gpus_per_node=8"
+    workload = read(tmp_path, f"{run} {actor}expert_tensor_parallel_size=1\n", "run.sh").workload
+    assert {key: workload[key] for key in ("gpus", "t", "e", "etp")} == {"gpus": 32, "t": 2, "e": 8, "etp": 1}
+    assert "etp" not in read(tmp_path, f"{run} {actor}expert_tensor_parallel_size=null\n", "run.sh").workload
+
+
+def test_a_command_whose_time_is_taken_is_followed(tmp_path: Path) -> None:
+    text = f"serve() {{\n  vllm serve {QWEN} --port 1\n}}\ntime serve\n"
+    assert read(tmp_path, text, "run.sh").workload["phase"] == "decode"
+
+
 def test_verls_microbatch_of_all_devices_is_each_ones_share(tmp_path: Path) -> None:
     run = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path={QWEN} trainer.n_gpus_per_node=8"
     found = read(tmp_path, f"{run} trainer.nnodes=2 actor_rollout_ref.actor.ppo_micro_batch_size=64\n", "run.sh")

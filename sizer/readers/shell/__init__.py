@@ -331,6 +331,8 @@ class _Follower:
                 return bool(holds)
             case _ if name in _SUCCEEDING:
                 return name != "false"
+            case ["time", *timed]:
+                return self._status(timed, line)
             case ["source" | ".", file, *_]:
                 if (text := self.script.opened(file)) is None:
                     self.script.sourced += [file]
