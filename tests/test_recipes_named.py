@@ -1693,3 +1693,21 @@ def test_a_servers_draft_and_settings_without_a_model_are_named(tmp_path: Path) 
     assert [one.key for one in read(tmp_path, text, "run.sh").unread] == ["speculative_config"]
     with pytest.raises(NoModel, match="which name no model: sizer check MODEL --training FILE"):
         read(tmp_path, "{distributed_type: FSDP, num_machines: 1, num_processes: 8}")
+
+
+def test_a_charts_model_in_capitals_is_read_and_a_comments_is_not_spoken_of(tmp_path: Path) -> None:
+    found = read(tmp_path, f"MODEL_ID: {QWEN}\nimagePullSecrets: []\n", "values.yaml")
+    assert (found.model.layers, found.workload["phase"]) == (28, "decode")
+    with pytest.raises(NoModel, match=r"is ollama's, in bits .*as qwen3-8b; --set MODEL_ID=NAME"):
+        read(tmp_path, "MODEL_ID: qwen3:8b\nimagePullSecrets: []\n", "values.yaml")
+    text = f"a: 1  # as Qwen/Qwen3-8B\n# Qwen/Qwen3-14B\nrepo_id: [{QWEN}]\n"
+    with pytest.raises(NoModel, match=f"speaks of a released model: sizer check {QWEN}$"):
+        read(tmp_path, text)
+
+
+def test_a_model_that_is_pooled_is_a_retrievers_and_attention_to_both_sides_is_named(tmp_path: Path) -> None:
+    """llm2vec's files."""
+    with pytest.raises(InputError, match="trains a retriever"):
+        read(tmp_path, f"{TRL}per_device_train_batch_size: 1\npooling_mode: mean\n")
+    found = read(tmp_path, f"{TRL}per_device_train_batch_size: 1\nbidirectional: true\nclassifier_dropout: 0.1\n")
+    assert [one.key for one in found.unread] == ["bidirectional", "classifier_dropout"]

@@ -458,8 +458,12 @@ def is_released(name: str) -> bool:
 
 
 def speaks_of(text: str) -> str:
-    """A clause on the first released model that a text speaks of by its organisation and name; empty for none."""
-    named = filter(is_released, re.findall(r"(?:(?<![\w./-])|(?<=:-))\w[\w.-]*/[\w.-]*\w", text))
+    """A clause on the first released model that a text, its comments left out, speaks of by its organisation and name;
+
+    empty for none.
+    """
+    said = re.sub("(?m)(^|[ \t])#.*", "", text)
+    named = filter(is_released, re.findall(r"(?:(?<![\w./-])|(?<=:-))\w[\w.-]*/[\w.-]*\w", said))
     return next((f"; it speaks of a released model: sizer check {one}" for one in named), "")
 
 

@@ -289,6 +289,8 @@ def _folder(path: str) -> tuple[str, Names]:
         if said
         else "its value is an environment's, which the file does not hold"
         if "${" in path
+        else f"is ollama's, in bits that the file does not hold: --set its base's name, as {path.replace(':', '-')}"
+        if re.fullmatch(r"[\w.-]+:[\w.-]+", path)
         else "a path is not followed"
         if path.strip("?")
         else "is empty",
