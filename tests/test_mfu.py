@@ -127,6 +127,7 @@ def test_a_step_time_that_is_no_time_is_refused(seconds: float) -> None:
         ("iteration 10/100 | elapsed time per iteration (ms): 1234.5 | lm loss 2.1", 1.2345),
         (':::MLLOG {"key": "tracked_stats", "value": {"train_step_time": 0.4512, "reduced_train_loss": 3.2}}', 0.4512),
         ("iteration 10/99 | global_step: 10 | train_step_timing in s: 8.31 | consumed_samples: 5632", 8.31),
+        ('    "train_step_timing in s": 92.28738164901733,', 92.28738164901733),  # DLLogger's record of NeMo's
         ("0: Step 19 train_step_timing 1.9324331283569336 timestamp: 1713522620986.0247", 1.9324331283569336),
         ("completed step: 7, seconds: 2.215, TFLOP/s/device: 410.2, Tokens/s/device: 7396.1, loss: 8.1", 2.215),
         ("step 3 loss 2.0 step time: 0.75", 0.75),

@@ -129,6 +129,21 @@ def test_a_plan_lists_no_kind_of_parallelism_that_its_program_has_not(stack: str
     assert f"{found.stack} has no --pp" in {one.reason for one in found.dropped}
 
 
+def test_experts_may_lie_over_a_stages_other_ranks() -> None:
+    """Megatron-Core's parallel folding (arXiv 2504.14960): devices = pp max(tp cp dp, ep etp edp)."""
+    found = sizer.plan("tests/data/configs/qwen3-30b-a3b.json", gpus=16, global_batch=64)
+    assert isinstance(found, Plan)
+    times: dict[bool, list[float]] = {True: [], False: []}
+    for one in found.candidates:
+        w = one.workload
+        folded = w.e > w.d * w.cp
+        assert w.expert_t == (1 if folded else w.t)  # experts are whole on every rank
+        if w.t == 2:
+            times[folded].append(one.seconds)
+    # Each rank of two sends its own half of the tokens and no expert is cut.
+    assert min(times[True]) < min(times[False])
+
+
 def test_a_model_that_nothing_fits_is_refused_with_the_commonest_reason() -> None:
     with pytest.raises(InputError, match=r"gpus = 7: expected a number of devices .* does not fit with tp 1, pp 7"):
         plan(llama(), load_device("t4"), gpus=7, global_batch=7, base=Workload(s=2048))

@@ -522,7 +522,8 @@ def _splits(model: ModelShape, device: Device, gpus: int, base: Workload, droppe
             scattered = base.train and t > 1 and base.s % (t * cp) == 0
             for p in divisors(gpus // (t * cp), model.layers):
                 one = replace(base, t=t, cp=cp, p=p, d=gpus // (t * cp * p), sequence_parallel=scattered)
-                for e in divisors(one.d, one.d):
+                # Experts lie over the stage's other ranks too, tensor-parallel ones whole (Megatron-Core's folding).
+                for e in divisors(one.stage_ranks if base.train else one.d, model.moe.experts if model.moe else 1):
                     if not split_problems(model, split := replace(one, e=e)):
                         yield split
 
