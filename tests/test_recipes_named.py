@@ -526,9 +526,12 @@ def test_verls_devices_hold_its_experts(tmp_path: Path) -> None:
     actor = "actor_rollout_ref.actor.megatron."
     run = f"python -m verl.trainer.main_ppo actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B trainer.nnodes=4 {actor}"
     run += f"tensor_model_parallel_size=2 {actor}expert_model_parallel_size=8 trainer.n_gpus_per_node=8"
+    run += f" {actor}pipeline_model_parallel_size=1"
     workload = read(tmp_path, f"{run} {actor}expert_tensor_parallel_size=1\n", "run.sh").workload
     assert {key: workload[key] for key in ("gpus", "t", "e", "etp")} == {"gpus": 32, "t": 2, "e": 8, "etp": 1}
     assert "etp" not in read(tmp_path, f"{run} {actor}expert_tensor_parallel_size=null\n", "run.sh").workload
+    few = run.replace("n_gpus_per_node=8", "n_gpus_per_node=0")  # of the environment, which has others
+    assert "gpus" not in read(tmp_path, f"{few}\n", "run.sh").workload
 
 
 def test_a_command_whose_time_is_taken_is_followed(tmp_path: Path) -> None:
