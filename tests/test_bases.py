@@ -50,6 +50,7 @@ def test_a_child_is_laid_over_its_bases_the_later_over_the_earlier(tmp_path: Pat
     [
         ("bases: gone.yaml\n", r"child\.yaml: bases = 'gone\.yaml': builds on this file, which is not there"),
         ("_BASE_: ../../outside.yaml\n", "outside of .*--root DIR"),
+        ("_base: gone.yaml\n", "_base = 'gone.yaml': builds on this file"),
         ("extends: [child.yaml]\n", r"circle: child\.yaml -> child\.yaml"),
         ("extends: [other.yaml]\n", r"circle: child\.yaml -> other\.yaml -> child\.yaml"),
         ("defaults: [{'override db': small}]\n", r"'db/small\.yaml': builds on this file, which is not there"),

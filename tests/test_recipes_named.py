@@ -69,6 +69,10 @@ peft: {{lora_r: 16, q_lora: true}}""",
         f"{{base_model: {QWEN}, sequence_len: 512, fsdp: [full_shard], fsdp_config: {{fsdp_offload_params: true}}}}",
         {"s": 512, "zero": 3, "offload": 1, "offload_params": 1},
     ),
+    "prime-rl of 2025": (
+        f"{{model_name: {QWEN}, train: {{micro_bs: 2, ac_ckpt: true}}, data: {{seq_length: 512}}, optim: {{lr: 1}}}}",
+        {"b": 2, "s": 512, "checkpointing": "full", "zero": 3},
+    ),
     "torchforge that recomputes": (
         f"{{model: {QWEN}, prompt: 256, trainer: {{model: {{name: qwen3}}, training: {{local_batch_size: 4,\n"
         'seq_len: "${sum:${prompt},256}"}, activation_checkpoint: {mode: full},\n'
