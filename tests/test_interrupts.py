@@ -129,6 +129,19 @@ def test_a_search_of_layouts_that_is_interrupted_early_has_a_best_of_what_was_pr
     assert best["seconds"] > 0
 
 
+def test_a_search_to_be_served_that_is_interrupted_answers_with_the_baseline_at_least() -> None:
+    words = ["search", "deepseek-ai/DeepSeek-V3", "--what", "model", "--limit", "vary=mla-heads", "--predict"]
+    words += ["--layouts", "--gpus", "256", "--global-batch", "256"]
+    words += ["--serving", "microbatch=64,context=8k,ep=32,dp=32"]
+    done = interrupted("sizer.searching.pricing:_estimated", 1, *words, "--format", "json")
+    assert done.returncode == 130, done.stderr
+    found = json.loads(done.stdout)
+    assert found["baseline"]["decode_seconds"] > 0
+    assert found["excluded"]["the interrupt"] > 0
+    assert not [one for one in found["excluded"] if one.startswith("the split that serves")]
+
+
+@pytest.mark.slow
 def test_outside_of_what_ends_in_order_a_signal_is_a_line() -> None:
     done = interrupted("sizer.answers.memory_breakdown:memory", 1, "memory", GPT2)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "sizer: interrupted\n")

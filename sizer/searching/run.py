@@ -19,6 +19,7 @@ from shapes.errors import InputError, positive_int, refuse
 from shapes.frozen import Floats, Names, Sizes, Values, frozen, replace
 from shapes.memory import memory
 from shapes.operators import operators
+from shapes.program import REQUESTS
 from shapes.step import Pricer
 from shapes.step.stack import SoftwareStack, load_stack
 from shapes.workload import Workload
@@ -441,9 +442,10 @@ def within_budget(space: Space, ranked: Ranking, query: Query) -> tuple[Ranking,
         excluded[BUDGET.format(query.training_budget)] = len(ranked) - len(found)
     if serving := query.serving:
         priced = _served(space, found, serving, Pricer(query.device))
-        excluded[f"the split that serves (tp {serving.t}, ep {serving.e})"] = len(found) - len(priced)
+        unpriced = "the interrupt" if REQUESTS else f"the split that serves (tp {serving.t}, ep {serving.e})"
+        excluded[unpriced] = len(found) - len(priced)
         found = priced
-    if len(found) == 1 < len(ranked):
+    if len(found) == 1 < len(ranked) and not REQUESTS:
         raise nothing_left(space.what, excluded)
     return found, excluded
 
