@@ -83,7 +83,8 @@ def _columns(answer: SearchResult, sizes: Iterable[str]) -> tuple[Column, ...]:
         rate=lambda tflops: f"{tflops:.0f}" if tflops >= 100 else f"{tflops:.3g}",
         change=lambda value: signed_count_text(round(value)),
         split=lambda one: f"{split_text(one)}ZeRO {one.zero}, b {one.b}, checkpointing {one.checkpointing}",
-        lost=lambda one: one.loss and f"{one.loss - 1:+.2%} +-{one.loss_error:.2%}",
+        lost=lambda one: one.loss and f"{one.loss - 1:+.2%}",
+        lost_by=lambda one: one.loss and f"{one.loss_error:.2%}",
         decoded=lambda one: one.decode and one.decode_speedup,
     )
     apart = [Column(name, f"change.{name}", str) for name in sizes]
