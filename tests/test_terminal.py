@@ -194,6 +194,13 @@ def test_a_plan_has_its_memory_and_mfu_at_80_columns(monkeypatch: pytest.MonkeyP
     assert re.search(r"^ *tp .* GiB +MFU$", text, re.MULTILINE)
 
 
+def test_a_search_at_equal_loss_has_its_loss_at_80_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = ["search", LLAMA, "--what", "model", "--quality", "15T", "--predict", "--device", "h100-sxm"]
+    monkeypatch.chdir(DATA.parents[1])
+    text = re.sub(r"\x1b\[[\d;]*m", "", on_a_terminal(80, said, monkeypatch, "xterm-256color", "utf-8"))
+    assert re.search(r"^baseline .* 1\.000x  \+0\.00%$", text, re.MULTILINE)
+
+
 def test_the_line_of_a_file_without_line_breaks_is_cut_on_both_sides(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
