@@ -485,6 +485,9 @@ def test_an_expert_of_a_server_is_cut_over_the_ranks_that_hold_it(tmp_path: Path
     found = read(tmp_path, f"{SGLANG} --ep-size 4\n", "run.sh")
     assert {key: found.workload[key] for key in ("t", "e", "etp")} == {"t": 8, "e": 4, "etp": 2}
     assert "etp" not in read(tmp_path, f"{SGLANG}\n", "run.sh").workload
+    assert "etp" not in read(tmp_path, f"{SGLANG} --ep-size 1\n", "run.sh").workload
+    spread = read(tmp_path, f"{SGLANG} --ep-size 1 --dp 4 --enable-dp-attention\n", "run.sh").workload
+    assert {key: spread[key] for key in ("t", "d", "etp")} == {"t": 2, "d": 4, "etp": 8}
 
 
 def test_the_type_of_a_servers_cache_is_read_and_an_unknown_one_named(tmp_path: Path) -> None:
