@@ -36,7 +36,7 @@ _ROWS, _CONVOLUTION = _REFERENCE + "it solves a chunk row by row", "torch counts
 #: projections, and its convolution, which is bound by memory here.
 OTHER_CORES = {
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba"), _LOOP),
-    **dict.fromkeys(("bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2"), _MASKS),
+    **dict.fromkeys(("bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2", "zamba2"), _MASKS),
     **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear"), _ROWS),
     **dict.fromkeys(("lfm2", "lfm2_moe", "recurrent_gemma"), _CONVOLUTION),
     "bailing_hybrid": _ROWS,

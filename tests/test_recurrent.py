@@ -97,6 +97,20 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     | {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 8, "num_dense_layers": 1},
     "recurrent_gemma": SMALL
     | {"num_hidden_layers": 5, "num_key_value_heads": 1, "lru_width": 120, "attention_window_size": 8},
+    "zamba2": SMALL
+    | {
+        "num_hidden_layers": 7,
+        "layers_block_type": ["mamba", "hybrid", "mamba", "hybrid", "mamba", "hybrid", "hybrid"],
+        "num_key_value_heads": 6,
+        "n_mamba_heads": 12,
+        "mamba_d_state": 20,
+        "mamba_ngroups": 2,
+        "chunk_size": 8,
+        "num_mem_blocks": 2,
+        "adapter_rank": 8,
+        "use_shared_attention_adapter": True,
+        "use_mem_rope": True,
+    },
     "rwkv": {"hidden_size": 96, "attention_hidden_size": 120, "num_hidden_layers": 3, "vocab_size": 320},
     "xlstm": {"hidden_size": 96, "num_heads": 4, "num_hidden_layers": 3, "vocab_size": 320}
     | {"qk_dim_factor": 0.5, "v_dim_factor": 1.5, "ffn_proj_factor": 2.667, "chunk_size": 8, "use_bias": True},

@@ -108,7 +108,7 @@ def block_tensors(
     if isinstance(mlp, MoeShape):
         experts = mlp.top_k if active else mlp.experts // e
         yield from linear_tensors(block.expert_linears(hidden), etp or t, layers * experts, "block", expert=True)
-    yield from named_vectors(vectors(block, t, hidden=hidden) + block.extra, layers, "block")
+    yield from named_vectors(vectors(block, t, hidden=hidden) + block.extra * (not block.shared), layers, "block")
 
 
 def stack_front(stack: Stack, t: int = 1) -> EachTensor:

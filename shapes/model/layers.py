@@ -126,6 +126,7 @@ class Block:
     ``context``: tokens of another sequence (a diffusion model's text), which cross attention reads or else attention
     sees next to the stack's own. ``apart``: the parts' matrices are fed the stack's own tokens alone (those of
     ``before`` with as many rows are the others'). ``joined``: what attention and the MLP make is one matrix's input.
+    ``shared``: the weights of all but ``before`` and ``mixer`` are an earlier block's.
     """
 
     attention: Attention | None
@@ -145,6 +146,7 @@ class Block:
     context: int = 0
     apart: bool = False
     joined: bool = False
+    shared: bool = False
 
     def __post_init__(self) -> None:
         positive(self, "count")
@@ -183,6 +185,11 @@ class Block:
         return self._kept(self.mlp.expert_linears(hidden, fused=fused)) if isinstance(self.mlp, MoeShape) else ()
 
     def _kept(self, linears: Linears) -> Linears:
+        if self.shared:
+            linears = tuple(
+                replace(one, shared=one.shared or not (one in self.before or one.name.startswith("mixer")))
+                for one in linears
+            )
         if not self.formats:
             return linears
         formats = dict(self.formats)

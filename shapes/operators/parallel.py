@@ -37,6 +37,8 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
     p, ranks = workload.p, workload.d * workload.cp
     if p > model.layers:
         yield f"expected at most the {model.layers} layers there are", "p", p
+    elif p > 1 and any(block.shared for _, block in model.all_blocks()):
+        yield "expected 1: layers of several stages would share their weights", "p", p
     # Chunks of a layer each, or of the embedding or the head alone, which Megatron-Core's layouts place as layers
     # (account_for_embedding_in_pipeline_split).
     elif p > 1 and workload.vpp > (chunks := (model.layers + 2) // p):

@@ -577,9 +577,9 @@ class _Watched(FusedAttention):
     def _values_form(self, mask: Tensor) -> Form | None:
         """What a mask lets through by its values, where those depend on no weight or token."""
         seen = self.recorder.known.of(mask)
-        if seen is not None and seen.dtype == torch.bool:
-            seen = torch.where(seen, 0.0, -torch.inf)
-        return None if seen is None else mask_of(seen)
+        if seen is None:
+            return None
+        return mask_of(torch.where(seen, 0.0, -torch.inf) if seen.dtype == torch.bool else seen)
 
     @contextmanager
     def in_transformers(self, *, masks: bool) -> Iterator[None]:

@@ -320,24 +320,23 @@ def stack(
     """One stack of layers; ``layer_before``: further matrices of each, ``layer_extra``: vectors; ``sparse_``: experts'.
 
     ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer`` in its place),
-    "both"; where each is ``alone`` (no MLP behind it) also "mlp", "moe". ``traits``: of Block and Stack.
+    "both"; where each is ``alone`` (no MLP but behind both) also "mlp", "moe". ``traits``: of Block and Stack.
     """
     traits = told(fields, _OF_BLOCK | traits)
     common = {name: traits.pop(name) for name in _OF_BLOCK}
     common |= {"before": said(fields, layer_before), "extra": vectors(fields, layer_extra)}
     words = said(fields, kinds)
     words = [words] * layer_count(fields) if isinstance(words, str) else words
-    having = (
-        (attention, {"attention", "both"}),
-        (mlp, {"mlp", "moe"} if alone else {*words}),
-        (mixer, {"recurrent", "both"}),
-    )
-    core, dense, recurrent = (_where(part, has, words, fields) for part, has in having)
+    core = _where(attention, {"attention", "both"}, words, fields)
+    dense = _where(mlp, {"mlp", "moe", "both"} if alone else {*words}, words, fields)
+    recurrent = _where(mixer, {"recurrent", "both"}, words, fields)
     more = told(fields, {"before": sparse_before, "extra": vectors(fields, sparse_extra)})
     blocks = []
     for layer, kind in enumerate(words):
         mlps = dense(layer, kind)
-        own = {name: (*common[name], *more[name]) for name in more} if isinstance(mlps, MoeShape) else {}
+        further = mlps if alone else isinstance(mlps, MoeShape)
+        own = {name: (*common[name], *more[name]) for name in more} if further else {}
+        own["shared"] = said(layer, common["shared"])
         blocks.append(Block(core(layer, kind), mlps, mixer=recurrent(layer, kind), **common | own))
     traits.setdefault("final_norm", common["norm_weights"])
     return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)

@@ -351,20 +351,17 @@ def _kinds(fields: Fields, listed: list[str], *names: str) -> list[str]:
     return [_KINDS[one] for one in listed]
 
 
-def kinds(fields: Fields, attends: Chosen) -> list[str]:
-    """The layers' kinds as the file lists them, else attention in those that ``attends`` says."""
+def kinds(fields: Fields, attends: Chosen, word: str = "attention") -> list[str]:
+    """The layers' kinds as the file lists them, else this ``word`` for those that ``attends`` says."""
     layers, names = layer_count(fields), ("layer_types", "layers_block_type")
-    usual = ["attention" if attends(layer) else "mamba" for layer in range(layers)]
+    usual = [word if attends(layer) else "mamba" for layer in range(layers)]
     return _kinds(fields, fields.strings(*names, length=layers) or usual, *names)
-
-
-def inner_width(fields: Fields, expand: str) -> int:
-    return int(fields.number(expand, default=2.0) * hidden_size(fields))
 
 
 def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str = "") -> int:
     """Channels of a Mamba head: all heads have as many as are ``inner``, or ``expand`` times the hidden size."""
-    inside = (fields.optional(inner) if inner else None) or inner_width(fields, expand)
+    expanded = int(fields.number(expand, default=2.0) * hidden_size(fields))
+    inside = fields.optional(inner) or expanded
     number, given = fields.integer(heads), fields.raw(dim, default="auto")
     channels = inside // number if given == "auto" else fields.integer(dim)
     fields.refuse(number * channels != inside, f"expected {heads} x {dim} = {inside}", heads)
@@ -392,5 +389,5 @@ def lfm2_width(fields: Fields) -> int:
     if not fields.flag("block_auto_adjust_ff_dim", default=True):
         return width
     step = fields.integer("block_multiple_of")
-    width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * int(2 * width / 3))
+    width = int(fields.number("block_ffn_dim_multiplier", default=1.0) * (2 * width // 3))
     return int(next_multiple(width, step))

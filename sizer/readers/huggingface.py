@@ -99,7 +99,7 @@ _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "total": partial(_rows, total),
     "matrices": partial(_rows, matrices),
     "shared": lambda shared: lambda fields: fields.kv_heads(all_heads(fields), shared),
-    "share": lambda share, key=(): rotary_share(share, *([key] if key else ())),
+    "share": lambda share, key="partial_rotary_factor": rotary_share(share, key),
     "call": _call,
     "every": lambda every, keys=(), **ends: all_but_every(every, *keys, **ends),
     **{kind: partial(_read, kind) for kind in FORMATS["huggingface"]["reads"]},

@@ -10,6 +10,7 @@ A test compares the file with the installed transformers, so a changed default i
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -66,10 +67,12 @@ def defaults(model_type: str) -> dict[str, Any]:
     kind = CONFIG_MAPPING[model_type]
     values = kind().to_dict() | _of_wrapper(model_type)
     larger = {key: factor * values[key] for key, factor in DRIVERS.items() if isinstance(values.get(key), int)}
-    try:
-        scaled = kind(**larger).to_dict()
-    except StrictDataclassError:  # the class says how its sizes go together
-        scaled = kind(num_hidden_layers=3 * values["num_hidden_layers"]).to_dict()
+    layers = {key: larger[key] for key in larger if key == "num_hidden_layers"}
+    for some in (larger, layers, {key: larger[key] for key in larger if key not in layers}):
+        # The class may say how its sizes go together, or list its layers.
+        with suppress(StrictDataclassError):
+            scaled = kind(**some).to_dict()
+            break
     return {
         key: value
         for key, value in values.items()
