@@ -468,6 +468,14 @@ def test_a_script_that_asks_whether_it_is_the_one_run_is(asked: str, tmp_path: P
         read(tmp_path, text.replace("==", "!=").replace(" = ", " != "), "run.sh")
 
 
+def test_a_script_that_another_one_reads_in_is_not_the_one_run(tmp_path: Path) -> None:
+    (tmp_path / "common.sh").write_text(
+        f'if [[ "${{BASH_SOURCE[0]}}" == "${{0}}" ]]; then vllm serve {QWEN} --port 1 -tp 4; fi\n'
+    )
+    own = f'if [[ "${{BASH_SOURCE[0]}}" == "$0" ]]; then vllm serve {QWEN} --port 1 -tp 2; fi\n'
+    assert read(tmp_path, f"source common.sh\n{own}", "run.sh").workload["t"] == 2
+
+
 @pytest.mark.parametrize("test", ["true", "[ $turn -lt 3 ]", ":"])
 def test_what_a_loop_runs_is_followed_where_its_test_holds(test: str, tmp_path: Path) -> None:
     text = f"turn=0\nwhile {test}; do\n  vllm serve {QWEN} --port 1 -tp 2\n  turn=$((turn + 1))\ndone\n"

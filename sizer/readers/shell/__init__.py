@@ -337,7 +337,9 @@ class _Follower:
                 if (text := self.script.opened(file)) is None:
                     self.script.sourced += [file]
                 else:
+                    self.variables.values["BASH_SOURCE"] = file  # which is not the one that is run
                     self.script.follow(text)
+                    self.variables.values.pop("BASH_SOURCE", None)
             case ["printf", "-v", variable, form, value]:
                 self.variables.assign(variable, re.sub("%[sd]", lambda _: value, form))
             case ["shift", *_]:
