@@ -112,7 +112,7 @@ class _Follower:
                 join = word if word in ("&&", "||") else join if word == "\n" else ""
                 self.at += 1
                 continue
-            runs = not (join == "&&" and status is False) and not (join == "||" and status is not False)
+            runs = not join or (status is False) == (join == "||")
             found = self._command(runs)
             status, join = (found if self.live and runs else status), ""
         self.live = outer
@@ -184,7 +184,7 @@ class _Follower:
                 self.script.undecided.add(line)
             self._expect("then")
             self._list(waits and holds is True)
-            waits = waits and holds is not True
+            waits = waits and not holds
             word = self._plain()
             self.at += word in ("elif", "else")
         if word == "else":
@@ -215,7 +215,7 @@ class _Follower:
                 items += self.variables.fields(word) if self.live else []
         self._skip(";", "\n")
         body = self.at
-        known = [item for item in items if unknown_in(item) is None]
+        known = [item for item in items if not unknown_in(item)]
         # Of items that are not known (``$(seq 8)``) one is taken for all, so that what the loop runs is seen.
         for item in known or items[:1]:
             self.at = body
@@ -233,17 +233,17 @@ class _Follower:
         if not found:
             return self._plain() or "", []
         first, last = map(self.variables.arithmetic, (found[2], f"{found[4]} + {len(found[3]) - 1}"))
-        known = unknown_in(first + last) is None
-        return found[1], list(map(str, range(int(first), int(last))[:MAX_STEPS])) if known else [first]
+        if unknown_in(first + last):
+            return found[1], [first]
+        return found[1], list(map(str, range(int(first), int(last))[:MAX_STEPS]))
 
     def _case(self) -> None:
         line = self._line
         subject = " ".join(map(self.variables.joined, self._words()))
         self._skip("in", "\n")
-        waits = True
-        if self.live and unknown_in(subject) is not None:
+        waits = not unknown_in(subject)
+        if self.live and not waits:
             self.script.undecided.add(line)
-            waits = False
         while self._more and self._plain() != "esac":
             hit = False
             while self._more and self._plain() != ")":
@@ -384,7 +384,7 @@ def _test(words: list[str]) -> bool | None:
     # Of several nodes the first one, which runs what the others wait for; of scripts that ask it, the one that is run.
     own = "\0\\$\\{?(?:\\w*(?:RANK|NODE_?ID|PROC_?ID)|BASH_SOURCE(?:\\[0\\])?|0)\\}?\0"
     first = [re.sub(own, "0", word) for word in words]
-    told = all(unknown_in(word) is None for word in first)
+    told = not any(map(unknown_in, first))
     match words:
         case ["!", *rest]:
             holds = _test(rest)
@@ -402,7 +402,7 @@ def _test(words: list[str]) -> bool | None:
 
 def _test_empty(how: str, word: str) -> bool | None:
     name = unknown_in(word)
-    if name is not None and re.fullmatch(r"\$\d+|\$\(.*|\$[@*#]|\$\{.*", name):
+    if re.fullmatch(r"\$\d+|\$\(.*|\$[@*#]|\$\{.*", name or ""):
         return None
     empty = not word or name is not None  # an unset variable is taken as one the caller did not set either
     return empty is (how == "-z")

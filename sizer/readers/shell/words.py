@@ -288,7 +288,7 @@ class Variables:
         name, index, way, rest = found.groups("")
         value = self._value(name, index)
         if not way:
-            return value if value is not None else ([] if name in "@*" else [unknown("$" + name)])
+            return value if value is not None else [] if name in "@*" else [unknown("$" + name)]
         if ":" in way and not any(value or ()):
             value = None
         if way.endswith("+"):
