@@ -495,13 +495,8 @@ def _of_module(
     positional, keywords, ran = _called(example_inputs, where)
     dtype, notes = _module_dtype(proof.dtype, workload.get("dtype"), where)
     for key, size in ran.items():
-        refuse(
-            workload.get(key, size) != size,
-            f"expected {size}, as in example_inputs",
-            key,
-            workload.get(key),
-            where=where,
-        )
+        asked = workload.get(key, size)
+        refuse(asked != size, f"expected {size}, as in example_inputs", key, asked, where=where)
     settled = Workload(**{**workload, **ran, "dtype": dtype})
     if settled.decode:
         raise _not_understood(proof.unproven, InputError("", where=where))

@@ -116,14 +116,8 @@ class _Layer:
         moe = self._experts(hidden)
         dense = self._mlps(hidden)
         # An adapter is a narrow MLP more, whose matrices are the layer's.
-        adapters = sorted(dense, key=lambda one: one.width)
-        mlp: MlpShape | MoeShape | None = adapters.pop() if dense else None
-        if moe:
-            mlp, adapters = moe, []
-            if dense:
-                gates = self.products(n=1)
-                self.claim(*gates[:1])
-                mlp = replace(moe, shared=dense[0], shared_gate=bool(gates))
+        adapters = [] if moe else sorted(dense, key=lambda one: one.width)
+        mlp = self._with_shared(moe, dense) if moe else adapters.pop() if dense else None
         norms, weights = self._norms(hidden)
         # Next to each other the two read one norm's output.
         self.need(norms == len(dense) + 1 or not (attention and mixer), "attention, then a recurrence")
@@ -135,6 +129,7 @@ class _Layer:
             elif node.number not in self.claimed and node.kind not in inside:
                 self.whole.left[node.path] = f"{node.kind} {node.m} x {node.n} x {node.k} without a known role"
         self.whole.claimed |= self.vectors
+        dropped = (share for where, share in self.graph.dropped if self.whole.place(where) == self.place)
         return Block(
             attention,
             mlp,
@@ -142,9 +137,7 @@ class _Layer:
             norms=norms,
             norm_weights=weights,
             parallel=self._parallel(self.claimed - mixing),
-            dropout=max(
-                (share for where, share in self.graph.dropped if self.whole.place(where) == self.place), default=0
-            ),
+            dropout=max(dropped, default=0),
             extra=tuple(sorted(self.extra)),
             mixer=mixer,
             before=tuple(chain.from_iterable(replace(one, prefix="adapter").linears(hidden) for one in adapters)),
@@ -357,6 +350,13 @@ class _Layer:
         if not (plain or fused or apart):
             return None
         return MlpShape(down.k, not plain, self._biased(*first, down), fused_gate_up=fused)
+
+    def _with_shared(self, moe: MoeShape, dense: list[MlpShape]) -> MoeShape:
+        if not dense:
+            return moe
+        gates = self.products(n=1)
+        self.claim(*gates[:1])
+        return replace(moe, shared=dense[0], shared_gate=bool(gates))
 
     def _experts(self, hidden: int) -> MoeShape | None:
         grouped = self.open("grouped")

@@ -281,7 +281,9 @@ def _covered(spans: Iterable[Span]) -> float:
 
 def _spans(events: Any) -> Iterator[Span]:
     """A trace's steps (of no part) and kernels."""
-    for one in (one for one in events if one["ph"] == "X"):
+    for one in events:
+        if one["ph"] != "X":
+            continue
         part, name = "", one["name"]
         if one["cat"].startswith(("kernel", "gpu_mem")):
             part = next(part for part, known in _PARTS.items() if re.search(known, name))

@@ -183,17 +183,19 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
     context = replace(context_of(subject, device, step), workload=asked)
     own = subject.workload
     fixed = own.frozen_architecture or bool(own.finetune) or (not own.train and subject.released)
-    answered = [(rule, _in_reach(_answer(rule, context, unsplit), fixed)) for rule in RULES]
+    answered = [(rule, _answer(rule, context, unsplit)) for rule in RULES]
+    if fixed:
+        answered = [(rule, _in_reach(one)) for rule, one in answered]
     answers = tuple((rule, one if suppression.keeps(rule.code, subject.where) else None) for rule, one in answered)
     return Proposals(subject, asked, pricer, step, objections_in(answered), answers, suppression)
 
 
-def _in_reach(answer: Judgement, fixed: bool) -> Judgement:
-    """Of a model whose weights are there (``fixed``), tuned or served, what a person can do: run it otherwise.
+def _in_reach(answer: Judgement) -> Judgement:
+    """Of a model whose weights are there, tuned or served, what a person can do: run it otherwise.
 
     Of what is left nobody can mend a breach is a note, and a cost nothing.
     """
-    if isinstance(answer, NotApplicable) or not fixed:
+    if isinstance(answer, NotApplicable):
         return answer
     kept = []
     for finding in answer:

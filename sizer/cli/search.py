@@ -54,9 +54,8 @@ def command(asked: Asked) -> None:
     from sizer.searching.space import Limits
     from sizer.subject import read_model
 
-    said, measure = _said(asked.limits), asked.measure
-    if measure is None:
-        measure = not asked.device and accelerator_here()
+    said = _said(asked.limits)
+    measure = (not asked.device and accelerator_here()) if asked.measure is None else asked.measure
     low, high = _read(_BOUNDS["range"], asked.range_, "--range")
     further = {name: said.pop(name) for name in said.keys() & Limits.__match_args__}
     limits = Limits(_read(_BOUNDS["tolerance"], asked.tolerance, "--tolerance"), low, high, asked.step, **further)
@@ -82,9 +81,7 @@ def command(asked: Asked) -> None:
             **asked.named("h", "params", "d_ff", "heads", "kv_heads", "layers", "vocab"),
             **_planned(asked, reading, tell),
         )
-    if asked.emit and reading:
-        result = of_file(result, reading)
-    asked.answer(result, " --emit" * asked.emit)
+    asked.answer(of_file(result, reading) if asked.emit and reading else result, " --emit" * asked.emit)
 
 
 #: What a plan finds, and what it is asked with.

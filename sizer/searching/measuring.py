@@ -43,17 +43,14 @@ def weighted_jobs(space: Space, change: Sizes) -> WeightedJobs:
     names = space.measured_parts or (("layer", "head") if model.head else ("layer",))
     _refuse(model, workload, names)
     scale, blocks = space.workload.tokens / workload.tokens, model.main.blocks
-    # The head is once, whatever the blocks.
-    parts: list[tuple[PartName, Block, int]] = [
-        (one, block, block.count) for one in names if one != "head" for block in blocks
-    ]
-    parts += [("head", blocks[0], 1)] * ("head" in names)
     jobs: dict[str, tuple[Job, float]] = {}
-    for name, block, count in parts:
-        job = _job(name, model, block, workload)
-        # Blocks that differ elsewhere may have the same MLP: one job, which counts for all of them.
-        _, before = jobs.get(job.key, (job, 0.0))
-        jobs[job.key] = job, scale * count + before
+    for name in names:
+        # The head is once, whatever the blocks.
+        for block in blocks if name != "head" else (replace(blocks[0], count=1),):
+            job = _job(name, model, block, workload)
+            # Blocks that differ elsewhere may have the same MLP: one job, which counts for all of them.
+            _, before = jobs.get(job.key, (job, 0.0))
+            jobs[job.key] = job, scale * block.count + before
     return list(jobs.values())
 
 

@@ -114,12 +114,7 @@ def objected(one: Ranked) -> str:
 
 
 def verdict(
-    what: str,
-    baseline: Ranked,
-    best: Ranking,
-    fixes: Names,
-    aligned: Ranked | None,
-    keep_it: str,
+    what: str, baseline: Ranked, best: Ranking, fixes: Names, aligned: Ranked | None, keep_it: str
 ) -> tuple[bool, str]:
     """Whether to keep the baseline; which candidate to take and what is not statistically distinguishable from it, at
 

@@ -214,12 +214,10 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     own, *best = _with_memory(space, (ranked[0], *listed))
     nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
     if not measured and not pricer.stack and all(one.launch_bound for one in times.row):
-        # With a stack, launches are part of the step.
+        keep = True  # with a stack, launches are part of the step
         said = f"keep {label(own)}: its products are shorter than their launches, so that no width near it is faster"
-        keep = True
-    else:
-        keep_it = "keep" if baseline.stack else "take"  # what nobody typed is no one's to keep
-        keep, said = verdict(query.what, own, best, fixes, nearest, keep_it)
+    else:  # what nobody typed is no one's to keep
+        keep, said = verdict(query.what, own, best, fixes, nearest, "keep" if baseline.stack else "take")
     return SearchResult(
         what=query.what,
         objective=objective.name,

@@ -159,6 +159,13 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
     return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
 
 
+#: vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve [serve] NAME, llama-server -m NAME.gguf
+_SERVED = re.compile(
+    r"(?:^| )(?:(?:trtllm-)?serve (?:serve |api_server )*|-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
+    "(?!-)((?:\0[^\0]*\0|\\S)+)"
+)
+
+
 def _naming(script: Script, text: str) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
@@ -170,12 +177,7 @@ def _naming(script: Script, text: str) -> Values | None:
         given = {key: _value(value) for key, equals, value in pairs if equals}
         program = _program(words)
         found = with_settings({}, parse_options(one for one in words if one != program) | given)
-        # vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve [serve] NAME, llama-server -m NAME.gguf
-        served = re.search(
-            r"(?:^| )(?:(?:trtllm-)?serve (?:serve |api_server )*|-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
-            "(?!-)((?:\0[^\0]*\0|\\S)+)",
-            " ".join(words),
-        )
+        served = _SERVED.search(" ".join(words))
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
         found |= {"program": program, "settings_file": files}
         if devices := _devices(words, launched):
@@ -186,9 +188,8 @@ def _naming(script: Script, text: str) -> Values | None:
         row = recipe_of(found)
         plain = row or named_plainly(found) or {"model": ""}
         name = str(next((one for key in plain["model"].split("|") if (one := at(found, key))), ""))
-        own = {"_assigned": True} | {
-            k: one.replace("\0", "") if isinstance(one, str) else one for k, one in found.items()
-        }
+        whole = {key: one.replace("\0", "") for key, one in found.items() if isinstance(one, str)}
+        own = {"_assigned": True} | found | whole
         if not lacking(FORMATS["nanogpt"]["claim"], names_of(own)):
             # Over a file of settings that train.py runs first these may be few of many.
             named += [((0,), own)] * (sum(word.endswith(".py") for word in words) == 1)
