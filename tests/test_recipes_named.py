@@ -12,6 +12,7 @@ import pytest
 import sizer
 from shapes.errors import InputError
 from sizer.readers import NoModel, megatron, read_config
+from sizer.readers.reading import FORMATS
 from sizer.subject import read_subject
 
 QWEN = "Qwen/Qwen3-0.6B"
@@ -1729,3 +1730,11 @@ def test_a_model_that_is_pooled_is_a_retrievers_and_attention_to_both_sides_is_n
         read(tmp_path, f"{TRL}per_device_train_batch_size: 1\npooling_mode: mean\n")
     found = read(tmp_path, f"{TRL}per_device_train_batch_size: 1\nbidirectional: true\nclassifier_dropout: 0.1\n")
     assert [one.key for one in found.unread] == ["bidirectional", "classifier_dropout"]
+
+
+def test_what_rounds_make_of_a_file_is_always_a_number() -> None:
+    """A bare key would be taken as it is, a text too: expressions pass over those."""
+    rows = FORMATS["recipes"].values()
+    said = [one for row in rows for phase in row.get("rounds", {}).values() for one in phase.values()]
+    assert len(said) > 20
+    assert not [one for text in said for one in text.split(" | ") if one.isidentifier()]
