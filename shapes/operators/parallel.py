@@ -37,12 +37,14 @@ def _of_layers(model: ModelShape, workload: Workload) -> Iterator[Problem]:
     p, ranks = workload.p, workload.d * workload.cp
     if p > model.layers:
         yield f"expected at most the {model.layers} layers there are", "p", p
-    elif p > 1 and any(block.shared for _, block in model.all_blocks()):
-        yield "expected 1: layers of several stages would share their weights", "p", p
-    # Chunks of a layer each, or of the embedding or the head alone, which Megatron-Core's layouts place as layers
-    # (account_for_embedding_in_pipeline_split).
-    elif p > 1 and workload.vpp > (chunks := (model.layers + 2) // p):
-        yield f"expected at most {chunks} chunks of the {model.layers} layers over p = {p}", "vpp", workload.vpp
+    elif p > 1:
+        # Chunks of a layer each, or of the embedding or the head alone, which Megatron-Core's layouts place as layers
+        # (account_for_embedding_in_pipeline_split).
+        chunks = (model.layers + 2) // p
+        if any(block.shared for _, block in model.all_blocks()):
+            yield "expected 1: layers of several stages would share their weights", "p", p
+        elif workload.vpp > chunks:
+            yield f"expected at most {chunks} chunks of the {model.layers} layers over p = {p}", "vpp", workload.vpp
     if workload.zero == 3 and ranks % workload.replicas:
         yield f"expected a divisor of the {ranks} data-parallel ranks", "replicas", workload.replicas
     if workload.cp > 1 and workload.attention == "eager":
