@@ -91,6 +91,16 @@ def test_a_search_at_equal_loss_lists_no_worse_candidate_and_a_front_of_loss_tim
         assert any(better) or first[3].seconds < second[3].seconds
 
 
+@pytest.mark.parametrize("tokens", [None, 1e11])
+def test_a_note_says_how_far_widths_were_moved(tokens: float | None) -> None:
+    found = search(params=1e9, quality=tokens)
+    (note,) = [one for one in found.notes if "d_ff/h within a factor" in one]
+    factor = float(note.split("d_ff/h within a factor ")[1].split()[0])
+    shapes = [one.change["d_ff"] / one.change["hidden"] for one in (found.baseline, *found.ranked)]
+    furthest = max(max(one / shapes[0], shapes[0] / one) for one in shapes)
+    assert 1 + (factor - 1) / 2 < furthest <= factor * 1.05  # to the next multiple
+
+
 def test_quality_is_of_whole_models_and_of_tokens() -> None:
     with pytest.raises(InputError, match="--what model"):
         search(h=4096, quality=1e11)

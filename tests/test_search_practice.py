@@ -145,8 +145,12 @@ def test_the_books_ratio_is_within_the_interval_of_its_misaligned_width() -> Non
 def test_products_shorter_than_their_launch_are_left_where_they_are(tokens: int) -> None:
     result = search(h=2048, d_ff=1090, gemm_only=True, tokens=tokens)
     assert result.keep
-    assert "shorter than their launches" in result.verdict
+    assert result.verdict.startswith("keep 1090: its products are shorter than their launches")
     assert not search(h=2048, d_ff=1090, gemm_only=True, tokens=65536).keep
+
+
+def test_what_nobody_typed_is_taken_and_not_kept() -> None:
+    assert search(params=1e8, tp=8).verdict.startswith("take the baseline: its products are shorter")
 
 
 def test_whole_models_stay_ready_for_the_shards_that_the_baseline_is_ready_for() -> None:

@@ -35,11 +35,11 @@ UNPRICED = (
 
 def wide(limits: Limits, model: ModelShape, tokens: float, step: int) -> Limits:
     """Limits of a search at equal loss: shapes as far as ``MADE``, parameters too where their worth is known."""
-    judged = not _outside(FITS["size"][0], {"parameters": model.parameters, "tokens": tokens})
+    beyond = _outside(FITS["size"][0], {"parameters": model.parameters, "tokens": tokens})
     return replace(
         limits,
         spread=MADE,
-        tolerance=max(limits.tolerance, TOLERANCE) if judged and not model.moe else limits.tolerance,
+        tolerance=limits.tolerance if beyond or model.moe else max(limits.tolerance, TOLERANCE),
         step=limits.step or lcm(gcd(COARSE, model.hidden), step),
         vary=limits.vary or ("mla-heads" if isinstance(model.attention, MlaShape) else "kv-ratio",),
     )

@@ -114,16 +114,25 @@ def objected(one: Ranked) -> str:
 
 
 def verdict(
-    what: str, baseline: Ranked, best: Ranking, fixes: Names, aligned: Ranked | None, keep_it: str
+    what: str,
+    baseline: Ranked,
+    best: Ranking,
+    fixes: Names,
+    aligned: Ranked | None,
+    keep_it: str,
+    *,
+    launches: bool,
 ) -> tuple[bool, str]:
     """Whether to keep the baseline; which candidate to take and what is not statistically distinguishable from it, at
 
     the source's own error. ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright.
     ``aligned``: the candidate nearest to a misaligned baseline. ``keep_it``: what to do with a baseline that nothing
-    beats.
+    beats. ``launches``: whether these take longer than the products.
     """
     of_many = len(baseline.change) > 1  # the table says which
     kept = f"{keep_it} the baseline" if of_many else f"keep {label(baseline)}"
+    if launches:
+        return True, f"{kept}: its products are shorter than their launches, so that no width near it is faster"
     fixes = fixes or ("the device's alignment",) * bool(aligned)
     if not best:
         return True, f"{kept}: no other {what} was found"

@@ -43,7 +43,7 @@ from .pricing import (
     undominated,
 )
 from .quality import at_equal_loss, wide
-from .result import Ranked, Ranking, SearchResult, label, verdict
+from .result import Ranked, Ranking, SearchResult, verdict
 from .space import TIE, Baseline, Candidates, Limits, Objective, Space, nothing_left, reaches
 from .spaces import make_space
 
@@ -213,11 +213,11 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     space = replace(space, workload=ranked[0].layout or space.workload)
     own, *best = _with_memory(space, (ranked[0], *listed))
     nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
-    if not measured and not pricer.stack and all(one.launch_bound for one in times.row):
-        keep = True  # with a stack, launches are part of the step
-        said = f"keep {label(own)}: its products are shorter than their launches, so that no width near it is faster"
-    else:  # what nobody typed is no one's to keep
-        keep, said = verdict(query.what, own, best, fixes, nearest, "keep" if baseline.stack else "take")
+    # With a stack, launches are part of the step.
+    launches = not measured and not pricer.stack and all(one.launch_bound for one in times.row)
+    # What nobody typed is no one's to keep.
+    keep_it = "keep" if baseline.stack else "take"
+    keep, said = verdict(query.what, own, best, fixes, nearest, keep_it, launches=launches)
     return SearchResult(
         what=query.what,
         objective=objective.name,
@@ -289,12 +289,8 @@ def _space(baseline: Baseline, query: Query) -> Space:
         step = query.device.alignment_elements(baseline.workload.dtype) * limits.shards(baseline.workload.t)
         limits = wide(limits, baseline.model, query.quality, step)
     asked = query.what, baseline, query.device, limits
-    if not serving:
-        space = make_space(*asked)
-    elif query.measured:
-        raise InputError("expected --predict with it", "--serving")
-    else:
-        space = served_space(*asked, serving)
+    refuse(serving and query.measured, "expected --predict with it", "--serving")
+    space = served_space(*asked, serving) if serving else make_space(*asked)
     refuse(
         query.stacked and (query.measured or space.timed),
         "expected --predict and whole steps (--what model, or --serving) with it",

@@ -179,10 +179,10 @@ def model(request: Request) -> Space:
     low, high = aspect_bounds(own, limits)
     bounds = [
         f"h/L from {low:.0f} to {high:.0f} (--limit aspect)",
-        f"d_ff/h within a factor {WIDTH_FACTOR} of the baseline's"
+        f"d_ff/h within a factor {_width_factor(limits)} of the baseline's"
         if not own.moe
-        else f"experts' width and top_k within a factor {EXPERT_FACTOR:g} of the baseline's, active parameters within "
-        "the tolerance too",
+        else f"experts' width and top_k within a factor {limits.spread or EXPERT_FACTOR:g} of the baseline's, "
+        "active parameters within the tolerance too",
     ]
     if isinstance(own.attention, AttentionShape):
         bounds.append(f"head_dim in {', '.join(map(str, _head_dims(own.attention, limits)))} (--limit head-dim)")
@@ -226,7 +226,7 @@ def _dense(request: Request, target: float) -> Candidates:
     if not around:
         return around
     usual = around.columns["hidden"] * (model.dense_mlp.width / model.hidden)
-    factor = WIDTH_FACTOR if limits.spread is None else WIDER_FACTOR
+    factor = _width_factor(limits)
     least = np.maximum(np.ceil(np.floor(usual / factor) / step), 1) * step
     of, width = _stepped(least, usual * factor, limits.step or step)
     ends, rest, each = rows_by(IntegerTable(around.columns), lambda part: parameters_by(model, part), 3)[:, of]
@@ -273,6 +273,11 @@ def _stepped(first: Array, last: Array, step: int) -> tuple[Array, Array]:
     many = np.maximum((last - first) // step + 1, 0).astype(np.int64)
     of = np.repeat(np.arange(len(many)), many)
     return of, first[of].astype(np.int64) + step * (np.arange(len(of)) - (np.cumsum(many) - many)[of])
+
+
+def _width_factor(limits: Limits) -> float:
+    """How far d_ff/h may be from the baseline's."""
+    return WIDTH_FACTOR if limits.spread is None else WIDER_FACTOR
 
 
 def aspect_bounds(model: ModelShape, limits: Limits) -> tuple[float, float]:
