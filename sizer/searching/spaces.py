@@ -97,8 +97,7 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
     for name, aim, slack in (("top_k", active_target, tolerance), ("experts", target, TOLERANCE)):
         wide = mixture[name] * mixture["expert_d_ff"] + mixture.get("shared_d_ff", 0)
         near &= abs(outside[of] + wide * column[of] - aim) <= (tolerance + slack) * aim
-    columns = dict(around[of[near]].columns)
-    tried = Candidates({**columns, **Candidates(mixture)[near].columns, "layers": columns.pop("layers")})
+    tried = Candidates({**around[of[near]].columns, **Candidates(mixture)[near].columns})
     off = abs(counts(model, tried.columns) / [[target], [active_target]] - 1).max(axis=0)
     found: Candidates = tried[off <= tolerance]
     if left_out := len(of) - len(found):
