@@ -234,7 +234,7 @@ def test_a_larger_microbatch_is_tried_where_a_smaller_one_does_not_fit() -> None
         gpus=8,
         global_batch=16,
         base=Workload(s=4096),
-        stack="pytorch-ddp",
+        stack="pytorch-fsdp-2023",
         implementation="huggingface",
     )
     alone = [one.workload for one in found.candidates if (one.workload.t, one.workload.p, one.workload.cp) == (1, 1, 1)]

@@ -529,9 +529,7 @@ def microbatches_of(workload: Workload, microbatches: int | None) -> int | None:
     """Microbatches a step: as given, by the global batch, else 1 (None: as many as fill the pipeline)."""
     if microbatches is not None:
         return microbatches
-    if workload.global_batch is not None:
-        return max(1, workload.global_batch // (workload.b * workload.d))
-    return None if workload.p > 1 else 1
+    return workload.accumulation if workload.global_batch or workload.p == 1 else None
 
 
 class AtMoment(NamedTuple):

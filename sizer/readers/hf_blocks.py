@@ -67,11 +67,11 @@ def rotary_share(default: float, *names: str) -> Callable[[Fields], float]:
 
 
 def total(fields: Fields, said: str) -> int:
-    """A sum of products of numbers, dimensions and keys, which the file or its class has."""
+    """A sum of products of numbers, dimensions and keys, which the file or its class has; 0 of an absent ``_key``."""
 
     def size(name: str) -> float:
-        names = NAMES.get(name, [name])
-        value = fields.raw(*names)
+        names = NAMES.get(name, [name.lstrip("_")])
+        value = fields.count(*names) if name[0] == "_" else fields.raw(*names)
         if isinstance(value, float):
             return fields.number(*names)
         return value if isinstance(value, bool) else fields.integer(*names) if value else 0

@@ -360,8 +360,7 @@ def kinds(fields: Fields, attends: Chosen, word: str = "attention") -> list[str]
 
 def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str = "") -> int:
     """Channels of a Mamba head: all heads have as many as are ``inner``, or ``expand`` times the hidden size."""
-    expanded = int(fields.number(expand, default=2.0) * hidden_size(fields))
-    inside = fields.optional(inner) or expanded
+    inside = fields.optional(inner) or int(fields.number(expand, default=2.0) * hidden_size(fields))
     number, given = fields.integer(heads), fields.raw(dim, default="auto")
     channels = inside // number if given == "auto" else fields.integer(dim)
     fields.refuse(number * channels != inside, f"expected {heads} x {dim} = {inside}", heads)
