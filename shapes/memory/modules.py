@@ -274,9 +274,8 @@ class Forward:
         weights = matrices * own.out_features * own.in_features
         if "learned" not in self.words:
             return self.frozen(linear, own, x, at, weights)
-        if (
-            "autocast" in self.words and x.bytes > self.rows * own.in_features * self.product
-        ):  # for each product by itself
+        if "autocast" in self.words and x.bytes > self.rows * own.in_features * self.product:
+            # Each product casts for itself.
             x = self.tape.op("cast for its product", (x,), x.bytes * self.product // 4)
         # By operator what a product made is kept, in 16 bits, and what it reads is made again.
         quantised = self.stored != self.product and not self.workload.saving.alternate

@@ -192,7 +192,8 @@ def _of_recipe(row: Config, config: Config, settings: Config, where: str) -> Rea
     from .released import read_recipe
 
     own = {key: value for key, value in settings.items() if at(config, key) is not None}
-    rest = {key: value for key, value in settings.items() if key not in {*own, *config.get("_variables", ())}}
+    taken = {*own, *config.get("_variables", ())}
+    rest = {key: value for key, value in settings.items() if key not in taken}
     return read_recipe(row, with_settings(config, own), where, lambda name: read_config(name, settings=rest))
 
 

@@ -76,12 +76,12 @@ def proven(reading: Reading, tensors: Sizes) -> Reading:
         for dot in re.finditer(r"\.", name):
             groups[f"{name[: dot.start()]}.*"] += size
     left = next((name for name, size in groups.items() if size in (more, more - biases)), None)
-    largest = ", ".join(f"{name} {size:,}" for name, size in groups.most_common(5))
-    refuse(
-        left is None,
-        f"its tensors hold {abs(more):,} parameters {'more' if more > 0 else 'fewer'} than these sizes: {largest}",
-        where=reading.source,
-    )
+    if left is None:
+        largest = ", ".join(f"{name} {size:,}" for name, size in groups.most_common(5))
+        said = (
+            f"its tensors hold {abs(more):,} parameters {'more' if more > 0 else 'fewer'} than these sizes: {largest}"
+        )
+        raise InputError(said, where=reading.source)
     said = f"its {len(held)} tensors hold these parameters to the last one" + f", {left} left out" * (left != "nothing")
     return replace(reading, notes=(*reading.notes, said))
 

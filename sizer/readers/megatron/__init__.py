@@ -160,7 +160,7 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
 
 
 #: vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve [serve] NAME, llama-server -m NAME.gguf
-_SERVED = re.compile(
+_SERVED = (
     r"(?:^| )(?:(?:trtllm-)?serve (?:serve |api_server )*|-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
     "(?!-)((?:\0[^\0]*\0|\\S)+)"
 )
@@ -177,7 +177,7 @@ def _naming(script: Script, text: str) -> Values | None:
         given = {key: _value(value) for key, equals, value in pairs if equals}
         program = _program(words)
         found = with_settings({}, parse_options(one for one in words if one != program) | given)
-        served = _SERVED.search(" ".join(words))
+        served = re.search(_SERVED, " ".join(words))
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
         found |= {"program": program, "settings_file": files}
         if devices := _devices(words, launched):
