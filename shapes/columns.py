@@ -37,9 +37,10 @@ class Split(Exception):  # noqa: N818  # no error: how the rows part
 
 
 class IntegerTable:
-    """Rows of named integers. ``rows``: which rows of the first table these are. ``done``: nothing more is found of
+    """Rows of named integers.
 
-    them; a column that is left of them in a cache is equal to no number.
+    ``rows``: which rows of the first table these are. ``done``: nothing more is found of them; a column that is left of
+    them in a cache is equal to no number.
     """
 
     def __init__(self, columns: Mapping[str, Array], rows: Array | None = None) -> None:
@@ -199,9 +200,9 @@ class Column(NDArrayOperatorsMixin, ManyIntegers):
 
 
 def spread(*values: Any) -> tuple[Callable[[Array], Any], Array]:
-    """Columns and numbers as the rows of one array of integers, and what makes a column of a value for each of its
+    """Columns and numbers as the rows of one array of integers, and the way back from a value for each of its columns.
 
-    columns; a number where there is no column.
+    The way back gives a column; a number where none of ``values`` is one.
     """
     columns = [one for one in values if isinstance(one, Column)]
     if not columns:

@@ -142,9 +142,9 @@ def given(values: Named) -> Values:
 
 
 class AsJson:
-    """``to_dict`` of a frozen dataclass: its fields in order, each under its own name, unless ``data/json.toml`` says
+    """``to_dict`` of a frozen dataclass: its fields in order, each under its own name.
 
-    otherwise. A field that begins a path there is shown there alone.
+    ``data/json.toml`` may say otherwise. A field that begins a path there is shown there alone.
     """
 
     __slots__ = ()

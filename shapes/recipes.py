@@ -37,8 +37,10 @@ class Alignment:
 
 @frozen
 class Quantise:
-    """``passes`` over a 16-bit tensor quantise it, writing ``bytes_per_element`` (scales included) for each layout in
-    which it is read."""
+    """``passes`` over a 16-bit tensor quantise it.
+
+    They write ``bytes_per_element`` (scales included) for each layout in which it is read.
+    """
 
     passes: int
     bytes_per_element: float

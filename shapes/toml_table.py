@@ -34,9 +34,9 @@ _LONGEST_NAME = 100
 
 
 def names(kind: str) -> Names:
-    """Names of the ``kind`` ("devices", "stacks") that ship with the package, or lie in that folder of SIZER_DATA,
+    """Names of the ``kind`` ("devices", "stacks") that ship with the package or lie in that folder of SIZER_DATA.
 
-    sorted. Reads the folders, no file. InputError for two of a name.
+    They are sorted. Reads the folders, no file. InputError for two of a name.
     """
     held = (entry.name for folder in _folders(kind) for entry in os.scandir(folder))
     found = sorted(name[:-5] for name in held if name.endswith(".toml"))

@@ -41,9 +41,10 @@ def modules() -> Named:
 
 @frozen
 class Saving:
-    """``again``: modules that run again; ``everything``: all of a layer does, or, with ``alternate``, all that is not
+    """What a checkpointing policy saves and what it runs again.
 
-    kept by operator. ``layers``: of a device's layers the first so many (None: all). ``name``: the policy without them.
+    ``again``: modules that run again; ``everything``: all of a layer does, or, with ``alternate``, all that is not kept
+    by operator. ``layers``: of a device's layers the first so many (None: all). ``name``: the policy without them.
     """
 
     again: frozenset[str]
@@ -323,9 +324,10 @@ class Workload(AsJson):
 
     @property
     def expert_t(self) -> int:
-        """Ranks that cut an expert: t, or where e takes more ranks than hold the same weights none does, and experts
+        """Ranks that cut an expert: t, unless e takes more ranks than hold the same weights.
 
-        lie whole on tensor-parallel ranks too (Megatron-Core's parallel folding, arXiv 2504.14960).
+        Then none does, and experts lie whole on tensor-parallel ranks too (Megatron-Core's parallel folding, arXiv
+        2504.14960).
         """
         ranks = self.d * self.cp
         return self.etp or (1 if ranks % self.e and ranks * self.t % self.e == 0 else self.t)
@@ -418,9 +420,10 @@ class Workload(AsJson):
 
     @property
     def saved_by(self) -> Implementation:
-        """Whose kernels save activations: those named; else, of training that t, p or cp split, Megatron-Core's fused
+        """Whose kernels save activations: those named, or what the split implies.
 
-        ones (transformers' modules run no such split), of the rest transformers' modules.
+        Of training that t, p or cp split, Megatron-Core's fused ones (transformers' modules run no such split); of the
+        rest transformers' modules.
         """
         return self.implementation or ("megatron" if self.train and self.model_ranks > 1 else "huggingface")
 

@@ -12,9 +12,10 @@ from shapes.toml_table import nearest, others_words, ours
 
 @cache
 def checked(call: Function) -> Function:
-    """``call``, which takes other programs' names of its arguments too. InputError for a name that is none, and for a
+    """``call``, which takes other programs' names of its arguments too.
 
-    value of a type that is not declared, with the type that is. A module comes with its ``example_inputs`` everywhere.
+    InputError for a name that is none, and for a value of a type that is not declared, with the type that is. A module
+    comes with its ``example_inputs`` everywhere.
     """
     known = _declared(call)
 

@@ -54,11 +54,12 @@ _TRACED = frozenset({"b", "s", "phase", "attention", "dtype", "decoder_s"})
 
 @frozen
 class Subject:
-    """A resolved input, a model with its workload. ``model``: None where its class was traced, of which the products
+    """A resolved input, a model with its workload.
 
-    are known and the price is not: ``unproven`` names what of it was not understood (empty where a trace was asked).
-    ``keys``: dimension -> what a traced configuration calls it. ``asked``: the workload asked for, where the model does
-    not divide over it and ``workload`` leaves those degrees out. ``stack``: the software that runs it.
+    ``model``: None where its class was traced, of which the products are known and the price is not: ``unproven`` names
+    what of it was not understood (empty where a trace was asked). ``keys``: dimension -> what a traced configuration
+    calls it. ``asked``: the workload asked for, where the model does not divide over it and ``workload`` leaves those
+    degrees out. ``stack``: the software that runs it.
     """
 
     where: str
@@ -96,9 +97,9 @@ class Subject:
 
     @property
     def understood(self) -> Operators:
-        """The operators that are a kernel's whatever the rest is: all of a model; of a class products with a weight,
+        """The operators that are a kernel's whatever the rest is.
 
-        and attention, outside of what was not understood.
+        Of a model all; of a class products with a weight, and attention, outside of what was not understood.
         """
         unknown = [one.module for one in self.unproven]
 
@@ -121,9 +122,9 @@ class Subject:
 
     @property
     def implementation(self) -> Implementation | None:
-        """Whose kernels save activations, as said, as the stack named has them, or of the file's framework; None: by
+        """Whose kernels save activations, as said, as the stack named has them, or of the file's framework.
 
-        the split (``Workload.saved_by``).
+        None: by the split (``Workload.saved_by``).
         """
         if self.workload.implementation:
             return self.workload.implementation

@@ -86,9 +86,9 @@ def listed(model: ModelShape, s: int, *, train: bool) -> Operators:
 
 
 def more_in_class(model: ModelShape, family: str, found: Operators) -> int:
-    """FLOPs that a class runs more than any kernel: all pairs of an indexer and the sum over its heads by a product;
+    """FLOPs that a class runs more than any kernel.
 
-    all experts for every token.
+    They are all pairs of an indexer and the sum over its heads by a product; all experts for every token.
     """
     whole = sum(
         one.count * (2 * one.batch * one.q_len * one.kv_len * one.heads * (one.head_dim + (family not in GROUPED)))

@@ -1,6 +1,7 @@
-"""What recognised classes are proven by, of every formula reader: parameters, products and attention calls with their
+"""What recognised classes are proven by, of every formula reader.
 
-element types, forward and backward, and nothing left over.
+These are parameters, products and attention calls with their element types, forward and backward, and nothing left
+over.
 """
 
 from __future__ import annotations

@@ -399,9 +399,9 @@ def test_the_largest_microbatch_found_fits_by_the_tracker_and_one_more_does_not(
 
 
 def saved_bytes(config: Any, layers: int, attention: str) -> int:
-    """Bytes that autograd saves of a whole model's forward under autocast, parameters and 16-bit copies of matrices
+    """Bytes that autograd saves of a whole model's forward under autocast.
 
-    apart, which experts' are none of.
+    Parameters and 16-bit copies of matrices are apart, which experts' are none of.
     """
     torch, storages = oracle.torch, dict[int, Any]()
     config.num_hidden_layers = layers

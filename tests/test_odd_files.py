@@ -1,6 +1,7 @@
-"""Files of 2024 to 2026 as their authors ship them (wrappers, drafts, classifiers, embedders, own code), against the
+"""Files of 2024 to 2026 as their authors ship them (wrappers, drafts, classifiers, embedders, own code).
 
-parameters that they publish, in billions. What is left out of a count is named in a note.
+They are compared with the parameters that their authors publish, in billions. What is left out of a count is named
+in a note.
 """
 
 from __future__ import annotations

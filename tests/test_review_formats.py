@@ -251,7 +251,7 @@ def made_up() -> Checked:
 
 @pytest.mark.parametrize(("format_", "name"), [("github", "check.github.txt"), ("markdown", "check.md")])
 def test_what_a_reviewer_sees_is_as_in_the_snapshot(format_: str, name: str) -> None:
-    """Snapshots are looked at, then written: python tests/test_review_formats.py"""
+    """Snapshots are looked at, then written (python tests/test_review_formats.py)."""
     assert render("check", format_, made_up()) == (DATA / "snapshots" / name).read_text(encoding="utf-8")
 
 

@@ -309,9 +309,9 @@ def test_images_run_the_tower_once_with_the_prompt_and_not_while_decoding() -> N
 
 
 def test_qwen3_vls_tower_is_cut_as_megatron_bridge_does_and_others_are_whole() -> None:
-    """Its layers and mergers by tensor parallelism, patches and positions on every rank; without sequence or context
+    """Its layers and mergers by tensor parallelism, patches and positions on every rank.
 
-    parallelism. The text tower is the text model's.
+    Without sequence or context parallelism. The text tower is the text model's.
     """
     model = read_config("Qwen/Qwen3-VL-8B-Instruct").model
     (tower,) = model.towers

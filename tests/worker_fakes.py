@@ -18,9 +18,10 @@ from shapes.measure.workers import DeviceServer, LostError
 
 
 class FakeWorker:
-    """A ``Worker`` over ``make(name)``. ``fate(keys under way)`` is asked before every message: "dies" ends the process
+    """A ``Worker`` over ``make(name)``.
 
-    and "hangs" keeps it silent. Messages are pickled, as over a wire.
+    ``fate(keys under way)`` is asked before every message: "dies" ends the process and "hangs" keeps it silent.
+    Messages are pickled, as over a wire.
     """
 
     def __init__(

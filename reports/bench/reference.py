@@ -1,4 +1,4 @@
-"""Write reports/reference.md, every member of each registry: python reports/bench/reference.py
+"""Write reports/reference.md, every member of each registry (python reports/bench/reference.py).
 
 A test compares the page with the registries, so a member without its row fails the fast loop.
 """

@@ -66,9 +66,9 @@ HARDER = (
 
 @dataclass(frozen=True)
 class Landscape:
-    """True seconds of candidates (0 is the baseline), what was predicted with what error, what a second is worth,
+    """True seconds of candidates (0 is the baseline) and what was predicted of them.
 
-    which class each is of.
+    Also by what error, what a second is worth, and which class each is of.
     """
 
     truth: np.ndarray

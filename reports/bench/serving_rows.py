@@ -152,9 +152,9 @@ def answered(stack: ServingStack, load: Load, asked: Requests) -> Answered:
 
 @dataclass(frozen=True)
 class Row:
-    """One published figure: ``said``, and ``value`` of all devices. ``total``: requests of a run that ends, in all.
-    ``given``: how many are in flight is published.
+    """One published figure: ``said``, and ``value`` of all devices.
 
+    ``total``: requests of a run that ends, in all. ``given``: how many are in flight is published.
     ``trusted``: trust high and no speculation. ``group`` and ``release``: rows that a fit keeps together.
     """
 
@@ -438,8 +438,10 @@ def _client(line: Mapping[str, str], stack: str, given: int) -> dict[str, Any]:
 
 
 def _share(line: Mapping[str, str], stack: str) -> float:
-    """Memory's share, where a run's set-up is published: aiconfigurator's templates for TensorRT-LLM
-    (extra_engine_args.1.0.0rc3.yaml.j2) and InferenceMAX's scripts, whose Llama 70B leaves it at 0.9.
+    """Memory's share, where a run's set-up is published.
+
+    That is in aiconfigurator's templates for TensorRT-LLM (extra_engine_args.1.0.0rc3.yaml.j2) and InferenceMAX's
+    scripts, whose Llama 70B leaves it at 0.9.
     """
     if stack != "tensorrt-llm" or line["source"] != "aic-silicon":
         return UTILIZATION

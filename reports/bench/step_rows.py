@@ -90,8 +90,9 @@ KERNELS: dict[str, AttentionKernel] = {"eager": "eager", "flash2": "fa2", "flash
 
 @dataclass(frozen=True)
 class Row:
-    """One published run. ``known``: its stack's name is one that a shipped stack answers to. ``peak_gib``: of torch's
+    """One published run.
 
+    ``known``: its stack's name is one that a shipped stack answers to. ``peak_gib``: of torch's
     allocator, as allocated where that is said, else as reserved. ``least_power``: the device at the least power that it
 
     can be limited to, of a run whose devices are said to be limited, to what not.

@@ -232,9 +232,9 @@ class Fit:
 
 
 def weights(rows: Sequence[Row]) -> np.ndarray:
-    """Runs that recur (other releases, near-identical batches) count as the root of their number, not each; a source
+    """Runs that recur (other releases, near-identical batches) count as the root of their number, not each.
 
-    of a few rows is not outvoted by one of hundreds.
+    So a source of a few rows is not outvoted by one of hundreds.
     """
     keys = [(row.source, row.config, row.gpus, row.dtype, row.workload.t, row.workload.p) for row in rows]
     sources = {row.source: sum(other.source == row.source for other in rows) for row in rows}
@@ -366,9 +366,9 @@ def newest_in_bf16(fits: Mapping[str, Fit]) -> None:
 
 
 def pooled(fits: Mapping[str, Fit]) -> None:
-    """Each stack's rows priced by its own facts and the mean of the others' constants, as if none of them were fitted:
+    """Each stack's rows priced by its own facts and the mean of the others' constants, as if none of them were fitted.
 
-    what is recorded of stacks whose software is known and of which there is no run.
+    This is what is recorded of stacks whose software is known and of which there is no run.
     """
     found = json.loads(HELD_OUT.read_text(encoding="utf-8"))
     found[POOLED] = {}
@@ -497,9 +497,9 @@ def _interval(residuals: np.ndarray, coverage: float, ratio: float) -> dict[str,
 
 
 def near_ratios(rows: Sequence[Row], residuals: np.ndarray) -> np.ndarray:
-    """Relative errors of the ratios of two runs on one device in one split whose steps differ by less than 1.5 times:
+    """Relative errors of the ratios of two runs on one device in one split whose steps differ by less than 1.5 times.
 
-    of two neighbouring configurations, which is what a finding or a search compares.
+    They are of two neighbouring configurations, which is what a finding or a search compares.
     """
     keys: dict[tuple[object, ...], list[int]] = {}
     for index, row in enumerate(rows):

@@ -95,9 +95,10 @@ def alignment_table(c: AlignmentConstants, device: Device) -> dict[str, Any]:
 
 @frozen
 class _Layout:
-    """The records of one layout as arrays: m, n, k and batch, the model's aligned times, logarithms of measured ones
+    """The records of one layout as arrays.
 
-    scaled to them; ``worse``, ``of_c``: alignment classes of the worse of A and B, and of C.
+    They are m, n, k and batch, the model's aligned times, logarithms of measured ones scaled to them;
+    ``worse``, ``of_c``: alignment classes of the worse of A and B, and of C.
     """
 
     layout: Layout

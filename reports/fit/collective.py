@@ -1,6 +1,7 @@
-"""Tables of NCCL (nccl_perf.parquet) and of serving engines' own kernels (custom_allreduce_perf.parquet, and DeepEP's
+"""Tables of NCCL and of serving engines' own kernels -> latency and share of the link that they reach.
 
-low-latency dispatch and combine, wideep_deepep_ll_perf.parquet) -> latency and share of the link that they reach.
+NCCL's is nccl_perf.parquet, the engines' custom_allreduce_perf.parquet, and wideep_deepep_ll_perf.parquet DeepEP's
+low-latency dispatch and combine.
 
     python reports/fit/collective.py --tables .../aiconfigurator_core/systems/data    # rows of kernels.md
 

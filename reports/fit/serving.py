@@ -168,8 +168,9 @@ def priced(many: Sequence[Many], constants: dict[str, float], rows: int) -> np.n
 
 
 def fit(rows: Sequence[Row]) -> dict[str, float]:
-    """What a step and a prompt take, then what a first token takes more: fitted together, sources that neither is of
-    are priced worse.
+    """What a step and a prompt take, then what a first token takes more.
+
+    Fitted together, sources that neither is of are priced worse.
     """
     constants = STEP | FIRST
     for keys, metrics in (([*STEP, LOCKSTEP], METRICS[1:]), (list(FIRST), METRICS[:1])):
@@ -400,8 +401,9 @@ def covered(rows: Sequence[Row], left: Sequence[np.ndarray]) -> list[np.ndarray]
 
 
 def narrowest(left: Sequence[np.ndarray], few: np.ndarray) -> tuple[float, float]:
-    """The narrowest interval, by the ratio of its ends, that holds ``HELD`` of measured over predicted in each way of
-    leaving out: of all rows, and of the ``few`` whose steps are mostly launches and the host's.
+    """The narrowest interval, by the ratio of its ends, that holds ``HELD`` of measured over predicted in each way.
+
+    A way is one of leaving out: of all rows, and of the ``few`` whose steps are mostly launches and the host's.
     """
     sets, found = [*left, *(ratios[few] for ratios in left if few.any())], []
     for low in np.unique(np.concatenate(left)):

@@ -363,9 +363,9 @@ attention_costs = partial(_by_group, key=alike_attention, price=_attention)
 
 
 def _attention_seconds(operator: Attention, device: Device) -> Any:
-    """Seconds of a fused attention: kernels are chosen, and fitted, by the head dimensions, which rows are told apart
+    """Seconds of a fused attention.
 
-    by.
+    Kernels are chosen, and fitted, by the head dimensions: rows are told apart by them.
     """
     shared = alike_attention(operator, device)
     if shared.kernel == "eager":

@@ -220,8 +220,9 @@ def clock_share(device: Device) -> float:
 
 
 def sustained_share(device: Device) -> float:
-    """Share of its peak that a device's power sustains all day, over its fitted relative's; of another vendor's what
-    products were published to reach, over H100's.
+    """Share of its peak that a device's power sustains all day, over its fitted relative's.
+
+    For another vendor's device: what its products were published to reach, over H100's.
     """
     kin, own = relative(device), _limited(device)
     if device.vendor != "nvidia":

@@ -366,8 +366,11 @@ def attention_times(work: AttentionBatch, c: AttentionConstants, backward: bool,
 
 
 def _walked(work: AttentionBatch, keys: Array, c: AttentionConstants) -> Array:
-    """Keys a block walks: the mean that its queries see, half a block more at each edge of the mask, and what blocks of
-    uneven length cost in addition: less, the fewer of them end before a window does."""
+    """Keys that a block walks.
+
+    They are the mean that its queries see, half a block more at each edge of the mask, and what blocks of uneven length
+    cost in addition, which is less the fewer of them end before a window does.
+    """
     ramp = np.where(work.window > 0, np.minimum(work.window / work.kv_len, 1), 1)
     if c.ignores_window:
         keys = np.maximum(keys, visible_keys(work, windowed=False))

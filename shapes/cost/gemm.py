@@ -282,9 +282,9 @@ class GemmTimes:
 
 
 def gemm_times(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> GemmTimes:
-    """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it; of grouped ones each group's,
+    """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it.
 
-    but for ``seconds``.
+    Of grouped products each group's own, but for ``seconds``.
     """
     dims, constants = sizes.astype(float), by.constants
     aligned, size = bounded_seconds(sizes, by), by.read_bytes(dims[0], dims[1])

@@ -24,10 +24,10 @@ BACKWARD = 0.76
 
 
 class Sizes(NamedTuple):
-    """Of one run: ``queries`` in all, each against so many ``keys``, in ``heads`` of ``width`` channels; ``sequences``
+    """Sizes of one run: ``queries`` in all, each against so many ``keys``, in ``heads`` of ``width`` channels.
 
-    of ``length`` keys. Numbers or columns. ``width``: of attention, of a key and of a value together; of a choice, the
-    entries chosen.
+    There are ``sequences`` of ``length`` keys. All are numbers or columns. ``width``: of attention, of a key and of a
+    value together; of a choice, the entries chosen.
     """
 
     queries: Any

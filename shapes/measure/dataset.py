@@ -51,9 +51,9 @@ class Dataset:
 
 @frozen
 class Exchanged:
-    """What became of a dataset's rows: ``added`` (written, of an export), ``there`` already;
+    """What became of a dataset's rows.
 
-    ``refused``: (what it measures, why).
+    ``added``: written (of an export). ``there``: those that were there already. ``refused``: (what it measures, why).
     """
 
     path: str

@@ -66,9 +66,10 @@ class DeviceLostError(InputError):
 
 @dataclass(slots=True)
 class Prepared:
-    """A job that is ready to be timed. ``samples`` (seconds of one call) and the ``controls`` taken with them so far;
+    """A job that is ready to be timed.
 
-    ``held_bytes``: memory of its inputs. ``handle`` is what runs it, which its executor alone looks into.
+    ``samples`` (seconds of one call) and ``controls``: those taken so far. ``held_bytes``: memory of its inputs.
+    ``handle`` is what runs it, which its executor alone looks into.
     """
 
     job: Job

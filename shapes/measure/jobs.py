@@ -74,9 +74,9 @@ class Part:
 
     @property
     def flops(self) -> int:
-        """FLOPs of the matrix products (2 a parameter and token forward, 4 backward) and of attention's full square;
+        """FLOPs of the matrix products (2 a parameter and token forward, 4 backward) and of attention's full square.
 
-        of "dgrad" and "wgrad" those of the products of that phase.
+        Of "dgrad" and "wgrad" those of the products of that phase.
         """
         from shapes.operators import operators
 

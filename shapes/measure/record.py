@@ -119,7 +119,7 @@ class Measurement:
         return self.flops / self.seconds / 1e12 if self.seconds and self.flops else None
 
     def row(self, *, samples: bool = True) -> Values:
-        """Flat fields for exports and calibration: kind, phase, layout, dtype, batch, m, n, k, seconds, device …"""
+        """Flat fields for exports and calibration: kind, phase, layout, dtype, batch, m, n, k, seconds and others."""
         description = dict(self.description)
         out = {
             **{name: description.get(name) for name in ("kind", "phase", "dtype")},

@@ -144,9 +144,10 @@ def ordered(jobs: Iterable[Job], seed: int) -> list[Job]:
 
 
 def shard_of(jobs: Iterable[Job], text: str) -> list[Job]:
-    """The part of ``jobs`` that ``text`` says, as 3/8: an equal share of every priority, the same in every process
+    """The part of ``jobs`` that ``text`` says, as 3/8.
 
-    that is given the same list. InputError for any other text.
+    It is an equal share of every priority, the same in every process that is given the same list. InputError for any
+    other text.
     """
     number, slash, of = text.partition("/")
     refuse(

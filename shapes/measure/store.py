@@ -216,9 +216,9 @@ class Store(ExitStack):
         return row and _readable(row)
 
     def measurements(self, *, newest: int | None = None, **of: str | None) -> Iterator[Measurement]:
-        """Measurements in the order they were made, the ``newest`` so many; ``of`` a kind, status, device or label:
+        """Measurements in the order they were made, the ``newest`` so many.
 
-        of the latter two any part of the text.
+        ``of`` a kind, status, device or label: of the latter two any part of the text.
         """
         clauses, values = _where(of)
         chosen = f"SELECT id FROM measurement {clauses} ORDER BY created DESC, id DESC LIMIT ?"

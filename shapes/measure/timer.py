@@ -32,11 +32,11 @@ class WrongResultError(RuntimeError):
 
 @frozen
 class TimedKernel:
-    """Callables over input sets that are alike, ``calls[i]`` on the i-th. ``check`` returns the relative error
+    """Callables over input sets that are alike, ``calls[i]`` on the i-th.
 
-    ‖out - reference‖ / ‖reference‖ against fp32 after poisoning the output, and ``bound`` is what its dtype allows.
-    ``capturable``: may be replayed from a graph. ``set_bytes``: what one call touches. ``needs_flush``: the sets do not
-    exceed the cache.
+    ``check`` returns the relative error ‖out - reference‖ / ‖reference‖ against fp32 after poisoning the output, and
+    ``bound`` is what its dtype allows. ``capturable``: may be replayed from a graph. ``set_bytes``: what one call
+    touches. ``needs_flush``: the sets do not exceed the cache.
     """
 
     calls: tuple[Call, ...]

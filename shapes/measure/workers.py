@@ -67,9 +67,9 @@ class Worker(Protocol):
     name: str
 
     def ask(self, patience_s: float, request: str, *arguments: Any) -> Iterator[Any]:
-        """Events of ``DeviceServer.request(*arguments)``, as they come; LostError where the process dies, or says
+        """Events of ``DeviceServer.request(*arguments)``, as they come.
 
-        nothing for ``patience_s`` seconds.
+        LostError where the process dies, or says nothing for ``patience_s`` seconds.
         """
 
     def stop(self) -> None:
@@ -96,9 +96,10 @@ class DeviceServer:
         yield from self._executor.run(jobs, settings, deadline=time.monotonic() + left_s, unfinished=unfinished)
 
     def of_session(self, request: str, job: Job, *arguments: Any) -> Iterator[Any]:
-        """What the session's method ``request`` says of ``job``, prepared anew where another process had done so;
+        """What the session's method ``request`` says of ``job``.
 
-        where it cannot run the arguments of NotMeasured.
+        The job is prepared anew where another process had prepared it; where it cannot run, the arguments of
+        NotMeasured.
         """
         try:
             prepared = self._ready.get(job.key) or self._executor.prepare(job)

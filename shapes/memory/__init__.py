@@ -301,9 +301,10 @@ def largest_microbatch(model: ModelShape, workload: Workload, limit_bytes: float
 
 @frozen
 class Saved:
-    """A ``change`` of the workload (field -> value) that takes less memory: the bytes it leaves at the workload's b,
+    """A ``change`` of the workload (field -> value) that takes less memory.
 
-    the largest microbatch it allows, and seconds of the step with it (None: not priced).
+    It holds the bytes that the change leaves at the workload's b, the largest microbatch it allows, and seconds of the
+    step with it (None: not priced).
     """
 
     name: str

@@ -58,8 +58,9 @@ def _largest(
 
 
 def share_of_free(model: ModelShape, workload: Workload, device: Device, share: float) -> float:
-    """Of the whole device what an engine takes whose ``share`` is one of what its weights leave (TensorRT-LLM's
-    free_gpu_memory_fraction).
+    """The share of the whole device that an engine takes.
+
+    Its own ``share`` is one of what its weights leave (TensorRT-LLM's free_gpu_memory_fraction).
     """
     return min(
         1.0, share + (1 - share) * engine_bytes(model, replace(workload, b=1, context=workload.s)) / device.memory.bytes

@@ -79,12 +79,13 @@ def alibi_in_fp32(style: Style, attention: Attention) -> bool:
 
 @dataclass
 class Forward:
-    """One device's modules as they run forward onto a tape: ``rows`` of tokens, ``whole`` of them where tensor
+    """One device's modules as they run forward onto a tape.
 
-    parallelism leaves tensors whole. ``s``: tokens of a sequence. ``element``: bytes of an activation; ``mask``: of a
-    dropout mask's element; ``stored``: of a saved input of a matrix product (1 where an fp8 recipe saves the quantised
-    one); ``adapter``: of an adapter's weight; ``product``: of what a matrix product reads and writes (autocast's, where
-    hidden states are wider). ``mixture``: whether the layer has one.
+    ``rows``: tokens; ``whole``: those of them where tensor parallelism leaves tensors whole. ``s``: tokens of a
+    sequence. ``element``: bytes of an activation; ``mask``: of a dropout mask's element; ``stored``: of a saved input
+    of a matrix product (1 where an fp8 recipe saves the quantised one); ``adapter``: of an adapter's weight;
+    ``product``: of what a matrix product reads and writes (autocast's, where hidden states are wider). ``mixture``:
+    whether the layer has one.
     """
 
     style: Style

@@ -281,9 +281,10 @@ def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment
 
 
 def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: ShardParameters) -> Iterator[Moment]:
-    """The forward and backward of the ends of each run of layers, from the last: what is saved shrinks from layer to
+    """The forward and backward of the ends of each run of layers, from the last.
 
-    layer, gradients grow, unless they are added to those that are there all the time, ``made``.
+    What is saved shrinks from layer to layer; gradients grow, unless they are added to those that are there all the
+    time, ``made``.
     """
     again = ", its forward run again" if step.workload.checkpointing not in ("none", "unknown", "fp8_act_input") else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
@@ -458,9 +459,9 @@ def _tables(step: StageStep) -> int:
 
 
 def _keeps_masks(step: StageStep) -> bool:
-    """Whether masks outlive the forward: checkpointing keeps them for running a layer again, masked_fill and a
+    """Whether dropout masks outlive the forward.
 
-    fused core given a bias save them.
+    Checkpointing keeps them to run a layer again; masked_fill and a fused core that is given a bias save them.
     """
     style, attention, policy = step.style, step.model.attention, step.workload.saving
     if policy.everything or "core_attn" in policy.again or not attention:
@@ -497,9 +498,9 @@ ZERO_BUCKET_ELEMENTS = 5 * 10**8
 
 @frozen
 class Component:
-    """Bytes of one component of a device's memory, the formula with its numbers, and bytes that the host has of it
+    """One component of a device's memory: bytes, the formula with its numbers, and bytes that the host has of it.
 
-    (of activations: of one microbatch's).
+    Of activations the host has those of one microbatch.
     """
 
     name: str
@@ -542,9 +543,9 @@ class AtMoment(NamedTuple):
 def training(
     step: StageStep, gradients: Gradients, overhead: tuple[Component, ...]
 ) -> tuple[tuple[Component, ...], tuple[str, tuple[AtMoment, ...], Gradients]]:
-    """Components of one stage's step at its fullest moment, ``overhead`` the last of them; that one's name, every
+    """Components of one stage's step at its fullest moment, ``overhead`` the last of them.
 
-    moment's total, and ``gradients``. Raises InputError for an unknown optimizer.
+    Also returned: that moment's name, every moment's total, and ``gradients``. InputError for an unknown optimizer.
     """
     workload, each = step.workload, step.precision.gradients
     _, states, dummies, _ = held(step)
@@ -587,9 +588,10 @@ def _offloaded(part: Component, step: StageStep) -> Component:
 
 
 class Held(NamedTuple):
-    """What a stage holds all the time: how many parameters train, weights and states, what Transformer Engine keeps,
+    """What a stage holds all the time.
 
-    and how many parameters there are.
+    These are the number of parameters that train, bytes of weights and states, what Transformer Engine keeps, and the
+    number of all parameters.
     """
 
     trained: ShardParameters

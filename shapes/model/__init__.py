@@ -43,10 +43,10 @@ Role = Literal["block", "embedding", "head", "other"]
 
 @frozen
 class ParameterTensor:
-    """``copies`` parameters of one ``shape`` on one device. ``expert``: of a mixture's expert, which only d/e of the d
+    """``copies`` parameters of one ``shape`` on one device.
 
-    data-parallel ranks hold: its gradients are reduced and its states sharded over those. ``weights``: the format of a
-    quantised release's matrix.
+    ``expert``: of a mixture's expert, which only d/e of the d data-parallel ranks hold: its gradients are reduced and
+    its states sharded over those. ``weights``: the format of a quantised release's matrix.
     """
 
     name: str
@@ -99,7 +99,7 @@ def named_vectors(extra: Vectors, copies: int = 1, role: Role = "other") -> Each
 def block_tensors(
     block: Block, hidden: int, t: int = 1, e: int = 1, etp: int | None = None, *, active: bool = False
 ) -> EachTensor:
-    """All of ``block.count`` layers' tensors on one of ``t`` x ``e`` ranks, of which ``etp`` (None: t) cut an expert;
+    """All tensors of ``block.count`` layers on one of ``t`` x ``e`` ranks, of which ``etp`` (None: t) cut an expert.
 
     ``active``: of its experts only top_k.
     """
@@ -374,9 +374,9 @@ class Unproven:
 
 @frozen
 class Unread:
-    """A key of a model's file that was not read. ``changes``: what it changes; None for a key that nobody knows, which
+    """A key of a model's file that was not read.
 
-    may be a typing error for ``meant``.
+    ``changes``: what it changes; None for a key that nobody knows, which may be a typing error for ``meant``.
     """
 
     key: str

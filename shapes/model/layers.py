@@ -96,10 +96,11 @@ class MoeShape(Listed):
 
 @frozen
 class Augment(Listed):
-    """What gemma3n and gemma4 add to a layer: ``inputs`` channels of the layer's own embedding of each token, gated by
+    """What gemma3n and gemma4 add to a layer.
 
-    the hidden state and added to it; a low-rank path parallel to attention (LAuReL, of rank ``laurel``; 0: none); and
-    ``streams`` of hidden states, which each layer predicts and corrects from the one that it ran on (AltUp; 1: none).
+    ``inputs``: channels of the layer's own embedding of each token, gated by the hidden state and added to it.
+    ``laurel``: rank of a low-rank path parallel to attention (LAuReL; 0: none). ``streams``: hidden states, each of
+    which a layer predicts and corrects from the one that it ran on (AltUp; 1: none).
     """
 
     inputs: int
@@ -114,19 +115,18 @@ class Augment(Listed):
 
 @frozen
 class Block:
-    """``count`` layers in a row that are alike. ``norms`` of hidden size each hold ``norm_weights`` x h parameters
+    """``count`` layers in a row that are alike.
 
-    (1: RMSNorm or LayerNorm without bias; 2: with bias; 0: no learned weight). ``parallel``: attention and MLP read
-    the same input and share one residual addition. ``mixer``: a recurrence in attention's place, or next to it, where
-    both read one norm's output. ``before``: matrices in front of it all (multi-token prediction's). ``extra`` names
-    further parameters of each layer.
-    ``formats``: of a quantised release's matrices, by their names where nothing is fused.
-    ``streams``: hyper-connections in place of the residual additions.
-    ``augment``: what runs with and behind its parts.
-    ``context``: tokens of another sequence (a diffusion model's text), which cross attention reads or else attention
-    sees next to the stack's own. ``apart``: the parts' matrices are fed the stack's own tokens alone (those of
-    ``before`` with as many rows are the others'). ``joined``: what attention and the MLP make is one matrix's input.
-    ``shared``: the weights of all but ``before`` and ``mixer`` are an earlier block's.
+    ``norms`` of hidden size each hold ``norm_weights`` x h parameters (1: RMSNorm or LayerNorm without bias; 2: with
+    bias; 0: no learned weight). ``parallel``: attention and MLP read the same input and share one residual addition.
+    ``mixer``: a recurrence in attention's place, or next to it, where both read one norm's output. ``before``: matrices
+    in front of it all (multi-token prediction's). ``extra`` names further parameters of each layer. ``formats``: of a
+    quantised release's matrices, by their names where nothing is fused. ``streams``: hyper-connections in place of the
+    residual additions. ``augment``: what runs with and behind its parts. ``context``: tokens of another sequence (a
+    diffusion model's text), which cross attention reads or else attention sees next to the stack's own. ``apart``: the
+    parts' matrices are fed the stack's own tokens alone (those of ``before`` with as many rows are the others').
+    ``joined``: what attention and the MLP make is one matrix's input. ``shared``: the weights of all but ``before`` and
+    ``mixer`` are an earlier block's.
     """
 
     attention: Attention | None

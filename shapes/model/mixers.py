@@ -352,13 +352,11 @@ class MlaShape(_Latent):
 
 @frozen
 class SharedKeyShape(_Latent):
-    """DeepSeek-V4's attention (transformers' deepseek_v4 class): one head of keys that are the values too, over
+    """DeepSeek-V4's attention (transformers' deepseek_v4 class): one head of keys that are the values too.
 
-    a window and over compressed entries.
-
-    Queries come through a latent of ``q_lora_rank``; ``out_groups`` of heads are projected by a matrix each to
-    ``out_rank`` channels, which o_proj mixes. ``compressor`` None: the window alone. ``indexer`` chooses among the
-    compressed entries (None: all of them are seen). A learned sink a head.
+    It runs over a window and over compressed entries. Queries come through a latent of ``q_lora_rank``; ``out_groups``
+    of heads are projected by a matrix each to ``out_rank`` channels, which o_proj mixes. ``compressor`` None: the
+    window alone. ``indexer`` chooses among the compressed entries (None: all of them are seen). A learned sink a head.
     """
 
     heads: int

@@ -40,9 +40,9 @@ def dimensions(model: ModelShape) -> dict[str, int]:
 
 
 def full_every(blocks: tuple[Block, ...]) -> int | None:
-    """Every so many layers one attends to all tokens, the others, alike, to a window or by a recurrence (None: no such
+    """Every how many layers one attends to all tokens; None where the layers are no such hybrid.
 
-    hybrid). The last layer may be one more (Kimi Linear).
+    The others, alike, attend to a window or are a recurrence. The last layer may be one more (Kimi Linear).
     """
     if len({replace(block, mlp=None, count=1) for block in {*blocks}}) != 2:
         return None

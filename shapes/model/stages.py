@@ -129,9 +129,9 @@ def _tensors(model: ModelShape, t: int, e: int, etp: int, p: int, stage: Stage) 
 
 @frozen
 class ShardParameters:
-    """Parameters of one tensor- and expert-parallel rank: ``experts`` are held by d/e data-parallel ranks, ``dense``,
+    """Parameters of one tensor- and expert-parallel rank.
 
-    everything else, by all d.
+    ``experts`` are held by d/e data-parallel ranks, ``dense``, everything else, by all d.
     """
 
     dense: int = 0

@@ -332,9 +332,10 @@ def _around_layers(model: ModelShape, workload: Workload) -> Operators:
 
 
 def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, layers: int) -> Listed:
-    """Collectives of a frozen base: ZeRO 3's gathers, and sums over tensor-parallel ranks of the gradients
+    """Collectives of a frozen base.
 
-    of the adapters that each rank holds whole.
+    They are ZeRO 3's gathers, and sums over tensor-parallel ranks of the gradients of the adapters that each rank holds
+    whole.
     """
     tensors = parameter_tensors(model, workload)
     frozen = counted(tensors)

@@ -522,9 +522,10 @@ def cached_numbers(attention: Attentions, t: int, length: int) -> tuple[int, str
 
 
 def passed_numbers(attention: Attentions, t: int, length: int) -> int:
-    """Numbers of a sequence's keys and values that ranks of context parallelism give each other: as they are cached,
+    """Numbers of a sequence's keys and values that ranks of context parallelism give each other.
 
-    but latent attention that is not sparse expands them first, and a window does not end where a chunk does.
+    They go as they are cached, but latent attention that is not sparse expands them first, and a window does not end
+    where a chunk does.
     """
     if isinstance(attention, SharedKeyShape):
         attention = replace(attention, window=None)

@@ -214,9 +214,9 @@ def frozen_collectives(frozen: ShardParameters, bytes_each: float, workload: Wor
 
 
 def _data_parallel(held: ShardParameters, workload: Workload) -> Iterator[tuple[str, int, int, int, int]]:
-    """(end of the name, parameters, ranks, those of them that share what ZeRO shards, stride) of the groups of ranks
+    """Groups of ranks that hold the same parameters: all d cp ranks, and for experts those that hold the same ones.
 
-    that hold the same parameters: all d cp ranks, and for experts those that hold the same ones.
+    Each is (end of the name, parameters, ranks, those of them that share what ZeRO shards, stride).
     """
     dense, experts, cut = workload.d * workload.cp, workload.expert_d, workload.expert_t
     groups = [("", held.dense, dense, workload.t), (".experts", held.experts, experts, cut * workload.e)]

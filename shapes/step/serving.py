@@ -40,18 +40,19 @@ FUSED = frozenset(("residual", "quantise", "moe", "grouped", "collective"))
 
 @frozen
 class ServingStack:
-    """Constants of one engine on one architecture. ``dense``, ``experts`` and ``experts_nvfp4`` multiply a product's
+    """Constants of one engine on one architecture.
 
-    seconds of reading, ``attention`` and ``attention_fp8`` those of a cache in 16 and 8 bits; ``arithmetic`` seconds at
-    peak (of experts ``experts_arithmetic``), ``communication`` those of a ring all-reduce at the link's
-    bandwidth, ``passes`` those of activations at the memory's. ``padding``: rows that an expert with any token leaves
-    empty. Others are seconds: a kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of
-    a run whose tokens nobody streams, which reports judge, and ``batch_step_s`` its host's of a step), what a layer of
-    experts takes more for one token from each other data-parallel rank (small messages are slow: it grows with the root
-    of their number); of a first token at all (``first_s``) and a token of its prompt. ``first_steps``: decode steps
-    before it. ``reserved``: share of its output that a request holds memory for. ``graphs``: launches are replayed;
-    else those of a prompt run ahead of its kernels. ``devices``: those that it was fitted on. ``intervals``: "dense" or
-    "moe" -> metric -> measured over predicted, lower and upper, in ``coverage`` of cases.
+    ``dense``, ``experts`` and ``experts_nvfp4`` multiply a product's seconds of reading, ``attention`` and
+    ``attention_fp8`` those of a cache in 16 and 8 bits; ``arithmetic`` seconds at peak (of experts
+    ``experts_arithmetic``), ``communication`` those of a ring all-reduce at the link's bandwidth, ``passes`` those of
+    activations at the memory's. ``padding``: rows that an expert with any token leaves empty. Others are seconds: a
+    kernel, a layer of experts, an all-reduce, a request of a step (``batch_request_s``: of a run whose tokens nobody
+    streams, which reports judge, and ``batch_step_s`` its host's of a step), what a layer of experts takes more for one
+    token from each other data-parallel rank (small messages are slow: it grows with the root of their number); of a
+    first token at all (``first_s``) and a token of its prompt. ``first_steps``: decode steps before it. ``reserved``:
+    share of its output that a request holds memory for. ``graphs``: launches are replayed; else those of a prompt run
+    ahead of its kernels. ``devices``: those that it was fitted on. ``intervals``: "dense" or "moe" -> metric ->
+    measured over predicted, lower and upper, in ``coverage`` of cases.
     """
 
     name: str

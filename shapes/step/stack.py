@@ -62,10 +62,11 @@ class Host:
 
 @frozen
 class Overlap:
-    """One group's communication: ``hidden`` is the share of the compute next to it that can cover it
+    """One group's communication, and how a stack overlaps it.
 
-    (``overlapped`` in a file's expert table: that of ``OVERLAPPED``), ``contention`` the share of the covered seconds
-    by which they slow the computing down, ``speed`` the bandwidth it reaches over what NCCL's own test reaches.
+    ``hidden``: the share of the compute next to it that can cover it (``overlapped`` in a file's expert table: that of
+    ``OVERLAPPED``). ``contention``: the share of the covered seconds by which it slows the computing down. ``speed``:
+    the bandwidth it reaches over what NCCL's own test reaches.
     """
 
     hidden: Share
@@ -96,17 +97,18 @@ class Release:
 
 @frozen
 class SoftwareStack:
-    """One software stack. ``formats``: configuration formats whose default it is; ``framework`` and ``year`` say
+    """One software stack.
 
-    which unknown stacks it is nearest to. ``architectures``: of the devices it was fitted on. ``kernels``: seconds
-    of each class over the tables' (``CLASSES``), ``by_dtype`` and ``attention`` the same for products by element
-    type and for attention by architecture and head dimension, ``by_device`` for all products of a device that no
-    table was fitted for. ``compiles``: torch.compile runs the products. ``attention_kernels``: which kernel runs it, by
-    architecture ("other": elsewhere; absent: the device's usual one). ``optimizer``: seconds of the update over those
-    of moving its bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words. ``loss``: how
-    it runs the cross-entropy, of shapes.memory. ``misaligned_bmm``: what batched products of 16 bits take more where a
-    dimension is off 16 bytes (1: what the tables say). ``releases``: of its own, other than its newest.
-    ``without``: fields of a workload for the kinds of parallelism that its trainers do not have.
+    ``formats``: configuration formats whose default it is. ``framework`` and ``year`` say which unknown stacks it is
+    nearest to. ``architectures``: of the devices it was fitted on. ``kernels``: seconds of each class over the tables'
+    (``CLASSES``), ``by_dtype`` and ``attention`` the same for products by element type and for attention by
+    architecture and head dimension, ``by_device`` for all products of a device that no table was fitted for.
+    ``compiles``: torch.compile runs the products. ``attention_kernels``: which kernel runs it, by architecture
+    ("other": elsewhere; absent: the device's usual one). ``optimizer``: seconds of the update over those of moving its
+    bytes. ``fixed_s``: once a step. ``rows``: what its constants were fitted on, in words. ``loss``: how it runs the
+    cross-entropy, of shapes.memory. ``misaligned_bmm``: what batched products of 16 bits take more where a dimension is
+    off 16 bytes (1: what the tables say). ``releases``: of its own, other than its newest. ``without``: fields of a
+    workload for the kinds of parallelism that its trainers do not have.
     """
 
     name: str

@@ -108,10 +108,9 @@ class Scaled:
 
 @dataclass
 class Graph:
-    """Nodes in the order in which they ran. ``normed``: where each norm ran, with weights or without, its width and
+    """Nodes in the order in which they ran, and what was seen between them.
 
-    what it reads.
-
+    ``normed``: where each norm ran, with weights or without, its width and what it reads.
     ``rotated``: set -> channels of what comes from it that were multiplied by cosines or sines.
     ``dropped``: where hidden states are dropped out in training, and what share.
     ``problems``: module -> what of its attention mask was not understood. ``eager``: attention ran as products.
@@ -214,9 +213,9 @@ class Known:
 
 
 def _narrowed(values: list[Any], dims: int) -> list[Any]:
-    """``values`` of a pointwise operator at one place of each leading dimension in which all of them repeat themselves:
+    """``values`` of a pointwise operator at one place of each leading dimension in which all of them repeat themselves.
 
-    scores of all heads are one head's until a bias tells them apart.
+    So scores of all heads are one head's until a bias tells them apart.
     """
     for at in range(-dims, -2):
         wide = {

@@ -157,9 +157,9 @@ class DataAnswers(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch h
 
 
 class LoopAnswers(DataAnswers):  # type: ignore[no-untyped-call] # as its base
-    """Of a module of one's own: which tokens each expert of a loop gets, an even share. ``running``: the module that
+    """Which tokens each expert gets in a loop of a module of one's own: an even share.
 
-    runs now; none does in the backward pass, which asks of the last one's again.
+    ``running``: the module that runs now; none does in the backward pass, which asks for the last one's again.
     """
 
     def __init__(self) -> None:

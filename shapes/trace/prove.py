@@ -1,6 +1,7 @@
-"""Whether a recognised ``ModelShape`` is the model: parameters to the digit, and the products and attention cores that
+"""Whether a recognised ``ModelShape`` is the model.
 
-torch ran, forward and backward, with their element types, at more than one length of the sequence.
+The proof: parameters to the digit, and the products and attention cores that torch ran, forward and backward, with
+their element types, at more than one length of the sequence.
 """
 
 from collections import Counter

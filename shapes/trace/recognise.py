@@ -77,9 +77,9 @@ class _Layer:
         return [node for node in self.nodes if node.kind in kinds and node.number not in self.claimed]
 
     def products(self, of: int = -1, within: int = -1, **exactly: int) -> list[Node]:
-        """The open products that read any ``of`` a set and are ``within`` another, whose other figures (n, k, reads)
+        """The open products that read any ``of`` a set and are ``within`` another.
 
-        are ``exactly`` these.
+        Those whose other figures (n, k, reads) are ``exactly`` these.
         """
         return [
             node
@@ -493,9 +493,9 @@ class _Span:
 
 
 class Recogniser:
-    """Reads one ``Graph``. ``sequence``: tokens of the one sequence that was run. ``left``: what no part claims, path
+    """Reads one ``Graph``.
 
-    -> why.
+    ``sequence``: tokens of the one sequence that was run. ``left``: what no part claims, path -> why.
     """
 
     def __init__(self, graph: Graph, module: nn.Module, model_type: str, sequence: int) -> None:

@@ -134,9 +134,9 @@ class Bench(Printable):
 
 @frozen
 class Planned:
-    """What `sizer bench --dry-run` answers: the jobs of each suite in the order in which they would be measured, and
+    """What `sizer bench --dry-run` answers.
 
-    the most seconds that one of them is timed.
+    The jobs of each suite in the order in which they would be measured, and the most seconds that one of them is timed.
     """
 
     suites: Mapping[str, tuple[Sequence[Job], float]]

@@ -175,9 +175,9 @@ def _served(model: ModelShape, tp: int, ep: int, device: Device, form: str | Non
 
 
 def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
-    """Of FORMATS what most of a quantised release is in; bf16 where it is not quantised or no engine's facts are known
+    """The one of FORMATS that most of a quantised release is in.
 
-    of its format, which is then said.
+    bf16 where it is not quantised, or where no engine's facts are known of its format, which is then said.
     """
     if not (formats := model.formats):
         return "bf16", ()

@@ -134,9 +134,10 @@ class Change(NamedTuple):
 
 @frozen
 class FileDiff:
-    """One configuration. ``changes``: dimension or workload field, as the file names it -> (old, new); ``notes``: what
+    """One configuration that changed.
 
-    of it no figure counts.
+    ``changes``: dimension or workload field, as the file names it -> (old, new). ``notes``: changes that no figure
+    counts.
     """
 
     path: str

@@ -185,9 +185,9 @@ def positive_amounts(**amounts: float | None) -> None:
 
 @frozen
 class StepTimes:
-    """Step times read from a log, in seconds. ``unread``: lines that hold none. ``kernels``: a step's by part, where a
+    """Step times read from a log, in seconds.
 
-    profiler's trace was read.
+    ``unread``: lines that hold none. ``kernels``: a step's by part, where a profiler's trace was read.
     """
 
     seconds: Floats

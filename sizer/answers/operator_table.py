@@ -1,6 +1,6 @@
-"""`ops`: the operator table of a configuration, with shapes and predicted times; with its check and its memory
+"""`ops`: the operator table of a configuration, with shapes and predicted times.
 
-everything there is to see of it.
+With its check and its memory it is everything that there is to see of a configuration.
 """
 
 from collections import Counter

@@ -109,14 +109,13 @@ class Dropped:
 
 @frozen
 class Plan(Printable):
-    """Candidates from the fastest, those that fit before those that may, of which reports show ``top``; ``dropped``
+    """Candidates from the fastest, those that fit before those that may, of which reports show ``top``.
 
-    counts the others by reason.
-
-    ``implementation``: whose kernels save activations, where that does not go by the split (``Workload.saved_by``).
-    ``ratio_error``: two candidates whose times differ by less are alike. ``power_w``: one device's. ``tokens`` and
-    ``price`` (USD a device hour; the list price where none is said): what a whole training is asked for, if it is.
-    ``again(model, splits=)``: the plan of another model, over the splits of so many workloads alone.
+    ``dropped`` counts the others by reason. ``implementation``: whose kernels save activations, where that does not go
+    by the split (``Workload.saved_by``). ``ratio_error``: two candidates whose times differ by less are alike.
+    ``power_w``: one device's. ``tokens`` and ``price`` (USD a device hour; the list price where none is said): of a
+    whole training, if it is asked for. ``again(model, splits=)``: the plan of another model, over the splits of so many
+    workloads alone.
     """
 
     COMMAND = "plan"
@@ -187,8 +186,9 @@ class Plan(Printable):
 
 @frozen
 class ServingRequest:
-    """An engine, tokens of a prompt and its output, the longest times in seconds (None: any), its share of a device,
+    """What is asked of a plan that serves.
 
+    An engine, tokens of a prompt and its output, the longest times in seconds (None: any), its share of a device,
     tokens drafted a step and the probability that one is accepted.
     """
 
@@ -228,11 +228,11 @@ class Way:
 
 @frozen
 class ServingPlan(Printable):
-    """Ways within the limits, from the most tokens a second. ``tier``: fitted on this engine and device, borrowed (the
+    """Ways to serve within the limits, from the most tokens a second.
 
-    engine on others) or extrapolated (another engine, vendor or kind of layers). ``intervals``: metric -> measured over
-    predicted, lower and upper, in ``coverage`` of published figures. ``weights``: formats of a quantised release.
-    ``notes``: on a context that the model was not made for.
+    ``tier``: fitted on this engine and device, borrowed (the engine on others) or extrapolated (another engine, vendor
+    or kind of layers). ``intervals``: metric -> measured over predicted, lower and upper, in ``coverage`` of published
+    figures. ``weights``: formats of a quantised release. ``notes``: on a context that the model was not made for.
     """
 
     COMMAND = "plan --phase decode"

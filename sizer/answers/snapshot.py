@@ -26,9 +26,9 @@ Snapshot = Mapping[str, Counter[str]]
 
 
 class Held(NamedTuple):
-    """Bytes of one kind of blocks in a snapshot, those predicted of it (None: none are), those not explained by them,
+    """Bytes of one kind of blocks in a snapshot, next to those predicted.
 
-    and the line of code that asked for most.
+    Those predicted are None where none are. Also those not explained by them, and the line of code that asked for most.
     """
 
     what: str

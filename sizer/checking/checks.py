@@ -66,9 +66,10 @@ def check_subject(subject: Subject, device: Device, suppression: Suppression | N
 
 
 def report_of(proposals: Proposals, measured: CostSource | None = None) -> Report:
-    """``proposals`` priced. ``measured``: seconds of the subject's operators and of those its changed dimensions would
+    """``proposals`` priced.
 
-    run; changes of the workload stay predicted.
+    ``measured``: seconds of the subject's operators and of those its changed dimensions would run; changes of the
+    workload stay predicted.
     """
     subject, device, model = proposals.subject, proposals.device, summary(proposals.subject)
     own = proposals.timed_by(measured) if measured else proposals

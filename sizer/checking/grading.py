@@ -1,6 +1,6 @@
-"""What the rules say of a subject, what a suggestion would make of it and is worth, how severe a finding
+"""What the rules say of a subject, and how severe each finding is.
 
-is, and findings of one cause as one.
+Also what a suggestion would make of the subject and is worth, and findings of one cause as one.
 
 A severity has two sources (the paragraph "Grading" of the catalogue): what a kernel requires or a source recommends
 outright is a warning when it is broken, whatever its price; a cost alone is one when fixing it saves enough of a step.

@@ -93,10 +93,10 @@ class Pair:
 
 
 def of_git(revision: str, paths: Names, *, models_only: bool) -> Iterator[Pair]:
-    """What changed since ``revision`` among the tracked files in ``paths`` (none: all): files that state a model, and
+    """What changed since ``revision`` among the tracked files in ``paths`` (none: all).
 
-    unless ``models_only`` those that ``paths`` name. Contents are compared as they are: no command of the repository's
-    own settings runs.
+    These are files that state a model, and unless ``models_only`` those that ``paths`` name. Contents are compared as
+    they are: no command of the repository's own settings runs.
     """
     commit = _git("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}", of=revision).strip()
     top = Path(os.fsdecode(_git("rev-parse", "--show-toplevel").rstrip(b"\n")))

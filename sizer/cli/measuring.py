@@ -1,6 +1,6 @@
-"""`sizer bench`, `sizer calibrate`, `sizer store`, and where commands measure: the device here, or with ``--ray`` the
+"""`sizer bench`, `sizer calibrate`, `sizer store`, and where commands measure.
 
-accelerators of a cluster.
+That is the device here, or with ``--ray`` the accelerators of a cluster.
 """
 
 import sys
@@ -149,11 +149,10 @@ def _suites(asked: Asked) -> list[Suite]:
 
 @subcommand("calibrate", "calibrate")
 def calibrate(asked: Asked) -> None:
-    """Fit a device's cost constants from its products in the store (`sizer bench` measures some, `sizer store import`
-    adds others').
+    """Fit a device's cost constants from its products in the store.
 
-    The present constants (or a relative's) are pulled towards what was measured: the more products, the further.
-    Reports the error on n values that the fit has not seen.
+    `sizer bench` measures some, `sizer store import` adds others'. The present constants (or a relative's) are pulled
+    towards what was measured: the more products, the further. Reports the error on n values that the fit has not seen.
     """
     from shapes.calibrate import calibrate, stored_products, write_tables
 

@@ -260,9 +260,9 @@ class Command(click.Command):
             raise
 
     def _one_value_each(self, ctx: click.Context, said: list[str]) -> None:
-        """Refuse a second value behind an option that may be given again (--device h100 b200): it is no file; and a
+        """Refuse a second value behind an option that may be given again (--device h100 b200).
 
-        second device where one alone counts.
+        It is no file; and a second device is refused where one alone counts.
         """
         of = {word: one for one in self.get_params(ctx) if one.multiple for word in one.opts}
         refuse(said.count("--device") > 1 and "--device" not in of, "expected one device", "--device")

@@ -27,8 +27,11 @@ class Axis:
 
 @frozen
 class Layer:
-    """Marks of one kind, one a row. Keys of a row: ``x``, ``y`` (where it is), ``x2``, ``y2`` (its end), ``group`` (its
-    colour), ``kind`` (its shape), ``size`` (its area), ``text`` (what is written), ``what`` (what is said of it)."""
+    """Marks of one kind, one a row.
+
+    Keys of a row: ``x``, ``y`` (where it is), ``x2``, ``y2`` (its end), ``group`` (its colour), ``kind`` (its shape),
+    ``size`` (its area), ``text`` (what is written), ``what`` (what is said of it).
+    """
 
     mark: Literal["point", "line", "rule", "text"]
     rows: Sequence[Row]
@@ -37,9 +40,12 @@ class Layer:
 
 @frozen
 class Chart:
-    """``caption`` says what is seen; all of it is in a table of the page too. ``colours`` and ``shapes``: group and
-    kind -> how they look, in the legend's order (shapes of their own where none is named; where rows have no kind,
-    shapes are the groups'); ``legend``: what groups are called. A layer without rows is not drawn."""
+    """A chart of layers of marks; ``caption`` says what is seen, all of which is in a table of the page too.
+
+    ``colours`` and ``shapes``: group and kind -> how they look, in the legend's order (shapes of their own where none
+    is named; where rows have no kind, shapes are the groups'). ``legend``: what groups are called. A layer without rows
+    is not drawn.
+    """
 
     caption: str
     x: Axis

@@ -62,8 +62,9 @@ def read_config(
     settings: Config | None = None,
     root: str | Path | None = None,
 ) -> Reading:
-    """Read a path (a directory: the config.json, params.json or model_config.yaml in it), a mapping, an object with
+    """Read a model's configuration, and the workload that it states.
 
+    ``source``: a path (a directory: the config.json, params.json or model_config.yaml in it), a mapping, an object with
     the usual names (a transformers ``PretrainedConfig`` or model, a dataclass, a namespace) or a ``ModelShape``.
 
     The format is detected unless ``config_format`` names it. ``settings`` replace or add keys of the file; one that the

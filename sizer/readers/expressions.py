@@ -100,11 +100,10 @@ def workload(row: Config, held: Config, fields: Fields) -> tuple[Values, list[st
 
 
 def _optimizer(fields: Fields, name: str, *, momentum: bool) -> Values:
-    """The workload's ``optimizer`` as ``fields`` say it under ``name`` (its class's own name: ``torch.optim.SGD``);
+    """The workload's ``optimizer`` as ``fields`` say it under ``name`` (its class's own name: ``torch.optim.SGD``).
 
-    empty where it is the usual one or unknown.
-
-    ``momentum``: the framework's sgd has a moment. An unknown name leaves the key unread.
+    Empty where it is the usual one or unknown. ``momentum``: the framework's sgd has a moment. An unknown name leaves
+    the key unread.
     """
     said = str(at(fields.config, name)).rpartition(".")[2]
     known = OPTIMIZER_NAMES.get(said.lower().replace("_", "").removesuffix("fused"))

@@ -187,11 +187,12 @@ def attention(
     each: Any = None,
     **traits: Any,
 ) -> AttentionPart:
-    """Self-attention from the usual fields. ``bias``: of all projections; ``rotates``: fields -> (layer, its window) ->
+    """Self-attention from the usual fields.
 
-    whether it rotates at all; ``local`` and ``whole``: traits of the layers that slide, and of those that do not;
-    ``each``: fields -> layer -> changes of its AttentionShape; ``traits``: of AttentionShape, and ``rotary``, the share
-    of a head's channels that is rotated (most classes read no key for it).
+    ``bias``: of all projections; ``rotates``: fields -> (layer, its window) -> whether it rotates at all; ``local`` and
+    ``whole``: traits of the layers that slide, and of those that do not; ``each``: fields -> layer -> changes of its
+    AttentionShape; ``traits``: of AttentionShape, and ``rotary``, the share of a head's channels that is rotated (most
+    classes read no key for it).
     """
     if bias is not None:
         traits = {"qkv_bias": bias, "o_bias": bias, **traits}
@@ -249,11 +250,11 @@ def experts(
     router_scalars: Any = False,
     **traits: Any,
 ) -> MlpPart:
-    """Experts of ``width`` in the layers that ``sparse`` says (of all, in a list, or fields -> layer -> whether),
+    """Experts of ``width`` in the layers that ``sparse`` says (of all, in a list, or fields -> layer -> whether).
 
-    elsewhere an MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or
-    ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert and its matrix.
-    ``traits``: of MoeShape.
+    Elsewhere an MLP of the traits ``dense``. ``shared``: the width of the MLP that all tokens meet, or
+    ``shared_number`` experts'. ``router_scalars``: the router learns one number an expert and its matrix. ``traits``:
+    of MoeShape.
     """
 
     def part(fields: Fields) -> Dense:

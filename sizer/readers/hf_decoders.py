@@ -242,9 +242,9 @@ def _runs_indexer(fields: Fields, every: int) -> list[bool]:
 
 
 def chosen_or_sliding(fields: Fields, indexer: Indexer, **near: int) -> Core:
-    """dots3_note: latent attention over chosen keys, and over a window in layers with sizes of their own, which a file
+    """dots3_note: latent attention over chosen keys, and over a window in layers with sizes of their own.
 
-    gives by layer (``per_layer_config``) or as keys of their own (``near``).
+    A file gives those sizes by layer (``per_layer_config``) or as keys of their own (``near``).
     """
     traits: Values = {"gate": "heads", "key_norm": True}
     layers, listed = layer_count(fields), fields.nested("per_layer_config")

@@ -74,9 +74,10 @@ def one_side(side: str, core: AttentionShape, mlp: MlpShape, layers: int, **trai
 
 
 def t5(fields: Fields, activation: str = "relu") -> ModelShape:
-    """T5: a x d_kv need not be h; ``feed_forward_proj`` (absent: ``activation``) "gated-…" makes the MLP gated; the
+    """T5, where a x d_kv need not be h.
 
-    first layer of each stack learns relative position biases.
+    ``feed_forward_proj`` (absent: ``activation``) "gated-…" makes the MLP gated; the first layer of each stack learns
+    relative position biases.
     """
     hidden, heads, dropout = hidden_size(fields), all_heads(fields), fields.number("dropout_rate")
     gated = fields.text("feed_forward_proj", default=activation).startswith("gated-")

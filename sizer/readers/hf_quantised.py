@@ -211,9 +211,9 @@ def _fp8(fields: Fields) -> Found:
 
 
 def _by_groups(fields: Fields) -> Found:
-    """awq, gptq and auto-round: a 16-bit scale for each group of a row, and a zero point unless it is said that there
+    """awq, gptq and auto-round: a 16-bit scale for each group of a row.
 
-    is none.
+    And a zero point unless the file says that there is none.
     """
     bits, names = fields.integer("bits", "w_bit", default=4), ("group_size", "q_group_size")
     fields.refuse(not 2 <= bits <= 8, "expected 2 to 8 bits", "bits", "w_bit")

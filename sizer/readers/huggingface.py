@@ -328,9 +328,9 @@ def _refuse_unknown_layers(fields: Fields) -> None:
 
 
 def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
-    """An error that ModelShape raised about a dimension, under the file's name for it, with the keys that are misspelt:
+    """An error that ModelShape raised about a dimension, under the file's name for it, with the keys that are misspelt.
 
-    one that is not read leaves its class's own size to clash with the others.
+    One that is not read leaves its class's own size to clash with the others.
     """
     if error.where is None and error.key in KEYS:
         error.key = fields.key_of(*KEYS[error.key])

@@ -124,9 +124,9 @@ def _in_file_terms(error: InputError, spelled: Words, fields: Fields) -> InputEr
 
 
 def _plain(names: Words, held: Config) -> Words:
-    """The file's key for each of the other reader's that one key alone gives: the one that it has, of the same name, or
+    """The other reader's keys that one key of the file alone gives: each with that key.
 
-    the first.
+    Of its spellings the one that the file has, that of the same name first; where it has none, the first.
     """
     said = ((ours, sorted(filter(str.isidentifier, one.split(" | ")), key=ours.__ne__)) for ours, one in names.items())
     return {ours: next((one for one in keys if one in held), keys[0]) for ours, keys in said if keys}

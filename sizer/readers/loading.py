@@ -276,9 +276,9 @@ MAX_TEXT_OF = 200
 
 
 class _Base(NamedTuple):
-    """An entry of a list of bases: its key, what it is (Hydra's words; a file), the files; of
+    """An entry of a list of bases: its key, what it is (Hydra's words; a file), the files.
 
-    Hydra's the group, the section from the root, and whether the list gives that (else the file's header may).
+    Of Hydra's also the group, the section from the root, and whether the list gives that (else the file's header may).
     """
 
     named_by: str
@@ -304,9 +304,9 @@ class Tree:
         self._characters = 0
 
     def followed(self, config: Config) -> Values:
-        """``config``, of the first file, over all that it builds on. InputError for a base that is missing,
+        """``config``, of the first file, over all that it builds on.
 
-        outside of the tree or its own base.
+        InputError for a base that is missing, outside of the tree or its own base.
         """
         self._searched += [str(one).partition("://")[2] for one in _listed(at(config, "hydra.searchpath"))]
         try:
@@ -333,9 +333,9 @@ class Tree:
         return self.with_deepspeed(found)
 
     def with_deepspeed(self, found: Values) -> Values:
-        """``found`` with DeepSpeed's or accelerate's settings that it names: they may be another machine's, or of the
+        """``found`` with DeepSpeed's or accelerate's settings that it names.
 
-        trainer's. Devices that a command gives go over accelerate's.
+        They may be another machine's, or of the trainer's. Devices that a command gives go over accelerate's.
         """
         for key in ("deepspeed_config", "deepspeed", "config_file"):
             if (named := str(found.get(key))).endswith(_DATA) and (text := self.sourced(named)):

@@ -22,9 +22,10 @@ _SIZES = FORMATS["names"]["sizes"]
 
 
 def parse_code(text: str, where: str, settings: Config) -> Values:
-    """``n_layer = 12`` lines of a Python file, with names, ``dict(...)`` and arithmetic of numbers; what is something
+    """``n_layer = 12`` lines of a Python file, with names, ``dict(...)`` and arithmetic of numbers.
 
-    else is passed over. Where they name no model, what the one function makes that does, or ``--set recipe=NAME``.
+    What is something else is passed over. Where they name no model, what the one function makes that does, or
+    ``--set recipe=NAME``.
     """
     body = [*_statements(text, where)]
     refuse(not body, "expected Python assignments", where=where)

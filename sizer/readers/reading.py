@@ -1,7 +1,7 @@
-"""Typed access to a configuration's fields, with errors that name file, key and value; a reader's answer; keys that it
+"""Typed access to a configuration's fields, with errors that name file, key and value.
 
-did not look at: which change the model, its split or its step, which are typing errors, which are harmless; the
-refusal of recipes that leave a model's sizes to another file.
+Also a reader's answer; the keys that it did not look at (which change the model, its split or its step, which are
+typing errors, which are harmless); and the refusal of recipes that leave a model's sizes to another file.
 
 One mechanism for every format: ``Fields`` records what was asked for, and ``known_keys.json`` says of each format which
 further keys are known to matter or to be harmless (globs allowed).
@@ -51,9 +51,10 @@ def unknown_in(text: str) -> str | None:
 
 @cache
 def table(name: str) -> Any:
-    """A data file of the readers: ``formats`` (what each calls the dimensions, what it takes absent keys to be),
+    """A data file of the readers.
 
-    ``known_keys``, ``hf_defaults``, ``tokenizers``, and sizes of models that a file may name.
+    ``formats`` (what each calls the dimensions, what it takes absent keys to be), ``known_keys``, ``hf_defaults``,
+    ``tokenizers``, and sizes of models that a file may name.
     """
     return table_of(__file__, f"{name}.json")
 
@@ -390,9 +391,9 @@ def in_use(config: Config) -> Values:
 
 
 def underscored(config: Config) -> Values:
-    """Every key with underscores for dashes, which GPT-NeoX's files and vLLM's have; sections, and keys of settings in
+    """Every key with underscores for dashes, which GPT-NeoX's files and vLLM's have.
 
-    them, stay as they are.
+    Sections, and keys of settings in them, stay as they are.
     """
     return {key if "." in key else key.replace("-", "_"): value for key, value in config.items()}
 
@@ -443,9 +444,9 @@ def variants() -> Words:
 
 
 def without_variant(name: str) -> str:
-    """Also without an organisation, and separators but those within numbers: qwen2_5_72b is Qwen2.5-72B, opt-1.3b is
+    """A model's name also without an organisation, and without separators but those within numbers.
 
-    not opt-13b.
+    qwen2_5_72b is Qwen2.5-72B, opt-1.3b is not opt-13b.
     """
     bare = re.sub(FORMATS["names"]["variants"], "", basename(plain_name(name)))
     bare = re.sub(r"(?<=\d)[-_. ]+(?=\d)", ".", bare)
@@ -458,9 +459,9 @@ def is_released(name: str) -> bool:
 
 
 def speaks_of(text: str) -> str:
-    """A clause on the first released model that a text, its comments left out, speaks of by its organisation and name;
+    """A clause on the first released model that a text, its comments left out, speaks of; empty for none.
 
-    empty for none.
+    It speaks of one by its organisation and name.
     """
     said = re.sub("(?m)(^|[ \t])#.*", "", text)
     named = filter(is_released, re.findall(r"(?:(?<![\w./-])|(?<=:-))\w[\w.-]*/[\w.-]*\w", said))
@@ -468,9 +469,9 @@ def speaks_of(text: str) -> str:
 
 
 def named_plainly(config: Config) -> Config | None:
-    """A recipe of the model alone that a file names in a usual key, or the one released model that it names deeper:
+    """A recipe of the model alone that a file names in a usual key, or the one released model that it names deeper.
 
-    none of a tokenizer, a teacher or the like. A note on others in usual keys.
+    It is none of a tokenizer, a teacher or the like. A note on others in usual keys.
     """
     words = FORMATS["names"]
     held = names_of(config)

@@ -85,7 +85,7 @@ def _nearest(asked: str) -> str:
 
 
 def _row(name: str, said: str = "") -> tuple[Config, str]:
-    """(the configuration of a row of the table, of another row but for what it states; a note that ends in ``said``)"""
+    """The configuration of a row of the table (of another row but for what it states); a note that ends in ``said``."""
     row = json.loads(rows()[name])
     own = row.get("with", {})
     whole = {**(_row(row["as"])[0] if "as" in row else row["config"]), **own}
@@ -206,9 +206,10 @@ def _given(row: Config, config: Config) -> tuple[Values, Values]:
 
 
 def _with_usual(row: Config, config: Config) -> Config:
-    """``row`` of a recipe that trains with the keys that trainers spell alike, for what it has no key for: where all
+    """``row`` of a recipe that trains, with the keys that trainers spell alike.
 
-    that train have the same value. One that serves: with those that servers spell alike.
+    They are for what it has no key for, where all that train have the same value. One that serves: with those that
+    servers spell alike.
     """
     words, found = FORMATS["names"], defaultdict[str, Values](dict)
     own = {"phase", *row.get("otherwise", ())}

@@ -86,9 +86,10 @@ def title(code: str) -> str:
 
 
 def rule_url(code: str) -> str | None:
-    """The page of one rule: the anchor that its heading has on the page of all rules, whose address is the
+    """The page of one rule: the anchor that its heading has on the page of all rules.
 
-    environment's, else the package's ``Rules`` URL. None where that is not known, and of a plug-in's rule.
+    That page's address is the environment's, else the package's ``Rules`` URL. None where it is not known, and for a
+    plug-in's rule.
     """
     package, rule = installed(), find_rule(code)
     urls = package.metadata.get_all("Project-URL") or [] if package else []

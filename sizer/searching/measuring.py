@@ -139,9 +139,9 @@ class Measured:
         return self.time_limit_s or (ON_A_CPU_S if self.executor.environment.cpu else inf)
 
     def times(self, space: Space, row: Sequence[TimedCandidate], objective: Objective, progress: Progress) -> Times:
-        """Those of the predicted ``row`` (baseline first) that the strategy looked at; the notes say how sure the
+        """Times of those of the predicted ``row`` (baseline first) that the strategy looked at.
 
-        best is. InputError where the baseline cannot run.
+        The notes say how sure the best is. InputError where the baseline cannot run.
         """
         start, limit_s = time.perf_counter(), self._limit_s
 

@@ -164,9 +164,9 @@ NOTABLE = 0.01
 
 
 def _structure(products: Sequence[tuple[Product, Cost, float]]) -> tuple[int, bool, bool]:
-    """Of the products whose time counts: the worst alignment, whether the dearest one fills whole waves, and whether
+    """How well the products whose time counts are shaped.
 
-    any expert has fewer rows than a tile.
+    The worst alignment, whether the dearest one fills whole waves, and whether any expert has fewer rows than a tile.
     """
     if not products:
         return ALIGNED, False, False
@@ -212,12 +212,12 @@ def shortlist(
     budget: float | None,
     ways: Sequence[Workload],
 ) -> tuple[Space, Sequence[Sizes]]:
-    """All candidates of a small space; of a large one the ``SHOWN`` best and what no other beats in time
+    """All candidates of a small space; of a large one the best and what no other beats.
 
-    and parameters (or loss) among them. Of one dimension's values some more, evenly spread, for the picture.
-    Where they are for ``serving`` too, the best of every weighing of a step of training against one of decoding, and
-    what no other beats in both. ``budget``: the longest step, over the baseline's, to which a large space is cut.
-    ``ways``: layouts, of which each candidate is taken in its fastest.
+    These are the ``SHOWN`` best, and those that no other beats in time and parameters (or loss). Of one dimension's
+    values some more, evenly spread, for the picture. Where they are for ``serving`` too, the best of every weighing of
+    a step of training against one of decoding, and what no other beats in both. ``budget``: the longest step, over the
+    baseline's, to which a large space is cut. ``ways``: layouts, of which each candidate is taken in its fastest.
     """
     single = len(space.baseline) == 1
     if len(space.candidates) <= (DRAWN if single else SHOWN) and not ways:

@@ -123,11 +123,12 @@ def verdict(
     *,
     launches: bool,
 ) -> tuple[bool, str]:
-    """Whether to keep the baseline; which candidate to take and what is not statistically distinguishable from it, at
+    """Whether to keep the baseline, and which candidate to take.
 
-    the source's own error. ``fixes``: rules of `check` that the first candidate keeps and the baseline breaks outright.
-    ``aligned``: the candidate nearest to a misaligned baseline. ``keep_it``: what to do with a baseline that nothing
-    beats. ``launches``: whether these take longer than the products.
+    Also what is not statistically distinguishable from that one, at the source's own error. ``fixes``: rules of `check`
+    that the first candidate keeps and the baseline breaks outright. ``aligned``: the candidate nearest to a misaligned
+    baseline. ``keep_it``: what to do with a baseline that nothing beats. ``launches``: whether these take longer than
+    the products.
     """
     of_many = len(baseline.change) > 1  # the table says which
     kept = f"{keep_it} the baseline" if of_many else f"keep {label(baseline)}"

@@ -66,9 +66,10 @@ LOOKED_AT = 64
 def listing(
     space: Space, ranked: Ranking, pricer: Pricer, top: int, stack: SoftwareStack | None
 ) -> tuple[Ranking, Names, Sizes]:
-    """The ``top`` of ``ranked`` (baseline first), in order; rules that the first keeps and the baseline does not;
+    """The ``top`` of ``ranked`` (baseline first), in order, and what rules say of them.
 
-    how many were left out for the rules they break, in words. ``stack``: what `check` will price them on.
+    Returned with them: rules that the first keeps and the baseline does not; how many were left out for the rules they
+    break, in words. ``stack``: what `check` will price them on.
     """
 
     def order(one: Ranked) -> Floats:
@@ -301,9 +302,10 @@ def _space(baseline: Baseline, query: Query) -> Space:
 
 
 def _fronts(query: Query, space: Space, ranked: Ranking) -> Values:
-    """Those that no other beats: in training and decoding, or of whole models in time and parameters; at equal loss in
+    """Those that no other beats.
 
-    loss, time and memory, and decoding where that is asked for.
+    In training and decoding, or of whole models in time and parameters; at equal loss in loss, time and memory, and
+    decoding where that is asked for.
     """
     if space.loss:
         name, gains = "front", [_amounts(space, one) for one in ranked]
@@ -363,10 +365,11 @@ def rank(row: Sequence[TimedCandidate], objective: Objective) -> Ranking:
 
 
 def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, float]:
-    """Bounds of base over candidate: of predicted steps by what their ratio has been off by, of predicted kernels by
+    """Bounds of base over candidate.
 
-    the error of the worse one (what they share cancels), of measurements by the candidate's own interval, that of
-    its ratio to the baseline it was paired with.
+    Of predicted steps by what their ratio has been off by, of predicted kernels by the error of the worse one (what
+    they share cancels), of measurements by the candidate's own interval, that of its ratio to the baseline it was
+    paired with.
     """
     timing, ratio = one.timing, base.timing.seconds / one.timing.seconds
     if timing.measured:

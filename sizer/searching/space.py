@@ -251,10 +251,10 @@ class Candidates(Sequence[Sizes]):
 
 @frozen
 class Space:
-    """``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s); of a step's operators those that
+    """What is searched: ``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s).
 
-    ``timed`` lists are timed (None: all), measured as ``measured_parts`` of the model (None: whole layers and the head;
-    none: their matrix products one by one).
+    Of a step's operators those that ``timed`` lists are timed (None: all), measured as ``measured_parts`` of the model
+    (None: whole layers and the head; none: their matrix products one by one).
     ``as_run``: a workload as a software stack runs it on a device, which then prices whole steps (None: kernels alone
     are added up).
     ``ruled``: candidates are models that rules can speak of (the book's single product is none). ``loss``: candidates'
@@ -300,13 +300,13 @@ TOLERANCE, WIDER = 0.01, (0.02, 0.05, 0.1, 0.25)
 
 @frozen
 class Limits:
-    """Bounds common to all spaces. ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the
+    """Bounds common to all spaces.
 
-    searched dimension, of which every ``step``-th value is taken (None: the space's own choice). ``aspect`` bounds
-    h/L and ``head_dims`` names the head dimensions allowed (None: the space's own choice); ``tp_ready``: candidates
-    also split over so many tensor-parallel shards (None: over the workload's); ``vary``: names of ``VARIABLE``, which
-    are tried halved and doubled. ``spread``: the factor within which a whole model's shape stays (None: the space's
-    own choice).
+    ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the searched dimension, of which every
+    ``step``-th value is taken (None: the space's own choice). ``aspect`` bounds h/L and ``head_dims`` names the head
+    dimensions allowed (None: the space's own choice); ``tp_ready``: candidates also split over so many tensor-parallel
+    shards (None: over the workload's); ``vary``: names of ``VARIABLE``, which are tried halved and doubled. ``spread``:
+    the factor within which a whole model's shape stays (None: the space's own choice).
     """
 
     tolerance: float = TOLERANCE

@@ -74,10 +74,10 @@ def experts(request: Request) -> Space:
 
 
 def mixtures_around(request: Request, target: float, around: Candidates, step: int) -> Candidates:
-    """What is ``around`` with experts in each width, as many of them, and a token's, as come nearest to ``target``
+    """What is ``around`` with experts in each width, as many of them, and a token's, as come nearest to ``target``.
 
-    parameters and the baseline's share of active ones. Shared experts stay as many as they are; where they are no whole
-    number, as wide.
+    ``target`` is in parameters; the baseline's share of active ones is kept. Shared experts stay as many as they are;
+    where they are no whole number, as wide.
     """
     model, moe, tolerance = request.model, request.model.moe, request.limits.tolerance
     assert moe
@@ -350,9 +350,9 @@ def _varied(request: Request, heads: Sizes) -> Iterator[Sizes]:
 
 
 def parameters_by(model: ModelShape, fixed: Named | IntegerTable) -> tuple[Any, Any, Any]:
-    """Parameters by layers and d_ff at fixed other dimensions, linear in both: ends, rest and each of
+    """Parameters by layers and d_ff at fixed other dimensions, linear in both.
 
-    ends + layers (rest + d_ff x each), from three resized models.
+    Ends, rest and each of ends + layers (rest + d_ff x each), from three resized models.
     """
     # As many layers as there are: of a hybrid's a few are of one kind.
     own, fitted = model.layers, resized(model, fixed)

@@ -178,9 +178,10 @@ class PairedSamples:
         return np.setdiff1d(np.flatnonzero(self._batches == 0), list(self.failed))
 
     def scouts(self) -> list[int]:
-        """Whom to look at whatever is predicted, for how far off it is: the likeliest of each class, or of each of
+        """Whom to look at whatever is predicted, for how far off it is.
 
-        equal parts of the candidates in the order of their predictions. The likeliest classes first.
+        The likeliest of each class, or of each of equal parts of the candidates in the order of their predictions; the
+        likeliest classes first.
         """
         order = np.argsort(self.prior[1:], kind="stable") + 1
         most = max(SCOUTED, len(order) // SCOUTED)

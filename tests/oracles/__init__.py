@@ -21,9 +21,9 @@ def traced_otherwise(
     attention: str = "flash",
     experts: str | None = None,
 ) -> Traced:
-    """Every layer of the class run, over ``t`` shards by ``plan`` (None: its own), projections ``fused`` or apart,
+    """Every layer of the class run, over ``t`` shards by ``plan`` (None: its own), projections ``fused`` or apart.
 
-    experts run by transformers' implementation ``experts`` (None: the class's own).
+    Experts run by transformers' implementation ``experts`` (None: the class's own).
     """
     from shapes.trace.config import Built, with_class
     from tests.oracles.projections import regroup

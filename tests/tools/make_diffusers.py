@@ -1,6 +1,7 @@
-"""What diffusers' classes hold and run: parameters, FLOPs as torch's FlopCounterMode counts them, and what a layer of
+"""What diffusers' classes hold and run.
 
-the larger ones saves for its backward in bf16 (torch's saved-tensor hooks, on the CPU without data).
+Parameters, FLOPs as torch's FlopCounterMode counts them, and what a layer of the larger ones saves for its
+backward in bf16 (torch's saved-tensor hooks, on the CPU without data).
 
     python tests/tools/make_diffusers.py     # wants diffusers 0.42 or later; writes tests/data/diffusers.json
 

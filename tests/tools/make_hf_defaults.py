@@ -1,6 +1,6 @@
-"""Write sizer/readers/hf_defaults.json: what transformers' configuration classes take an absent key to be; and
+"""Write sizer/readers/hf_defaults.json: what transformers' configuration classes take an absent key to be.
 
-hf_written.json: what they write by themselves and no reader looks at, which changes nothing at that value.
+Also hf_written.json: what they write by themselves and no reader looks at, which changes nothing at that value.
 
     python tests/tools/make_hf_defaults.py
 

@@ -1,4 +1,4 @@
-"""Bring the JSON schemas of sizer/render/schemas up to date: python tests/tools/make_schemas.py
+"""Bring the JSON schemas of sizer/render/schemas up to date (python tests/tools/make_schemas.py).
 
 What is there, its types and what is always there follow from the classes, by the walker that writes the JSON
 (shapes/frozen.py). Descriptions, bounds and patterns are written in the files, by hand, and stay; so do values named

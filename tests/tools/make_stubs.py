@@ -1,4 +1,4 @@
-"""Bring the stubs that type checkers read up to date: python tests/tools/make_stubs.py
+"""Bring the stubs that type checkers read up to date (python tests/tools/make_stubs.py).
 
 Names that a package loads when they are first used (`_HOMES` of its __init__.py), and the keywords that are the fields
 of ``Workload`` under both their names, are each said once; what types them follows.

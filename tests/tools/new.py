@@ -1,5 +1,6 @@
-"""Write the skeletons of one more of a kind: python -m tests.tools.new KIND NAME [SLUG] [TOPIC]
+"""Write the skeletons of one more of a kind.
 
+    python -m tests.tools.new KIND NAME [SLUG] [TOPIC]
     python -m tests.tools.new rule SZ131 expert_width tokens      (a file of sizer/rules; else dimensions)
     python -m tests.tools.new device h300-sxm
 

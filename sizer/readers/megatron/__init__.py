@@ -1,6 +1,6 @@
-"""Megatron-LM: a launch script, a test's or a user's YAML file of arguments, or saved ``args``; names and defaults are
+"""Megatron-LM: a launch script, a test's or a user's YAML file of arguments, or saved ``args``.
 
-those of megatron/training/arguments.py.
+Names and defaults are those of megatron/training/arguments.py.
 """
 
 import re
@@ -258,9 +258,9 @@ def _launched(script: Script, text: str) -> Values:
 
 
 def _devices(words: list[str], launched: Values) -> int | None:
-    """Devices that torchrun, srun or the script's #SBATCH lines start, accelerate on all machines; None where they do
+    """Devices that torchrun, srun or the script's #SBATCH lines start, accelerate on all machines.
 
-    not say.
+    None where they do not say.
     """
     options = launched | parse_options(words)
     nodes, each = (

@@ -226,9 +226,9 @@ def gated_delta(fields: Fields) -> RecurrentShape:
 
 
 def predicting(blocks: list[Block], hidden: int) -> list[Block]:
-    """A depth of multi-token prediction: norms of the state and of the next embedding and a product of both in front of
+    """A depth of multi-token prediction.
 
-    its layers, a norm behind them.
+    Norms of the state and of the next embedding and a product of both in front of its layers, a norm behind them.
     """
     first = replace(
         blocks[0], norms=blocks[0].norms + 2, before=(Linear("mtp.eh_proj", hidden, 2 * hidden, shard="column"),)

@@ -1,8 +1,7 @@
-"""Bash scripts read without running them, from the first line to the last: assignments are made, branches chosen where
+"""Bash scripts read without running them, from the first line to the last.
 
-their test can be told. No command is run.
-
-A test that cannot be told (a file's existence, an argument) counts as not holding, and is named.
+Assignments are made, branches chosen where their test can be told. No command is run. A test that cannot be told (a
+file's existence, an argument) counts as not holding, and is named.
 """
 
 import operator

@@ -1,6 +1,7 @@
-"""A script's text -> tokens (words in parts: literal, variable, command substitution, arithmetic; operators), and the
+"""A script's text -> tokens, and the words as bash expands them.
 
-words as bash expands them: variables, defaults and arithmetic; what only running could tell is marked.
+Tokens are words in parts (literal, variable, command substitution, arithmetic) and operators. Expanded are variables,
+defaults and arithmetic; what only running could tell is marked.
 
 Our own and not bashlex: of 83 launch scripts of Megatron-LM bashlex 0.18 parses 43 (no arithmetic, ``[[ ]]``, ``case``
 or array that is appended to), and its licence is the GPL. tree-sitter-bash 0.25.1 (MIT, 0.9 MB of wheels, 24 ms to
@@ -59,9 +60,10 @@ class Word:
 
 @frozen
 class Token:
-    """``kind``: word, operator, array, heredoc or arithmetic. ``value``: a Word, an operator, the words of an array
+    """A word, operator, array, heredoc or arithmetic (``kind``) of a script.
 
-    assigned to ``name`` (``name+``: appended to it), or a here-document's text.
+    ``value``: a Word, an operator, the words of an array assigned to ``name`` (``name+``: appended to it), or a
+    here-document's text.
     """
 
     kind: str
@@ -343,9 +345,9 @@ OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
 
 
 def evaluated(text: str, items: int, integer: Callable[[str], int] = int) -> int | list[int]:
-    """The value of ``(2 + 3) * n``, ``integer`` giving the names' values, or of a list of at most so many ``items``:
+    """The value of ``(2 + 3) * n``, ``integer`` giving the names' values, or of a list of at most so many ``items``.
 
-    ``([1]*3+[0])*2``. Nothing is run: ValueError for anything else.
+    Such a list is ``([1]*3+[0])*2``. Nothing is run: ValueError for anything else.
     """
     try:
         found: int | list[int] = _evaluated(ast.parse(text, mode="eval").body, items, integer)
