@@ -38,6 +38,15 @@ def test_readme_says_of_steps_what_the_scoreboard_says() -> None:
     assert board == readme, "run python reports/bench/scoreboard.py --write"
 
 
+def test_the_readme_and_a_version_s_changes_are_read_at_once() -> None:
+    root = REPORTS.parent
+    assert len((root / "README.md").read_text(encoding="utf-8").splitlines()) <= 90
+    for version in (root / "CHANGELOG.md").read_text(encoding="utf-8").split("\n## ")[1:]:
+        lines = version.splitlines()
+        assert len(lines) <= 100
+        assert max(map(len, lines)) <= 120
+
+
 def test_a_changed_figure_changes_the_answer() -> None:
     text = (REPORTS / "trace-coverage.md").read_text(encoding="utf-8")
     changed = with_answer("trace-coverage", re.sub(r"\| causal LM \| \d+ \| \d+ ", "| causal LM | 200 | 100 ", text))
