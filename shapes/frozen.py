@@ -7,7 +7,7 @@ a hundred classes: most of what it took to start. Here __init__ alone is compile
 """
 
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
 from functools import cache, lru_cache
 from itertools import chain
@@ -139,6 +139,11 @@ Floats = tuple[float, ...]
 def given(values: Named) -> Values:
     """The values that are not None."""
     return {key: value for key, value in values.items() if value is not None}
+
+
+def without(values: Named, names: Container[str]) -> Values:
+    """The values that are under none of the ``names``."""
+    return {key: value for key, value in values.items() if key not in names}
 
 
 class AsJson:

@@ -131,6 +131,8 @@ MEGATRON_ROWS = 128
 # [r, in] and B [out, r]; QLoRA (Dettmers et al. 2305.14314) keeps W in 4 bits.
 #: full: every weight; lora, qlora: adapters added to a frozen base.
 METHODS = ("full", "lora", "qlora")
+#: Those that train adapters.
+ADAPTED = METHODS[1:]
 #: Bytes of a frozen matrix's element (shapes/data/models.toml).
 BASES: Numbers = content(DATA / "models.toml")["bases"]
 
@@ -402,6 +404,11 @@ class Workload(AsJson):
     @property
     def train(self) -> bool:
         return self.phase == "train"
+
+    @property
+    def adapted(self) -> bool:
+        """Whether adapters train and the model's own weights have no gradients."""
+        return self.finetune in ADAPTED
 
     @property
     def model_ranks(self) -> int:

@@ -20,6 +20,7 @@ from shapes.operators.types import Operator, Operators
 from shapes.recipes import load_recipe
 from shapes.step.stack import SoftwareStack, default_stack, load_stack
 from shapes.workload import (
+    ADAPTED,
     MEGATRON_ROWS,
     WORDS,
     WORKLOAD_FIELDS,
@@ -44,9 +45,6 @@ DEFAULT_SEQUENCE = 4096
 
 #: Formats of frameworks that train with Megatron's fused kernels; every other file is a transformers model's.
 MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
-
-#: Methods of fine-tuning that train adapters.
-ADAPTED = ("lora", "qlora")
 
 #: Fields of ``Workload`` that the products of a trace depend on.
 _TRACED = frozenset({"b", "s", "phase", "attention", "dtype", "decoder_s"})

@@ -24,6 +24,7 @@ from urllib.parse import quote
 import numpy as np
 
 from shapes.errors import AnyPath, InputError, refuse
+from shapes.frozen import given
 
 from .environment import Environment
 from .record import Measurement
@@ -322,14 +323,14 @@ def _samples_of(blob: Any) -> Array:
 
 
 def _where(columns: Mapping[str, str | None]) -> tuple[str, tuple[object, ...]]:
-    given = {column: value for column, value in columns.items() if value is not None}
-    for column, value in given.items():
+    asked = given(columns)
+    for column, value in asked.items():
         refuse(not value.isprintable(), "expected printable text", column, value)
     clauses = (
         f"{column} = ?" if column in ("kind", "status") else f"instr(lower(measurement.{column}), lower(?)) > 0"
-        for column in given
+        for column in asked
     )
-    return f"WHERE {' AND '.join(clauses)}" * bool(given), tuple(given.values())
+    return f"WHERE {' AND '.join(clauses)}" * bool(asked), tuple(asked.values())
 
 
 def _companion(place: Path, suffix: str) -> Path:

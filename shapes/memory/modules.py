@@ -27,7 +27,7 @@ from shapes.model import (
 )
 from shapes.model.layers import Attention
 from shapes.model.mixers import Linears
-from shapes.model.stages import adapters, has_adapters, is_quantised, layers_train
+from shapes.model.stages import adapters, is_quantised
 from shapes.operators.cores import attended, core_sizes, is_sparse
 from shapes.toml_table import hold
 from shapes.workload import Implementation, Loss, Workload
@@ -106,7 +106,7 @@ class Forward:
         self.t, self.megatron = self.workload.t, "megatron" in self.style
         found = {
             "narrow": self.element < 4,
-            "learned": layers_train(self.workload),
+            "learned": not self.workload.adapted,
             "fp8-input": "fp8_act_input" in self.workload.saving.again,
         }
         self.words = self.style.union(compress(found, found.values()))
@@ -206,10 +206,14 @@ class Forward:
             else:
                 if branch.bytes < x.bytes:  # added to a wider tensor: only its gradient is a cast of its own
                     branch = tape.op("promoted", (branch,), 0)
-                x = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
+                x = self.added(x, branch)
             tape.named = ()
         if block.augment:
             self.augmented(block.augment, hidden, x)
+
+    def added(self, x: Tensor, branch: Tensor) -> Tensor:
+        """Their sum, whose gradient is both's."""
+        return self.tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
 
     def augmented(self, augment: Augment, hidden: int, x: Tensor) -> None:
         """Pairs of matrices through few channels, with an activation between; AltUp keeps the streams it reads."""
@@ -217,7 +221,7 @@ class Forward:
         for into, back in zip(pairs[::2], pairs[1::2], strict=True):
             inner = self.play("activation", {"x": self.linear(into, x)})
             branch = self.norm(self.linear(back, inner), self.whole * hidden)
-            x = tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
+            x = self.added(x, branch)
         if augment.streams > 1:
             for name in ("predicted", "corrected"):
                 x = tape.op(f"{name} streams", (x,), x.bytes, saves_bytes=(augment.streams - 1) * x.bytes)
@@ -241,10 +245,10 @@ class Forward:
         joint = "joint-dropout" in self.words
         if not joint:
             branch, other = (inside.dropout(part, block.dropout) for part in (branch, other))
-        inner = tape.op("residual", (other, branch), other.bytes, shares_gradient=True)
+        inner = self.added(other, branch)
         if joint:
             inner = inside.dropout(inner, block.dropout)
-        tape.op("residual", (inner, x), x.bytes, shares_gradient=True)
+        self.added(x, inner)
 
     def part(self, part: Attention | RecurrentShape | MlpShape | MoeShape | None, hidden: int, x: Tensor) -> Tensor:
         if isinstance(part, MoeShape):
@@ -296,7 +300,7 @@ class Forward:
     def frozen(self, linear: Linear, own: Linear, x: Tensor, rows: int, weights: int) -> Tensor:
         """A frozen matrix, which saves nothing, and its adapter."""
         workload, e, product = self.workload, self.element, self.product
-        quantised = has_adapters(workload) and is_quantised(linear, workload) and linear.name != "lm_head"
+        quantised = workload.adapted and is_quantised(linear, workload) and linear.name != "lm_head"
         wide = x.bytes > rows * own.in_features * product
         narrowed = x.bytes * product // e if wide else x.bytes
         y = rows * own.out_features * product

@@ -31,9 +31,7 @@ from shapes.model.stages import (
     Stage,
     base_of,
     counted,
-    has_adapters,
     layer_kinds,
-    layers_train,
     parameter_tensors,
     stage_kinds,
     stage_runs,
@@ -162,7 +160,7 @@ class StageStep:
     @property
     def fused_wgrad(self) -> bool:
         """Whether a layer's product adds its weight's gradient to the buffer itself (gradient accumulation fusion)."""
-        return self.megatron and self.workload.zero < 3 and layers_train(self.workload)
+        return self.megatron and self.workload.zero < 3 and not self.workload.adapted
 
     @property
     def made_bytes(self) -> int:
@@ -256,7 +254,7 @@ def _saved_by_ends(step: StageStep, kinds: Layers, runs: Runs) -> int:
         for tower, own, patches, _ in (image_workloads(step.model, step.workload) if step.first else ())
         for block in tower.stack.kinds
     )
-    if step.first and has_adapters(step.workload) and step.workload.checkpointing in ("none", "unknown"):
+    if step.first and step.workload.adapted and step.workload.checkpointing in ("none", "unknown"):
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
         each -= kinds[runs[0][0]].unneeded
     return step.in_flight * each + _tables(step) + _embedding(step)
@@ -265,7 +263,7 @@ def _saved_by_ends(step: StageStep, kinds: Layers, runs: Runs) -> int:
 def _embedding_gradient(step: StageStep) -> int:
     """Bytes of the token embedding's gradient; 0 where it does not train."""
     model, workload = step.model, step.workload
-    if not layers_train(workload):
+    if workload.adapted:
         return 0
     return -(-model.vocab // workload.t) * (model.embedding_dim or model.hidden) * workload.activation_bytes
 
@@ -419,7 +417,7 @@ def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
         returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
         gradients=gradients,
-        unneeded=tape.unneeded_bytes() if has_adapters(workload) else 0,
+        unneeded=tape.unneeded_bytes() if workload.adapted else 0,
     )
 
 
@@ -440,7 +438,7 @@ def _embedding(step: StageStep) -> int:
     if not step.first:
         return 0
     total, workload = 0, step.workload
-    leaf = has_adapters(workload) and workload.checkpointing == "full"
+    leaf = workload.adapted and workload.checkpointing == "full"
     for stack in step.model.stacks:
         channels = workload.b * sequence_length(step.model, stack, workload) * stack.hidden
         dropout = stack.blocks[0].dropout > 0
@@ -611,7 +609,7 @@ def held(step: StageStep) -> Held:
 @lru_cache(2**10)
 def _held(step: StageStep) -> Held:
     tensors, trained = step.tensors, trained_tensors(step.model, step.workload, step.stage)
-    states = _states(step, tensors) if layers_train(step.workload) else _tuned_states(step, tensors, trained)
+    states = _states(step, tensors) if not step.workload.adapted else _tuned_states(step, tensors, trained)
     return Held(counted(trained), states, [*_dummy_wgrads(step)], parameter_count(tensors))
 
 

@@ -345,7 +345,7 @@ def default_precision(workload: Workload) -> str:
 
     Adapters are kept in fp32 and run under autocast (peft's autocast_adapter_dtype).
     """
-    if workload.finetune in ("lora", "qlora") or workload.dtype in ("fp64", "fp32", "tf32"):
+    if workload.adapted or workload.dtype in ("fp64", "fp32", "tf32"):
         return "fp32"
     if workload.dtype not in QUANTISED:
         return "mixed"

@@ -60,16 +60,12 @@ def blocks_between(model: ModelShape, start: int, stop: int) -> Kinds:
     return tuple(found)
 
 
+# A plan asks for the same split at every microbatch and way of checkpointing.
+@lru_cache(256)
 def stage_kinds(model: ModelShape, p: int, stage: Stage = "last") -> Kinds:
     """As ``stage_blocks``, equal blocks of a stack merged: for what the layers' order is nothing to."""
     if p == 1:
         return tuple((stack, stack.kinds) for stack in model.stacks)
-    return _stage_kinds(model, p, stage)
-
-
-# A plan asks for the same split at every microbatch and way of checkpointing.
-@lru_cache(256)
-def _stage_kinds(model: ModelShape, p: int, stage: Stage) -> Kinds:
     return tuple((stack, kinds_of(blocks)) for stack, blocks in stage_blocks(model, p, stage))
 
 
@@ -188,22 +184,13 @@ def is_quantised(linear: Linear, workload: Workload) -> bool:
 
 def widened(workload: Workload) -> bool:
     """Whether all but the quantised matrices is in fp32, so that hidden states are."""
-    return has_adapters(workload) and base_of(workload) in ("nf4", "int8")
-
-
-def layers_train(workload: Workload) -> bool:
-    """Whether the model's own weights have gradients."""
-    return not has_adapters(workload)
-
-
-def has_adapters(workload: Workload) -> bool:
-    return workload.finetune in ("lora", "qlora")
+    return workload.adapted and base_of(workload) in ("nf4", "int8")
 
 
 def adapter_rank(linear: Linear, workload: Workload) -> int:
     """The rank of ``linear``'s adapter, 0 where it has none. Experts and routers have none: they are no nn.Linear."""
     own = linear.name.rsplit(".", 1)[-1]
-    if not has_adapters(workload) or "router" in own or ".experts." in linear.name:
+    if not workload.adapted or "router" in own or ".experts." in linear.name:
         return 0
     targets = set(USUAL)
     if workload.lora_targets is not None:
@@ -227,7 +214,7 @@ def adapters(linear: Linear, workload: Workload) -> Linears:
 
 def check_finetune(model: ModelShape, workload: Workload) -> None:
     """InputError where no matrix is a target, and for a release's own format where it has none."""
-    if not has_adapters(workload):
+    if not workload.adapted:
         return
     refuse(workload.base == "release" and not model.formats, "expected a quantised release", "base", workload.base)
     linears = list(chain.from_iterable(block.linears(stack.hidden) for stack, block in model.all_blocks()))
@@ -242,7 +229,7 @@ def check_finetune(model: ModelShape, workload: Workload) -> None:
 
 def trained_block(block: Block, hidden: int, workload: Workload) -> EachTensor:
     """Trained parameters of ``block.count`` layers on one tensor- and expert-parallel rank."""
-    if layers_train(workload):
+    if not workload.adapted:
         yield from block_tensors(block, hidden, workload.t, workload.e, workload.expert_t)
         return
     for linear in block.linears(hidden):
@@ -251,7 +238,7 @@ def trained_block(block: Block, hidden: int, workload: Workload) -> EachTensor:
 
 def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last") -> Tensors:
     """Every parameter of a stage on one rank that has a gradient (ZeRO not applied)."""
-    if layers_train(workload):
+    if not workload.adapted:
         return parameter_tensors(model, workload, stage)
     kinds = stage_kinds(model, workload.p, stage)
     found = (trained_block(block, stack.hidden, workload) for stack, blocks in kinds for block in blocks)
@@ -260,7 +247,7 @@ def trained_tensors(model: ModelShape, workload: Workload, stage: Stage = "last"
 
 def trained_ends(model: ModelShape, workload: Workload, stage: Stage) -> Tensors:
     """Trained parameters behind the layers."""
-    if (stage == "first" and workload.p > 1) or not layers_train(workload):
+    if (stage == "first" and workload.p > 1) or workload.adapted:
         return ()
     return tuple(model.end_tensors(workload.t))
 

@@ -46,9 +46,7 @@ from shapes.model.stages import (
     base_of,
     check_finetune,
     counted,
-    has_adapters,
     is_quantised,
-    layers_train,
     parameter_tensors,
     stage_kinds,
     trained_tensors,
@@ -226,7 +224,7 @@ def _three(
             yield phase, tokens, out, inner
         elif phase == "dgrad" and linear.grad_input:
             yield phase, tokens, inner, out
-        elif phase == "wgrad" and (trains or layers_train(run.workload)):
+        elif phase == "wgrad" and (trains or not run.workload.adapted):
             yield phase, out, inner, tokens
 
 
@@ -326,7 +324,7 @@ def _around_layers(model: ModelShape, workload: Workload) -> Operators:
         listed += parameter_copies(held, workload)
         listed += optimizer_update(held, workload, _states_each(model, workload)), *newton_schulz(trained, workload)
         listed += gradient_collectives(held, workload, layers)
-        if not layers_train(workload):
+        if workload.adapted:
             listed += _frozen_base(model, workload, held, layers)
     return _as_run((*listed, *pipeline_collectives(model, workload, s)), workload)
 
@@ -339,7 +337,7 @@ def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, l
     """
     tensors = parameter_tensors(model, workload)
     frozen = counted(tensors)
-    if not has_adapters(workload):
+    if not workload.adapted:
         frozen = ShardParameters(frozen.dense - held.dense, frozen.experts)
     each = BASES[base_of(workload)]
     if workload.base == "release":
@@ -427,7 +425,7 @@ def _core(attention: Attention, run: Lowering, q_len: int, kv_len: int) -> Liste
 
 def _dequantised(block: Block, hidden: int, run: Lowering) -> Listed:
     """A quantised base's matrices written out in 16 bits before each product that reads them (bitsandbytes)."""
-    if not has_adapters(run.workload):
+    if not run.workload.adapted:
         return
     for linear in block.linears(hidden):
         if not is_quantised(linear, run.workload):

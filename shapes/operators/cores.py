@@ -33,7 +33,7 @@ from shapes.model import (
 )
 from shapes.model.layers import Attention as Attentions
 from shapes.model.mixers import reading, vectors
-from shapes.model.stages import ShardParameters, layers_train
+from shapes.model.stages import ShardParameters
 from shapes.toml_table import DATA, content
 from shapes.workload import Workload
 
@@ -184,7 +184,7 @@ def model_elementwise(model: ModelShape, workload: Workload, s: int) -> Listed:
         tokens=tokens,
         embedded=model.embedding_dim or model.hidden,
         first=workload.p == 1,
-        learns=layers_train(workload),
+        learns=not workload.adapted,
         streams=model.main.residuals if model.main.streams else 0,
         normed=whole_tokens(tokens, workload) * model.hidden,
         ends=model.main.final_norm,
@@ -330,7 +330,7 @@ def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Liste
     All heads share the one latent key, whose first part is the value (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
     """
     heads, rank = attention.on_shard(run.workload.t)[0], attention.kv_lora_rank
-    last = ("wgrad",) if layers_train(run.workload) else ()
+    last = ("wgrad",) if not run.workload.adapted else ()
     yield from _batched(".absorbed_queries", run, heads, (tokens, rank, attention.qk_nope_head_dim), *last)
     yield from _batched(".absorbed_values", run, heads, (tokens, attention.v_dim, rank), *last)
 

@@ -15,7 +15,7 @@ from shapes.cost.constants import gemm_constants, least_certain
 from shapes.cost.corrections import family_table
 from shapes.device import Device
 from shapes.errors import InputError
-from shapes.frozen import Names, Numbers, Values, frozen, replace
+from shapes.frozen import Names, Numbers, Values, frozen, replace, without
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
@@ -39,7 +39,7 @@ def of_dimensions(change: Change) -> bool:
 def dimensions_and_fields(change: Change) -> tuple[dict[str, int | str], Values]:
     """The changes of the model's dimensions, and those of the workload's fields."""
     dims = {key: value for key, value in change.items() if key in DIMENSIONS}
-    return dims, {key: value for key, value in change.items() if key not in dims}
+    return dims, without(change, dims)
 
 
 def changed_subject(subject: Subject, change: Change) -> Subject:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from shapes.errors import InputError, refuse, within
-from shapes.frozen import Named, Names, replace
+from shapes.frozen import Named, Names, replace, without
 from shapes.model import ModelShape
 from shapes.program import added
 
@@ -194,7 +194,7 @@ def _of_recipe(row: Config, config: Config, settings: Config, where: str) -> Rea
 
     own = {key: value for key, value in settings.items() if at(config, key) is not None}
     taken = {*own, *config.get("_variables", ())}
-    rest = {key: value for key, value in settings.items() if key not in taken}
+    rest = without(settings, taken)
     return read_recipe(row, with_settings(config, own), where, lambda name: read_config(name, settings=rest))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import shapes.model
-from shapes.frozen import replace
+from shapes.frozen import replace, without
 from shapes.model import (
     AttentionShape,
     Block,
@@ -376,8 +376,7 @@ def family(attention: AttentionPart, mlp: MlpPart, *, ignored: Names = (), **tra
     def build(fields: Fields) -> ModelShape:
         fields.ignore(*ignored)
         layers = {name: traits[name] for name in _OF_STACK if name in traits}
-        model = {name: trait for name, trait in traits.items() if name not in layers}
-        return model_of(fields, stack(fields, attention, mlp, **layers), **model)
+        return model_of(fields, stack(fields, attention, mlp, **layers), **without(traits, layers))
 
     return build
 

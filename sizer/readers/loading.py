@@ -21,6 +21,7 @@ from posixpath import join
 from typing import Any, NamedTuple
 
 from shapes.errors import InputError, decoded, read_bounded, refuse, shorten, within
+from shapes.frozen import without
 
 from .reading import FORMATS, MAX_DEPTH, Config, Include, NoModel, Values, at, stated, with_settings
 
@@ -418,7 +419,7 @@ class Tree:
     def _layers(self, config: Config, group: str = "", section: str = "") -> list[Any]:
         """What ``config``, of Hydra's ``group``, builds on and its own keys in its ``section``, the lowest first."""
         named = [key for key in BASE_KEYS if isinstance(config.get(key), str | list)]
-        held = self._included({key: value for key, value in config.items() if key not in named})
+        held = self._included(without(config, named))
         own = [with_settings({}, {section: held}) if section else held]
         bases = [*chain.from_iterable(self._bases(config, key, group, section) for key in named)]
         found = own * all(base.how != "_self_" for base in bases)

@@ -10,6 +10,7 @@ from operator import itemgetter
 from typing import Any
 
 from shapes.errors import InputError, refuse, shorten
+from shapes.frozen import given, without
 from shapes.model import ModelShape, Unread
 from shapes.recipes import RECIPES
 from shapes.workload import modules
@@ -95,7 +96,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
     notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
     return {
-        **settled({key: value for key, value in arguments.items() if key not in unknown}),
+        **settled(without(arguments, unknown)),
         "_unknown": unknown,
         "_notes": tuple(notes),
         "_program": program.rpartition("/")[2],
@@ -274,7 +275,7 @@ def normalised(config: Config) -> Values:
     """Sections of a YAML file (MODEL_ARGS, language_model …) opened up, dashes as underscores."""
     flat = Values()
     own = {key: value for key, value in config.items() if key.startswith("_")}  # what parse_script adds: no arguments
-    rest = in_use({key: value for key, value in config.items() if key not in own})
+    rest = in_use(without(config, own))
     chosen = {key: value for key, value in rest.items() if key.upper() == "MODEL_ARGS"}
     for name, item in leaves(chosen or rest):
         now, meant = _TABLE["aliases"].get(name, (name, None))
@@ -282,7 +283,7 @@ def normalised(config: Config) -> Values:
     flat |= own
     unknown = {key: value for key, value in flat.items() if isinstance(value, str) and "${" in value}
     if unknown and "_unknown" not in flat:
-        flat = {key: value for key, value in flat.items() if key not in unknown} | {"_unknown": unknown}
+        flat = without(flat, unknown) | {"_unknown": unknown}
     return flat
 
 
@@ -341,8 +342,7 @@ def read(config: Config, where: str) -> Reading:
 def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     """(fields of Workload that the arguments give, as the table says, notes on the rest)."""
     row = table("trainers")[NAME]
-    read = {key: getattr(fields, kind)(key) for kind, keys in row["checked"].items() for key in keys}
-    held = {key: value for key, value in read.items() if value is not None}
+    held = given({key: getattr(fields, kind)(key) for kind, keys in row["checked"].items() for key in keys})
     # In a pipeline a device holds so many layers; of communication the pipeline's overlaps unless told otherwise.
     held |= {"_layers": model.layers // held.get("pipeline_model_parallel_size", 1), "_stacks": len(model.stacks)}
     held |= {"_p2p": fields.flag("overlap_p2p_comm"), "_experts": model.moe is not None}
