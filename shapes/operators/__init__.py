@@ -40,7 +40,6 @@ from shapes.model import (
 )
 from shapes.model.layers import Attention
 from shapes.model.stages import (
-    ShardParameters,
     adapters,
     as_held,
     base_of,
@@ -325,24 +324,21 @@ def _around_layers(model: ModelShape, workload: Workload) -> Operators:
         listed += optimizer_update(held, workload, _states_each(model, workload)), *newton_schulz(trained, workload)
         listed += gradient_collectives(held, workload, layers)
         if workload.adapted:
-            listed += _frozen_base(model, workload, held, layers)
+            listed += _frozen_base(model, workload, layers)
     return _as_run((*listed, *pipeline_collectives(model, workload, s)), workload)
 
 
-def _frozen_base(model: ModelShape, workload: Workload, held: ShardParameters, layers: int) -> Listed:
+def _frozen_base(model: ModelShape, workload: Workload, layers: int) -> Listed:
     """Collectives of a frozen base.
 
     They are ZeRO 3's gathers, and sums over tensor-parallel ranks of the gradients of the adapters that each rank holds
     whole.
     """
     tensors = parameter_tensors(model, workload)
-    frozen = counted(tensors)
-    if not workload.adapted:
-        frozen = ShardParameters(frozen.dense - held.dense, frozen.experts)
     each = BASES[base_of(workload)]
     if workload.base == "release":
         each = sum(tensor.stored_bytes(each) for tensor in tensors) / parameter_count(tensors)
-    yield from frozen_collectives(frozen, each, workload, layers)
+    yield from frozen_collectives(counted(tensors), each, workload, layers)
     kept_whole = sum(
         block.count * adapter.out_features * adapter.in_features
         for stack, blocks in stage_kinds(model, workload.p)
