@@ -99,6 +99,15 @@ def test_a_width_that_t_does_not_divide_is_an_error_with_ways_out(model_type: st
     assert {one.severity for one in report.findings[1:]} <= {"info"}
 
 
+def test_a_width_that_is_odd_besides_is_mended_before_the_split_is() -> None:
+    sizes = {"hidden_size": 4096, "num_attention_heads": 32, "num_hidden_layers": 8, "vocab_size": 32000}
+    report = sizer.check({"model_type": "llama", "intermediate_size": 14339, **sizes}, t=8, s=2048)
+    (found,) = [one for one in report.findings if one.severity == "error"]
+    assert found.codes == ("SZ109", "SZ108")
+    assert [*found.suggestions[0].change] == ["intermediate_size"]
+    assert found.suggestions[-1].change == {"tp": 1}
+
+
 def test_what_does_not_fit_for_its_gradients_is_offered_16_bits_of_them() -> None:
     asked: dict[str, Any] = {"gpus": 256, "t": 4, "d": 64, "b": 8, "s": 1024, "zero": 1, "checkpointing": "full"}
     turing = shape(SHAPES["turing-nlg"])

@@ -72,6 +72,16 @@ def test_usual_hidden_sizes_on_eight_shards_have_an_aligned_row(h: int) -> None:
     assert any("--tolerance 1%: it is" in note for note in result.notes)
 
 
+@pytest.mark.parametrize("what", ["model", "heads"])
+@pytest.mark.parametrize("h", [2880, 3840, 5376])  # gpt-oss, Gemma 3: no heads of 64 or 128 on 8 shards add up to them
+def test_heads_need_not_add_up_to_h_to_split_over_eight_shards(h: int, what: str) -> None:
+    result = search(h=h, what=what, t=8, top=1)
+    own = result.baseline.change
+    assert (own["heads"] % 8, own["kv_heads"] % 8, own["head_dim"]) == (0, 0, 128)
+    assert own["heads"] > own["kv_heads"]
+    assert not result.baseline.breaks
+
+
 def test_a_tolerance_that_was_asked_for_is_kept() -> None:
     with pytest.raises(InputError, match=r"no candidate"):
         search(h=4096, t=8, limits=Limits(0.015))

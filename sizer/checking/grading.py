@@ -564,7 +564,7 @@ def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Ca
     """The findings of one cause as one; None where nothing is left to say."""
     subject, unpriced = own.subject, own.subject.model is None
     error = ordered[0].finding.error
-    outright = any(one.finding.outright for one in ordered)
+    outright = frozenset((one.rule.code, one.finding.field) for one in ordered if one.finding.outright)
     # Of every change the first finding's offer.
     distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
     everything = tuple(distinct.values())
@@ -572,7 +572,7 @@ def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Ca
     errors = {(one.rule.code, one.finding.field) for one in ordered if one.finding.error and not one.rule.of_costs}
     everything = tuple(offer for offer in everything if errors <= offer.fixes) or everything
     useful = () if unpriced else _worth_a_line(everything, subject, outright=outright, error=error)
-    offers = _vetted(useful, own, said, error=error, outright=outright)
+    offers = _vetted(useful, own, said, error=error, outright=bool(outright))
     if not offers and (own.measured or unpriced):
         offers = everything[:MOST]
     elif not offers and not outright and any(one.finding.suggestions for one in ordered):
@@ -599,10 +599,15 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> Pric
     )
 
 
-def _worth_a_line(offers: Offers, subject: Subject, *, outright: bool, error: bool) -> Offers:
+def _worth_a_line(offers: Offers, subject: Subject, *, outright: frozenset[tuple[str, str]], error: bool) -> Offers:
     """Those that save; for a breach also the least dear, where nothing that fixes it saves."""
-    others = set(DIMENSIONS * error)  # where it cannot run another split is before another model
-    offers = tuple(sorted(offers, key=lambda offer: (not others.isdisjoint(offer.change), _rank(offer, subject))))
+
+    def order(offer: Offer) -> tuple[object, ...]:
+        # Where it cannot run, another split is before another model, unless it leaves the model's own breach.
+        reshapes = bool(dimensions_and_fields(offer.change)[0])
+        return error and (len(outright - offer.fixes), reshapes), _rank(offer, subject)
+
+    offers = tuple(sorted(offers, key=order))
     if error:  # what cannot run has no time that another could be slower than
         return offers
     useful = [

@@ -104,7 +104,7 @@ class Baseline:
         """A plain gated decoder of hidden size ``h``, 32 layers where nothing is said, split over ``shards``.
 
         Without ``h`` it is the `usual_model` of about ``parameters``. Where nothing is said d_ff is the multiple of 256
-        and ``step`` nearest to 8h/3, heads are of 128 or 64.
+        and ``step`` nearest to 8h/3, heads are of 128 or 64, grouped.
         """
         given, usual = _given({"hidden": h, **(dimensions or {})}), {"dtype": "fp16"} if scope == "product" else {}
         run = Workload(**{"b": DEFAULT_B, "s": DEFAULT_S, **usual, **workload})
@@ -113,11 +113,11 @@ class Baseline:
             return cls(resize(usual_model(parameters, step, shards, run.p, vocab), **given), run, parameters, scope)
         if h is None:
             raise InputError("expected --h, --params or a configuration to start from", "h")
-        # Of 128, else of 64, that ``shards`` divide; where they divide neither, of 128 all the same.
-        usual_heads = next((h // dim for dim in (128, 64) if h % (dim * shards) == 0), max(1, h // 128))
-        count = given.get("heads") or usual_heads
-        refuse(h % count and "heads" in given, f"expected a divisor of h = {h}", "heads", count)
-        dim = max(1, h // count)
+        count, dim = usual_heads(h, shards)
+        if "heads" in given:
+            count = given["heads"]
+            refuse(h % count, f"expected a divisor of h = {h}", "heads", count)
+            dim = h // count
         kv_heads = given.get("kv_heads") or (count if "heads" in given else usual_kv_heads(count, shards))
         wide = lcm(WIDE, step)
         width = given.get("d_ff") or max(1, round(8 * h / 3 / wide)) * wide
@@ -160,6 +160,21 @@ def _given(dimensions: Dimensions | None) -> dict[str, int]:
 def usual_kv_heads(heads: int, shards: int) -> int:
     """Key/value heads of grouped queries, as many as ``shards`` split: 8 as published models have, else 4, else all."""
     return next((kv for kv in (lcm(8, shards), lcm(4, shards)) if heads % kv == 0 and kv < heads), heads)
+
+
+def usual_heads(h: int, shards: int) -> tuple[int, int]:
+    """Heads and their dimension: of 128 or 64 that add up to ``h``, that ``shards`` divide and that can be grouped.
+
+    Where none do, so many eights of them as come nearest to ``h`` (gpt-oss: 64 of 64 at 2880).
+
+    >>> usual_heads(4096, 8), usual_heads(2880, 8)
+    ((32, 128), (24, 128))
+    """
+    for dim in (128, 64):
+        if h % (dim * shards) == 0 and (h < 1024 or usual_kv_heads(h // dim, shards) < h // dim):
+            return h // dim, dim
+    dim, each = 128 if h >= 1024 else 64, lcm(8, shards)
+    return max(1, round(h / dim / each)) * each, dim
 
 
 def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -> ModelShape:
