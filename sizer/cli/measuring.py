@@ -178,8 +178,7 @@ def calibrate(asked: Asked) -> None:
 LISTED = 10
 
 
-@click.group(no_args_is_help=False)
-@declared("store")
+@click.group(no_args_is_help=False, params=declared("store"))
 @click.pass_context
 def store(context: click.Context, path: str | None) -> None:
     """List, export, import or prune stored measurements."""

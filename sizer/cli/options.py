@@ -5,7 +5,8 @@ import re
 import shutil
 import sys
 from collections.abc import Callable, Iterable
-from functools import cache, partial, wraps
+from functools import cache, partial
+from itertools import chain
 from types import SimpleNamespace
 from typing import Any
 
@@ -69,8 +70,6 @@ LATENCY = _number(
 _CONTROL = re.compile(
     r"\x1b(?!\[[0-9;]*m)|[\x00-\x08\x0b-\x1a\x1c-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]"
 )
-
-Decorator = Callable[[Function], Function]
 
 
 @cache
@@ -155,17 +154,17 @@ _RANGES: dict[str, Function] = {"int": _Whole, "float": partial(click.FloatRange
 TABLES: Values = table_of(__file__, "options.json")
 
 
-def declared(table: str) -> Decorator:
+def declared(table: str) -> list[click.Parameter]:
     """The options of a table of options.json, in its order; a row without "help" is an argument.
 
     A row is a "field" of a workload, or click's keywords, but "names"; "kind": count, quantity, time (``numbers``),
     int, float, file, folder, path, there (a folder that is), config, with "least" (of floats excluded) and "most";
     "choices", or where they are; "completes": where names are. Help lists the names of a {module:name}.
     """
-    return several(*(_declared(dict(row)) for row in TABLES[table]))
+    return [_declared(dict(row)) for row in TABLES[table]]
 
 
-def _declared(said: Values) -> Decorator:
+def _declared(said: Values) -> click.Parameter:
     if "field" in said:
         return workload_option(**said)
     kind, names, ends = said.pop("kind", ""), said.pop("names"), [said.pop(end, None) for end in ("least", "most")]
@@ -177,20 +176,9 @@ def _declared(said: Values) -> Decorator:
     if "completes" in said:
         said["shell_complete"] = completing(*said.pop("completes"))
     if "help" not in said:
-        return click.argument(*names, **said)
+        return click.Argument(names, **said)
     said["help"] = re.sub(r"\{(.*?:.*?)\}", lambda found: ", ".join(_held(found[1])), said["help"])
-    return click.option(*names, cls=Option, **said)
-
-
-def several(*options: Decorator) -> Decorator:
-    """Options that belong together, as one decorator."""
-
-    def decorate(function: Any) -> Any:
-        for one in reversed(options):
-            function = one(function)
-        return function
-
-    return decorate
+    return Option(names, **said)
 
 
 def _help_all(context: click.Context, _parameter: click.Parameter, asked: bool) -> None:
@@ -353,7 +341,6 @@ def subcommand(name: str, parts: str, epilog: str | None = None) -> Callable[[Ca
     """
 
     def decorate(function: Callable[[Asked], None]) -> Command:
-        @wraps(function)
         def called(**options: Any) -> None:
             workload = given({name: options.pop(name) for name in OPTIONS if name in options})
             try:
@@ -363,13 +350,13 @@ def subcommand(name: str, parts: str, epilog: str | None = None) -> Callable[[Ca
             except InputError as error:
                 raise option_error(error) from None
 
-        made = several(*(_part(one, name) for one in parts.split()))(called)
-        return click.command("command", cls=Command, epilog=epilog)(made)
+        params = [*chain.from_iterable(_part(one, name) for one in parts.split())]
+        return Command("command", callback=called, params=params, help=function.__doc__, epilog=epilog)
 
     return decorate
 
 
-def _part(part: str, command: str) -> Decorator:
+def _part(part: str, command: str) -> list[click.Parameter]:
     if part == "workload":
         return workload_options
     return output_options(command) if part == "output" else declared(part)
@@ -401,7 +388,7 @@ class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
         return value
 
 
-def workload_option(field: str, **other: Any) -> Decorator:
+def workload_option(field: str, **other: Any) -> Option:
     """The option of one field of ``Workload``; ``other`` replaces what its declaration says."""
     one, name = OPTIONS[field], option_of(field)
     said: Values = {"help": one.help, "group": one.group, "default": None}
@@ -411,15 +398,16 @@ def workload_option(field: str, **other: Any) -> Decorator:
         choice = one.choices and one.kind is str
         said["type"] = Known(one.choices) if choice else COUNT if one.kind is int else one.kind
         said["metavar"] = one.metavar
-    return click.option(*([one.short] if one.short else []), name, field, cls=Option, **said | other)
+    return Option([*filter(None, (one.short, name, field))], **said | other)
 
 
 #: Fields of ``Workload`` that ``--workload`` says, by their names there.
 _FURTHER = [option_of(field).removeprefix("--workload ") for field, one in OPTIONS.items() if one.further]
 #: Every option a field of ``Workload``, passed on under that name, None where not given; the rarer ones by one option.
-workload_options = several(
-    *(workload_option(field) for field, one in OPTIONS.items() if not one.further), declared("further")
-)
+workload_options = [
+    *(workload_option(field) for field, one in OPTIONS.items() if not one.further),
+    *declared("further"),
+]
 
 
 def stated(text: str, option: str) -> tuple[str, Any]:
@@ -475,10 +463,10 @@ def _meant(expected: str, key: str | None, value: object) -> str:
     return f"; did you mean {near[0]}?" if near and near[0] != str(value) else ""
 
 
-def output_options(command: str) -> Decorator:
+def output_options(command: str) -> list[click.Parameter]:
     """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
     names, (format_, output) = formats(command), TABLES["output"]
-    return several(_declared({**format_, "choices": names, "default": names[0]}), _declared(dict(output)))
+    return [_declared({**format_, "choices": names, "default": names[0]}), _declared(dict(output))]
 
 
 def write_answer(command: str, answer: object, format_: str | None = None, output: str | None = None) -> None:
