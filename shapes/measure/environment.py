@@ -9,7 +9,7 @@ import platform
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, field
-from functools import lru_cache
+from functools import cache
 from importlib import metadata
 from statistics import median
 from typing import Any
@@ -135,7 +135,7 @@ def read_environment(backend: Backend) -> "Environment":
     return Environment(card, known, kernel_module_driver(), None, tuple(sorted(versions.items())), host=host)
 
 
-@lru_cache(1)
+@cache
 def cpu_name() -> str:
     """The processor's model as Linux tells it, else what Python's platform module knows."""
     with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8", errors="replace") as lines:
@@ -145,7 +145,7 @@ def cpu_name() -> str:
     return platform.processor() or platform.machine() or "unknown"
 
 
-@lru_cache(1)
+@cache
 def _nvml() -> Any:
     """NVIDIA's management library, started, or None. It comes with the driver: no package is needed."""
     try:

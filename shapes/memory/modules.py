@@ -300,7 +300,7 @@ class Forward:
     def frozen(self, linear: Linear, own: Linear, x: Tensor, rows: int, weights: int) -> Tensor:
         """A frozen matrix, which saves nothing, and its adapter."""
         workload, e, product = self.workload, self.element, self.product
-        quantised = workload.adapted and is_quantised(linear, workload) and linear.name != "lm_head"
+        quantised = is_quantised(linear, workload) and linear.name != "lm_head"
         wide = x.bytes > rows * own.in_features * product
         narrowed = x.bytes * product // e if wide else x.bytes
         y = rows * own.out_features * product

@@ -4,8 +4,9 @@ With its check and its memory it is everything that there is to see of a configu
 """
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import starmap
 from operator import itemgetter
 from typing import Any, Unpack
 
@@ -48,9 +49,14 @@ class OperatorTable(Printable):
     top: int | None = None
 
     @property
+    def priced(self) -> Iterator[tuple[Operator, Cost | None]]:
+        """Each operator with its cost."""
+        return zip(self.operators, self.costs, strict=True)
+
+    @property
     def rows(self) -> list[Values]:
         """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
-        return [_row(operator, cost) for operator, cost in zip(self.operators, self.costs, strict=True)]
+        return [*starmap(_row, self.priced)]
 
     @property
     def folded(self) -> list[Values]:
@@ -77,8 +83,7 @@ class OperatorTable(Printable):
 
     def named(self, name: str) -> "OperatorTable":
         """The table of the operators with ``name`` in their name; InputError where there is none."""
-        pairs = zip(self.operators, self.costs, strict=True)
-        chosen = [(operator, cost) for operator, cost in pairs if name.lower() in operator.name.lower()]
+        chosen = [(operator, cost) for operator, cost in self.priced if name.lower() in operator.name.lower()]
         known = ", ".join(dict.fromkeys(operator.name for operator in self.operators))
         refuse(not chosen, f"expected a part of an operator's name: {known}", "explain", name)
         operators, costs = zip(*chosen, strict=True)

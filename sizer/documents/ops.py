@@ -141,7 +141,7 @@ def _rate(row: Values) -> float | None:
 def explained(table: OperatorTable) -> Document:
     """How the time of chosen operators comes about, part by part."""
     sections, rows = [], []
-    for operator, cost in zip(table.operators, table.costs, strict=True):
+    for operator, cost in table.priced:
         if not cost:
             sections.append(Section("", [Text(f"{operator.name} {operator.phase}: its time is {NOT_KNOWN}", "head")]))
             continue

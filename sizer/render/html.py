@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from html import escape
 
 from shapes.errors import InputError, printable
@@ -156,7 +156,7 @@ FINDING = columns(
 )
 
 
-@lru_cache(1)
+@cache
 def _library() -> str:
     """Vega, Vega-Lite and their embedding as one script, out of the package that carries them."""
     try:
