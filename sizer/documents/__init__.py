@@ -300,7 +300,8 @@ def step_text(step: StepTime | None) -> str:
         source = "; ".join((step.source.partition(":")[0], f"stack {step.tier}", *step.unknown))
     else:
         spread = (step.high - step.low) / 2 / step.seconds if step.seconds else 0.0
-        within, source = f" +-{percent_text(spread)}", f"{step.source}; {step.tier}" if step.tier else step.source
+        within, source = f" +-{percent_text(spread)}", step.source.replace(":", " on ", 1)
+        source += f"; {step.tier}" * bool(step.tier)
     used = f"MFU {mfu_text(step)}"
     if step.phase == "train":
         return f"step {seconds_text(step.seconds)}{within}, {used} ({source})"

@@ -166,6 +166,6 @@ def _explained(operator: Operator, cost: Cost, terms: Sequence[Term]) -> list[Pa
             f"x {operator.count} a step",
             "head",
         ),
-        Text(f"{cost.source}, {cost.regime}, {cost.tier}", indent=2),
+        Text(f"{cost.source.replace(':', ' on ', 1)}, {cost.regime}, {cost.tier}", indent=2),
         Table(shown, terms),
     ]
