@@ -6,6 +6,7 @@ and n comes first: C^T = B^T A^T is the same product, and which of the two runs 
 
 from __future__ import annotations
 
+import importlib
 from collections import Counter
 from collections.abc import Iterable
 from functools import cache
@@ -396,3 +397,32 @@ def test_the_rotated_share_of_each_head_is_the_classs_own(
     attention = read_config(config).model.attention
     assert attention is not None
     assert {attention.rotary_dim} == {2 * buffer.shape[-1] for buffer in angles.values()}
+
+
+@pytest.mark.skipif(OLD, reason="transformers 4 loops over experts")
+@pytest.mark.parametrize("model_type", ["llama", "mixtral", "qwen3_moe"])
+def test_autocast_runs_products_in_the_types_that_torchs_dispatcher_sees(model_type: str) -> None:
+    """FLOPs of a step by element type: experts' grouped products stay in fp32, all others run in 16 bits."""
+    torch = pytest.importorskip("torch")
+    dispatched = importlib.import_module("torch.utils._python_dispatch")
+    found: Counter[str] = Counter()
+
+    class Seen(dispatched.TorchDispatchMode):  # type: ignore[misc,name-defined]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            out = func(*args, **(kwargs or {}))
+            if func._schema.name in ("aten::mm", "aten::bmm", "aten::_grouped_mm") and args[0].shape[-1] > 1:
+                found[str(args[0].dtype)] += 2 * args[0].numel() * args[1].shape[-1]  # rotary's angles are of k = 1
+            return out
+
+    config = transformers.AutoConfig.for_model(model_type, **MOE, num_local_experts=8)
+    model = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation="eager")
+    ids = torch.zeros(2, 48, dtype=torch.long)
+    with Seen():
+        with torch.autocast("cpu", torch.bfloat16):
+            loss = model.train()(input_ids=ids, labels=ids, use_cache=False).loss
+        loss.backward()
+    ours: Counter[str] = Counter()
+    for one in operators(read_config(config.to_dict()).model, Workload(b=2, s=48, attention="eager", precision="amp")):
+        ours[one.dtype] += one.flops * one.count
+    assert (ours["bf16"], ours["fp32"]) == (found["torch.bfloat16"], found["torch.float32"])
+    assert (ours["fp32"] > 0) == (model_type != "llama")

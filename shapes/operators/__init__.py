@@ -402,7 +402,7 @@ def _block(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) -> 
     if block.mixer:
         yield from recurrent_operators(block.mixer, replace(run, prefix=f"{run.prefix}mixer"), s)
     yield from _dequantised(block, hidden, run)
-    yield from expert_operators(block, hidden, tokens, run)
+    yield from expert_operators(block, hidden, tokens, run.of_experts())
     yield from block_elementwise(block, hidden, both, run)
     yield from block_collectives(block, hidden, both, run)
 

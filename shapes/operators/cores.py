@@ -78,6 +78,11 @@ class Lowering:
         """Element type of attention's cores and scans: low-precision recipes quantise the linear layers alone."""
         return "bf16" if self.workload.dtype in QUANTISED else self.workload.dtype
 
+    def of_experts(self) -> "Lowering":
+        """These settings for a mixture, whose grouped products autocast leaves in their weights' fp32."""
+        uncast = self.workload.precision == "amp" and not self.workload.adapted
+        return replace(self, workload=replace(self.workload, dtype="fp32")) if uncast else self
+
     def moves(
         self, name: str, what: str, elements: int, passes: Passes, times: int = 1, size: int | None = None
     ) -> Listed:
@@ -146,7 +151,9 @@ def block_elementwise(block: Block, hidden: int, s: int, run: Lowering) -> Liste
     t, mlp = run.workload.t, block.mlp
     if isinstance(mlp, MoeShape):
         routed, trains = -(-tokens * mlp.top_k // t) * mlp.routed_width(hidden), run.workload.train
-        yield from _moved(mlp, run, routed=routed, made=-(-tokens * mlp.top_k * mlp.width // t), trains=trains)
+        yield from _moved(
+            mlp, run.of_experts(), routed=routed, made=-(-tokens * mlp.top_k * mlp.width // t), trains=trains
+        )
         mlp = mlp.shared
     if mlp:
         yield from _moved(mlp, run, made=-(-tokens * mlp.width // t))
@@ -237,12 +244,14 @@ def parameter_copies(held: ShardParameters, workload: Workload) -> Listed:
 
     Sums in fp32 (DeepSpeed's BF16_Optimizer, update_hp_grads): a cast (2 bytes in, 4 out), the sum (8 in, 4 out), and
     zeros (2 out). ZeRO 3 by parameter (FSDP2): both gathers' copy out, and the reduction's into its buffer. Under
-    autocast the gradient's cast and its sum, and the weight's cast (4 in, 2 out).
+    autocast the gradient's cast and its sum, and the weight's cast (4 in, 2 out); an expert's are sums alone.
     """
-    sharded, cast = workload.regathers, PRECISIONS[workload.precision or "mixed"].copies
-    read, written = (6, 4 + workload.sent_bytes(workload.reduces)) if sharded else (10 + 2 * cast, 10)
-    if sharded or cast or workload.reduces == "fp32":
-        yield Elementwise("copies", "wgrad", "accumulate", read * held.total, written * held.total, "fp32")
+    sharded, autocast = workload.regathers, workload.precision == "amp"
+    read, written = (6, 4 + workload.sent_bytes(workload.reduces)) if sharded else (10 + 4 * autocast, 10)
+    if sharded or autocast or workload.reduces == "fp32":
+        uncast = 6 * held.experts * (autocast and not sharded)
+        moved = read * held.total - uncast, written * held.total - uncast
+        yield Elementwise("copies", "wgrad", "accumulate", *moved, "fp32")
 
 
 def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len: int) -> Listed:
