@@ -219,12 +219,19 @@ def read_step_times(text: str, where: str = "<log>") -> StepTimes:
     if '"traceEvents"' in text:
         return _read_trace(text, where)
     lines = [" ".join(line[:_LONGEST_LINE].split()) for line in text.splitlines() if line.strip()]
-    seconds = tuple(filter(None, map(_step_time, lines))) or _between_stamps(lines)
-    expected = (
-        "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it`, JSON, or steps with their dates"
+    seconds = tuple(filter(None, map(_step_time, lines))) or _of_rates(text) or _between_stamps(lines)
+    refuse(
+        not seconds,
+        "expected lines with a step time: seconds, `step time: 1.23`, `1.23 s/it`, JSON, or steps with their dates",
+        where=where,
     )
-    refuse(not seconds, expected, where=where)
     return StepTimes(seconds, len(lines) - len(seconds))
+
+
+def _of_rates(text: str) -> Floats:
+    """Seconds of a step where MLPerf's log has the samples of one and samples a second."""
+    batch = re.search(_LINES["batch"], text)
+    return tuple(int(batch[1]) / float(rate) for rate in re.findall(_LINES["rate"], text) if batch)
 
 
 def _between_stamps(lines: Iterable[str]) -> Floats:
