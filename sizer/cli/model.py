@@ -19,8 +19,7 @@ if TYPE_CHECKING:
 @subcommand("ops", "CONFIG device stack ops workload config output")
 def ops(asked: Asked) -> None:
     """List every operator CONFIG runs in a step: shapes, FLOPs, predicted time and what bounds it."""
-    said = asked.named("device", "trace", "stack", "config_format")
-    table = replace(sizer.ops(asked.source(), **said, **asked.workload), **asked.named("sort", "top"))
+    table = replace(asked.of(sizer.ops, asked.source()), **asked.named("sort", "top"))
     if asked.explain:
         asked.answer(table.named(asked.explain), " --explain")
     else:
@@ -33,8 +32,7 @@ def memory(asked: Asked) -> None:
 
     Exit code 1: the workload does not fit the device.
     """
-    said = asked.named("device", "config_format", "stack", "loss", "weight_dtype", "memory_utilization", "explain")
-    found = sizer.memory(asked.source(), **said, **asked.workload)
+    found = asked.of(sizer.memory, asked.source())
     asked.answer(found)
     sys.exit(not found.ok)
 
@@ -45,8 +43,7 @@ def deploy(asked: Asked) -> None:
 
     Exit status: 0 if no engine refuses it, 1 if one does, 2 for what cannot be read.
     """
-    said = asked.named("tp", "ep", "device", "config_format")
-    found = sizer.deploy(asked.source(), recipe=asked.runs_in, engines=codes(asked.engines), **said)
+    found = asked.of(sizer.deploy, asked.source(), recipe=asked.runs_in, engines=codes(asked.engines))
     asked.answer(found)
     sys.exit(not found.ok)
 
@@ -65,10 +62,8 @@ def plan(asked: Asked) -> None:
     served = asked.workload.get("phase") == "decode"
     _demand(asked, "--gpus 64", *["--global-batch 1024"] * (not served))
     asked.demand(price="tokens", acceptance="drafted", drafted="acceptance")
-    said = asked.named("device", "stack", "tokens", "price", "engine", "ttft", "tpot", "memory_utilization")
-    said |= asked.named("drafted", "acceptance", "top", "config_format")
     with working("pricing splits", PRICED) as tell:
-        found = sizer.plan(asked.source(), progress=telling(tell), **said, **asked.workload)
+        found = asked.of(sizer.plan, asked.source(), progress=telling(tell))
     asked.answer(found, " --phase decode" * served)
 
 
@@ -81,9 +76,8 @@ def mfu(asked: Asked) -> None:
     model = [] if asked.config or asked.params is not None else ["CONFIG (or --params 8B)"]
     _demand(asked, *model, "--gpus 64", "--global-batch 1024", "--step-time 12.7")
     config = asked.config and asked.source()
-    said = asked.named("params", "device", "explain", "stack", "config_format")
-    said["explain"] |= asked.row
-    asked.answer(sizer.mfu(config, step_time=_times(asked.step_time), **said, **asked.workload), " --row" * asked.row)
+    asked.explain |= asked.row
+    asked.answer(asked.of(sizer.mfu, config, step_time=_times(asked.step_time)), " --row" * asked.row)
 
 
 def _demand(asked: Asked, *words: str) -> None:

@@ -304,6 +304,11 @@ class Asked(SimpleNamespace):
         """These options, as keywords."""
         return {name: getattr(self, name) for name in names}
 
+    def of(self, call: Any, *given: Any, **more: Any) -> Any:
+        """What the library's ``call`` answers: options go to its keywords of their names, those of ``more`` before."""
+        own = self.named(*call.__wrapped__.__kwdefaults__.keys() & vars(self))
+        return call(*given, **own | more, **self.workload)
+
     def source(self, config: str | None = None) -> object:
         """What a CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input of "-"."""
         from sizer.readers import Source, is_name, parse_setting
