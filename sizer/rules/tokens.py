@@ -10,7 +10,7 @@ from shapes.dtypes import next_multiple
 from shapes.memory import divisors, memory_of_parameters
 from shapes.model import ModelShape, default_precision
 from shapes.operators.types import Product
-from shapes.workload import Workload
+from shapes.workload import Workload, option_of
 
 from .base import (
     Answer,
@@ -336,7 +336,7 @@ GIB = 2**30
 LAYOUT = ("gpus", "d")
 SERVING_LAYOUT = ("gpus", "d", "t", "p")
 #: Degrees of a training run that leave open how many data-parallel ranks there are.
-SPLITS = {"t": "--tp", "p": "--pp", "cp": "--cp"}
+SPLITS = ("t", "p", "cp")
 #: How cards of workstations and inference servers are linked: few are at hand, and fewer fit a large model together.
 CARD_LINK = "PCIe"
 #: Parallel degrees tried: one node's eight devices, then whole nodes.
@@ -523,7 +523,7 @@ def _spread(context: Context) -> bool:
 
 def _unsaid(context: Context) -> str:
     """What of the layout was not said, of a training run that names some degrees of it."""
-    degrees = [f"{option} {getattr(context.workload, key)}" for key, option in SPLITS.items() if context.sets_any(key)]
+    degrees = [f"{option_of(key)} {getattr(context.workload, key)}" for key in SPLITS if context.sets_any(key)]
     part = f"{', '.join(degrees)} is a part of a layout, its devices were" if degrees else "how it is spread was"
     return f"{part} not said ({'--gpus or --dp' if context.workload.train else '--tp, --pp or --gpus'})"
 

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 _MEASURING = ("strategy", "regret", "confidence", "time_limit_s", "store")
 
 
-#: Fields that order a step's work and change none of it, or keep a model's dimensions, as they usually are.
-_USUAL = {"vpp": 1, "no_overlap": None, "ep_overlap": False, "frozen_architecture": False, "finetune": None}
+#: Fields that order a step's work and change none of it, or keep a model's dimensions.
+_KEPT = ("vpp", "no_overlap", "ep_overlap", "frozen_architecture", "finetune")
 #: A budget past this is a typing error.
 MOST_PARAMETERS = 1e18
 
@@ -155,7 +155,7 @@ def search(
 
 def _asked_workload(asked: Named, tokens: int | None) -> Values:
     """The workload's fields by their letters; InputError for what a search compares nothing by."""
-    workload = workload_fields(asked)
+    workload, plain = workload_fields(asked), Workload()
     refuse(
         workload.get("phase") == "decode",
         "expected train or prefill: a decode step is priced with it by `--serving microbatch=64,context=8k`",
@@ -164,8 +164,11 @@ def _asked_workload(asked: Named, tokens: int | None) -> Values:
     )
     if tokens is not None:
         workload |= sequences(tokens, workload)
-    for name, usual in _USUAL.items():
-        expected = "expected none: a search changes dimensions; `sizer plan` prices schedules"
+    for name in _KEPT:
+        usual, expected = (
+            getattr(plain, name),
+            "expected none: a search changes dimensions; `sizer plan` prices schedules",
+        )
         refuse(workload.get(name, usual) != usual, expected, option_of(name))
     return workload
 
