@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal, get_args
 
 from shapes.dtypes import BYTES
-from shapes.frozen import Named, Values, frozen, replace
+from shapes.frozen import Named, Values, frozen, replace, without
 from shapes.model import Block, MlpShape, ModelShape, Stack
 from shapes.operators.types import Attention, Collective, Elementwise, Gemm, GroupedGemm
 from shapes.toml_table import DATA, content
@@ -136,7 +136,7 @@ class Job:
         if isinstance(work, Part):
             out = _describe_part(work)
         else:
-            out = {key: value for key, value in asdict(work).items() if key not in ROWS["untimed"]}
+            out = without(asdict(work), ROWS["untimed"])
             if out.get("weight_bytes", 0) is None:
                 del out["weight_bytes"]
         if isinstance(work, Elementwise):

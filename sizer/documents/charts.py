@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import field
 from typing import Literal
 
-from shapes.frozen import Named, Values, Words, frozen
+from shapes.frozen import Named, Values, Words, frozen, without
 from shapes.toml_table import table_of
 from shapes.workload import Workload
 
@@ -63,7 +63,7 @@ def points(rows: Sequence[Row], *more: Layer) -> list[Layer]:
     """
     within = [{**_at(row), "y": row["low"], "y2": row["high"]} for row in rows if row.get("high") is not None]
     labels = [{**_at(row, ""), "text": row["label"]} for row in rows if row.get("label")]
-    drawn = [{key: value for key, value in row.items() if key not in ("low", "high", "label")} for row in rows]
+    drawn = [without(row, ("low", "high", "label")) for row in rows]
     return [
         *more,
         Layer("rule", within, {"opacity": 0.5}),

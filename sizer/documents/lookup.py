@@ -4,7 +4,7 @@ from shapes.cost.constants import expected, gemm_constants
 from shapes.cost.explain import expected_errors
 from shapes.device import Device, list_devices, load_device
 from shapes.dtypes import DTYPES
-from shapes.frozen import Names, Values, frozen, plain
+from shapes.frozen import Names, Values, frozen, plain, without
 from sizer.printing import Printable
 from sizer.readers.expressions import flat
 from sizer.rules import Rule
@@ -86,7 +86,7 @@ def _details(device: Device) -> Section:
 def _leaves(device: Device) -> list[tuple[str, object]]:
     """Dotted field and value of everything in the file but names, sources and fitted constants."""
     skipped = {"name", "title", "aliases", "torch_names", "sources", "cost", "error", "provenance"}
-    kept = {key: value for key, value in device.to_dict().items() if key not in skipped}
+    kept = without(device.to_dict(), skipped)
     return [
         (
             key.replace("__", "."),

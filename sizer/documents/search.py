@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 
-from shapes.frozen import Named, Values
+from shapes.frozen import Named, Values, without
 from sizer.readers.reading import with_settings
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.run import decode_gain, training_gain
@@ -34,7 +34,7 @@ def document(answer: SearchResult) -> Document:
     excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items())
     w, varied = answer.serving, _varied((answer.baseline, *answer.candidates, *answer.front, *answer.pareto))
     listed = _columns(answer, varied)
-    same = ", ".join(f"{key} {value}" for key, value in answer.baseline.change.items() if key not in varied)
+    same = ", ".join(f"{key} {value}" for key, value in without(answer.baseline.change, varied).items())
     served = (
         f"  decode: {w.b} requests of {w.context:,} keys, {split_text(w)}{w.dtype}, KV cache {w.cache_dtype}; "
         "operators added up, an engine's launches and host time not among them"

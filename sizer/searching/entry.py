@@ -165,10 +165,8 @@ def _asked_workload(asked: Named, tokens: int | None) -> Values:
     if tokens is not None:
         workload |= sequences(tokens, workload)
     for name in _KEPT:
-        usual, expected = (
-            getattr(plain, name),
-            "expected none: a search changes dimensions; `sizer plan` prices schedules",
-        )
+        usual = getattr(plain, name)
+        expected = "expected none: a search changes dimensions; `sizer plan` prices schedules"
         refuse(workload.get(name, usual) != usual, expected, option_of(name))
     return workload
 

@@ -182,7 +182,7 @@ def _naming(script: Script, text: str) -> Values | None:
         files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
         found |= {"program": program, "settings_file": files}
         if devices := _devices(words, launched):
-            found = {key: one for key, one in found.items() if key not in _NODES + _PER_NODE} | {"_devices": devices}
+            found = without(found, _NODES + _PER_NODE) | {"_devices": devices}
         found |= {kind: True for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program)}
         if served:
             found = {"model": served[1], **found, "_serves": True}
