@@ -74,6 +74,11 @@ SMALLEST: dict[str, tuple[str, str]] = {
         "model: {architecture: llama, vocab_size: 320, attention: {num_heads: 2},\n  dimensions: {hidden_size: 64, "
         "intermediate_size: 96, num_layers: 2}}\n",
     ),
+    "torchtune_model": (
+        "t.yaml",
+        "model: {_component_: torchtune.models.llama3_2.llama3_2, vocab_size: 320, num_layers: 2, num_heads: 4, "
+        "num_kv_heads: 2, embed_dim: 64, intermediate_dim: 96}\n",
+    ),
     "lingua": ("l.yaml", "{model: {dim: 128, n_layers: 2, n_heads: 4, vocab_size: 1000}, data: {seq_len: 64}}"),
     "nanotron": (
         "n.yaml",
@@ -1126,6 +1131,41 @@ def test_googles_bert_config_without_a_type_is_the_published_bert() -> None:
     base = {"hidden_size": 768, "num_hidden_layers": 12, "num_attention_heads": 12, "intermediate_size": 3072}
     base |= {"vocab_size": 30522, "type_vocab_size": 2, "max_position_embeddings": 512}
     assert read_config(base | {"hidden_act": "gelu", "hidden_dropout_prob": 0.1}).model.parameters == 109_482_240
+
+
+def test_torchtitans_degrees_are_read_where_its_files_of_2024_have_them() -> None:
+    model = {"name": "llama3", "flavor": "8B"}
+    training = {"tensor_parallel_degree": 2, "data_parallel_shard_degree": 4, "data_parallel_replicate_degree": 2}
+    found = read_config({"model": model, "training": training}).workload
+    assert {key: found[key] for key in ("t", "d", "replicas", "zero")} == {"t": 2, "d": 8, "replicas": 2, "zero": 3}
+    found = read_config({"model": model, "training": {"data_parallel_degree": 4}}).workload
+    assert (found["d"], found["zero"]) == (4, 3)
+
+
+def test_torchchats_models_are_read_and_what_serves_by_a_flavor_is_refused() -> None:
+    """gpt-fast's names, and Granite's scalings, which are no parameters; 34 B and 2.5 B as its files are called."""
+    big = {"n_layers": 48, "n_heads": 64, "dim": 8192, "vocab_size": 32000, "n_local_heads": 8, "hidden_dim": 22016}
+    assert read_config(big).model.parameters == 33_743_970_304
+    small = {"dim": 2048, "n_heads": 32, "n_local_heads": 8, "n_layers": 40, "hidden_dim": 8192, "vocab_size": 49155}
+    granite = {"embedding_multiplier": 12.0, "logits_scaling": 8.0, "tie_word_embeddings": True, "block_size": 8192}
+    found = read_config(small | granite)
+    assert (found.model.parameters, found.notes, found.unread) == (2_533_531_648, (), ())
+    served = {"model": {"name": "llama3", "flavor": "8B"}, "parallel": {"tensor_parallel_degree": 2}}
+    with pytest.raises(NoModel, match="serves a model by its flavor"):
+        read_config(served | {"inference": {"batch_size": 8}})
+
+
+def test_torchtunes_builders_with_sizes_are_read_and_others_refused() -> None:
+    """Of llama3_2 the embedding is the head too (TiedLinear); a generation's file decodes."""
+    model = {"vocab_size": 320, "num_layers": 2, "num_heads": 4, "num_kv_heads": 2, "embed_dim": 64}
+    layer = 64 * (64 + 2 * 32 + 64) + 3 * 64 * 256 + 2 * 64  # an absent intermediate_dim is 256
+    for kind, tables in (("llama3_2", 1), ("llama3", 2)):
+        config = {"model": {"_component_": f"torchtune.models.{kind}.{kind}", **model}, "max_new_tokens": 8}
+        found = read_config(config)
+        assert found.model.parameters == tables * 320 * 64 + 2 * layer + 64
+        assert (found.format, found.workload["phase"]) == ("torchtune_model", "decode")
+    with pytest.raises(InputError, match=r"model\._component_ .*expected llama2, llama3"):
+        read_config({"model": {"_component_": "torchtune.models.gemma.gemma", **model}})
 
 
 def test_mlx_pretrains_vocabulary_is_its_tokenizers() -> None:

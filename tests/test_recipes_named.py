@@ -170,6 +170,15 @@ peft: {{lora_r: 16, q_lora: true}}""",
         "data: {sources: [x], max_length: 1_200}\ndeepspeed: {zero_optimization: {stage: 3}}",
         {"b": 1, "s": 1200, "cp": 4, "zero": 3},
     ),
+    "autotrain, which recomputes unless told not to": (
+        f"{{base_model: {QWEN}, project_name: x, params: {{batch_size: 2, block_size: 512, peft: true, "
+        "quantization: int4, lora_r: 4}}",
+        {"b": 2, "s": 512, "checkpointing": "full", "finetune": "qlora", "lora_rank": 4},
+    ),
+    "autotrain told not to": (
+        f"{{base_model: {QWEN}, project_name: x, params: {{disable_gradient_checkpointing: true}}}}",
+        {"checkpointing": None, "finetune": None},
+    ),
     "ludwig": (
         f"model_type: llm\nbase_model: {QWEN}\nadapter: {{type: lora, r: 4}}\ntrainer: {{batch_size: 3}}",
         {"b": 3, "finetune": "lora", "lora_rank": 4},
@@ -978,9 +987,10 @@ def test_memory_is_no_error_where_what_is_kept_where_is_not_read(tmp_path: Path,
 
 def test_an_export_is_no_training(tmp_path: Path) -> None:
     """LLaMA-Factory's merge_lora recipes name a model, and train nothing."""
-    text = f"model_name_or_path: {QWEN}\ntemplate: qwen\nexport_dir: out\nexport_quantization_bit: 4\n"
-    with pytest.raises(InputError, match=r"export_dir.*trains nothing \(it exports a model\)"):
-        read(tmp_path, text)
+    for key in ("export_dir: out", "export_size: 5"):
+        text = f"model_name_or_path: {QWEN}\ntemplate: qwen\n{key}\n"
+        with pytest.raises(InputError, match=r"export_.*trains nothing \(it exports a model\)"):
+            read(tmp_path, text)
 
 
 @pytest.mark.parametrize(
@@ -1452,6 +1462,54 @@ FURTHER = {
         f"model: {QWEN}\ntuner_type: full\ndeepspeed: zero2_offload",
         {"zero": 2, "offload": 1, "offload_params": None},
     ),
+    "a batch of microbatches that accumulate is a device's": (
+        f"model: {{base_model: {QWEN}}}\ntraining: {{batch_size: 4, gradient_accumulation_steps: 2, lr: 1.0e-5}}",
+        {"b": 4},
+    ),
+    "but where another key says the microbatch": (
+        f"base_model: {QWEN}\ntrain: {{batch_size: 8, micro_batch_size: 2, gradient_accumulation_steps: 4}}",
+        {"b": 2},
+    ),
+    "and where none accumulates nobody knows": (f"base_model: {QWEN}\ntraining: {{batch_size: 4}}", {"b": None}),
+    "prime-rl that recomputes": (
+        f"model: {{name: {QWEN}, ac: {{}}, lora: {{rank: 4}}}}\noptim: {{lr: 1.0e-6}}",
+        {"checkpointing": "full", "lora_rank": 4},
+    ),
+    "prime-rl that recomputes some products": (
+        f"model: {{name: {QWEN}, ac: {{mode: selective}}}}\nmax_steps: 10",
+        {"checkpointing": "every-second-product"},
+    ),
+    "prime-rl's server": (f"model: {{name: {QWEN}}}\nparallel: {{tp: 2}}", {"phase": "decode", "t": 2}),
+    "nemo_rl's adapters on Megatron": (
+        f"policy: {{model_name: {QWEN}, dtensor_cfg: {{enabled: false, activation_checkpointing: false, "
+        "lora_cfg: {enabled: true, dim: 4}}, megatron_cfg: {enabled: true, activation_checkpointing: true, "
+        "tensor_model_parallel_size: 2, sequence_parallel: true, recompute_granularity: selective,\n"
+        "  peft: {enabled: true, dim: 8, target_modules: [linear_qkv, linear_fc2]}}}",
+        {"checkpointing": "full", "t": 2, "sequence_parallel": True, "lora_rank": 8}
+        | {"lora_targets": "q_proj,k_proj,v_proj,down_proj"},
+    ),
+    "nemo_rl's adapters on DTensor": (
+        f"policy: {{model_name: {QWEN}, dtensor_cfg: {{enabled: true, sequence_parallel: false, "
+        "activation_checkpointing: false,\n  lora_cfg: {enabled: true, match_all_linear: true, target_modules: [], "
+        "dim: 8}},\n  megatron_cfg: {enabled: false, sequence_parallel: true, peft: {enabled: true, dim: 4}}}",
+        {"checkpointing": None, "sequence_parallel": None, "lora_rank": 8, "lora_targets": "all-linear"},
+    ),
+    "nemo_rl that says how it would recompute, and does not": (
+        f"policy: {{model_name: {QWEN}, megatron_cfg: {{activation_checkpointing: false, "
+        "recompute_granularity: full}}",
+        {"checkpointing": None},
+    ),
+    "ludwig": (
+        f"model_type: llm\nbase_model: {QWEN}\nadapter: {{type: lora}}\n"
+        "preprocessing: {global_max_sequence_length: 512}\n"
+        "trainer: {batch_size: 2, enable_gradient_checkpointing: true}",
+        {"b": 2, "s": 512, "checkpointing": "full", "finetune": "lora"},
+    ),
+    "a model under the name that a run has": (
+        f"model_name: my-run\nmodel_path: ${{oc.env:ME}}/Qwen3-8B\npretrained_model_name: {QWEN}\nlr: 1.0e-5\n"
+        "training_arguments: {per_device_train_batch_size: 2}",
+        {"b": 2},
+    ),
     "a program of one's own": (
         f"base_model: {QWEN}\nuse_peft: true\nper_device_train_batch_size: 1\nlr: 1.0e-5",
         {"b": 1, "finetune": "lora", "lora_rank": 16},
@@ -1691,6 +1749,12 @@ def test_a_charts_values_run_what_its_containers_run(tmp_path: Path) -> None:
         "finetune": "lora",
         "lora_rank": 8,
     }
+
+
+def test_a_charts_model_name_with_further_options_serves(tmp_path: Path) -> None:
+    text = f"modelName: {QWEN}\nimage: {{tag: v1}}\nextraArgs: [--tensor-parallel-size, '2']\n"
+    found = read(tmp_path, text, "values.yaml")
+    assert (found.model.layers, found.workload) == (28, {"phase": "decode", "t": 2})
 
 
 def test_bits_that_a_program_of_ones_own_loads_its_base_in_are_named(tmp_path: Path) -> None:

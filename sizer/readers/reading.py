@@ -385,8 +385,8 @@ def at(config: Config, key: str) -> Any:
 
 def in_use(config: Config) -> Values:
     """``config`` without what sections hold that say that they are off (of NeMo-RL's two backends one is)."""
-    off = False in (config.get("enable"), config.get("enabled"))
-    held = {key: one for key, one in config.items() if not (off and one)}
+    flags = config.keys() & {"enable", "enabled"}
+    held = {key: config[key] for key in flags} if False in map(config.get, flags) else config
     return {key: in_use(one) if isinstance(one, Mapping) else one for key, one in held.items()}
 
 
@@ -483,6 +483,7 @@ def named_plainly(config: Config) -> Config | None:
         if isinstance(one := at(config, key), str) and not re.search(words["others"], key)
     }
     usual = [key for key in said if key.count(".") < 2 and key.rpartition(".")[2] in words["keys"]]
+    usual.sort(key=lambda key: "$" in said[key] or not is_released(said[key]))  # a run's own name comes last
     if not usual and "model_type" not in config:
         deep = {  # a name and the folder of that name are one model
             basename(plain_name(one)): key for key, one in said.items() if "/" in one and re.search(words["deep"], key)

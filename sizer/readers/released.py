@@ -197,10 +197,11 @@ def _given(row: Config, config: Config) -> tuple[Values, Values]:
     for ours, theirs in row["names"].items():
         value, (degree, _, way) = at(config, ours), theirs.partition(" ")
         if degree not in FORMATS["names"]["degrees"]:  # of a workload, as they are
-            settings |= {theirs: value} if value not in (None, "auto") and not re.search("\0|\\${", str(value)) else {}
+            if value not in (None, "auto") and not re.search("\0|\\${", str(value)):
+                settings[theirs] = isinstance(value, Mapping) or value
         elif degree == "kv_dtype":
             degrees[degree] = way
-        elif type(value) is int and value >= (degree != "zero"):
+        elif type(value) is (bool if degree == "sequence_parallel" else int) and value >= (degree != "zero"):
             degrees |= {degree: value, **stated(cp_comm=way * (value > 1))}
     return settings, degrees
 
@@ -221,6 +222,9 @@ def _with_usual(row: Config, config: Config) -> Config:
         theirs = usual.get(f"{type(value).__name__} {key}") or usual.get(f"{key}={value}", "phase")
         if theirs not in own and not re.search(words["elsewhere"][phase], place.lower()):
             found[theirs][place.replace("__", ".")] = value
+    batch = found.pop("_batch", {})  # a device's, where microbatches of it accumulate
+    if "gradient_accumulation_steps" in found and "per_device_train_batch_size" not in own:
+        found.setdefault("per_device_train_batch_size", batch)
     usual = {key: theirs for theirs, said in found.items() if len({*said.values()}) == 1 for key in said}
     return {**row, "names": {**usual, **row["names"]}}
 

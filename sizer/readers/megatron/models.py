@@ -30,8 +30,6 @@ Noted = tuple[ModelShape, Names]
 _OWN_FOLDER = r"([^/]*(?:[^/$][-_]tokenizer|tokenizer[-_][^/])[^/]*)/vocab\.json$"
 #: Letters and separators of the pattern are those of megatron/core/models/hybrid/hybrid_layer_allocation.py.
 _PATTERNS = ("hybrid_layer_pattern", "hybrid_override_pattern")
-#: Tokens of a chunk in which Mamba's scan runs: MambaMixer's default.
-MAMBA_CHUNK = 128
 
 
 def build(fields: Fields) -> Noted:
@@ -204,17 +202,8 @@ def mamba_layer(fields: Fields) -> RecurrentShape:
     dim, inside = fields.integer("mamba_head_dim"), 2 * fields.integer("hidden_size")
     heads = fields.optional("mamba_num_heads")
     heads = heads or fields.quotient(inside, dim, f"twice the hidden size, {inside}", "mamba_head_dim")
-    made = recurrence(
-        kind="mamba2",
-        heads=heads,
-        head_dim=dim,
-        groups=fields.integer("mamba_num_groups"),
-        state=fields.integer("mamba_state_dim"),
-        chunk=MAMBA_CHUNK,
-        norm="inner",
-        key="mamba_num_groups",
-        conv_bias=True,
-    )
+    groups, state = fields.integer("mamba_num_groups"), fields.integer("mamba_state_dim")
+    made = recurrence(heads=heads, head_dim=dim, groups=groups, state=state, **FORMATS["megatron"]["mamba"])
     return made(fields)(0)
 
 
@@ -241,8 +230,8 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
     """Self or cross attention as Megatron builds it: one product for q, k and v; latent attention by its own names."""
     heads, hidden, bias = fields.integer("num_attention_heads"), fields.integer("hidden_size"), bias_linear(fields)
     channels = fields.optional("kv_channels")
+    normed, l2 = fields.flag("qk_layernorm"), fields.flag("qk_l2_norm")
     if fields.flag("multi_latent_attention"):
-        normed = fields.flag("qk_layernorm")
         return MlaShape(
             heads,
             fields.integer("kv_lora_rank"),
@@ -271,8 +260,8 @@ def attention(fields: Fields, *, causal: bool = True, cross: bool = False, windo
         cross=cross,
         dropout=fields.number("attention_dropout"),
         window=_window(fields) if windowed else None,
-        qk_norm="head" if fields.flag("qk_layernorm") or fields.flag("qk_l2_norm") else "none",
-        qk_norm_weights=norm_weights(fields) if not fields.flag("qk_l2_norm") else 0,
+        qk_norm="head" if normed or l2 else "none",
+        qk_norm_weights=0 if l2 else norm_weights(fields),
         sinks=fields.text("softmax_type") == "learnable",
         gate="queries" if fields.flag("attention_output_gate") and not cross else "none",
     )
