@@ -1757,6 +1757,18 @@ def test_a_charts_model_name_with_further_options_serves(tmp_path: Path) -> None
     assert (found.model.layers, found.workload) == (28, {"phase": "decode", "t": 2})
 
 
+def test_weights_that_a_server_quantises_as_they_load_are_in_fp8(tmp_path: Path) -> None:
+    """Not those of a release that is quantised already, nor in a way that is not known, which a note says."""
+    text = "model: {}\nquantization: {}\nmax-model-len: 512\n"
+    for name, method, said in (
+        (QWEN, "fp8", "released in fp8 per channel"),
+        ("Qwen/Qwen3-0.6B-FP8", "fp8", "released in fp8 in blocks"),
+        (QWEN, "experts_int8", "its weights may be quantised as they load"),
+    ):
+        found = read(tmp_path, text.format(name, method))
+        assert [one for one in found.notes if one.startswith(said)], found.notes
+
+
 def test_bits_that_a_program_of_ones_own_loads_its_base_in_are_named(tmp_path: Path) -> None:
     text = f"model: {{name: {QWEN}, use_bnb: true, lora: {{r: 8}}}}\ntrain: {{per_device_train_batch_size: 1}}\n"
     found = read(tmp_path, text + "optimizer: {name: AdamW8bit}")

@@ -134,6 +134,9 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
             # A base in the 4 bits that the recipe loads it in (unsloth's keep some layers in 16).
             called = re.sub("(-unsloth)?-bnb-4bit$", "", called)
         reading = read(called)
+        loaded = row.get("loaded", {}).get(at(config, "quantization"))
+        if loaded and "quantization_config" not in reading.config:
+            reading, config = read(called + loaded), {**config, "_quantization": loaded}
     except InputError as error:
         said, asked, way = error.expected.partition("; --download")
         # The hub is asked for what the command names, which is this file; of a path it has nothing.
