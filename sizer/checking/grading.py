@@ -1,9 +1,8 @@
-"""What the rules say of a subject, and how severe each finding is.
+"""Rules' findings with their severity and their suggestions, each priced; findings of one cause are merged.
 
-Also what a suggestion would make of the subject and is worth, and findings of one cause as one.
-
-A severity has two sources (the paragraph "Grading" of the catalogue): what a kernel requires or a source recommends
-outright is a warning when it is broken, whatever its price; a cost alone is one when fixing it saves enough of a step.
+A severity has two sources (the paragraph "Grading" of the catalogue). A requirement of a kernel, or a source's plain
+recommendation, is a warning when it is broken, whatever its price. A cost alone is a warning when fixing it saves
+enough of a step.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,12 +31,12 @@ from .project import Suppression
 
 
 def of_dimensions(change: Change) -> bool:
-    """Whether a change is of the model's dimensions alone, and not of its workload."""
+    """Whether a change touches the model's dimensions alone, not its workload."""
     return set(change) <= set(DIMENSIONS)
 
 
 def dimensions_and_fields(change: Change) -> tuple[dict[str, int | str], Values]:
-    """The changes of the model's dimensions, and those of the workload's fields."""
+    """A change in two parts: the model's dimensions, and the workload's fields."""
     dims = {key: value for key, value in change.items() if key in DIMENSIONS}
     return dims, without(change, dims)
 
@@ -47,15 +46,15 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     dims, asked = dimensions_and_fields(change)
     model, held = subject.whole(), subject.dimensions
     keys = subject.reading.keys if subject.reading else {name: name for name in held}
-    # What a key says twice (Jamba's MLPs and experts) changes together.
+    # One key may set two dimensions (Jamba's MLPs and experts): both change.
     dims |= {other: dims[name] for name in [*dims] for other in held if name in keys and keys.get(other) == keys[name]}
     if "expert_d_ff" in dims and "shared_d_ff" in held and "shared_d_ff" not in keys:
-        # Shared experts are so many experts wide, which the file says by the experts' key.
+        # The file gives the width of shared experts as a number of experts, so it scales with an expert's width.
         dims["shared_d_ff"] = held["shared_d_ff"] * int(dims["expert_d_ff"]) // held["expert_d_ff"]
     model = resize(model, **dims) if dims else model  # type: ignore[arg-type]
     reading = subject.reading
     if "hidden" in dims and "d_ff" not in dims and reading and reading.config and not reading.recognised:
-        # A width that the file leaves out follows; what the file says of what follows is as it follows.
+        # A width that the file leaves out follows the hidden size, by the reader's own default.
         said = {keys[name]: value for name, value in dimensions(model).items() - held.items() if name in keys}
         read = dimensions(read_model(Source(reading.config, said), config_format=reading.format).model)
         model = resize(model, d_ff=read["d_ff"]) if "d_ff" in read else model
@@ -63,27 +62,27 @@ def changed_subject(subject: Subject, change: Change) -> Subject:
     changed = resized_subject(subject, model, workload)
     if not subject.asked:
         return changed
-    # What is judged is the split that the change asks for, not the one that it replaces.
+    # Judge the split that the change asks for, not the one that it replaces.
     return replace(changed, asked=workload if split_problems(model, workload) else None)
 
 
 def named_change(change: Change, before: Subject, after: Subject) -> dict[str, int | str]:
-    """The change under the names of the person's file, with the dimensions that follow and have a key there."""
+    """The change under the file's own names, with the dimensions that follow from it and have a key there."""
     old = dimensions(before.whole()).items()
     full = {**change, **{key: value for key, value in dimensions(after.whole()).items() if (key, value) not in old}}
     keys = before.reading.keys if before.reading else {}
     return {before.name_of(key): value for key, value in full.items() if key in change or not keys or key in keys}
 
 
-#: A rule's code and the field that it points at -> 2 where nothing runs so, 1 where what it asks is broken outright, 0
-#: where it is only not met whole (a head dimension of 96 on an alignment of 64).
+#: (A rule's code, the field that it names) -> how bad it is. 2: nothing runs so. 1: the rule is broken outright. 0: it
+#: is met in part (a head dimension of 96 on an alignment of 64).
 Objections = Mapping[tuple[str, str], int]
 
 
 def context_of(subject: Subject, device: Device, step: Step) -> Context:
-    """What the rules may look at: ``subject`` with the workload that was asked for, its operators as in ``step``.
+    """What the rules may look at: ``subject``, the workload that was asked for, and the operators of ``step``.
 
-    Those of a vision tower are left out: dimensions that rules name are the text tower's.
+    A vision tower's operators are left out: rules speak of the text tower's dimensions.
     """
     own = [pair for pair in step.priced if not pair[0].name.startswith("vision.")]
     return Context(
@@ -121,9 +120,10 @@ def objections_in(answers: Iterable[tuple[Rule, Judgement]]) -> Objections:
 
 
 def worse(after: Objections, before: Objections, least: int = -1) -> Names:
-    """Codes of the rules that object to ``after`` and did not to ``before``, or not as much.
+    """Codes of the rules that object to ``after`` more than to ``before``.
 
-    ``least``: 0 where what is only not met whole is no objection, no split that runs having been judged ``before``.
+    ``least``: the grade from which a new objection counts. 0: a rule that is met in part is none, because ``before``
+    had no split that runs.
     """
     return tuple(dict.fromkeys(key[0] for key, grade in after.items() if grade > before.get(key, least)))
 
@@ -132,9 +132,9 @@ def worse(after: Objections, before: Objections, least: int = -1) -> Names:
 class Proposals:
     """Each rule's answer about ``subject`` (None: the rule is suppressed), by the predicted costs of ``step``.
 
-    ``subject`` is in an element type that the pricer's device has; ``asked`` is the workload as the person gave it;
-    ``broken``: violations of the rules on shapes by the subject, the suppressed ones too.
-    ``measured``: the step was timed on the device at hand.
+    ``subject`` has an element type that the pricer's device runs. ``asked``: the workload as it was given. ``broken``:
+    the shape rules that the subject violates, suppressed ones too. ``measured``: the step was timed on the device at
+    hand.
     """
 
     subject: Subject
@@ -151,7 +151,7 @@ class Proposals:
         return self.pricer.device
 
     def timed_by(self, source: CostSource) -> "Proposals":
-        """The same by measured seconds."""
+        """The same proposals, priced by measured seconds."""
         pricer = Pricer(self.device, source)
         return replace(self, pricer=pricer, step=pricer.step(self.subject.operators), measured=True)
 
@@ -160,26 +160,26 @@ class Proposals:
             yield from ((rule, finding) for finding in answer or ())
 
     def changed_subjects(self) -> Iterator[Subject]:
-        """What the changed dimensions that are suggested would make of the subject: what measuring would time."""
+        """The subject under each suggested change of dimensions: the models that measuring would time."""
         for _, finding in self.findings():
             for suggestion in finding.suggestions:
                 if of_dimensions(suggestion.change):
-                    with suppress(InputError):  # no such model or split, or none that is known: it has no price either
+                    with suppress(InputError):  # no such model or split: it has no price either
                         yield changed_subject(self.subject, suggestion.change)
 
 
 def propose(subject: Subject, device: Device, suppression: Suppression | None = None) -> Proposals:
-    """Run every rule once; suppressed ones only for what a suggestion may find broken already."""
+    """Run every rule once; the suppressed ones too, to know what is broken before a suggestion is applied."""
     asked, suppression = subject.asked or subject.workload, suppression or Suppression()
-    # Without its ranks the number of devices no longer comes out, which is not a finding (SZ120).
+    # Without its ranks the split no longer makes up the number of devices, which is no finding (SZ120).
     unsplit = replace(subject.workload, gpus=None) if subject.asked else None
     subject = _on_device(run_on(subject, device), device)
-    # One attention factor where the subject has one head dimension that suggestions may change.
+    # One attention factor for the subject and its suggestions, so that their prices compare.
     dims = {op.head_dim for op in subject.operators if isinstance(op, Attention)}
     stack = subject.stack.for_head_dims_near(device.architecture, *dims) if len(dims) == 1 else subject.stack
     pricer = Pricer(device, stack=stack)
     step = pricer.step(subject.understood, subject.workload, subject.model)
-    # In the type that was asked for, which is SZ119's to judge.
+    # SZ119 judges the element type that was asked for.
     context = replace(context_of(subject, device, step), workload=asked)
     own = subject.workload
     fixed = own.frozen_architecture or bool(own.finetune) or (not own.train and subject.released)
@@ -191,9 +191,9 @@ def propose(subject: Subject, device: Device, suppression: Suppression | None = 
 
 
 def _in_reach(answer: Judgement) -> Judgement:
-    """Of a model whose weights are there, tuned or served, what a person can do: run it otherwise.
+    """Advice on a model whose weights exist already (tuned or served): only how it is run can change.
 
-    Of what is left nobody can mend a breach is a note, and a cost nothing.
+    A breach that nobody can mend becomes a note; a cost that nobody can save is dropped.
     """
     if isinstance(answer, NotApplicable):
         return answer
@@ -210,10 +210,10 @@ def _in_reach(answer: Judgement) -> Judgement:
 
 
 def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Judgement:
-    """The rule's answer; of a split that cannot run (``unsplit``: the workload without it) its errors alone.
+    """The rule's answer. ``unsplit``: the workload without a split that cannot run (None: the split runs).
 
-    The other rules on shapes then judge the model as it is unsplit: no shard of that split will exist. Those on costs
-    say nothing: what would run is not what was asked for.
+    A split that cannot run has errors alone. Shape rules then judge the unsplit model, as no such shard will exist.
+    Cost rules say nothing, as what would run is not what was asked for.
     """
     answer = rule.check(context)
     # A finding on e concerns experts' ranks, which may fold where no price is known of it.
@@ -225,7 +225,7 @@ def _answer(rule: Rule, context: Context, unsplit: Workload | None) -> Judgement
 
 
 def _on_device(subject: Subject, device: Device) -> Subject:
-    """``subject`` in an element type the device has, so that it can be priced; SZ119 says that it was not asked for."""
+    """``subject`` in an element type that the device has, so that it can be priced; SZ119 reports the difference."""
     dtype = subject.workload.dtype
     if dtype in device.peak_flops:
         return subject
@@ -245,10 +245,10 @@ NOTABLE_SHARE = 0.01
 
 @frozen
 class Offer:
-    """A suggestion with its price, the step that it was compared with, and what of the subject's breaches it fixes.
+    """A suggestion with its price, the step that it was compared with, and the breaches that it fixes.
 
-    ``saving``: seconds saved beyond what doing less work saves; a larger model's work is not credited. Of what a change
-    saves by other causes too the finding's own part (``Finding.at_most_s``).
+    ``saving``: seconds saved beyond what doing less work saves; a larger model's extra work earns no credit. It is at
+    most the finding's own part (``Finding.at_most_s``), where the change saves by other causes too.
     """
 
     priced: PricedSuggestion
@@ -259,7 +259,7 @@ class Offer:
     saving: float = 0.0
 
     def noted(self, note: str) -> "Offer":
-        """The same with one more thing said of it."""
+        """The same offer with one more note."""
         return replace(self, priced=replace(self.priced, note="; ".join(filter(None, (self.priced.note, note)))))
 
     @property
@@ -272,7 +272,7 @@ Offers = tuple[Offer, ...]
 
 @frozen
 class Graded:
-    """One rule's finding with what is offered against it and the severity that follows."""
+    """One rule's finding, the offers that fix it, and the severity that follows."""
 
     rule: Rule
     finding: Finding
@@ -281,16 +281,16 @@ class Graded:
 
 
 def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) -> Graded:
-    """``finding`` with those of its suggestions that make a model, split and run, and break nothing that it keeps.
+    """``finding`` with those of its suggestions that make a model, split, run, and break no rule that is kept now.
 
     Changes of dimensions are priced by ``own`` source of seconds, those of the workload by ``predicted``.
     """
     subject = own.subject
-    # What breaks a rule is fixed whole: a kernel's padding too, where the alignment is what was found.
+    # A fix mends all that is broken at its field: a kernel's padding too, not the alignment alone.
     alike = {key for key in own.broken if key[1] == finding.field}
     offers = []
     for suggested in finding.suggestions:
-        if not subject.model:  # no step has a price: what it saves is not known
+        if not subject.model:  # no step has a price, so no saving is known
             named = {subject.name_of(key): value for key, value in suggested.change.items()}
             priced = PricedSuggestion(named, None, None, None, within_error=False, note=suggested.note)
             offers.append(Offer(priced, Step((), ()), frozenset(), suggested.change, ""))
@@ -301,17 +301,17 @@ def grade(rule: Rule, finding: Finding, own: Proposals, predicted: Proposals) ->
         offer = price_offer(suggestion, by, finding.at_most_s, runs=finding.error)
         if offer and (not finding.violated or alike <= offer.fixes):
             offers.append(offer if by is own else offer.noted(f"predicted for {by.device.name}"))
-    # What may fit is no loss that a faster way out would mend; room that recomputation leaves free is a choice.
+    # Memory that is nearly full is no loss of time; neither is room that recomputation leaves free.
     field = finding.field
     asked = field in subject.given - {"checkpointing"} if field in WORKLOAD_FIELDS else field != "memory"
     return Graded(rule, finding, tuple(offers), severity(finding, offers, asked=asked, measured=own.measured))
 
 
 def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, measured: bool = False) -> Severity:
-    """A breach is a warning at any price, unless a device was asked and it makes no difference there.
+    """A breach is a warning at any price, unless it was measured and makes no difference there.
 
-    A cost alone is one that saves ``NOTABLE_SHARE`` of the step beyond the error and beyond doing less work, and not of
-    a default (a microbatch of 4) that nobody ``asked`` for.
+    A cost alone is a warning if an offer saves ``NOTABLE_SHARE`` of the step, beyond the error and beyond doing less
+    work. It is none for a default that nobody ``asked`` for (a microbatch of 4).
     """
     if finding.error:
         return "error"
@@ -324,10 +324,10 @@ def severity(finding: Finding, offers: Sequence[Offer], *, asked: bool = True, m
 
 
 def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *, runs: bool = False) -> Offer | None:
-    """Rebuild the model with the change and compare.
+    """Rebuild the model with the change and compare the two steps.
 
-    None where no such model or split exists, or where it breaks what the subject does not; what of that is no error is
-    named instead where it is enough that the change ``runs``.
+    None where no such model or split exists, or where the change breaks a rule that the subject keeps. ``runs``: it is
+    enough that the changed split runs; what it breaks is then named instead.
     """
     subject, step, pricer = by.subject, by.step, by.pricer
     try:
@@ -341,7 +341,7 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
         return None
     scale = equal_work(subject, step, changed, after)
     gain = step.seconds - after.seconds * scale
-    # A workload's change leaves the work of the tokens as it is, however it lies on the slowest stage.
+    # A change of the workload alone does the same work for each token, wherever the slowest stage is.
     smaller = changed.model != subject.model and step.flops
     less_work = step.seconds * (1 - after.flops * scale / step.flops) if smaller else 0.0
     saving = min(gain - max(0.0, less_work), at_most_s)
@@ -351,8 +351,9 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
             step.cost.parts.get(part, 0.0) - after.cost.parts.get(part, 0.0) * scale
             for part in ("tensor parallelism", "data parallelism")
         )
-        # Messages may be hidden where no run says; sequence parallelism at the same t shares what ranks compute whole.
-        # What data parallelism saves over a network that nobody stated is no fault of t.
+        # A smaller t is credited with little that is not certain: messages may be hidden where no run says otherwise;
+        # sequence parallelism at the same t would share what each rank computes whole; and what data parallelism saves
+        # over a network that nobody stated is no fault of t.
         off_s += messages_s * (pricer.stack.tiers["communication"] != "fitted")
         off_s += (gain - messages_s) * ("sequence_parallel" not in subject.given)
         off_s += max(0.0, reduced_s) * bool(step.cost.unknown)
@@ -364,17 +365,18 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
         within_error=saving <= off_s,
         note="; ".join(filter(None, (suggestion.note, *_reservations(subject, changed, pricer.device, scale)))),
     )
-    # An error is fixed where it is none any more, everything else where it is gone.
+    # An error is fixed once it is no error; everything else once it is gone.
     fixes = frozenset(key for key, grade in by.broken.items() if left.get(key, -1) < 2 * (grade == 2))
     return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), saving)
 
 
 def _reservations(subject: Subject, changed: Subject, device: Device, scale: float) -> Iterator[str]:
-    """What of published practice a change does not keep, whose attention factor its price has, and what it is of."""
+    """Notes on a change: published practice that it gives up, and what its price is compared with."""
     now = _practice(changed)
     if lost := [what for what, own in _practice(subject).items() if own and own != now[what]]:
         yield f"does not keep {', '.join(lost)}"
-    # Fitted on other runs, those of two head dimensions do not compare: both steps have the first's.
+    # Attention factors of two head dimensions were fitted on different runs and do not compare: both steps use the
+    # first's.
     dims = [one.dimensions.get("head_dim", 0) for one in (subject, changed)]
     if len({subject.stack.attention_factor(device.architecture, dim) for dim in dims}) > 1:
         yield f"by the stack's attention factor of head_dim {dims[0]}"
@@ -385,7 +387,7 @@ def _reservations(subject: Subject, changed: Subject, device: Device, scale: flo
 
 
 def _practice(subject: Subject) -> Numbers:
-    """What published models have of their heads and a suggestion keeps or says that it does not (0: they have not)."""
+    """Published practice on heads that a suggestion keeps, or says that it does not (0: the subject has it not)."""
     heads, kv_heads, dim = (subject.dimensions.get(name, 1) for name in ("heads", "kv_heads", "head_dim"))
     return {
         f"heads for {SHARDS} shards": heads % SHARDS == 0,
@@ -395,7 +397,7 @@ def _practice(subject: Subject) -> Numbers:
 
 
 def _tier(by: Proposals, change: Change) -> str:
-    """Where a price comes from: the worst of products, misaligned ones and, of a workload, the software stack."""
+    """A price's tier: the least certain of products, misaligned products and, for a workload, the software stack."""
     if by.measured:
         return "measured"
     _, origin = gemm_constants(by.device, by.subject.workload.dtype)
@@ -407,10 +409,10 @@ def _tier(by: Proposals, change: Change) -> str:
 
 
 def equal_work(subject: Subject, step: Step, changed: Subject, after: Step) -> float:
-    """What the changed step's seconds are multiplied by: a saving has one meaning in each phase.
+    """The factor on the changed step's seconds that gives a saving one meaning in each phase.
 
     Training: a step at equal tokens and devices (a larger microbatch does more work, a smaller t leaves devices free).
-    Serving: latency, the time to the first token or that of each further one, as they are.
+    Serving: latency as it is, to the first token or for each further one.
     """
     if subject.workload.serving:
         return 1.0
@@ -418,7 +420,7 @@ def equal_work(subject: Subject, step: Step, changed: Subject, after: Step) -> f
 
 
 def _tokens(subject: Subject, step: Step) -> float:
-    """Tokens of one data-parallel rank's step, for each of the devices that share them."""
+    """Tokens of one data-parallel rank's step, over the devices that share them."""
     workload = subject.workload
     return workload.tokens * step.accumulation / workload.model_ranks
 
@@ -429,14 +431,14 @@ MOST = 3
 SAME_SIZE = 0.02
 #: Savings that differ by less than this share of the step are a tie, which alignment decides.
 TIE = 0.005
-#: Elements whose multiples are preferred in a tie: two cache lines of bf16, and what halves over 2, 4 and 8 shards.
+#: In a tie multiples of so many elements are preferred: two cache lines of bf16 on each of 2, 4 or 8 shards.
 PREFERRED = 256
 SHARDS = 8
 
 
 @frozen
 class Cause:
-    """One cause's finding with what is offered against it."""
+    """One cause's finding and the offers that fix it."""
 
     finding: PricedFinding
     offers: Offers
@@ -445,11 +447,11 @@ class Cause:
         return any(code in self.finding.codes for code, _ in offer.fixes)
 
     def fixed_by(self, offer: Offer) -> bool:
-        """Whether ``offer`` mends it, or is the change that one of its own makes."""
+        """Whether ``offer`` mends it, or makes the same change as one of its own offers."""
         return self.mended_by(offer) or any(offer.change == own.change for own in self.offers)
 
     def left(self, own: Offers, there: PricedFinding | None) -> "Cause":
-        """This cause with what fixes it ``own``, and where else it is fixed."""
+        """This cause with the offers ``own``; ``there``: the finding whose offers fix it too."""
         message = self.finding.message
         if there and not own:
             message += f"; what fixes {there.code} fixes it, priced there"
@@ -457,7 +459,7 @@ class Cause:
 
 
 def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
-    """The fields of a finding that its best offer sets; ``otherwise_s``: the seconds known without one."""
+    """The fields of a finding that its best offer sets; ``otherwise_s``: its seconds where there is no offer."""
     best = max(offers, key=lambda offer: offer.saving, default=None)
     saved_s = otherwise_s
     if best:
@@ -471,9 +473,9 @@ def _price_of(offers: Offers, otherwise_s: float | None = None) -> Values:
 
 
 def findings_by_cause(graded: Sequence[Graded], own: Proposals) -> list[Cause]:
-    """One finding a cause, the worst first, with what is offered against it.
+    """One finding for each cause, the worst first, with the offers that fix it.
 
-    A cost alone that nothing saves is left out, unless it was measured, or no step has a price.
+    A cost that no offer saves is left out, unless it was measured or no step has a price.
     """
     said = None if own.measured else _said(graded)
     found: dict[str, list[Graded]] = {}
@@ -490,7 +492,10 @@ def findings_by_cause(graded: Sequence[Graded], own: Proposals) -> list[Cause]:
 
 
 def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -> PricedSuggestion | None:
-    """Of each of ``causes`` the first offer that goes with those taken before, as one change; None where no two do."""
+    """One change of the first offer of each cause that is compatible with those taken before it.
+
+    None where no two offers are compatible.
+    """
     change: dict[str, int | str] = {}
     joint, taken = None, 0
     for cause in causes:
@@ -498,7 +503,7 @@ def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -
             if change.keys() & offer.change or not _same_size(offer, by.subject):
                 continue
             both = price_offer(Suggestion({**change, **offer.change}), by)
-            # A breach that costs nothing to mend is mended with the others.
+            # An offer that costs nothing is taken too: it mends its breach with the others.
             if both and (not joint or both.saving >= joint.saving - TIE * by.step.seconds):
                 change, joint, taken = {**change, **offer.change}, both, taken + 1
                 break
@@ -508,7 +513,7 @@ def together(causes: Iterable[Cause], graded: Iterable[Graded], by: Proposals) -
     return joint.noted(left and "then fix " + left).priced
 
 
-#: Code -> how severe what is said of it is, and what mending it changes, seconds (what is broken outright: no end).
+#: Code -> (index of its severity, minus the seconds that mending it saves; minus infinity where it is broken outright).
 _Said = Mapping[str, tuple[int, float]]
 
 
@@ -516,18 +521,18 @@ def _said(graded: Iterable[Graded]) -> _Said:
     found: dict[str, tuple[int, float]] = {}
     for one in graded:
         cost = inf if one.finding.outright else max((offer.saving for offer in one.offers), default=0.0)
-        # What may fit is short of room.
+        # Memory counts as one level worse: what may fit may also not.
         own = SEVERITIES.index(one.severity) - (one.finding.field == "memory"), -cost
         found[one.rule.code] = min(found.get(one.rule.code, own), own)
     return found
 
 
 def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, outright: bool) -> Offers:
-    """Of ``offers``, the best first, those that leave nothing worse (``said``: than this), at most ``MOST``.
+    """At most ``MOST`` of ``offers`` (the best first): those that, applied, leave nothing worse than ``said``.
 
-    After them those that save more than what they leave costs, which is named; a way out of what cannot run is one
-    whatever it leaves (another model: where none before leaves nothing), one of a breach where that breaks nothing. Of
-    values of the same fields of a workload the first alone mends all that they mend.
+    After them come offers that leave something worse, which is then named, if one of these holds: they save more than
+    it costs; they mend an ``error`` (another model only where no offer before leaves nothing); they mend an
+    ``outright`` breach and break nothing outright. Of several values of the same workload fields the first is enough.
     """
     clean, others = list[Offer](), list[Offer]()
     for offer in offers:
@@ -543,10 +548,10 @@ def _vetted(offers: Offers, own: Proposals, said: _Said | None, *, error: bool, 
 
 
 def _left(change: Change, own: Proposals, said: _Said) -> Numbers:
-    """Codes of what the subject with a ``change`` has that is worse than what is ``said`` of it, with its seconds."""
+    """Codes of findings that a ``change`` makes worse than ``said``, each with the seconds that mending it saves."""
     changed = changed_subject(replace(own.subject, given=own.subject.given | change.keys()), change)
     if own.subject.asked and changed.reading:
-        # Not as what ran the model without the split.
+        # Read again, so that the stack is the changed split's and not that of the unsplit model.
         workload, stack = changed.asked or changed.workload, changed.named_stack
         fields = {name: getattr(workload, name) for name in WORKLOAD_FIELDS if name in changed.given}
         changed = read_subject(replace(changed.reading, model=changed.model), nearest=True, stack=stack, **fields)
@@ -555,7 +560,7 @@ def _left(change: Change, own: Proposals, said: _Said) -> Numbers:
     return {
         code: -cost * scale
         for code, (level, cost) in _said(grade(rule, one, then, then) for rule, one in then.findings()).items()
-        # Two costs without end differ by no number, which is not within a tie.
+        # The difference of two infinite costs is not a number, which no comparison puts within a tie.
         if level < (was := said.get(code, (2, 0.0)))[0] and not was[1] - cost * scale <= TIE * own.step.seconds
     }
 
@@ -565,10 +570,10 @@ def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Ca
     subject, unpriced = own.subject, own.subject.model is None
     error = ordered[0].finding.error
     outright = frozenset((one.rule.code, one.finding.field) for one in ordered if one.finding.outright)
-    # Of every change the first finding's offer.
+    # Each change once, as the first finding offers it.
     distinct = {frozenset(offer.priced.change.items()): offer for one in reversed(ordered) for offer in one.offers}
     everything = tuple(distinct.values())
-    # A way out that leaves an error of the same cause is none, where some leave none.
+    # Where an offer mends every error of this cause, those that leave one are dropped.
     errors = {(one.rule.code, one.finding.field) for one in ordered if one.finding.error and not one.rule.of_costs}
     everything = tuple(offer for offer in everything if errors <= offer.fixes) or everything
     useful = () if unpriced else _worth_a_line(everything, subject, outright=outright, error=error)
@@ -581,9 +586,9 @@ def _merged(ordered: Sequence[Graded], own: Proposals, said: _Said | None) -> Ca
 
 
 def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> PricedFinding:
-    """The findings of one cause under the first's name."""
+    """The findings of one cause as one, under the first one's code."""
     rule, finding = ordered[0].rule, ordered[0].finding
-    # Where no change is proposed, the seconds that their rules know.
+    # The rules' own seconds, for findings that propose no change.
     known = [one.finding.at_most_s for one in ordered if 0 < one.finding.at_most_s < inf]
     proposed = any(one.finding.suggestions for one in ordered)
     return PricedFinding(
@@ -600,15 +605,15 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> Pric
 
 
 def _worth_a_line(offers: Offers, subject: Subject, *, outright: frozenset[tuple[str, str]], error: bool) -> Offers:
-    """Those that save; for a breach also the least dear, where nothing that fixes it saves."""
+    """The offers that save; for a breach that none of them saves by mending, the cheapest one."""
 
     def order(offer: Offer) -> tuple[object, ...]:
-        # Where it cannot run, another split is before another model, unless it leaves the model's own breach.
+        # Of what cannot run another split comes before another model, unless it leaves a breach of the model itself.
         reshapes = bool(dimensions_and_fields(offer.change)[0])
         return error and (len(outright - offer.fixes), reshapes), _rank(offer, subject)
 
     offers = tuple(sorted(offers, key=order))
-    if error:  # what cannot run has no time that another could be slower than
+    if error:  # what cannot run has no time to compare with
         return offers
     useful = [
         one for one in offers if one.change_s <= 0 and (one.saving > 0 or (outright and _same_size(one, subject)))
@@ -623,7 +628,7 @@ def _same_size(offer: Offer, subject: Subject) -> bool:
 
 
 def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
-    """Equal parameters first, then what saves; in a tie what is aligned best, then what divides over a node."""
+    """Sort key: equal parameters first, then the saving; in a tie the alignment, then heads that divide over a node."""
     sizes = [value for key, value in offer.change.items() if isinstance(value, int) and key != "heads"]
     aligned = min((min(size & -size, PREFERRED) for size in sizes), default=PREFERRED)
     heads = int(offer.change.get("heads", SHARDS))
@@ -637,12 +642,12 @@ def _rank(offer: Offer, subject: Subject) -> tuple[bool, int, int, int, float]:
 
 
 def _priced_once(cause: Cause, done: Sequence[Cause]) -> Cause:
-    """``cause`` without what fixes one of those ``done`` as well: it is priced there alone, so that costs add up.
+    """``cause`` without the offers that fix a cause in ``done`` too: they are priced there alone, so that costs add up.
 
-    So is what the first way out of an error fixes: what cannot run is changed whatever else is.
+    A cause that the first offer of an error fixes keeps no offer: what cannot run has to be changed anyway.
     """
     for one in done:
-        # The first way out of an error fixes this one, which is none itself.
+        # The first offer of an error fixes this cause, which is no error itself.
         if one.finding.severity == "error" != cause.finding.severity and any(map(cause.mended_by, one.offers[:1])):
             return cause.left((), one.finding)
     above = [one for one in done if any(map(one.fixed_by, cause.offers))]
@@ -653,17 +658,17 @@ def _priced_once(cause: Cause, done: Sequence[Cause]) -> Cause:
     return cause.left(own, there)
 
 
-#: Dimension -> the multiple that its neighbours are of: widths by whole tiles, a vocabulary as rules ask.
+#: Dimension -> its neighbours are multiples of this: widths by whole tiles, a vocabulary as rules ask.
 MULTIPLES = {"vocab": 64, "hidden": 128, "d_ff": 128, "expert_d_ff": 128, "shared_d_ff": 128, "head_dim": 16}
 
-#: Values tried on one side, many of which are no model (heads that do not divide).
+#: Values tried on each side; many make no model (heads that do not divide).
 MOST_TRIED = 64
 
 
 def neighbours(proposals: Proposals, dimension: str) -> tuple[PricedSuggestion, ...]:
-    """The two nearest values below and above that make a model and break no rule that the present one keeps, ascending.
+    """The two nearest values below and above that make a model and break no rule that is kept now, ascending.
 
-    Priced as a finding's suggestions are. Empty for a dimension that the model has not, or that a trace hides.
+    Priced as a finding's suggestions are. Empty for a dimension that the model does not have, or that a trace hides.
     """
     value = proposals.subject.dimensions.get(dimension)
     if value is None or not proposals.subject.model:
