@@ -1,4 +1,4 @@
-"""A check: a configuration read as its project says, its findings priced, graded and reported."""
+"""A check: a configuration is read with its project's settings; findings are priced, graded and reported."""
 
 from collections import Counter
 from dataclasses import field
@@ -20,20 +20,20 @@ from .project import Suppression, load_defaults, load_suppression
 
 @frozen
 class Settled:
-    """The input of a check: the resolved input, the device it is priced on and the rules that are kept."""
+    """The input of a check: the resolved input, the device that prices it, and the rules that are suppressed."""
 
     subject: Subject
     device: Device
     suppression: Suppression
 
     def propose(self) -> Proposals:
-        """The rules' proposals, which an editor shows with neighbouring values."""
+        """The rules' proposals; an editor shows them with neighbouring values."""
         return propose(self.subject, self.device, self.suppression)
 
 
 @frozen
 class CheckRequest:
-    """What one call asks of every configuration that it names; what is said here comes before what a project says.
+    """What one call asks of every configuration that it names; it has precedence over a project's settings.
 
     ``workload``: fields of ``Workload``; ``reading``: further keywords of ``read_subject``.
     """
@@ -47,9 +47,9 @@ class CheckRequest:
     reading: Named = field(default_factory=dict)
 
     def settle(self, config: str, source: object = None) -> Settled:
-        """``config``, a path or "-", with what its project says of it.
+        """``config``, a path or "-", with its project's settings.
 
-        ``source``: what is read in its place (standard input, an editor's text). InputError for what cannot be read.
+        ``source``: what to read in its place (standard input, an editor's text). InputError if it cannot be read.
         """
         project = load_defaults(config)
         target = load_device(self.device or project.device or DEFAULT_DEVICE)
@@ -66,9 +66,9 @@ def check_subject(subject: Subject, device: Device, suppression: Suppression | N
 
 
 def report_of(proposals: Proposals, measured: CostSource | None = None) -> Report:
-    """``proposals`` priced.
+    """The report on ``proposals``, priced.
 
-    ``measured``: seconds of the subject's operators and of those its changed dimensions would run; changes of the
+    ``measured``: measured seconds of the operators, the subject's and those of changed dimensions; changes of the
     workload stay predicted.
     """
     subject, device, model = proposals.subject, proposals.device, summary(proposals.subject)
@@ -97,7 +97,10 @@ def report_of(proposals: Proposals, measured: CostSource | None = None) -> Repor
 
 
 def _round(subject: Subject, device: Device, step: StepTime | None) -> Names:
-    """The shares of a round of reinforcement learning that ``step`` trains in, where its recipe says the lengths."""
+    """A note on the shares of training, rollouts and forward passes in a round of reinforcement learning.
+
+    Empty where the recipe does not say the lengths.
+    """
     own = subject.workload
     share = subject.reading.rounds.get("share", {}) if subject.reading and own.train else {}
     if not step or len(share) < 3:
@@ -119,7 +122,7 @@ def _round(subject: Subject, device: Device, step: StepTime | None) -> Names:
 
 
 def _by_precision(step: Step, device: Device, told: StepTime) -> Names:
-    """MFU over each element type's own peak: a recipe's step has products of several."""
+    """A note on MFU by each element type's own peak, as a low-precision recipe has products of several."""
     flops = Counter[str]()
     for op in step.operators:
         if op.flops and op.phase != "optimizer":
@@ -132,12 +135,12 @@ def _by_precision(step: Step, device: Device, told: StepTime) -> Names:
 
 
 def summary(subject: Subject) -> ModelSummary:
-    """What a ``ModelSummary`` names alike."""
+    """The subject's fields that ``ModelSummary`` has too."""
     return ModelSummary(*(getattr(subject, name) for name in ModelSummary.__match_args__))
 
 
 def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
-    """The step's seconds with MFU: recomputed FLOPs take time but count for nothing, every stage's count alike."""
+    """The step's seconds with MFU. Recomputed FLOPs take time and are not counted; all stages' FLOPs are."""
     workload, cost = subject.workload, step.cost
     listed, ranks = _plain(subject, step), workload.model_ranks
     needed = [step.accumulation * round(needed_flops(listed, causal=one)) // ranks for one in (False, True)]
@@ -163,7 +166,7 @@ def step_time(subject: Subject, step: Step, device: Device) -> StepTime:
 
 
 def _plain(subject: Subject, step: Step) -> Operators:
-    """Operators of a microbatch over all its ranks' stages and shares, without padding and what is run again."""
+    """A microbatch's operators on all stages and shards together, without padding and recomputation."""
     workload = subject.workload
     plain = replace(workload, checkpointing="none", p=1, cp=1, t=1, e=1, etp=None, vocab_rows=1)
     if not subject.model or workload == plain:

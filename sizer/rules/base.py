@@ -1,8 +1,9 @@
 """What a rule is, what it sees and what it answers.
 
-A rule is one function of a topic's file, declared by ``rule``: its docstring is its page (``sizer explain``,
-reports/rules.md), its name is its slug, ``source`` says where it comes from. It answers ``NotApplicable`` or the
-findings (none: pass). Rules do no I/O, parse nothing and assert no speed-up: they propose, ``sizer.check`` prices.
+A rule is one function in its topic's file, declared by ``rule``. Its docstring is its page (``sizer explain``,
+reports/rules.md), its name is its slug, and ``source`` says where it comes from. It answers ``NotApplicable`` or its
+findings (none: the rule is kept). Rules do no I/O, parse nothing and claim no speed-up: they propose, ``sizer.check``
+prices.
 """
 
 import math
@@ -25,14 +26,14 @@ from shapes.step import StepCost
 from shapes.step.stack import SoftwareStack
 from shapes.workload import Workload
 
-#: What a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
+#: Bytes that a kernel loads at once. NVIDIA's guide asks it of leading dimensions (8 elements of fp16), Hopper's TMA of
 #: strides, CUTLASS of its align8 kernels; AMD's and Intel's libraries load vectors of 16 bytes as well.
 VECTOR_BYTES = 16
 
 
 @frozen
 class Suggestion:
-    """A change that would fix the finding: dimensions and fields of ``Workload``, new values."""
+    """A change that would fix the finding: dimensions or fields of ``Workload`` with their new values."""
 
     change: Mapping[str, int | str]
     note: str = ""
@@ -42,15 +43,15 @@ Suggestions = tuple[Suggestion, ...]
 
 
 def suggest(name: str, values: Iterable[int | str], note: str = "") -> Suggestions:
-    """Each of ``values`` for the one dimension or field of ``Workload``."""
+    """One suggestion for each of ``values`` of a dimension or a field of ``Workload``."""
     return tuple(Suggestion({name: value}, note) for value in values)
 
 
 def within(workload: Workload, change: Named, *, runs: bool = True) -> Values:
-    """``change`` of ranks with the data-parallel ones that the given devices leave, where they come out.
+    """``change`` of ranks, with the data-parallel ranks that the given devices leave, if they divide.
 
-    Devices that nobody counted stay several where training ``runs`` on several: one alone is run by other software,
-    whose price is not this.
+    Where nobody gave a number of devices and training ``runs`` on several, they stay as many: one device alone is run
+    by other software, whose price does not compare.
     """
     ranks = math.prod(change.get(key, getattr(workload, key)) for key in ("t", "p", "cp"))
     alone = runs and workload.train and ranks * workload.d == 1
@@ -64,12 +65,12 @@ def within(workload: Workload, change: Named, *, runs: bool = True) -> Values:
 class Finding:
     """What a rule found, before pricing.
 
-    ``field`` is a dimension (``DIMENSIONS``), a field of Workload, or what ``value`` is of ("": what the context has).
-    ``error`` marks what cannot run or cannot be sharded. ``violated``: it breaks what a kernel requires or the rule's
-    source recommends outright, and is a warning whatever its price. Every other severity follows from the price.
-    ``cause``: what it comes from, where that is not ``field``; findings of one cause are reported as one.
-    ``at_most_s``: seconds of a step that the cause can take, where the rule knows: no suggestion is credited with more.
-    ``noted``: a cost that is worth knowing of where nothing that mends it pays.
+    ``field``: a dimension (``DIMENSIONS``), a field of Workload, or a name of what ``value`` measures. ``value``: ""
+    stands for the context's own value of ``field``. ``error``: it cannot run or cannot be sharded. ``violated``: it
+    breaks a kernel's requirement or the source's plain recommendation, and is a warning whatever its price. Every other
+    severity follows from the price. ``cause``: where it comes from, if not from ``field``; findings of one cause are
+    reported as one. ``at_most_s``: seconds of a step that the cause takes at most, where the rule knows; no suggestion
+    is credited with more. ``noted``: a cost worth knowing even where mending it does not pay.
     """
 
     field: str
@@ -84,7 +85,7 @@ class Finding:
 
     @property
     def outright(self) -> bool:
-        """Whether it is said whatever mends it costs: something is broken, or a device is full."""
+        """Whether it is reported whatever mending it costs: something is broken, or a device is full."""
         return self.error or self.violated or self.noted or self.field == "memory"
 
 
@@ -92,7 +93,7 @@ class Finding:
 class NotApplicable:
     """The rule's premise does not hold (no tensor parallelism, no gated MLP …), which is not a pass.
 
-    ``note``: a person is told the reason, in the report's notes.
+    ``note``: the report's notes give the reason.
     """
 
     reason: str
@@ -107,12 +108,12 @@ class NotApplicable:
 class Context:
     """What a rule may look at.
 
-    ``model`` is None where the class was traced: its products and ``parameters`` are known, what is ``unproven`` was
-    not understood, and no step has a price. ``costs`` holds one ``Cost`` an
-    operator, in the order of ``operators``; ``step_s`` is their sum over counts. ``given`` names the workload's fields
-    that the person or the file set, the rest being defaults. ``dtype`` is the element type that products are priced
-    in, which the workload's is not where the device does not know that. ``kept``: options of ``shapes.memory.memory``.
-    ``step``: the global step as software stack ``stack`` runs it (None: prices were measured, not a stack's).
+    ``model`` is None where the class was traced: its products and ``parameters`` are known, the modules in ``unproven``
+    were not understood, and no step has a price. ``costs`` holds one ``Cost`` for each of ``operators``, in their
+    order; ``step_s`` is their sum over counts. ``given`` names the workload's fields that the caller or the file set;
+    the rest are defaults. ``dtype`` is the element type that products are priced in (another than the workload's if the
+    device does not have that). ``kept``: options of ``shapes.memory.memory``. ``step``: the global step as software
+    stack ``stack`` runs it (None: prices were measured).
     """
 
     model: ModelShape | None
@@ -137,19 +138,19 @@ class Context:
 
     @property
     def miscounted(self) -> bool:
-        """Whether the devices are no product of the degrees."""
+        """Whether the number of devices is not the product of the degrees."""
         own = self.workload
         return own.gpus not in (None, own.d * own.model_ranks)
 
     @property
     def whole(self) -> ModelShape:
-        """The model, of rules that need one."""
+        """The model, for rules that need one."""
         assert self.model
         return self.model
 
     @property
     def room_bytes(self) -> int:
-        """What a step may fill of the device."""
+        """Bytes of the device that a step may fill."""
         return int(ROOM * self.device.memory.bytes)
 
     def memory(self, **change: Any) -> Memory:
@@ -157,27 +158,27 @@ class Context:
         return memory(self.whole, replace(self.workload, **change), device=self.device, **self.kept)
 
     def total_bytes(self, change: Named) -> float:
-        """Of the workload with ``change``; infinite where the model does not divide so."""
+        """Bytes of the workload with ``change``; infinite where the model does not divide so."""
         try:
             return self.memory(**change).total_bytes
         except InputError:
             return math.inf
 
     def holds(self, change: Named) -> bool:
-        """Whether a device has room for the workload with ``change`` of its ranks."""
+        """Whether a device has room for the workload with this ``change`` of ranks."""
         return self.total_bytes(within(self.workload, change)) <= self.room_bytes
 
     def largest_microbatch(self) -> int:
-        """Of the workload, within the room that is asked; half of it where experts are spread.
+        """The largest microbatch in the device's room; half of it where experts are spread over ranks.
 
-        One rank's may be routed twice the mean, by which memory is counted (MFU 32.4% with balance forced, 14.7% as
+        A rank's experts may be routed twice the mean that memory is counted by (MFU 32.4% with balance forced, 14.7% as
         routed: marin issue 7668).
         """
         most = largest_microbatch(self.whole, self.workload, self.room_bytes, **self.kept)
         return most // 2 if self.workload.e > 1 else most
 
     def sets_any(self, *fields: str) -> bool:
-        """Whether one of these workload fields was set, so that advice on it is asked for."""
+        """Whether the caller or the file set one of these workload fields, and so wants advice on it."""
         return not self.given.isdisjoint(fields)
 
     def timed(self) -> Iterator[tuple[Operator, Cost, float]]:
@@ -186,7 +187,7 @@ class Context:
             yield operator, cost, operator.count * cost.seconds
 
     def seconds_of(self, which: Callable[[Operator], bool]) -> float:
-        """Seconds that the operators take in a microbatch ``which`` holds for."""
+        """Seconds of a microbatch in the operators that ``which`` holds for."""
         return sum(seconds for operator, _, seconds in self.timed() if which(operator))
 
     @property
@@ -200,11 +201,11 @@ class Context:
 
     @property
     def vector(self) -> int:
-        """Elements that the tensor cores' loads require of a leading dimension, on every device alike: 16 bytes."""
+        """Elements in 16 bytes, which the tensor cores' loads require of a leading dimension on every device."""
         return min(VECTOR_BYTES // BYTES[self.dtype] or 1, self.alignment)
 
     def off_vector(self, value: int, t: int = 1) -> bool:
-        """Whether a shard of ``value`` is off what the loads require, or ``value`` is not cut into whole ones."""
+        """Whether a shard of ``value`` is no multiple of ``vector``, or ``value`` does not divide into t shards."""
         return value % (self.vector * t) != 0
 
 
@@ -214,7 +215,7 @@ Answer = Judgement | Iterable[Finding] | Finding | str
 Check = Callable[[Context], Answer]
 
 
-#: What rules may need -> whether a context has it, and why a rule is not applicable where it has not.
+#: A rule's premise -> whether it holds in a context, and the reason that is given where it does not.
 PREMISES: dict[str, tuple[Callable[[Context], bool], str]] = {
     "costs": (bool, ""),
     "model": (lambda one: one.model is not None, "the time of a step is not known"),
@@ -237,9 +238,10 @@ PREMISES: dict[str, tuple[Callable[[Context], bool], str]] = {
 
 @frozen
 class Rule:
-    """A row of the catalogue. ``of_costs``: it judges seconds or bytes alone, and so forbids no suggestion.
+    """A row of the catalogue.
 
-    ``needs``: of PREMISES, those without which it is not applicable.
+    ``of_costs``: it judges seconds or bytes alone, and so forbids no suggestion. ``needs``: names of PREMISES; it is not
+    applicable where one of them does not hold.
     """
 
     code: str
@@ -253,7 +255,7 @@ class Rule:
         return "costs" in self.needs
 
     def check(self, context: Context) -> Judgement:
-        """What it says of ``context``; findings may be read more than once."""
+        """The rule's judgement of ``context``, as a tuple that may be read more than once."""
         for holds, reason in map(PREMISES.__getitem__, self.needs):
             if not holds(context):
                 return NotApplicable(reason)
@@ -282,14 +284,14 @@ class Rule:
         return self.body.partition("\n")[0]
 
 
-#: Code -> rule, as the topics' files are imported.
+#: Code -> rule, filled as the topics' files are imported.
 DECLARED: dict[str, Rule] = {}
 
 
 def rule(code: str, source: str, needs: str = "") -> Callable[[Check], Check]:
     """Declare the decorated function as the rule ``code``, with its own name as its slug.
 
-    ``needs``: words, of PREMISES, and "costs" of a rule that judges costs alone.
+    ``needs``: names of PREMISES, separated by blanks; "costs" for a rule that judges costs alone.
     """
 
     def declared(judge: Check) -> Check:
@@ -317,7 +319,7 @@ def nearest_first(values: Iterable[int], value: int) -> list[int]:
 
 
 def powers_near(degree: int, divides: Callable[[int], bool]) -> Ints:
-    """The powers of two that divide, nearest below ``degree`` and above it to its double: nodes hold so many devices.
+    """The nearest power of two below ``degree``, and the nearest above it up to its double, that ``divides`` accepts.
 
     >>> powers_near(3, lambda ranks: 28 % ranks == 0)
     (2, 4)
@@ -333,7 +335,7 @@ def power_text(value: int) -> str:
 
 
 def shard_text(symbol: str, value: int, t: int, step: int) -> str:
-    """A shard's part of ``value`` and how far from ``step`` it is: "v/t = 16032 is divisible by 32"."""
+    """A shard of ``value`` and its alignment, against ``step``: "v/t = 16032 is divisible by 32, not by 64"."""
     if value % t:
         return f"{symbol} = {value} does not divide over t {t}"
     name = f"{symbol}/t = {value // t}" if t > 1 else symbol
@@ -344,9 +346,9 @@ def shard_text(symbol: str, value: int, t: int, step: int) -> str:
 def unaligned_shards(
     context: Context, name: str, symbol: str, value: int, said: str, near: Callable[[int, int], Iterable[int]]
 ) -> list[Finding]:
-    """The finding that the shards over t of a dimension are off the device's alignment; none where they are not.
+    """A finding if a dimension's shards over t are off the device's alignment; else none.
 
-    ``said``: the message around the shard's text. ``near``: (value, what it should be a multiple of) -> proposals.
+    ``said``: the message around the shard's text. ``near``: (value, multiple that is asked for) -> values to suggest.
     """
     step = context.alignment
     t = context.workload.expert_t if name == "expert_d_ff" else context.workload.t
@@ -368,9 +370,9 @@ def square(context: Context) -> bool:
     return {"heads", "head_dim", "hidden"} <= dims.keys() and dims["heads"] * dims["head_dim"] == dims["hidden"]
 
 
-#: Head dimensions that every fused kernel takes, the widest first, and the widest that any takes in training.
+#: Head dimensions that every fused kernel takes, the widest first; and the widest that any of them trains.
 COMMON_HEADS, WIDEST_HEAD = (128, 64), 256
-#: Tensor-parallel degrees of one node, which numbers of heads are best ready for.
+#: Devices of a node: numbers of heads had best divide over so many tensor-parallel ranks.
 NODE = 8
 #: A hidden size farther away than this share is another model, not a neighbour.
 NEIGHBOURHOOD = 0.1
@@ -381,8 +383,9 @@ def heads_that_keep_hidden(
 ) -> Suggestions:
     """Other numbers of heads at the same hidden size whose head dimension is a multiple of ``multiple``.
 
-    The next larger and the next smaller head dimension that ``fits``; both divide the hidden size. As many query heads
-    share a key/value head as before, and the heads divide by t and by 2: a prime number of them could never be split.
+    These are the next larger and the next smaller head dimension that ``fits`` and divides the hidden size. As many
+    query heads share a key/value head as before. The heads divide by t and by 2, as a prime number of them could never
+    be split.
     """
     if not _resizable(context):
         return ()
@@ -395,9 +398,9 @@ def heads_that_keep_hidden(
 
 
 def whole_heads_near(context: Context) -> Suggestions:
-    """The nearest hidden sizes that are whole heads of 128 or 64, as many as divide over t and a node's degrees.
+    """The nearest hidden sizes of whole heads of 128 or 64, whose number divides over t and over a node.
 
-    As many query heads share a key/value head as before, unless no size near has such a number of heads.
+    As many query heads share a key/value head as before, unless no near size has such a number of heads.
     """
     if not _resizable(context):
         return ()
