@@ -1,4 +1,4 @@
-"""The resolved input: a configuration or module read once, its workload settled and its operators listed."""
+"""The resolved input: a configuration or module, read once, with its workload settled and its operators listed."""
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import field
@@ -37,27 +37,27 @@ if TYPE_CHECKING:
     from shapes.trace.prove import Proof
     from shapes.trace.result import Traced
 
-#: Element types that torch.autocast runs the products of a module in fp32 in.
+#: Element types in which torch.autocast runs the products of an fp32 module.
 AUTOCAST = ("bf16", "fp16")
 
-#: Tokens a sequence where neither the caller nor the file says: the length most models are pretrained at.
+#: Tokens a sequence where neither the caller nor the file says: what most models are pretrained at.
 DEFAULT_SEQUENCE = 4096
 
-#: Formats of frameworks that train with Megatron's fused kernels; every other file is a transformers model's.
+#: Formats whose frameworks train with Megatron's fused kernels; other files are run by transformers' modules.
 MEGATRON_FORMATS = ("megatron", "gpt_neox", "nemo")
 
-#: Fields of ``Workload`` that the products of a trace depend on.
+#: Fields of ``Workload`` on which the products of a trace depend.
 _TRACED = frozenset({"b", "s", "phase", "attention", "dtype", "decoder_s"})
 
 
 @frozen
 class Subject:
-    """A resolved input, a model with its workload.
+    """A resolved input: a model with its workload.
 
-    ``model``: None where its class was traced, of which the products are known and the price is not: ``unproven`` names
-    what of it was not understood (empty where a trace was asked). ``keys``: dimension -> what a traced configuration
-    calls it. ``asked``: the workload asked for, where the model does not divide over it and ``workload`` leaves those
-    degrees out. ``stack``: the software that runs it.
+    ``model``: None where the class was traced: its products are known, its price is not. ``unproven`` names the modules
+    that were not understood (empty where a trace was asked for). ``keys``: dimension -> its name in a traced
+    configuration. ``asked``: the workload that was asked for, if the model does not divide over it; ``workload`` then
+    leaves those degrees out. ``stack``: the software that runs it.
     """
 
     where: str
@@ -78,26 +78,27 @@ class Subject:
 
     @property
     def unread(self) -> tuple[Unread, ...]:
-        """Keys of the file that matter, or that nobody knows, and that were not read."""
+        """Keys of the file that were not read, and that matter or are unknown."""
         return self.reading.unread if self.reading else ()
 
     @property
     def left_out(self) -> Names:
-        """Notes that every answer has: on parts of the file that no figure counts, and on a context too long for it."""
+        """Notes of every answer: on parts of the file that no figure counts, and on a context that is too long."""
         return (*self.reading.left_out, *beyond_positions(self.reading, self.workload)) if self.reading else ()
 
     @property
     def path(self) -> str:
-        """Which way the operators were found: "formula", "recognised" (a class proven to be a formula's) or "trace"."""
+        """How the operators were found: "formula", "recognised" (from the class, and proven) or "trace"."""
         if not self.model:
             return "trace"
         return "recognised" if self.reading and self.reading.recognised else "formula"
 
     @property
     def understood(self) -> Operators:
-        """The operators that are a kernel's whatever the rest is.
+        """The operators of which the kernel is known.
 
-        Of a model all; of a class products with a weight, and attention, outside of what was not understood.
+        A model's are all of them; a traced class's are products with a weight and attention, in modules that were
+        understood.
         """
         unknown = [one.module for one in self.unproven]
 
@@ -108,21 +109,21 @@ class Subject:
         return self.operators if self.model else tuple(filter(kernel, self.operators))
 
     def whole(self) -> ModelShape:
-        """The model; InputError, naming what of it was not understood, where it is not known."""
+        """The model. InputError if it is not known, naming the modules that were not understood."""
         if not self.model:
             raise _not_understood(self.unproven, InputError("", where=self.where))
         return self.model
 
     @property
     def named_stack(self) -> SoftwareStack | None:
-        """The software where somebody named it."""
+        """The software stack, if somebody named it."""
         return self.stack if "stack" in self.given else None
 
     @property
     def implementation(self) -> Implementation | None:
-        """Whose kernels save activations, as said, as the stack named has them, or of the file's framework.
+        """Whose kernels save activations: as the workload says, as the named stack runs, or the file's framework's.
 
-        None: by the split (``Workload.saved_by``).
+        None: the split decides (``Workload.saved_by``).
         """
         if self.workload.implementation:
             return self.workload.implementation
@@ -132,12 +133,12 @@ class Subject:
 
     @property
     def kept(self) -> Values:
-        """Options of ``shapes.memory.memory`` that the stack named and the file's framework decide."""
+        """Options of ``shapes.memory.memory`` that the named stack and the file's framework decide."""
         return {"implementation": self.implementation, "loss": getattr(self.named_stack, "loss", None)}
 
     @property
     def released(self) -> bool:
-        """Whether its weights are there: it is named, they lie next to its file, or the table has its dimensions."""
+        """Whether its weights exist: it was named, they lie next to its file, or the table has its dimensions."""
         reading = self.reading
         if not reading or not reading.config:
             return False
@@ -149,17 +150,17 @@ class Subject:
 
     @property
     def saved_by(self) -> Implementation:
-        """Whose kernels save activations, of the split that was asked for."""
+        """Whose kernels save activations in the split that was asked for."""
         return self.implementation or (self.asked or self.workload).saved_by
 
     def name_of(self, key: str) -> str:
-        """A dimension or workload field as the person's file or the command line names it."""
+        """The name of a dimension or workload field in the file or on the command line."""
         keys = self.reading.keys if self.reading else self.keys
         return keys.get(key) or WORDS.get(key, key)
 
 
 def _has_weights(path: Path) -> bool:
-    """Whether files of weights lie next to a file."""
+    """Whether files of weights lie next to the file ``path``."""
     kinds = "*.safetensors", "pytorch_model*.bin", "*.index.json"
     return path.is_file() and any(any(path.parent.glob(one)) for one in kinds)
 
@@ -205,7 +206,7 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
     model, released = as_it_runs(reading.model, workload, reading.workload)
     model = _once(model)
     settled = settle_workload(replace(reading, model=model), workload)
-    # Experts asked of a model that has none are a mistake, not a shape: no rule says it.
+    # Expert parallelism of a model without experts is a mistake that no rule reports.
     problems = split_problems(model, settled) if nearest and (settled.e == 1 or model.moe) else ()
     runs = runnable_split(model, settled) if problems else settled
     with within(reading.source):
@@ -237,20 +238,20 @@ def _of_reading(reading: Reading, workload: Named, stack: str | SoftwareStack | 
 
 @lru_cache(8)
 def _once(model: ModelShape) -> ModelShape:
-    """The first of models that are equal: whoever looks one up again then has nothing to compare."""
+    """The same object for equal models, so that later look-ups compare identities and not fields."""
     return model
 
 
 class NotUnderstood(UnknownModelType):
-    """A model type that no reader knows and whose class was not proven to be what it was recognised as."""
+    """A model type that no reader knows, and whose class could not be proven to be what it was recognised as."""
 
     proof: "Proof"
 
 
 def read_model(source: object, *, config_format: str | None = None) -> Reading:
-    """``read_config``; a model type that no reader knows is recognised in its transformers class, and proven.
+    """As ``read_config``, but a model type that no reader knows is recognised in its transformers class, and proven.
 
-    NotUnderstood where that is not proven, naming the modules that were not understood with their share of FLOPs.
+    NotUnderstood if the proof fails, naming the modules that were not understood with their share of FLOPs.
     """
     if isinstance(source, Reading):
         return source
@@ -274,14 +275,14 @@ def read_model(source: object, *, config_format: str | None = None) -> Reading:
 
 
 def _not_understood(unproven: Sequence[Unproven], unknown: InputError) -> NotUnderstood:
-    """What was not understood and what to do, in one line."""
+    """The error that says in one line what was not understood and what to do."""
     what = named(unproven) if unproven else "a trace lists products alone: leave --trace out"
     todo = " (`sizer check` has what parameters alone tell; `sizer ops` lists the products)" if unproven else ""
     return NotUnderstood(what + todo, unknown.key, unknown.value, unknown.where)
 
 
 def _reading_of(proof: "Proof", where: str, config: Named, unknown: InputError) -> Reading:
-    """A class as it is proven to be; NotUnderstood, of what was ``unknown``, where it is not."""
+    """The reading of a proven class; NotUnderstood, with the key and value of ``unknown``, if it is not proven."""
     if not proof.model:
         refused = _not_understood(proof.unproven, unknown)
         refused.proof = proof
@@ -292,7 +293,7 @@ def _reading_of(proof: "Proof", where: str, config: Named, unknown: InputError) 
 
 
 def _named(source: object) -> tuple[object, str]:
-    """For a trace: a path, a mapping with its settings applied, or what else was given; and what errors call it."""
+    """What a trace reads (a path, a mapping with its settings applied, or the object given), and its name in errors."""
     given = source.config if isinstance(source, Source) else source
     if isinstance(given, Reading):
         return given.config, given.source
@@ -306,7 +307,7 @@ def _run_by(subject: Subject, stack: str | SoftwareStack | None) -> Subject:
 
 
 def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
-    """A note on whose times are given in place of those of a split that cannot run."""
+    """A note on the split whose times are given instead of one that cannot run."""
     asked = {problem.key: problem.value for problem in problems if problem.key is not None}
     if not asked:
         return ()
@@ -317,14 +318,14 @@ def _instead(problems: Iterable[InputError], runs: Workload) -> Names:
 
 
 def beyond_positions(reading: Reading, workload: Workload) -> Names:
-    """A note on a context (training, a sequence) that the model was not made for."""
+    """A note if the context (in training, the sequence) is longer than the model's positions."""
     longest, context = reading.longest or reading.model.max_positions, workload.context or workload.s
     over = f"the context of {context} is beyond the model's {longest} positions"
     return (over,) if longest and context > longest else ()
 
 
 def _assumed(reading: Reading, workload: Workload) -> list[str]:
-    """What the figures of a mixture, of a long sequence, of a prompt and of a decode step assume."""
+    """Notes on assumptions: of mixtures, long sequences, prompts, images and decode steps."""
     notes = [routing_note(workload.expert_load)] if reading.model.moe else []
     if workload.serving:
         notes.append(
@@ -341,7 +342,7 @@ def _assumed(reading: Reading, workload: Workload) -> list[str]:
 
 
 def as_it_runs(model: ModelShape, asked: Named, file: Named) -> tuple[ModelShape, Names]:
-    """``model`` in its release's formats, or in 16 bits where all of it trains or the caller says a type; notes.
+    """``model`` in its release's formats, or in 16 bits if all of it trains or the caller names a type; and notes.
 
     ``file``: the workload that the file gives.
     """
@@ -356,7 +357,7 @@ def as_it_runs(model: ModelShape, asked: Named, file: Named) -> tuple[ModelShape
 
 
 def settle_workload(reading: Reading, asked: Named) -> Workload:
-    """``asked`` over what the file says over the defaults; the sequence: the model's longest, at most 4096."""
+    """The workload: ``asked`` first, then the file, then defaults (the model's longest sequence, at most 4096)."""
     values = _said(reading, asked)
     decodes = values.get("phase") == "decode"
     both = (decodes or reading.pixels) and {"s", "context" if decodes else "images"} <= asked.keys()
@@ -380,10 +381,10 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
 
 
 def _said(reading: Reading, asked: Named) -> Values:
-    """``asked`` over what the file says; over as many devices as the file's where other degrees were asked for."""
+    """``asked`` first, then the file; on as many devices as the file says, if other degrees were asked for."""
     values = {**reading.workload, **asked}
     if values.get("phase", "train") == "train" and "kv_dtype" not in asked:
-        values.pop("kv_dtype", None)  # a release's, which training has none of
+        values.pop("kv_dtype", None)  # training has no KV cache, whatever the release says of its own
     if _moves(reading, asked):
         values.setdefault("gpus", prod(reading.workload.get(key, 1) for key in ("t", "p", "cp", "d")))
         del values["d"]
@@ -393,12 +394,12 @@ def _said(reading: Reading, asked: Named) -> Values:
 
 
 def _moves(reading: Reading, asked: Named) -> bool:
-    """Whether degrees or devices that were ``asked`` leave other data-parallel ranks than the file says."""
+    """Whether the degrees or devices in ``asked`` change the data-parallel ranks that the file says."""
     return "d" in reading.workload and "d" not in asked and not asked.keys().isdisjoint(("t", "p", "cp", "gpus"))
 
 
 def _within_positions(reading: Reading, values: Values, *, decodes: bool) -> Workload:
-    """The workload of these fields; InputError for a sequence that the model has no positions for."""
+    """The workload of these fields. InputError for a sequence longer than the model's positions."""
     longest, s = reading.model.max_positions, values["s"]
     refuse(
         not decodes and longest is not None and isinstance(s, int) and s > longest,
@@ -417,7 +418,7 @@ def _within_positions(reading: Reading, values: Values, *, decodes: bool) -> Wor
 
 
 def _check_adapters(values: Named) -> None:
-    """InputError for a rank without adapters: it would change nothing."""
+    """InputError for an adapter's rank without adapters, which would change nothing."""
     refuse(
         "lora_rank" in values and values.get("finetune") not in ADAPTED,
         "expected it with --finetune lora or qlora",
@@ -427,9 +428,10 @@ def _check_adapters(values: Named) -> None:
 
 
 def _with_data_parallelism(values: Named) -> Values:
-    """d = gpus / (t x p x cp) where the devices are given and d is not; where that is no integer rule SZ120 says so.
+    """``values`` with d = gpus / (t x p x cp), if devices are given and d is not; SZ120 reports a fraction.
 
-    Without devices as many as the experts' ranks, of which an engine counts the tensor-parallel ones first.
+    Without devices d is the number of experts' ranks; an engine that serves spreads experts over tensor-parallel ranks
+    first.
     """
     found = given(values)
     t, p, cp, e, gpus = sizes = [found.get(key, 1) for key in ("t", "p", "cp", "e", "gpus")]
@@ -445,13 +447,13 @@ def _with_data_parallelism(values: Named) -> Values:
 
 
 def _traced_config(source: object, workload: Named, proof: "Proof | None" = None) -> Subject:
-    """The products of the class of a configuration, which is built already where ``proof`` failed."""
+    """The products of a configuration's class, which is built already if a ``proof`` of it failed."""
     from shapes.trace import longest_sequence, trace_config
 
     plain, where = _named(source)
     with within(where):
         asked = dict(workload)
-        if "s" not in asked:  # the same as by formula
+        if "s" not in asked:  # the same default as for a formula
             longest = proof.longest if proof else longest_sequence(plain)
             asked["s"] = min(DEFAULT_SEQUENCE, longest or DEFAULT_SEQUENCE)
         _check_adapters(asked)
@@ -477,7 +479,7 @@ def _of_module(
     *,
     nearest: bool,
 ) -> Subject:
-    """A module of one's own: by the model it is recognised as, else its products."""
+    """A caller's module: as the model that it is recognised as, else its products."""
     from shapes.trace import trace
     from shapes.trace.result import Traced
     from shapes.trace.run import unless_too_long
@@ -507,7 +509,7 @@ def _of_module(
 
 
 def read_module(module: Any, example_inputs: object, dtype: str | None = None) -> Reading:
-    """A module of one's own as it is recognised by one call; NotUnderstood where that is not proven."""
+    """A caller's module, recognised from one call of it; NotUnderstood if that is not proven."""
     from shapes.trace import recognise_module
     from shapes.trace.run import PLAIN
 
@@ -522,7 +524,7 @@ def read_module(module: Any, example_inputs: object, dtype: str | None = None) -
 
 
 def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Names]:
-    """The element type that a module's products run in, and what is to be known of it."""
+    """The element type in which a module's products run, and notes on it."""
     if asked in (None, runs_in):
         said = "the module is in fp32, whose products ask for less: if it runs under autocast, say so (dtype bf16)"
         return runs_in, (said,) if runs_in == "fp32" and asked is None else ()
@@ -537,7 +539,7 @@ def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Nam
 
 
 def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, Sizes]:
-    """The positional and the named arguments of one forward call, and how many sequences of how many tokens it has."""
+    """The positional and named arguments of one forward call, and its sequences and tokens (b, s)."""
     from shapes.trace.result import batch_and_sequence
 
     refuse(example_inputs is None, "expected example_inputs: the arguments of one forward call", where=where)
@@ -556,7 +558,7 @@ def _of_trace(
     *,
     given: frozenset[str],
 ) -> Subject:
-    """Products of a class as a resolved input."""
+    """A resolved input of a traced class's products."""
     plain = Workload()
     unused = [key for key in WORKLOAD_FIELDS if key not in _TRACED and getattr(workload, key) != getattr(plain, key)]
     return Subject(
@@ -580,9 +582,10 @@ def _of_trace(
 
 
 def run_on(subject: Subject, device: Device) -> Subject:
-    """``subject`` as its stack runs it on ``device``: compiled or not, and its attention kernel where none is asked.
+    """``subject`` as its stack runs it on ``device``: compiled or not, with the stack's attention kernel.
 
-    A quantised release whose products the device cannot multiply runs with its weights alone quantised.
+    A kernel that was asked for is kept. A quantised release in a format that the device cannot multiply in keeps its
+    weights quantised and multiplies in 16 bits.
     """
     if not subject.model:
         return subject
@@ -593,7 +596,7 @@ def run_on(subject: Subject, device: Device) -> Subject:
     workload = run(subject.workload)
     if workload == subject.workload:
         return subject
-    # The split that was asked for runs as the one without it does: what replaces it is compared with that.
+    # The split that was asked for is run alike, so that what replaces it compares.
     asked = run(subject.asked) if subject.asked else None
     return replace(resized_subject(subject, subject.model, workload), asked=asked)
 
@@ -609,12 +612,12 @@ def _with_products_of(subject: Subject, model: ModelShape, device: Device) -> Su
 
 
 def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, device: Device) -> Workload:
-    """``workload`` as ``stack`` runs it: compiled or not, its attention kernel where ``given`` has none.
+    """``workload`` as ``stack`` runs it: compiled or not, with the stack's attention kernel if ``given`` has none.
 
-    Its vocabulary padded, where ``given`` has the stack: Megatron-LM's --make-vocab-size-divisible-by.
+    A Megatron stack that is in ``given`` pads the vocabulary (--make-vocab-size-divisible-by).
     """
     kernel = stack.attention_kernel(device.architecture)
-    # Gaudi has its own kernel, whatever the stack runs elsewhere.
+    # Gaudi has a kernel of its own, whatever the stack runs elsewhere.
     runs = kernel is not None and "attention" not in given and load_kernel(kernel).runs_on(device.architecture)
     padded = workload.train and "stack" in given and stack.framework == "megatron"
     run = stated(attention=runs and kernel, compiled=stack.compiles, vocab_rows=padded and MEGATRON_ROWS)
@@ -624,7 +627,7 @@ def run_by(stack: SoftwareStack, given: Container[str], workload: Workload, devi
 def resized_subject(subject: Subject, model: ModelShape, workload: Workload) -> Subject:
     """The same input with another model or workload: what a suggestion would run.
 
-    Where its own split cannot run, what of the new one still cannot is left out.
+    If its own split cannot run, degrees of the new one that cannot run either are left out.
     """
     if subject.asked:
         workload = runnable_split(model, workload)

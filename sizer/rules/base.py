@@ -240,8 +240,8 @@ PREMISES: dict[str, tuple[Callable[[Context], bool], str]] = {
 class Rule:
     """A row of the catalogue.
 
-    ``of_costs``: it judges seconds or bytes alone, and so forbids no suggestion. ``needs``: names of PREMISES; it is not
-    applicable where one of them does not hold.
+    ``of_costs``: it judges seconds or bytes alone, and so forbids no suggestion. ``needs``: names of PREMISES; the rule
+    is not applicable where one of them does not hold.
     """
 
     code: str
