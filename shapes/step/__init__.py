@@ -1,6 +1,6 @@
-"""Step times: operators priced by one cost source, each distinct operator once, and a step as its stack runs them.
+"""Step times: one cost source prices each distinct operator once, and a software stack makes a step of them.
 
-`Pricer` is the one way to price a step: a global step with the interval it lies in, and how that is known.
+`Pricer` is the one way to price a step: its seconds, the interval they lie in, and the tier of that knowledge.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -29,20 +29,20 @@ from shapes.workload import Workload
 from .seconds import DEVICE_PARTS, Schedule, Work, add, microbatch, slowest_stage, step_parts, work
 from .stack import STEP_TIERS, Interval, SoftwareStack
 
-#: Relative error of operators that a stack's interval was calibrated with: beyond it, operators priced by another
-#: device's or element type's constants widen the interval.
+#: Relative error of the operators that stacks' intervals were calibrated with. A larger error, of operators priced by
+#: another device's or element type's constants, widens the interval.
 CALIBRATED_ERROR = 0.10
-#: Share of a step's seconds from which on an operator's tier is the step's, and what nobody said is named.
+#: From this share of a step's seconds an operator's tier counts for the step, and an unstated setting is named.
 NOTABLE = 0.1
 
 
 @frozen
 class StepCost:
-    """One global step: ``parts`` add up to ``seconds``; it lies in ``low`` to ``high`` in ``coverage`` of cases.
+    """One global step: ``parts`` add up to ``seconds``, which lie in ``low`` to ``high`` in ``coverage`` of cases.
 
     ``tier``: "fitted" on runs of this stack and kind of device, "borrowed" from this stack on other devices,
-    "extrapolated" from other stacks. ``ratio_error`` is that of the ratio to another step of the stack and device.
-    ``unknown``: what nobody said and ``high`` allows for.
+    "extrapolated" from other stacks. ``ratio_error``: relative error of the ratio to another step on the same stack and
+    device. ``unknown``: settings that nobody stated and that ``high`` allows for.
     """
 
     seconds: float
@@ -63,23 +63,22 @@ def step_cost(
     device: Device,
     full_s: float = 0.0,
 ) -> StepCost:
-    """The step of ``stage`` (slowest pipeline stage) and ``whole`` (all stages') as ``stack`` runs it on ``device``.
+    """The step of ``stage`` (the slowest pipeline stage) and ``whole`` (all stages) as ``stack`` runs it on ``device``.
 
-    ``full_s``: where nobody said what is
-    recomputed, seconds of the step with all of it: so much holds 86 to 100% of the runs of each source whose table does
-    not say, or is taken not to, and 10 to 100% without (reports/bench/steps_policy.py).
+    ``full_s``: seconds of the step with full recomputation, if nobody said what is recomputed. An interval up to them
+    holds 86 to 100% of the runs of each source that does not say (10 to 100% without: reports/bench/steps_policy.py).
     """
     own = microbatch(stage, stack, device)
     ran = own, own if stage is whole else microbatch(whole, stack, device)
     parts = {name: float(value) for name, value in step_parts(stage, schedule, stack, *ran).items() if value}
     seconds = sum(parts.values())
     tier = stack.tier(device.architecture)
-    # That of the tier, or the stack's next wider one where it has none of its own.
+    # The tier's own interval, or the next wider one that the stack has.
     tiers = *STEP_TIERS[STEP_TIERS.index(tier) :], *reversed(STEP_TIERS)
     interval = next((stack.intervals[one] for one in tiers if one in stack.intervals), Interval(0.5, 2.0, 0.5))
     wider = max(0.0, stage.off_s / max(stage.priced_s, 1e-12) - CALIBRATED_ERROR)
     unstated = schedule.ranks > device.link.domain_devices and not device.link.stated
-    # What a microbatch shows is sent within its layers: the same however far nodes are apart.
+    # Communication within a microbatch's layers is the same however far nodes are apart.
     slower = step_parts(stage, schedule, stack.on_slower_network(), *ran) if unstated else parts
     unsaid, again = _excess(sum(slower.values()), seconds), _excess(full_s, seconds)
     low = exp(-hypot(log(interval.low), wider))
@@ -90,25 +89,25 @@ def step_cost(
 
 
 def _excess(more_s: float, seconds: float) -> float:
-    """Logarithm of a longer step over its ``seconds``; 0 where there is none."""
+    """Logarithm of ``more_s`` over ``seconds``; 0 where either is 0."""
     return log(more_s / seconds) if more_s and seconds else 0.0
 
 
-#: Of a device's share of what its host's memory moves, what the host's update reaches: at least, usually, at most.
-#: 0.2 was chosen with published steps in view; one whose memory is not pinned reaches 0.03 (tests/test_offload.py).
+#: Share of its host's memory bandwidth, per device, that an update on the host reaches: at least, usually, at most.
+#: 0.2 was chosen with published steps in view; without pinned memory it reaches 0.03 (tests/test_offload.py).
 REACHED = (0.05, 0.2, 0.6)
-#: What an update moves, and 16 bits of gradient, over the states: AdamW's 12 bytes a parameter are read and written,
-#: and 6 of gradient and weight.
+#: Over the bytes of AdamW's states (12 a parameter): the bytes that an update moves (states are read and written, and 6
+#: of gradient and weight), and those of a 16-bit gradient.
 UPDATED, GRADIENT = 30 / 12, 2 / 12
 
 
 def with_host(cost: StepCost, model: ModelShape | None, workload: Workload, device: Device) -> StepCost:
-    """``cost`` where the host has a share of the optimizer, of weights or of saved tensors.
+    """``cost`` with a share of the optimizer, of weights or of saved tensors on the host.
 
-    Once a step gradients go down the link to the host, which updates its share in its own memory, and weights come
-    back; where ZeRO shards gradients they leave in every microbatch. Its weights come up for both passes of each
-    microbatch, saved tensors go down in its forward and come up in its backward: of these copies only what outlasts the
-    computing shows. InputError where the host is not known, and for a trace.
+    Once a step gradients go over the link to the host, which updates its share in its own memory, and weights come
+    back; if ZeRO shards gradients, they go in every microbatch. Offloaded weights come for both passes of each
+    microbatch; saved tensors go in its forward and come back in its backward. Of these copies only the part that
+    outlasts the computing shows. InputError if the host is not known, and for a trace.
     """
     if not (workload.offload or workload.offload_params or workload.offload_saved):
         return cost
@@ -132,20 +131,23 @@ def with_host(cost: StepCost, model: ModelShape | None, workload: Workload, devi
 
 
 def schedule_of(workload: Workload) -> Schedule:
-    """How ``workload`` cuts a global step."""
+    """The microbatches, stages and ranks into which ``workload`` cuts a global step."""
     w = workload
     return Schedule(w.accumulation, w.p, w.vpp, w.regathers, w.zero == 2, w.model_ranks * w.d)
 
 
 def over_stages(workload: Workload) -> Workload:
-    """``workload`` over all pipeline stages, without what runs once a step: degrees that only change that are alike."""
+    """``workload`` over all pipeline stages, without what runs once a step.
+
+    Workloads that differ in nothing else are then equal, and priced once.
+    """
     saving = workload.saving
-    layers = f":{saving.layers * workload.p}" if saving.layers else ""  # so many of each stage's
+    layers = f":{saving.layers * workload.p}" if saving.layers else ""  # so many layers in each stage
     return workload.within_layers(checkpointing=saving.name + layers)
 
 
 def priced_work(listed: Operators, costs: Sequence[Cost]) -> Work:
-    """The operators' ``work``, and how far their prices may be off."""
+    """The operators' ``work`` with the error of their prices."""
     found = work(listed, map(_SECONDS, costs))
     for operator, cost in zip(listed, costs, strict=True):
         found.priced_s += cost.seconds * operator.count
@@ -153,17 +155,17 @@ def priced_work(listed: Operators, costs: Sequence[Cost]) -> Work:
     return found
 
 
-#: Operators -> one cost each: the one seam between advice and where seconds come from.
+#: Operators -> one cost each: the only interface between advice and the source of its seconds.
 CostSource = Callable[[Sequence[Operator], Device], Sequence[Cost]]
 
 
 @frozen
 class Step:
-    """The operators of one microbatch (and the update) with their costs, and the global step they make.
+    """The operators of one microbatch (and the update) with their costs, and the global step that they make.
 
-    ``cost``: that step as a software stack runs it, ``accumulation`` microbatches of it; None: the operators' own
-    seconds added up, once each, which is what parts of a model are compared by, ``stages`` times: those that a decode
-    step passes one after the other; ``least_s`` then is what memory needs for it.
+    ``cost``: the step of ``accumulation`` microbatches as a software stack runs it. None: the operators' seconds are
+    added up, by which parts of a model are compared; times ``stages``, which a decode step passes one after the other,
+    and at least ``least_s``, which memory needs.
     """
 
     operators: Operators
@@ -203,12 +205,12 @@ class Step:
 
     @property
     def source(self) -> str:
-        """Where the seconds come from; each source once."""
+        """The sources of the seconds, each once."""
         return "; ".join(dict.fromkeys(cost.source for cost in self.costs))
 
     @property
     def tier(self) -> str:
-        """The least certain tier of the operators that take a notable share of the operators' seconds."""
+        """The least certain tier among operators with a notable share of the seconds."""
         each = [operator.count * cost.seconds for operator, cost in self.priced]
         least_s = NOTABLE * sum(each)
         listed = (cost.tier for cost, seconds in zip(self.costs, each, strict=True) if seconds >= least_s)
@@ -216,13 +218,13 @@ class Step:
 
 
 _SECONDS = attrgetter("seconds")
-#: No operator takes so long, and sums over the operators of a step stay finite.
+#: No operator takes so long; sums over a step's operators stay finite.
 LONGEST_S = 1e30
 
 
 @dataclass(eq=False)
 class Pricer:
-    """Prices operators on one device and remembers each, since a suggestion changes only a few of them.
+    """Prices operators on one device and remembers each one, as a suggestion changes only a few of them.
 
     ``stack``: the software that runs whole steps (None: operators are added up).
     """
@@ -242,42 +244,42 @@ class Pricer:
         workload: Workload | None = None,
         model: ModelShape | None = None,
     ) -> Step:
-        """``listed`` priced; with a stack and the ``workload`` they are of, the global step they make.
+        """``listed`` priced; with a stack, the global step that they make in ``workload``.
 
-        ``model`` gives the other pipeline stages' work (None: a trace, which has no stages).
+        ``model``: for the work of the other pipeline stages (None: a trace, which has no stages).
         """
         listed, costs = tuple(listed), self._costs(listed)
         if workload and workload.serving:
-            # No stack was fitted on serving, whose engines replay graphs: nothing waits for the host.
-            # Tables repeat one kernel, whose cache is warm: a whole step finds it cold, and waits for memory at least.
+            # No stack was fitted on serving: engines replay graphs, and nothing waits for the host. Tables repeat one
+            # kernel, whose cache is warm; in a whole step it is cold, so that memory takes its time at least.
             least_s = workload.p * moved_bytes(listed) / self.device.memory.bandwidth_bytes_per_s
             return Step(listed, costs, stages=workload.p, least_s=least_s)
         if not self.stack or not workload:
             return Step(listed, costs)
-        if not model:  # a trace is of one whole pass, whatever the stages
+        if not model:  # a trace is one whole pass, whatever the stages
             workload = replace(workload, p=1)
         return Step(listed, costs, self.cost(model, workload, priced_work(listed, costs)), workload.accumulation)
 
     def prepare(self, model: ModelShape, workloads: Iterable[Workload]) -> None:
-        """Learn what the steps of a plan need."""
+        """Price at once the operators of all steps of a plan."""
         each = (one for workload in workloads for one in (workload, over_stages(workload))[: workload.p])
         parts = {id(part): part for one in each for part, _ in in_parts(model, one)}
         self.learn(parts.values())
 
     def summed(self, model: ModelShape, workload: Workload) -> Work:
-        """The work of one microbatch, each part of it priced once."""
+        """The work of one microbatch; each part of it is priced once."""
         total = Work()
         for part, times in in_parts(model, workload):
-            # By its identity, which lasts as long as it is kept here.
+            # The key is the part's identity, which lasts as long as the part is kept here.
             if id(part) not in self._parts:
                 self._parts[id(part)] = part, priced_work(part, self._costs(part))
             add(total, self._parts[id(part)][1], times)
         return total
 
     def cost(self, model: Any, workload: Workload, own: Work | None = None) -> StepCost:
-        """The global step of a stage's ``own`` work.
+        """The global step of a stage's ``own`` work (None: of the ``model``'s operators).
 
-        Where it is not given, of the ``model``'s operators: a plan's thousands of steps have the same parts.
+        A plan gives none: its thousands of steps share their parts.
         """
         assert self.stack
         stage = whole = own or self.summed(model, workload)
@@ -292,7 +294,7 @@ class Pricer:
         return with_host(cost, model, workload, self.device)
 
     def learn(self, many: Iterable[Operators]) -> None:
-        """Price the operators of many steps in one go: one at a time is many times slower."""
+        """Price the operators of many steps at once: one at a time is many times slower."""
         self._costs([*chain(*many)])
 
     def _costs(self, listed: Sequence[Operator]) -> tuple[Cost, ...]:
@@ -303,7 +305,7 @@ class Pricer:
         return tuple(self._known[key] for key in keys)
 
     def _priced(self, wanted: Sequence[Operator]) -> Sequence[Cost]:
-        """InputError where a device's file, which anybody may write, holds constants that give no time."""
+        """The costs of ``wanted``. InputError if a device's file, which anybody may write, gives no finite times."""
         try:
             with np.errstate(all="ignore"):  # what it gives is judged here
                 costs = self.source(wanted, self.device)
@@ -320,10 +322,10 @@ class Pricer:
         return costs
 
     def error_s(self, before: Step, after: Step) -> float:
-        """Seconds by which ``before`` less ``after`` may be off.
+        """Seconds by which the difference of ``before`` and ``after`` may be off.
 
-        The prices of the operators that ``after`` runs otherwise; with a stack at most what the ratio of two steps on
-        one stack and device has been off by.
+        It is the error of the operators that ``after`` does not run alike; with a stack at most the error of the ratio
+        of two steps on one stack and device.
         """
         kept = {work_key(op): op.count for op in after.operators}
         changed = 0.0
