@@ -70,7 +70,7 @@ def others_words() -> Named:
 
 
 def ours(name: str, known: Collection[str]) -> str:
-    """``name`` as it is spelled among the ``known``, or what others call one of them is there; itself where none is."""
+    """``name`` in its ``known`` spelling, or the known name of which it is a synonym; itself if it is neither."""
     if name in known:
         return name
     own, said = {squeezed(one): one for one in known}, squeezed(name)
@@ -79,14 +79,14 @@ def ours(name: str, known: Collection[str]) -> str:
 
 
 def squeezed(name: str) -> str:
-    """``name`` as it is compared with other spellings of it."""
+    """``name`` in small letters without separators, to compare spellings."""
     return name.replace("-", "").replace("_", "").lower()
 
 
 def spelled(value: Any, name: str, known: Collection[Any]) -> Any:
-    """``value`` of the option ``name`` as one of the ``known``: in small letters, or by what others call it.
+    """``value`` of the option ``name`` as one of the ``known``: in small letters, or by a synonym.
 
-    What is neither text nor a number is called by its text: torch.bfloat16.
+    An object that is neither text nor a number counts by its text: torch.bfloat16.
     """
     if value in known or isinstance(value, int | float | None):
         return value
@@ -294,7 +294,7 @@ class Table:
         return self.table(key).keyed(Table.number, known)
 
     def read_only(self, key: str) -> Named:
-        """The table below as it is, unvalidated, in read-only mappings and tuples all the way down."""
+        """The table below, unvalidated, as read-only mappings and tuples all the way down."""
         frozen: Named = _read_only(self.table(key).data)
         return frozen
 

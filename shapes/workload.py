@@ -1,7 +1,7 @@
-"""The work that is run on a model: batch, sequence, precision, phase and how the work is split over devices.
+"""The work that is run on a model: batch, sequence, precision, phase and the split over devices.
 
-And what the layers of a training step save for their backward, and what of their forward runs again instead: one policy
-(``Saving``) decides both. shapes.memory keeps on its tape what it saves, shapes.operators lists twice what runs again.
+A policy (``Saving``) decides what the layers of a training step save for their backward and what they run again.
+shapes.memory keeps on its tape what is saved, shapes.operators lists twice what runs again.
 """
 
 import re
@@ -43,8 +43,9 @@ def modules() -> Named:
 class Saving:
     """What a checkpointing policy saves and what it runs again.
 
-    ``again``: modules that run again; ``everything``: all of a layer does, or, with ``alternate``, all that is not kept
-    by operator. ``layers``: of a device's layers the first so many (None: all). ``name``: the policy without them.
+    ``again``: modules that run again. ``everything``: whole layers run again, or with ``alternate`` all operators that
+    are not kept by name. ``layers``: the policy holds for the first so many of a device's layers (None: all). ``name``:
+    the policy without that number.
     """
 
     again: frozenset[str]
@@ -55,7 +56,7 @@ class Saving:
 
     @cache  # noqa: B019 - of a few policies, asked for each operator of each of a plan's candidates
     def modules_of(self, name: str, *, mixture: bool) -> list[str]:
-        """Of the modules that run again those that an operator is in, by its name; ``mixture``: its layer has one."""
+        """The modules that run again and hold the operator ``name``; ``mixture``: its layer is a mixture of experts."""
         known = ((one, modules()[one]) for one in self.again)
         meant = [(one, said["operators"]) for one, said in known if said.get("of_mixture", mixture) is mixture]
         return [one for one, patterns in meant if any(fnmatchcase(name, pattern) for pattern in patterns)]
@@ -89,7 +90,7 @@ RunPhase = Literal["train", "infer", "prefill", "decode"]
 AttentionKernel = Literal[
     "auto", "flash", "fa2", "fa3", "fa4", "cudnn", "flashinfer", "sdpa", "mem_efficient", "fused_sdpa", "eager"
 ]
-#: Optimizers whose states are known (in shapes.model), what a parameter is kept in, whose kernels save activations.
+#: Optimizers whose states are known (in shapes.model); precisions of parameters; whose kernels save activations.
 Optimizer = Literal[
     "adamw",
     "adamw-bf16",
@@ -169,29 +170,29 @@ class Workload(AsJson):
     ``expert_load`` is the fullest expert's tokens over the mean (1.0: even routing). ``ep_overlap``: one microbatch's
     dispatch overlaps another's computing (Megatron-Core's overlap_moe_expert_parallel_comm).
     ``etp``: ranks that cut an expert (Megatron-Core's expert-tensor-parallel-size; None: see ``expert_t``).
-    ``decoder_s`` is the target length of an encoder-decoder (None: s). ``document``: tokens of each document that a
-    sequence is packed of, which fused attention stays within (None: it is one).
-    ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); whether they agree
-    with the degrees and the microbatch is a rule's affair (SZ120). ``recipe``: of shapes.recipes, which decides
-    ``dtype`` (None: that of the element type alone).
+    ``decoder_s`` is the target length of an encoder-decoder (None: s). ``document``: tokens of each document in a
+    packed sequence; fused attention stays within one (None: a sequence is one document).
+    ``gpus`` devices and ``global_batch`` sequences a step are what was asked for (None: not said); rule SZ120 judges
+    whether they agree with the degrees and the microbatch. ``recipe``: one of shapes.recipes, which decides ``dtype``
+    (None: products run in the element type).
     ``reduces`` and ``gathers``: element types of the gradients' reduction and of ZeRO's parameter gathers (None: that
-    of activations). ``attention_dtype``: of fused attention (None: 16 bits; Transformer Engine's fp8_dpa).
-    ``no_overlap`` (commas; of ``NOT_OVERLAPPED``, or "none"): communication that overlaps with nothing, where the
-    software stack's would (None: everything overlaps as the stack's does).
+    of activations). ``attention_dtype``: that of fused attention (None: 16 bits; Transformer Engine's fp8_dpa).
+    ``no_overlap`` (names of ``NOT_OVERLAPPED``, with commas, or "none"): communication that does not overlap, although
+    the software stack's does (None: all of it overlaps as in the stack).
     ``compiled``: torch.compile runs the products and pads misaligned ones where that is faster, copies included.
-    ``vocab_rows``: what runs it pads each shard's rows of the vocabulary to a multiple of so many.
-    ``finetune``, ``lora_rank``, ``lora_dropout``, ``lora_targets`` (commas; None: peft's usual) and ``base`` say how it
-    is tuned; ``frozen_architecture``: the model is a released one, so that nothing but the workload is advised.
-    ``checkpointing`` (of shapes.workload): what layers run again instead of saving it. ``offload``: the share of the
-    optimizer that the host has and runs (ZeRO-Offload; Megatron-Core's optimizer_offload_fraction),
-    ``offload_params``: of ZeRO 3's shards (DeepSpeed's offload_param, FSDP's cpu_offload), which come back for each
-    pass, ``offload_saved``: of what layers save, which the host has from their forward to their backward.
+    ``vocab_rows``: each shard's rows of the vocabulary are padded to a multiple of so many.
+    ``finetune``, ``lora_rank``, ``lora_dropout``, ``lora_targets`` (with commas; None: peft's usual) and ``base`` say
+    how the model is tuned. ``frozen_architecture``: the model is a released one; only the workload is advised on.
+    ``checkpointing``: the policy (``Saving``) of what layers run again instead of saving it. ``offload``: the share of
+    the optimizer that the host keeps and runs (ZeRO-Offload; Megatron-Core's optimizer_offload_fraction).
+    ``offload_params``: the share of ZeRO 3's shards on the host, fetched for each pass (DeepSpeed's offload_param,
+    FSDP's cpu_offload). ``offload_saved``: the share of saved tensors that the host keeps from forward to backward.
     ``optimizer`` (None: adamw), ``precision`` (None: by the element type) and ``implementation`` (None:
     ``saved_by``) decide memory, and the first two the bytes that the update moves.
 
-    A decode step: b requests in flight, each with ``context`` keys in its cache (those of the step's own tokens among
-    them; None: what ``s`` was) and ``speculative`` drafted tokens to verify with its next one; ``s`` is then
-    1 + speculative, the tokens of a request that run. ``kv_dtype``: of the cache (None: 16 bits, as the activations).
+    A decode step: b requests in flight, each with ``context`` keys in its cache (with those of the step's own tokens;
+    None: what ``s`` was) and ``speculative`` drafted tokens to verify with its next one. ``s`` is then 1 + speculative,
+    the tokens of a request that run. ``kv_dtype``: that of the cache (None: 16 bits, as activations).
     """
 
     #: A plan comes to the same workloads again and again, and making one takes ten times as long as finding it.
@@ -312,7 +313,7 @@ class Workload(AsJson):
 
     @property
     def saving(self) -> Saving:
-        """What ``checkpointing`` says of the layers: nothing runs again where nothing runs backward."""
+        """The policy of ``checkpointing``; without a backward pass nothing is saved, and nothing runs again."""
         return saving(self.checkpointing if self.train else "none")
 
     @property
@@ -335,7 +336,7 @@ class Workload(AsJson):
         return self.etp or (1 if ranks % self.e and ranks * self.t % self.e == 0 else self.t)
 
     def expert_tokens(self, tokens: int) -> int:
-        """Of ``tokens`` that t ranks share those that one routes: its own and those of ranks that cut its experts."""
+        """How many of the ``tokens`` of t ranks one rank routes: its own, and those of ranks that cut its experts."""
         return -(-tokens * self.expert_t // self.t)
 
     @property
@@ -373,9 +374,9 @@ class Workload(AsJson):
         return self.activation_bytes if dtype is None else dtype_bytes(dtype)
 
     def without_context_parallelism(self) -> "Workload":
-        """What holds as much on a device: a sequence's share as a sequence, its ranks as data-parallel ones.
+        """A workload of the same memory: a rank's share of a sequence is a sequence, cp ranks are data-parallel ones.
 
-        ``replicas`` of ZeRO 3 each shard over their own ranks only.
+        ``replicas`` of ZeRO 3 shard over their own ranks alone.
         """
         if self.cp == 1 and self.replicas == 1:
             return self
@@ -429,8 +430,8 @@ class Workload(AsJson):
     def saved_by(self) -> Implementation:
         """Whose kernels save activations: those named, or what the split implies.
 
-        Of training that t, p or cp split, Megatron-Core's fused ones (transformers' modules run no such split); of the
-        rest transformers' modules.
+        Training that t, p or cp split runs Megatron-Core's fused kernels (transformers' modules run no such split), all
+        else transformers' modules.
         """
         return self.implementation or ("megatron" if self.train and self.model_ranks > 1 else "huggingface")
 
@@ -485,7 +486,7 @@ def _options() -> Mapping[str, Option]:
 
 
 OPTIONS = _options()
-#: What a plan varies.
+#: Fields that a plan varies.
 _VARIED = attrgetter("t", "cp", "p", "e", "d", "b", "s", "zero", "vpp", "checkpointing")
 _VALUES, _DEFAULTS = attrgetter(*OPTIONS), [one.default for one in OPTIONS.values()]
 #: Fields of which more is asked than a kind and a range.

@@ -1,10 +1,10 @@
 """A device's constants: its own fitted ones, or those of its nearest fitted relative, scaled by the data sheets.
 
-And how far off a prediction by them may be: held-out errors from the device files, wider where constants are borrowed.
-``[error.<dtype>]`` holds the mean absolute relative error by regime on shapes the fit has not seen, against single
+Also the error of predictions by them: held-out errors from the device files, wider where constants are borrowed.
+``[error.<dtype>]`` holds the mean absolute relative error by regime on shapes that the fit has not seen: against single
 frameworks as a user runs one of them (``large``), its 95th percentile (``large_p95``), and against the median over
-frameworks, which nobody runs (``large_consensus``). ``large_cell`` is of sizes whose m and n are the tables' own, on k
-(and n) that neither the cells nor the fit below them have seen.
+frameworks, which nobody runs (``large_consensus``). ``large_cell`` covers sizes whose m and n are in the tables, at k
+(and n) that neither the cells nor the fit have seen.
 
 Kernels with a form and a few constants of their own (``published``) were fitted to published tables by device.
 """
@@ -185,7 +185,7 @@ def _balance(device: Device) -> float:
 
 
 def _peak(device: Device, dtype: str = "bf16") -> float:
-    """Of ``dtype``, of 16-bit products where it has none, or else the highest."""
+    """The peak of ``dtype``, else of 16-bit products, else the highest."""
     known = (device.peak_flops[one] for one in (dtype, "bf16", "fp16", "fp32") if one in device.peak_flops)
     return next(known, max(device.peak_flops.values()))
 
@@ -238,7 +238,7 @@ def _limited(device: Device) -> Device:
 
 
 def _base(kin: Device, dtype: str) -> str:
-    """Whose of ``kin``'s element types' constants stand in for ``dtype``'s."""
+    """The element type of ``kin`` whose constants stand in for those of ``dtype``."""
     for base in (dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16"), "bf16"):
         if base in kin.cost:
             return base
@@ -279,10 +279,10 @@ def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
 
 
 def carries_corrections(device: Device, kin: Device, origin: Origin) -> bool:
-    """Which kernels a library chooses is the architecture's and the element type's: elsewhere tables do not carry over.
+    """Whether ``kin``'s tables of kernel choice hold on ``device``: a library chooses by architecture and element type.
 
-    Nor to a device that the power limit, which they were fitted under, does not slow, nor to one with half the units
-    (A30), where the same tails are of other sizes.
+    They do not hold on a device that is not slowed by the power limit that they were fitted under, nor on one with half
+    the units (A30), where the same tails fall on other sizes.
     """
     alike = device.compute.units > CARRY.alike_units * kin.compute.units
     return origin.same_architecture and origin.own_dtype and alike and not power_is_ample(device, kin)
@@ -304,8 +304,8 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
     most = asymptote(device, dtype) * peak
     if dtype in device.compute.vector_dtypes:
         short = max(0.0, most / peak / _fed_share(device, dtype) - 1)
-        # Plain cores are fed from registers more than matrix units are: half of what `scaled` adds, in log, by the best
-        # squares of seven devices (reports/kernels.md).
+        # Registers feed plain cores more than matrix units. They take half of what `scaled` adds, in log, which fits
+        # the best squares of seven devices (reports/kernels.md).
         fed = (constants.load_steps * scaled.load_steps) ** 0.5
         return replace(scaled, flops_per_s=most, throttle=short, throttle_s=PLAIN_CORES.sustained_s, load_steps=fed)
     if origin.own_device:
@@ -322,10 +322,10 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
 
 
 def _without_tables(constants: GemmConstants, kin: Device) -> GemmConstants:
-    """The closed form for a device that ``kin``'s tables of kernel choice do not carry over to, with what they told.
+    """The closed form, for a device on which ``kin``'s tables of kernel choice do not hold, with what they showed.
 
-    Libraries split few tiles along a long k, and have tiles of few rows. And large products hardly tell how fast memory
-    and caches are, whose constants may sit on their fit's bounds: small ones do.
+    Libraries split few tiles along a long k, and have tiles of few rows. The constants of memory and caches come from
+    small products, as large ones hardly tell them and may leave them on the bounds of their fit.
     """
     form, small = constants.uncorrected(), constants.small
     if not constants.correction:
@@ -443,13 +443,13 @@ def collective_constants(device: Device, what: str) -> CollectiveConstants:
 
 @lru_cache(256)
 def direct_constants(device: Device, what: str, ranks: int) -> CollectiveConstants | None:
-    """Those of serving engines' own kernels, where they were measured among so few ranks."""
+    """Constants of serving engines' own kernels, if they were measured among so few ranks."""
     table = relative(device, "collective").cost["collective"].get(f"direct_{what}")
     return CollectiveConstants.from_table(table) if table and table["ranks"][0] <= ranks else None
 
 
 def moving_constants(device: Device) -> tuple[GemmConstants, Origin]:
-    """Of what only moves: bytes do not care for the matrix units, nor whether they can multiply an element type."""
+    """Constants of operators that only move bytes: those of 16-bit products, whatever types can be multiplied."""
     return gemm_constants(device, "bf16" if "bf16" in device.peak_flops else "fp16")
 
 
@@ -463,7 +463,7 @@ OTHER_DTYPE = 0.25
 #: Mean error of misaligned products where misaligned.toml states none by class: of kernels fitted on a sweep of the
 #: device's own, on other devices of the family, on other architectures alone.
 MISALIGNED = {"measured": 0.08, "published": 0.10, "extrapolated": 0.30}
-#: What the regimes of misaligned products are called before their class (shapes.cost.corrections.CLASSES).
+#: Prefix of the regimes of misaligned products, before their class (shapes.cost.corrections.CLASSES).
 MISALIGNED_AS = "misaligned, "
 
 #: The regime of grouped products; a misaligned one's class follows it.
@@ -471,8 +471,8 @@ GROUPED = "grouped"
 
 #: Ends the regimes of products whose m and n are a cell of the tables (shapes.cost.corrections).
 IN_CELL = "_cell"
-#: What is known of a figure, the best first: measured here, fitted on this device's published
-#: tables, published by others for this kind of device, borrowed from a relative, extrapolated to what nobody measured.
+#: Tiers of a figure, the best first: measured here, fitted on this device's published tables, published by others for
+#: this kind of device, borrowed from a relative, extrapolated to what nobody measured.
 TIERS = ("measured", "fitted", "published", "borrowed", "extrapolated")
 #: 95th percentile over mean of an absolute error that is normally spread: where none was judged.
 P95_OVER_MEAN = 2.45
@@ -480,7 +480,7 @@ P95_OVER_MEAN = 2.45
 
 @frozen
 class Expected:
-    """Relative error of a prediction, its 95th percentile, and the tier of what it rests on (one of TIERS)."""
+    """Relative error of a prediction, its 95th percentile, and its tier (one of TIERS)."""
 
     error: float
     p95: float
@@ -488,7 +488,7 @@ class Expected:
 
     @classmethod
     def of(cls, error: float, tier: str) -> Expected:
-        """Of a mean error whose percentile nobody judged."""
+        """The expectation of a mean error whose percentile nobody judged."""
         return cls(error, P95_OVER_MEAN * error, tier)
 
     @classmethod
@@ -498,7 +498,7 @@ class Expected:
         return replace(usual, p95=float(errors.get(f"{key}_p95", usual.p95)))
 
     def combined(self, other: Expected) -> Expected:
-        """Of a price that two independent errors enter."""
+        """The error of a price with two independent errors."""
         errors = hypot(self.error, other.error), hypot(self.p95, other.p95)
         return Expected(*errors, least_certain((self.tier, other.tier)))
 
@@ -536,7 +536,7 @@ def _borrowed(origin: Origin) -> tuple[float, float]:
 def _misaligned(device: Device, regime: str, dtype: str) -> Expected:
     """The error that the kernels of misaligned products add."""
     kernels, at = alignment_constants(device, dtype), CLASSES.index(regime.removeprefix(MISALIGNED_AS))
-    # Sweeps are of 16-bit elements.
+    # Sweeps have 16-bit elements alone.
     known = kernels.tier if BYTES[dtype] == 2 else "extrapolated"
     if known == "published" and (mean := kernels.error[at]):
         return Expected(mean, kernels.error_p95[at], known)
@@ -575,9 +575,9 @@ def _tables() -> Mapping[str, Mapping[str, Numbers]]:
 
 @cache
 def published_origin(form: str, judged: bool, device: Device) -> Origin:
-    """Whose constants of ``form`` price it: the device's, one's of its architecture or vendor, Hopper's first.
+    """The device whose constants of ``form`` are used: the device itself, else one of its architecture, else vendor.
 
-    ``judged``: whether what is priced is what the tables hold.
+    Hopper comes first among equals. ``judged``: whether the tables hold what is priced.
     """
     kin = min(
         map(load_device, _tables()[form]),
@@ -594,9 +594,9 @@ def published_origin(form: str, judged: bool, device: Device) -> Origin:
 
 
 def published(form: str, device: Device, dtype: str) -> tuple[Numbers, int]:
-    """Constants that price ``form`` on ``device`` in ``dtype``, scaled by its memory and peaks, and whose units.
+    """Constants that price ``form`` on ``device`` in ``dtype``, scaled by its memory and peaks; and its compute units.
 
-    Another vendor's units are of another size: there, the whole device's rate at the relative's units is the nearest.
+    Another vendor's units have another size. The nearest is then the whole device's rate at the relative's units.
     """
     kin = load_device(published_origin(form, True, device).device)
     faster = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s

@@ -79,9 +79,9 @@ class Gradients:
 class _Layer:
     """One layer of a kind: bytes it saves, its forward's and its backward's peak (saved and its input included).
 
-    ``returned``: what it hands on with its output that autograd does not save. ``window``: whose mask it reads.
-    ``unneeded``: of what it saves, what it does not where nothing before it trains. ``moved``: what it saved and the
-    host has in the meantime, which is on the device with its neighbour's operators still, or already.
+    ``returned``: bytes that it hands on with its output and that autograd does not save. ``window``: that of its mask.
+    ``unneeded``: the part of ``saved`` that it does not save if nothing before it trains. ``moved``: saved bytes that
+    the host keeps in the meantime; they are on the device while a neighbour's operators run.
     """
 
     saved: int
@@ -197,7 +197,7 @@ class StageStep:
 
     @property
     def element(self) -> int:
-        """Bytes of a hidden state's element: under autocast embeddings and norms, whose weights are fp32, make fp32."""
+        """Bytes of a hidden state's element: fp32 under autocast, where embeddings and norms have fp32 weights."""
         return 4 if self.autocast or widened(self.workload) else self.workload.activation_bytes
 
     def forward(self, s: int) -> Forward:
@@ -245,9 +245,9 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
 
 
 def _saved_by_ends(step: StageStep, kinds: Layers, runs: Runs) -> int:
-    """Bytes of tables, of what the embedding saves and the towers of a first stage, of a microbatch's images each.
+    """Bytes that tables, the embedding and a first stage's towers (for a microbatch's images) save.
 
-    Less those that its first layer does not save, where nothing before it trains.
+    Less the bytes that its first layer does not save if nothing before it trains.
     """
     each = sum(
         _layer(replace(_alone(step, "none"), workload=own), block, tower.stack.hidden, patches).saved * block.count
@@ -274,15 +274,14 @@ def _tied_head(step: StageStep) -> int:
 
 
 def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment:
-    """Of the bytes ``alive``, no more than the forward ``saved`` are said to be saved."""
+    """A moment with ``alive`` bytes, of which at most those that the forward ``saved`` count as saved."""
     return Moment(name, min(alive, saved), 0, max(0, alive - saved), there)
 
 
 def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: ShardParameters) -> Iterator[Moment]:
     """The forward and backward of the ends of each run of layers, from the last.
 
-    What is saved shrinks from layer to layer; gradients grow, unless they are added to those that are there all the
-    time, ``made``.
+    Saved bytes shrink from layer to layer. Gradients grow, unless they are added to ``made``, which exist all the time.
     """
     again = ", its forward run again" if step.workload.checkpointing not in ("none", "unknown", "fp8_act_input") else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
@@ -364,9 +363,9 @@ def _tail_tape(step: StageStep) -> Tape:
 
 
 def tapes_of_step(step: StageStep) -> Tapes:
-    """What comes and goes in a training step, tape by tape as they run; gradients of weights (below 0) are left.
+    """A training step's tapes in the order in which they run; weights' gradients (below 0) stay.
 
-    What the ends save is there from the start, and what is with the host on the device.
+    Tensors that the ends save exist from the start; those that the host keeps count as on the device.
     """
     element = step.workload.activation_bytes
     kept = 0 if step.sharded else step.kept_bytes
@@ -473,8 +472,8 @@ def _keeps_masks(step: StageStep) -> bool:
 def _masks(step: StageStep, *, outlive: bool) -> dict[int | None, int]:
     """Bytes of the masks that all layers share, by window: added to the scores, or of booleans.
 
-    ``outlive``: those that outlive the forward, or those that do not. The fused core's is one for all sequences, but
-    of alibi in fp32, of which each has its heads' own.
+    ``outlive``: those that outlive the forward, or those that do not. The fused core has one for all sequences;
+    alibi's, in fp32, is one for each sequence and head.
     """
     if step.megatron or _keeps_masks(step) != outlive:
         return {}
@@ -498,7 +497,7 @@ ZERO_BUCKET_ELEMENTS = 5 * 10**8
 class Component:
     """One component of a device's memory: bytes, the formula with its numbers, and bytes that the host has of it.
 
-    Of activations the host has those of one microbatch.
+    The host has the activations of one microbatch.
     """
 
     name: str
@@ -518,7 +517,7 @@ def gradients_of(implementation: Implementation, number: int | None) -> Gradient
 
 
 def most_in_flight(workload: Workload, number: int | None) -> int:
-    """Of a step's ``number`` of microbatches those that a first stage keeps at once (None: as many as it can)."""
+    """How many of a step's ``number`` of microbatches (None: enough) a first stage keeps at once."""
     # Interleaved chunks keep (p - 1) / (p vpp) more of the stage in flight (Korthikanti et al. 2205.05198, 4.2.3).
     most = workload.p + (-(-(workload.p - 1) // workload.vpp) if workload.vpp > 1 else 0)
     return min(most, number or most)
@@ -588,7 +587,7 @@ def _offloaded(part: Component, step: StageStep) -> Component:
 class Held(NamedTuple):
     """What a stage holds all the time.
 
-    These are the number of parameters that train, bytes of weights and states, what Transformer Engine keeps, and the
+    The number of parameters that train, bytes of weights and states, bytes that Transformer Engine keeps, and the
     number of all parameters.
     """
 

@@ -1,7 +1,6 @@
 """One global step: microbatches through a pipeline, what overlaps them, the gradients' reduction and the update.
 
-`work` adds up what a step consists of before any software stack has its say, seconds and runs of operators by class.
-The stack then makes a step of it:
+`work` adds up seconds and runs of operators by class, before any software stack. The stack then makes a step of them:
 
     device    = sum over classes of factor x seconds                     of layers and of ends
     exposed   = max(comm - hidden device, 0) + contention min(comm, hidden device)
@@ -9,12 +8,11 @@ The stack then makes a step of it:
     micro     = sum over layers, ends of (device^q + host^q)^(1/q), and exposed   launch-bound if the host is slower
     step      = accumulation micro(stage) + (micro(all stages) - micro(stage)) / vpp + sends + data + update + fixed
 
-``micro(all stages) - micro(stage)`` is what fills and drains a 1F1B pipeline: one microbatch through the other stages;
-an interleaved schedule pays it a ``vpp``-th. Where gradients accumulate they are reduced once a step, but with FSDP
-(ZeRO 3 without a pipeline), which gathers the weights and reduces the gradients of every microbatch, and ZeRO 2, which
-does the latter.
+``micro(all stages) - micro(stage)`` fills and drains a 1F1B pipeline: one microbatch goes through the other stages. An
+interleaved schedule pays a ``vpp``-th of it. Gradients are reduced once a step, but in every microbatch with ZeRO 2 and
+with FSDP (ZeRO 3 without a pipeline), which gathers the weights in each of them too.
 ``exposed`` adds to the host's time: a collective ends when its slowest rank has come to it, so that it does
-not fill a wait for the host. What hides an expert's dispatch in its own microbatch is the experts' work alone.
+not fill a wait for the host. Only the experts' own work hides an expert's dispatch in its microbatch.
 """
 
 from collections import defaultdict
@@ -39,7 +37,7 @@ SIXTEEN_BITS = ("bf16", "fp16")
 FUSED_SOFTMAX_MULTIPLE = 4
 
 
-#: Of batched products in 16 bits: a dimension, and so a row of an operand, is off 16 bytes.
+#: Detail of a batched 16-bit product with a dimension, and so a row of an operand, off 16 bytes.
 MISALIGNED = "misaligned"
 
 
@@ -75,8 +73,8 @@ class Work:
 
     ``communication`` and ``messages``: seconds and number of collectives by group (``GROUPS``) in one microbatch;
     "data" is one reduction of the gradients with the gathers that belong to it. ``PARTS`` are in their groups too.
-    ``update_s``: moving the optimizer's bytes; ``priced_s``: the operators' own seconds, of which ``off_s`` is how far
-    their prices may be off. Values are numbers, or arrays of one length when many steps are fitted.
+    ``update_s``: moving the optimizer's bytes; ``priced_s``: the operators' own seconds; ``off_s``: their error.
+    Values are numbers, or arrays of one length when many steps are fitted.
     """
 
     layers: Region = field(default_factory=Region)
@@ -93,7 +91,7 @@ WITHIN = ("tensor", "expert", OVERLAPPED, "context")
 
 
 def _part_of(group: str, operator: Collective) -> str | None:
-    """Of ``PARTS``: the gathers of updated weights, and what tensor parallelism sends in the forward."""
+    """The one of ``PARTS`` that ``operator`` belongs to: a gather of updated weights, or a forward's sends over t."""
     if group == "data":
         return "gather" if operator.what == "all_gather" else None
     return "tensor-forward" if group == "tensor" and operator.phase == "forward" else None
@@ -112,7 +110,7 @@ def class_of(operator: Operator) -> Kind:
     return Kind(known)
 
 
-#: Of a rank, that constants were fitted on (DeepSeek-V3 over e 8): what further ones take to be launched is not known.
+#: Groups of a rank that constants were fitted on (DeepSeek-V3 over e 8); the launches of further ones are not known.
 MOST_GROUPS = 32
 
 
@@ -170,7 +168,7 @@ def add(one: Any, other: Any, times: float) -> Any:
 
 
 def slowest_stage(last: Work, model: ModelShape, p: int, stack: SoftwareStack, device: Device) -> Work:
-    """The work of the stage of ``p`` that is slowest by ``stack``; ``last`` is of ceil(L / p) layers and the head.
+    """The work of the slowest of ``p`` stages by ``stack``; ``last``: that of ceil(L / p) layers and the head.
 
     Layers that divide are spread evenly. Others go where they balance best (Megatron-LM's account-for-loss split and
     pipeline layouts: Llama 3's 126 layers over 16 stages, DeepSeek-V3's 61): the last stage, which has head, loss and
@@ -189,7 +187,7 @@ def slowest_stage(last: Work, model: ModelShape, p: int, stack: SoftwareStack, d
 
 
 def layer_and_ends(stage: Work, layers: Any, stack: SoftwareStack, device: Device) -> tuple[Any, Any]:
-    """Seconds of one of the stage's ``layers`` as ``stack`` runs them, and of what comes after the last."""
+    """Seconds of one of the stage's ``layers`` as ``stack`` runs them, and seconds after the last layer."""
     found = microbatch(stage, stack, device)
     return (found.seconds - found.ends_s) / layers, found.ends_s
 
@@ -213,7 +211,7 @@ def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:
 
 
 def with_layers(stage: Work, share: float) -> Work:
-    """``share`` of the stage's layers, and of what they send each other."""
+    """``stage`` with this share of its layers and of the messages between them."""
     communication, messages = (
         {group: value * share if PARTS.get(group, group) in WITHIN else value for group, value in values.items()}
         for values in (stage.communication, stage.messages)
@@ -313,7 +311,7 @@ class Microbatch:
 def microbatch(work: Work, stack: SoftwareStack, device: Device) -> Microbatch:
     """One microbatch of ``work``: each region takes what the device or the host needs, whichever is longer.
 
-    What of its communication shows comes on top of either.
+    Exposed communication comes on top.
     """
     layers, ends = (device_seconds(one, stack, device) for one in (work.layers, work.ends))
     in_layers, in_ends = sum(layers.values()), sum(ends.values())
@@ -368,6 +366,6 @@ def step_parts(
     parts["optimizer"] = stack.optimizer * stage.update_s
     # With graphs nobody waits for the host, only for the slowest rank: the longer, the more there are.
     waiting = np.log2(np.maximum(schedule.ranks / NODE, 1)) / DOUBLINGS if stack.name.endswith(GRAPHS) else 1.0
-    # Inference has no update, and nothing of what surrounds one.
+    # Inference has no update, and no seconds around one.
     parts["once a step"] = np.where(stage.update_s > 0, stack.fixed_s * waiting, 0.0)
     return parts

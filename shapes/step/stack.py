@@ -19,39 +19,39 @@ from shapes.frozen import Named, Names, Numbers, Words, frozen, replace
 from shapes.toml_table import DATA, Amount, Share, Table, content, load, names, shipped
 from shapes.workload import LOSSES, AttentionKernel
 
-#: Whose runs a configuration is likely to become, where nobody says.
+#: The stack that is likely to run a configuration, if nobody says.
 DEFAULT_STACK = "transformers-eager"
 #: The same of training that is spread over devices: the stack that runs every split.
 SPREAD_STACK = "megatron-core-te"
 
-#: What an operator's seconds are multiplied by: products, attention, and the groups of memory-bound operators.
+#: Classes of operators that have a factor on their seconds: products, attention, and groups of memory-bound operators.
 PRODUCTS = ("gemm", "bmm", "grouped", "attention")
 FACTS = content(DATA / "operators.toml")["step"]
 ELEMENTWISE = FACTS["elementwise"]
 CLASSES = (*PRODUCTS, *ELEMENTWISE)
-#: Of those, what a mixture of experts runs in addition to its routing's products.
+#: The classes that only a mixture of experts runs, besides its routing's products.
 EXPERTS = ("grouped", "moe")
 #: An expert's dispatch that overlaps another microbatch's computing.
 OVERLAPPED = "overlapped_expert"
 #: Communication, by what it serves.
 GROUPS = ("tensor", "expert", OVERLAPPED, "context", "pipeline", "data")
-#: Of those, what crosses nodes first, and how much slower than usual a network may be that nobody states: so much holds
-#: 89% of 123 runs whose network is not stated, or taken not to be (reports/bench/steps_network.py; 79% without).
+#: Groups that cross nodes first, and how many times slower than usual a network that nobody states may be. An interval
+#: up to that holds 89% of 123 runs without a stated network (reports/bench/steps_network.py; 79% without it).
 BETWEEN, SLOWEST = ("pipeline", "data"), 4.0
-#: Of which group that is a part which some trainers do not overlap: gathers of updated weights, sends of the forward.
+#: Parts that some trainers do not overlap -> their group: gathers of updated weights, and sends of the forward.
 PARTS = {"gather": "data", "tensor-forward": "tensor"}
-#: What a stack's name ends in that replays CUDA graphs: megatron-core-te+graphs.
+#: A stack whose name ends so replays CUDA graphs: megatron-core-te+graphs.
 GRAPHS = "+graphs"
-#: Of a step's prediction: fitted on this stack and kind of device, on the stack alone, or on another stack.
+#: Tiers of a step: fitted on this stack and kind of device, on this stack on other devices, or on another stack.
 STEP_TIERS = ("fitted", "borrowed", "extrapolated")
 
 
 @frozen
 class Host:
-    """What the host does: ``launch_s`` seconds a kernel; ``kernels``: launches an operator of each class takes.
+    """The host's time: ``launch_s`` seconds a kernel; ``kernels``: kernels that an operator of each class launches.
 
-    ``collective_s``: host seconds a collective takes. ``softmax_fallback_s``: what a layer's attention takes more
-    where Megatron's fused softmax does not take the shape (sequences x heads a rank no multiple of 4).
+    ``collective_s``: the host's seconds for a collective. ``softmax_fallback_s``: further seconds of a layer's
+    attention if Megatron's fused softmax does not take the shape (sequences x heads a rank are no multiple of 4).
     """
 
     launch_s: Amount
@@ -153,8 +153,8 @@ class SoftwareStack:
     def for_head_dims_near(self, architecture: str, head_dim: int) -> SoftwareStack:
         """This stack with the attention factor of ``head_dim`` at every head dimension.
 
-        Factors of different head dimensions were fitted on different runs, so that their ratio says nothing of what
-        another head dimension gains; the kernels' own prices do.
+        Factors of different head dimensions were fitted on different runs, so that their ratio does not tell what
+        another head dimension gains. The kernels' own prices do.
         """
         factor = self.attention_factor(architecture, head_dim)
         return replace(self, attention={**self.attention, architecture: {head_dim: factor}})
@@ -174,7 +174,7 @@ class SoftwareStack:
         return replace(self, overlap={**self.overlap, **slower})
 
     def of_release(self, name: str) -> SoftwareStack:
-        """This stack as the release that ``name`` is of ran it: itself where no release of its own says otherwise."""
+        """This stack in the release that ``name`` belongs to; itself if it has no such release."""
         own = next((release for release in self.releases if fnmatchcase(name, release.match)), None)
         if not own:
             return self
@@ -219,7 +219,7 @@ def load_stack(stack: AnyPath | SoftwareStack) -> SoftwareStack:
 def default_stack(config_format: str | None, spread: bool = False, compiled: bool = False) -> SoftwareStack:
     """The stack that runs configurations of this format, as far as the format tells.
 
-    ``spread``: training over several devices; where the format's stack is of one device, as Megatron-Core runs it.
+    ``spread``: training over several devices; a format whose stack runs on one device alone then gets Megatron-Core's.
     ``compiled``: the file says that torch.compile runs it.
     """
     usual = load_stack(SPREAD_STACK if spread else DEFAULT_STACK)
@@ -273,7 +273,7 @@ def _by_class(table: Table) -> Numbers:
     everything = table.number("elementwise")
     found = {key: table.number(key) for key in PRODUCTS}
     usual = dict.fromkeys(ELEMENTWISE, everything) | {"scan": 1.0, "accumulate": 1.0}
-    # What is added up by the product that makes it takes no time; nothing else takes none.
+    # Only accumulation may be free: a product can add its own result up.
     free = {"accumulate": table.zero_or_more}
     found |= {key: free.get(key, table.number)(key) if table.has(key) else usual[key] for key in ELEMENTWISE}
     table.refuse_the_rest()
@@ -290,7 +290,7 @@ def _by_head_dim(table: Table, architecture: str) -> Mapping[int, float]:
 
 def _overlaps(communication: Table) -> Mapping[str, Overlap]:
     expert = communication.table("expert")
-    # What a stack does not say that it can run costs as without it.
+    # An overlap that a stack does not state is none.
     overlapped = expert.share("overlapped" if expert.has("overlapped") else "hidden")
     found = {
         group: communication.table(group).record(Overlap) for group in GROUPS if group not in ("expert", OVERLAPPED)

@@ -1,7 +1,7 @@
 """What is searched, and for what: candidates that change named dimensions of a baseline, limits, and objectives.
 
-A space is a function of a ``Request`` (``spaces``) that gives candidates as columns and says what of them is timed. A
-search starts from a configuration, from dimensions or from a number of parameters.
+A space is a function of a ``Request`` (``spaces``); it gives candidates as columns and says which of their operators
+are timed. A search starts from a configuration, from dimensions or from a number of parameters.
 """
 
 from collections import Counter
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 #: Tokens of a search that names no batch: 4 sequences of 4096.
 DEFAULT_B, DEFAULT_S = 4, 4096
-#: What a search of the MLP's width times: the MLPs of a whole model, one MLP, or the ML Engineering book's one product.
+#: What a search of an MLP's width times: all MLPs of a model, one MLP, or the ML Engineering book's single product.
 Scope = Literal["model", "mlp", "product"]
 
 #: Tokens of Llama 3's tokenizer, and of SmolLM2's up to so many parameters, where none is named.
@@ -85,7 +85,7 @@ class Baseline:
     ) -> "Baseline":
         """``config`` as for ``sizer.check``, with dimensions changed. InputError for one that is not understood."""
         subject = read_subject(config, stack=stack, **workload)
-        # A search is of a model to train: a quantised release's formats are not its.
+        # A search shapes a model to train, which does not have a quantised release's formats.
         model = resize(subject.whole().in_formats(lambda _: None), **_given(dimensions))
         return cls(model, subject.workload, parameters, scope, subject.stack, subject.given, subject.left_out)
 
@@ -130,7 +130,7 @@ class Baseline:
 
 
 def on_a_cpu(h: int | None) -> Values:
-    """What is measured on a processor where nothing is said: a race needs thousands of runs, of ten milliseconds each.
+    """The workload that is measured on a processor by default: a race needs thousands of runs of ten milliseconds.
 
     >>> on_a_cpu(512)
     {'b': 1, 's': 64, 'dtype': 'fp32'}
@@ -212,7 +212,7 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
 
-#: What ``vary`` lets change too -> its dimensions; and those of which more is worth what no time pays for.
+#: Names of ``vary`` -> the dimensions that they let change; and dimensions of which more is better, whatever the time.
 VARIABLE: dict[str, Names] = _TABLES["vary"]
 REACH: dict[str, float] = _TABLES["reach"]
 
@@ -223,12 +223,12 @@ def resized(model: ModelShape, change: Named | IntegerTable) -> ModelShape:
 
 
 def reaches(change: Named) -> list[Any]:
-    """What of ``REACH`` a change or columns have, less being better."""
+    """The values of a change, or of columns, that ``REACH`` names, turned so that less is better."""
     return [1.0 * change[name] ** power for name, power in REACH.items() if name in change]
 
 
 class Candidates(Sequence[Sizes]):
-    """Changes of the same dimensions, as an array for each: ``columns``. Of a place it is the change there.
+    """Changes of the same dimensions, an array for each in ``columns``; an index gives the change at that place.
 
     >>> Candidates({"d_ff": np.array([64, 128]), "layers": np.array([2, 1])})[1]
     {'d_ff': 128, 'layers': 1}
@@ -268,13 +268,13 @@ class Candidates(Sequence[Sizes]):
 class Space:
     """What is searched: ``candidates`` are changes of ``model`` (dimensions) or ``workload`` (b, s).
 
-    Of a step's operators those that ``timed`` lists are timed (None: all), measured as ``measured_parts`` of the model
+    ``timed`` lists the operators of a step that are timed (None: all), measured as ``measured_parts`` of the model
     (None: whole layers and the head; none: their matrix products one by one).
     ``as_run``: a workload as a software stack runs it on a device, which then prices whole steps (None: kernels alone
     are added up).
-    ``ruled``: candidates are models that rules can speak of (the book's single product is none). ``loss``: candidates'
-    predicted loss over the baseline's, what it may be off by, notes (None: quality was not asked for). ``excluded``:
-    constraint -> how many candidates it left out, in words a person can act on.
+    ``ruled``: rules can judge the candidates (not the book's single product). ``loss``: candidates' predicted loss over
+    the baseline's, its error, and notes (None: quality was not asked for). ``excluded``: constraint, in words that a
+    person can act on -> how many candidates it left out.
     """
 
     what: str
@@ -292,7 +292,7 @@ class Space:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the baseline that every time is of: a microbatch's, or a global step's where a stack runs it."""
+        """The tokens that all times are for: the baseline's microbatch, or its global step if a stack runs it."""
         return self.workload.tokens * (self.workload.accumulation if self.as_run else 1)
 
     def where(self, conditions: Mapping[str, Array]) -> "Space":
@@ -378,7 +378,7 @@ class Limits:
 
 @frozen
 class Request:
-    """What a space is made from; ``excluded``: constraint -> how many candidates it left out so far."""
+    """The input of a space; ``excluded``: constraint -> how many candidates it has left out so far."""
 
     what: str
     baseline: Baseline
@@ -401,7 +401,7 @@ class Request:
 
     @property
     def step(self) -> int:
-        """What sizes are multiples of so that every shard of them is aligned."""
+        """Sizes that are multiples of this are aligned on every shard."""
         return self.device.alignment_elements(self.workload.dtype) * self.shards
 
     def space(self, candidates: Sequence[Sizes], *notes: str, model: ModelShape | None = None, **fields: Any) -> Space:
@@ -448,9 +448,9 @@ EQUAL = 0.001
 
 @frozen
 class Objective:
-    """``weight``: what a second of a candidate counts, positive, so that the least product is the best.
+    """``weight``: a positive factor on a candidate's seconds; the candidate with the least product is the best.
 
-    It takes a candidate, or many of them as arrays: their FLOPs (of what is timed), layers and parameters.
+    It is a function of one candidate, or of many as arrays: the timed FLOPs, layers and parameters.
     """
 
     name: str
