@@ -18,18 +18,18 @@ from threading import Event, Thread
 
 from shapes.program import REQUESTS
 
-#: Signals that this system has (Windows has no SIGHUP), and what is said of each.
+#: Signals that this system has (Windows has no SIGHUP) -> the words for each.
 _SAID = {
     getattr(signal, name): said
     for name, said in (("SIGINT", "interrupted"), ("SIGTERM", "terminated"), ("SIGHUP", "hung up"))
     if hasattr(signal, name)
 }
-#: What ends in order may take so long to come to the end of a round, write its files and say what it knows.
+#: Seconds to end in order: to finish a round, write files and print what is known.
 ENDING_S = 5.0
 
 
 class _Ending:
-    """What the handlers know: whether something is under way that ends in order, and what is said of its end."""
+    """State of the signal handlers: whether work is under way that ends in order, and the words for its end."""
 
     in_order = False
     aftermath: Callable[[], str] = str
@@ -67,15 +67,15 @@ def _say(number: int) -> None:
 
 
 def clearing(terminal: bool) -> str:
-    """What takes a line of progress off a terminal that understands it; nothing elsewhere, where none is drawn."""
+    """The escape sequence that clears a line of progress; empty where none is drawn."""
     return "\r\x1b[K\x1b[?25h" if terminal and os.environ.get("TERM") != "dumb" else ""
 
 
 @contextmanager
 def in_order(aftermath: Callable[[], str]) -> Iterator[None]:
-    """What goes on here ends in order: the first signal is a request (``shapes.program``), the second ends it.
+    """End the work below in order: the first signal is a request (``shapes.program``), the second ends the process.
 
-    Who sees the request answers with what is known by then; ``aftermath`` says of what, and how to go on.
+    Code that sees the request answers with what is known by then; ``aftermath`` says what that is and how to go on.
     """
     REQUESTS.clear()
     _Ending.in_order, _Ending.aftermath = True, aftermath
@@ -104,7 +104,7 @@ def hold_standard_files() -> None:
 
 
 def flush_output() -> str | None:
-    """What was said reaches its reader; the reason where it does not (a full disk)."""
+    """Flush the output; the reason if it does not reach its reader (a full disk)."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -121,13 +121,13 @@ def give_up_output() -> None:
 
 #: Seconds after which the line is there, and after which it is drawn again.
 PATIENCE_S, TICK_S = 0.5, 0.1
-#: What an interrupt leaves of measuring and of pricing, and how to go on.
+#: What an interrupt leaves of measuring, or of pricing, and how to go on.
 KEPT = "what was measured is stored, the same command goes on"
 PRICED = "the answer is of what was priced, the same command prices all"
 
 
 class _Line:
-    """What the line says, what is done of how much, who draws it, and whether it is no longer wanted."""
+    """State of the line of progress: its words, how much is done of how much, its drawer, and whether it is over."""
 
     said, done = "", 0
     of: int | None = None
@@ -178,9 +178,9 @@ def _draw() -> None:
 
 @contextmanager
 def working(what: str, how: str) -> Iterator[Callable[..., None]]:
-    """What to call with how far ``what`` is: ``tell(done, of, best, left_s)``, ``best`` being what is best so far.
+    """Show the progress of ``what`` by calls of ``tell(done, of, best, left_s)``; ``best``: the best so far, in words.
 
-    A signal ends it in order: the answer is of what is done by then. ``how``: to go on.
+    A signal ends the work in order: the answer covers what is done by then. ``how``: words on how to go on.
     """
     start, answered, _Line.said = 0.0, False, what
 

@@ -1,1 +1,1 @@
-"""What the commands other than `check` and `search` answer, one file each: frozen results that formats only render."""
+"""Answers of the commands other than `check` and `search`, a file each: frozen results that formats only render."""

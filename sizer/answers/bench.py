@@ -30,7 +30,7 @@ from sizer.checking.measured import jobs_of_subject
 from sizer.printing import Printable
 from sizer.subject import Subject
 
-#: What ``--op`` knows; settings of ``--sustained``; what ``--phase`` asks for: directions of parts, products' layouts.
+#: Values of ``--op``; settings of ``--sustained``; values of ``--phase``: directions of parts, and products' layouts.
 OPS, SUSTAINED, DIRECTIONS, LAYOUTS = table_of(__file__, "bench.toml").values()
 
 #: A file of rows is followed by another beyond this many bytes.
@@ -134,9 +134,9 @@ class Bench(Printable):
 
 @frozen
 class Planned:
-    """What `sizer bench --dry-run` answers.
+    """The answer of `sizer bench --dry-run`.
 
-    The jobs of each suite in the order in which they would be measured, and the most seconds that one of them is timed.
+    Each suite's jobs in the order in which they would be measured, and the most seconds that one of them is timed.
     """
 
     suites: Mapping[str, tuple[Sequence[Job], float]]
@@ -177,9 +177,9 @@ class Bencher:
         return self._table([(job, operator) for operator, job in jobs.items()], sweep, (*subject.left_out, *notes))
 
     def suites(self, suites: Sequence[Suite], name: str = "") -> list[MeasuredTable]:
-        """Each suite in turn, sharing the time limit: what one leaves is the next one's.
+        """Measure each suite in turn within one time limit: the next suite has the time that is left.
 
-        ``<name>.summary.json`` in ``out`` is of them all; without a name it is the first suite's.
+        ``<name>.summary.json`` in ``out`` covers all of them; without a name it has the first suite's.
         """
         start, limit_s, tables = time.monotonic(), self.time_limit_s, []
         summaries: Values = {}
@@ -282,9 +282,9 @@ class Stored:
     to_dict = _rows
 
 
-#: What is measured: jobs of priority 1 must run. On a processor they are smaller, and show that the harness works.
+#: The suite that is measured: jobs of priority 1 must run. On a processor they are smaller, by the factor.
 SUITE, TEST_ON_A_CPU = Path(__file__).with_name("self-test.toml"), 1 / 16
-#: A time further from its prediction than this, times or over, is no measurement of what it names.
+#: A time that is off its prediction by more than this factor does not measure what it names.
 FACTOR = 2.5
 #: Seconds after which no check is begun.
 LIMIT_S = 60.0

@@ -1,4 +1,4 @@
-"""What engines do with a model's shapes on so many ranks in a format: load, pad, copy, fall back or refuse."""
+"""How engines take a model's shapes on so many ranks in a format: they load, pad, copy, fall back or refuse."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, get_args
@@ -32,7 +32,7 @@ class FactOutcome:
 
 
 class RequestFit(NamedTuple):
-    """What a serving engine needs of a rank for a request of ``context`` tokens, of the ``limit_bytes`` that it takes.
+    """Bytes of a rank for one request of ``context`` tokens, and the ``limit_bytes`` that a serving engine takes.
 
     ``requests``: so many fit (None: more than are searched).
     """
@@ -103,14 +103,13 @@ def deploy(
     engines: Sequence[str] = (),
     config_format: str | None = None,
 ) -> Deployment:
-    """What each of ``engines`` does with ``config`` over ``tp`` ranks in the format ``recipe``, and whether it fits.
+    """How each of ``engines`` takes ``config`` over ``tp`` ranks in the format ``recipe``, and whether it fits.
 
-    ``config``: what ``sizer.check`` takes, but a module. ``ep``: ranks that experts are spread over whole; tp / ep
-    ranks then cut each. ``recipe``: bf16, tensorwise or blockwise fp8, mxfp8, mxfp4, nvfp4, int8 or int4, or the
-    name of one of ``shapes.recipes`` (None: the format that most of a quantised release is in, which trainers that
-    do not run it unpack, else bf16).
-    ``engines``: names, or "serving", "training", "fine-tuning" (none: all that run the format). Raises InputError for
-    what cannot be read or is none of these.
+    ``config``: as for ``sizer.check``, but no module. ``ep``: ranks that hold whole experts; tp / ep ranks then cut
+    each. ``recipe``: bf16, tensorwise or blockwise fp8, mxfp8, mxfp4, nvfp4, int8 or int4, or the name of one of
+    ``shapes.recipes`` (None: the format of most of a quantised release, which trainers that do not run it unpack; else
+    bf16). ``engines``: names, or "serving", "training", "fine-tuning" (none: all that run the format). Raises
+    InputError for an input that cannot be read, and for names that are none of these.
     """
     positive_int(tp, "tp", 2**20)
     positive_int(ep, "ep", 2**20)
@@ -195,7 +194,7 @@ _UNPACKED = ("tensorwise", "blockwise", "mxfp4")
 
 
 def _unpacked(engine: Engine, form: str) -> str:
-    """What an engine runs a release of ``form`` in."""
+    """The format in which an engine runs a release in ``form``."""
     unpacks = engine.use != "serving" and form in _UNPACKED and form not in engine.formats
     return "bf16" if unpacks else form
 
@@ -230,7 +229,7 @@ def _deployed(
     return Deployed(engine.name, engine.title, engine.use, engine.version, engine.read, (*said, *unknown))
 
 
-#: What facts need of a model's attention.
+#: A fact's need -> the kind of attention that a model has to have for it.
 _KINDS = {"": object, "keys": AttentionShape, "latent": MlaShape}
 
 
@@ -265,7 +264,7 @@ def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
 
 
 def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
-    """What is asked of each shard of every matrix, as serving engines merge them: the worst side of each dimension."""
+    """Outcomes of a fact on multiples for the worst shard of each dimension, matrices merged as engines merge them."""
     worst: dict[str, Side] = {}
     for side in sides(model, tp, expert_tp, fused=True):
         if side.dimension not in fact.of or (fact.cut and side.shards == 1 and not side.merged):

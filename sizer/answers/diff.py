@@ -22,7 +22,7 @@ from sizer.subject import Subject, read_subject
 
 _SIZE = re.compile(r"([0-9]+(?:\.[0-9]*)?) ?([a-z]*|%)", re.IGNORECASE)
 
-#: What [tool.sizer.budgets] may hold -> what is expected of its value, units of that, and what breaking it is.
+#: Keys of [tool.sizer.budgets] -> the expected value, its units, and what breaking it means.
 BUDGETS: Named = table_of(__file__, "budgets.toml")
 
 
@@ -39,7 +39,7 @@ class Violation:
 
 @frozen
 class DiffBudgets:
-    """``max_step_regression``: relative. ``max_memory``: bytes of one device; up to 1: a share of what it has."""
+    """``max_step_regression``: relative. ``max_memory``: bytes of one device, or up to 1 a share of its memory."""
 
     max_step_regression: float | None = None
     max_memory: float | None = None
@@ -83,9 +83,9 @@ def budgets_of(table: Named, options: Iterable[str], where: str) -> DiffBudgets:
 
 @frozen
 class Figures:
-    """What one version comes to on one device.
+    """The figures of one version on one device.
 
-    ``flops_per_token``: the model's FLOPs, forward and backward, over all its devices. ``tokens_per_s``: of one device.
+    ``flops_per_token``: the model's FLOPs, forward and backward, over all its devices. ``tokens_per_s`` and
     ``memory_bytes``: one device's.
     """
 
@@ -246,8 +246,8 @@ class _Priced:
 
 
 def _further(findings: Sequence[PricedFinding], others: Sequence[PricedFinding]) -> tuple[PricedFinding, ...]:
-    """Those of ``findings`` whose cause is not among ``others``, or not as severe there."""
-    # Two are of one cause: a field, and a rule that points at it in both.
+    """The ``findings`` whose cause is not among ``others``, or is less severe there."""
+    # Two findings have one cause if they name the same field and share a rule.
     return tuple(
         one
         for one in findings
@@ -265,12 +265,12 @@ def _ratio(old: _Priced, new: _Priced) -> tuple[float, float]:
     before, after = old.proposals, new.proposals
     ratio = old.figures.tokens_per_s / new.figures.tokens_per_s
     if before.subject.stack == after.subject.stack:
-        # What one version runs and the other does not, from both sides: operators may have gone or come.
+        # Errors of the operators that one version alone runs, from both sides: operators may have gone or come.
         return ratio, max(
             before.pricer.error_s(before.step, after.step) / before.step.seconds,
             after.pricer.error_s(after.step, before.step) / after.step.seconds,
         )
-    # Another stack shares no error with this one: each step is as uncertain as it is by itself.
+    # Two stacks share no error: each step keeps its own uncertainty.
     wide = [log(max(step.high / step.seconds, step.seconds / step.low)) for step in (before.step, after.step)]
     return ratio, exp(hypot(*wide)) - 1
 

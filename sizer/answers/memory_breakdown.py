@@ -22,9 +22,9 @@ from .snapshot import Held, compared, read_snapshot
 
 
 class Engine(NamedTuple):
-    """What an engine serves from its share of the device: contexts of the workload's requests, requests at its context.
+    """What an engine serves from its share of the device: the longest context, and the most requests.
 
-    None: more than are searched; 0: none.
+    The context is for the workload's requests, the requests are at its context. None: more than are searched; 0: none.
     """
 
     memory_utilization: float
@@ -37,8 +37,8 @@ class Engine(NamedTuple):
 class MemoryBreakdown(Printable):
     """One model's memory on one device. ``largest_microbatch`` 0: not one sequence fits.
 
-    ``times``: seconds of a training step as it is, then with each of ``savings`` (none: not priced). ``notes``: what
-    the figures assume or leave out that a reader could not guess. ``explained``: a run's snapshot compared with it.
+    ``times``: seconds of a training step now, then with each of ``savings`` (none: not priced). ``notes``: assumptions
+    and omissions that a reader could not guess. ``explained``: a run's snapshot compared with the prediction.
     """
 
     COMMAND = "memory"
@@ -74,7 +74,7 @@ class MemoryBreakdown(Printable):
 def _engine(
     model: ModelShape, workload: Workload, device: Device, share: float | None, weight_dtype: str | None
 ) -> Engine | None:
-    """Of decoding; InputError for a share that is given for another phase."""
+    """What an engine serves in decoding; InputError for a share that is given for another phase."""
     if not workload.decode:
         refuse(share is not None, "expected the phase decode with it", "memory_utilization", share)
         return None
@@ -84,7 +84,7 @@ def _engine(
 
 
 def _timed(run: Subject, device: Device, saved: tuple[Saved, ...]) -> Floats:
-    """Seconds of a training step of ``run`` as it is, then with each of ``saved``; none where it has no price."""
+    """Seconds of a training step of ``run`` now, then with each of ``saved``; none if it has no price."""
     model, pricer = run.whole(), Pricer(device, stack=run.stack)
     changed = [run.workload, *(replace(run.workload, **one.change) for one in saved)]
     try:
@@ -105,13 +105,12 @@ def memory(
     explain: AnyPath | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> MemoryBreakdown:
-    """What takes memory of ``config`` (as for ``check``) on one device, and what fits it.
+    """The memory that ``config`` (as for ``check``) takes on one device, by component, and what fits.
 
     ``memory_utilization``: the share of the device that an engine takes when it decodes (None: 0.9, vLLM's). ``loss``
-    (None: that of the ``stack`` named) and ``weight_dtype`` are those of ``shapes.memory.memory``; ``explain``: a run's
-    snapshot (torch.cuda.memory._dump_snapshot, or its JSON), to compare;
-    ``workload`` are fields of ``Workload``, in either spelling. InputError for a model that is not understood, and
-    where devices and degrees do not agree.
+    (None: the named ``stack``'s) and ``weight_dtype``: as for ``shapes.memory.memory``. ``explain``: a run's snapshot
+    (torch.cuda.memory._dump_snapshot, or its JSON) to compare. ``workload``: fields of ``Workload``, in either
+    spelling. InputError for a model that is not understood, and if devices and degrees do not agree.
     """
     on = load_device(device)
     subject = run_on(read_subject(config, config_format=config_format, stack=stack, **workload), on)
@@ -120,7 +119,7 @@ def memory(
     check_batch(settled)
     refuse(weight_dtype and settled.train, "expected the phase infer or decode with it", "weight_dtype", weight_dtype)
     asked = model, settled, ROOM * on.memory.bytes
-    # Of a host that is not known nothing is offered.
+    # Without a known host no saving on the host is offered.
     saved = tuple(savings(*asked, host=on.link.host_bytes_per_s > 0, **options))
     engine = _engine(model, settled, on, memory_utilization, weight_dtype)
     times = _timed(subject, on, saved)

@@ -56,7 +56,7 @@ class Utilization:
     mfu_achievable: float | None
 
 
-#: Fields of a workload that say what of forward and backward is run.
+#: Fields of a workload that decide which parts of forward and backward are run.
 _RUN = ("phase", "decoder_s", "finetune", "lora_rank", "lora_targets", "base")
 
 
@@ -161,9 +161,9 @@ def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtyp
 
 
 def check_possible(rows: Iterable[Utilization], step_s: float, gpus: int, device: Device, dtype: str) -> None:
-    """Raise InputError where even the smallest count of what was run needs longer than ``step_s`` at the peak.
+    """Raise InputError if even the smallest count of FLOPs takes longer than ``step_s`` at the peak.
 
-    Of counts that leave the masked half of the attention square in, a flash kernel may exceed the peak; not of others.
+    A flash kernel may exceed the peak by a count that includes the masked half of the attention square.
     """
     least = min(rows, key=lambda row: row.hfu)
     at_peak = least.count.hardware_flops / gpus / device.peak(dtype)
@@ -242,17 +242,17 @@ def _between_stamps(lines: Iterable[str]) -> Floats:
     return tuple((spent[known] / steps[known]).tolist())
 
 
-#: Of a clock that begins anew.
+#: Seconds after which a clock begins anew.
 DAY_S = 86400
 _LINES = table_of(__file__, "step_times.toml")
-#: What a line with a step's time looks like, and what its number is multiplied by to be seconds (0: a rate).
+#: Patterns of lines with a step's time, each with the factor that makes seconds of its number (0: a rate).
 _PATTERNS = [(re.compile(pattern.replace("N", _NUMBER)), unit) for pattern, unit in _LINES["patterns"]]
 _STAMPED = re.compile(_LINES["stamped"])
-#: Expressions for a kernel's name by the part of a step that it is of: the first that is found in it decides.
+#: Part of a step -> expressions for the names of its kernels; the first that is found in a name decides.
 _PARTS: Words = table_of(__file__, "kernels.toml")["parts"]
 
 
-#: From and to, in microseconds, and the part of a step that a kernel is of.
+#: A kernel's start and end, in microseconds, and its part of a step.
 Span = tuple[float, float, str]
 
 
@@ -322,8 +322,9 @@ def mfu(
 ) -> MfuAnswer:
     """TFLOPS, MFU and HFU of a step measured on ``gpus`` of ``device``, by every usual way of counting.
 
-    ``config``: as for ``check``, or None with ``params`` (6ND alone). ``step_time``: seconds, or a log's, whose median
-    counts. ``workload``: ``gpus``, ``global_batch``. ``explain``: by a prediction of ``stack``. InputError: impossible.
+    ``config``: as for ``check``, or None with ``params`` (6ND alone). ``step_time``: seconds, or those of a log, whose
+    median counts. ``workload``: ``gpus`` and ``global_batch`` are needed. ``explain``: compare with the prediction for
+    ``stack``. InputError for a time that the device's peak makes impossible.
     """
     run = workload_fields(workload)
     gpus, global_batch = (positive_int(run.get(key), key, 2**31) for key in ("gpus", "global_batch"))
@@ -331,7 +332,7 @@ def mfu(
     log, step_s = (step_time, step_time.median_s) if isinstance(step_time, StepTimes) else (None, step_time)
     positive_amounts(step_time=step_s, params=params)
     if config is not None:
-        # Counts are of a whole step, whose microbatch only its explanation asks for.
+        # Counts cover a whole step; only its explanation needs the microbatch.
         run |= {} if explain else {"b": 1}
         subject = read_subject(config, config_format=config_format, stack=stack, **run)
         own, notes = subject.workload, subject.left_out
@@ -374,10 +375,10 @@ class LikelyCause:
 
 @frozen
 class Explanation:
-    """A measured step compared with the predicted one, whose ``parts`` add up; ``causes`` by what they are worth.
+    """A measured step compared with the predicted one, whose ``parts`` add up; the largest of ``causes`` first.
 
-    Only causes that lead from the prediction towards the measurement are listed. ``row``: the run as a table of runs
-    has it (reports/bench/scoreboard.py), by column.
+    Only causes that lead from the prediction towards the measurement are listed. ``row``: the run as a row of the
+    scoreboard's table (reports/bench/scoreboard.py), by column.
     """
 
     measured_s: float
@@ -398,9 +399,9 @@ class Explanation:
 
 
 def explain_step(subject: Subject, device: Device, measured_s: float) -> Explanation:
-    """What ``measured_s`` seconds of ``subject``'s global step consist of, as far as predictions can tell.
+    """Explain a measured global step of ``subject`` (``measured_s`` seconds), as far as predictions can tell.
 
-    InputError where devices and global batch do not agree with the layout: another step would be explained.
+    InputError if devices and global batch do not agree with the layout: another step would be explained.
     """
     check_batch(subject.workload)
     subject.whole()
@@ -438,7 +439,7 @@ def _alternatives(run: Run) -> Iterator[tuple[str, Run]]:
 
 
 def _changed(one: Any, path: Sequence[str], new: Function) -> Any:
-    """``one`` with ``new`` of what is at ``path``."""
+    """``one`` with the value at ``path`` replaced by ``new`` of it."""
     key, *rest = path
     inner = partial(_changed, path=rest, new=new) if rest else new
     if isinstance(one, Mapping):

@@ -31,8 +31,8 @@ from sizer.subject import Subject, read_subject, run_on
 class OperatorTable(Printable):
     """Every operator of one step with its cost, in the order the model runs them.
 
-    ``step``: None where the class was traced; a product of what was not understood, or of activations alone, has no
-    cost then either.
+    ``step``: None where the class was traced; products in modules that were not understood, and of activations alone,
+    have no cost then either.
     """
 
     COMMAND = "ops"
@@ -55,16 +55,16 @@ class OperatorTable(Printable):
 
     @property
     def rows(self) -> list[Values]:
-        """One mapping an operator, as in the JSON output: seconds and FLOPs are of one run, x ``count`` a step."""
+        """A mapping for each operator, as in the JSON output: seconds and FLOPs of one of its ``count`` runs a step."""
         return [*starmap(_row, self.priced)]
 
     @property
     def folded(self) -> list[Values]:
-        """A row an operator, its phases in one, by ``sort`` (time, flops, name, model).
+        """A row for each operator with all its phases, sorted by ``sort`` (time, flops, name, model).
 
-        Each has its first phase's row, seconds of one run by phase, and of a microbatch ``step_seconds`` with their
-        ``share`` of all operators' and ``step_flops``. Seconds are None where one phase's are. Names say which layers
-        a row is of where layers differ.
+        A row has the first phase's figures, seconds of one run by phase, and for a microbatch ``step_seconds``, their
+        ``share`` of all operators' and ``step_flops``. Seconds are None if one phase's are. Names say which layers a
+        row covers, if layers differ.
         """
         found: dict[tuple[str, int], list[Values]] = {}
         seen: Counter[tuple[str, str]] = Counter()
@@ -147,12 +147,12 @@ def ops_of_subject(subject: Subject, device: Device) -> "OperatorTable":
     )
 
 
-#: What a row has of an operator and of its cost, null where there is no such thing or it is not known.
+#: A row's fields of an operator and of its cost; null if it has none, or it is not known.
 _OF = table_of(__file__, "rows.toml")
 
 
 def _row(operator: Operator, cost: Cost | None) -> Values:
-    # Of attention its scores' product: queries x keys over the head dimension, a head at a time.
+    # Attention's sizes are those of its scores: queries x keys over the head dimension, for one head.
     sizes = ("q_len", "kv_len", "head_dim") if isinstance(operator, Attention | CachedAttention) else "mnk"
     counted, seconds = visible_flops(operator), cost.seconds if cost else None
     return {

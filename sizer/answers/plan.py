@@ -52,10 +52,10 @@ MOST_RUN = 2048
 #: Share of their time that ranks for prompts run them: beyond it their queue would grow for ever.
 MOST_BUSY = 0.95
 
-#: What a split is known by.
+#: The degrees that identify a split.
 _DEGREES = attrgetter("t", "cp", "p", "e")
-#: What a person is told; modules that run again in next to no time; chunks of a stage; a workload to begin from; how
-#: engines are started.
+#: Assumptions that are printed; modules that run again in next to no time; chunks of a stage; the workload to begin
+#: from; commands that start engines.
 ASSUMPTIONS, CHEAP, CHUNKS, _FOUND, START = table_of(__file__, "plan.toml").values()
 
 
@@ -90,7 +90,7 @@ class Candidate:
 
 @frozen
 class TrainingRun:
-    """What so many tokens take: the devices' energy is at their rated power, without the host's or cooling's."""
+    """Time, energy and cost of so many tokens; energy at the devices' rated power, without hosts and cooling."""
 
     tokens: float
     days: float
@@ -109,13 +109,12 @@ class Dropped:
 
 @frozen
 class Plan(Printable):
-    """Candidates from the fastest, those that fit before those that may, of which reports show ``top``.
+    """Candidates from the fastest, those that fit before those that may; reports show ``top`` of them.
 
-    ``dropped`` counts the others by reason. ``implementation``: whose kernels save activations, where that does not go
-    by the split (``Workload.saved_by``). ``ratio_error``: two candidates whose times differ by less are alike.
-    ``power_w``: one device's. ``tokens`` and ``price`` (USD a device hour; the list price where none is said): of a
-    whole training, if it is asked for. ``again(model, splits=)``: the plan of another model, over the splits of so many
-    workloads alone.
+    ``dropped`` counts the others by reason. ``implementation``: whose kernels save activations (None: the split
+    decides, ``Workload.saved_by``). ``ratio_error``: candidates whose times differ by less are alike. ``power_w``: one
+    device's. ``tokens`` and ``price`` (USD a device hour; by default the list price): a whole training's, if asked for.
+    ``again(model, splits=)``: the plan of another model over the splits of these workloads alone.
     """
 
     COMMAND = "plan"
@@ -186,10 +185,10 @@ class Plan(Printable):
 
 @frozen
 class ServingRequest:
-    """What is asked of a plan that serves.
+    """What a plan for serving is asked for.
 
-    An engine, tokens of a prompt and its output, the longest times in seconds (None: any), its share of a device,
-    tokens drafted a step and the probability that one is accepted.
+    The engine, tokens of a prompt and its output, the longest times in seconds (None: any), the engine's share of a
+    device, tokens drafted a step and the probability that one is accepted.
     """
 
     engine: str
@@ -204,11 +203,11 @@ class ServingRequest:
 
 @frozen
 class Way:
-    """One way to serve: ``d`` ranks of ``t`` x ``p`` devices, of which every ``e`` share their experts.
+    """One way to serve: ``d`` ranks of ``t`` x ``p`` devices; every ``e`` of them share their experts.
 
-    ``prefill`` of the ranks run prompts alone, and pass their caches to the others (0: every rank runs both).
-    ``requests`` in flight over all, of ``most_requests`` that memory holds; ``memory_bytes``: of one device.
-    ``missed``: the worst of times over limits and of prompts over what their ranks run, up to 1 where all are kept.
+    ``prefill``: ranks that run prompts alone and pass their caches on (0: every rank runs both). ``requests`` are in
+    flight over all ranks; memory holds ``most_requests``. ``memory_bytes``: one device's. ``missed``: the largest ratio
+    of a time to its limit, or of prompts to what their ranks run; at most 1 if all limits are kept.
     """
 
     t: int
@@ -326,7 +325,7 @@ def plan_config(
 
 
 def _asked(found: Values, *serving: Any) -> ServingRequest:
-    """What is served, its lengths taken out of the workload's fields that were ``found``."""
+    """The request to serve; its lengths are taken out of ``found``, the workload's fields."""
     engine, ttft, tpot, utilization, drafted, acceptance = serving
     prompt = positive_int(found.pop("s", PROMPT), "s", 2**31)
     context = positive_int(found.pop("context", 2 * prompt), "context", 2**31)
@@ -451,7 +450,7 @@ def _fitting(
 
 
 def _policies(model: ModelShape, base: Workload, implementation: Implementation) -> Names:
-    """What may run again but all or nothing: by modules in Megatron-Core's mixtures, whose norms are kernels apart."""
+    """Policies besides none and full: modules that Megatron-Core runs again in mixtures, whose norms are kernels."""
     if base.attention == "eager":
         return ("selective",)  # fused attention saves next to nothing that its core makes again
     if not model.moe or implementation != "megatron":

@@ -48,7 +48,7 @@ from .space import (
     whole_heads,
 )
 
-#: Experts are a multiple of what a node's devices share evenly, as far as the baseline's are.
+#: Numbers of experts divide over a node's devices, as far as the baseline's does.
 NODE = 8
 #: How far experts' width and a token's experts may move from the baseline's.
 EXPERT_FACTOR = 2.0
@@ -74,10 +74,10 @@ def experts(request: Request) -> Space:
 
 
 def mixtures_around(request: Request, target: float, around: Candidates, step: int) -> Candidates:
-    """What is ``around`` with experts in each width, as many of them, and a token's, as come nearest to ``target``.
+    """``around`` with experts of each width: as many experts, and experts a token, as come nearest to ``target``.
 
-    ``target`` is in parameters; the baseline's share of active ones is kept. Shared experts stay as many as they are;
-    where they are no whole number, as wide.
+    ``target`` is in parameters; the baseline's share of active parameters is kept. The number of shared experts stays;
+    if it is not whole, their width does.
     """
     model, moe, tolerance = request.model, request.model.moe, request.limits.tolerance
     assert moe
@@ -108,10 +108,10 @@ def mixtures_around(request: Request, target: float, around: Candidates, step: i
 def mixtures(
     moe: MoeShape, total: Array, active: Array, widths: Sequence[Pair], multiple: int
 ) -> tuple[Array, dict[str, Array]]:
-    """Experts, top_k, width and shared width that are ``total`` wide together, ``active`` of it for a token.
+    """Experts, top_k, width and shared width that together are ``total`` wide, and ``active`` wide for a token.
 
-    As near as whole experts come, below and above; how near is for the caller to judge. ``widths``: of an expert and of
-    the shared MLP. The first array says which of ``total`` each mixture is of.
+    The nearest whole numbers of experts below and above; the caller judges how near they are. ``widths``: of an expert
+    and of the shared MLP. The first array returned is each mixture's index into ``total``.
 
     >>> of, found = mixtures(MoeShape(128, 8, 768), np.array([128 * 768]), np.array([8 * 768]), [(1536, 0)], 8)
     >>> {name: values.tolist() for name, values in found.items()}
@@ -139,8 +139,8 @@ def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
 def room(model: ModelShape) -> Pair:
     """(parameters outside the mixtures, those of one column of width of all layers' mixtures).
 
-    What a router has for each expert is small, and counted with the mixture. Shared experts count as wide as routed
-    tokens are; what they have more, and the projections to that width, is outside.
+    A router's parameters for each expert are few, and counted with the mixture. Shared experts count at the width of
+    routed tokens; the rest of them, and projections to that width, are outside.
     """
     moe = model.moe
     if not moe:  # of so few layers all are dense
@@ -158,7 +158,7 @@ def room(model: ModelShape) -> Pair:
 COARSE = 128
 #: Latent attention's heads are tried in multiples of the largest power of two in the baseline's, to this.
 MOST_HEADS_STEP = 16
-#: What keeps a model's shape near the baseline's: h/L within a factor, head dimensions, d_ff/h within a factor.
+#: Bounds that keep a model's shape near the baseline's: a factor on h/L, head dimensions, a factor on d_ff/h.
 ASPECT_FACTOR, HEAD_DIMS, WIDTH_FACTOR = 1.5, (64, 128), 1.1
 #: d_ff/h within it where quality is predicted: published models lie within it of one another.
 WIDER_FACTOR = 1.4
@@ -268,7 +268,7 @@ def _mixtures(request: Request, target: float) -> Candidates:
 
 
 def _stepped(first: Array, last: Array, step: int) -> tuple[Array, Array]:
-    """Each row's numbers from ``first`` to ``last``, ``step`` apart, and which row they are of: rows, numbers."""
+    """Rows and numbers: each row's numbers from ``first`` to ``last``, ``step`` apart, each next to its row's index."""
     many = np.maximum((last - first) // step + 1, 0).astype(np.int64)
     of = np.repeat(np.arange(len(many)), many)
     return of, first[of].astype(np.int64) + step * (np.arange(len(of)) - (np.cumsum(many) - many)[of])
@@ -336,7 +336,7 @@ def _splits(request: Request, heads: int, kv_heads: int, shards: int) -> bool:
 
 
 def _varied(request: Request, heads: Sizes) -> Iterator[Sizes]:
-    """``heads`` with what is to vary as it is, halved and doubled."""
+    """``heads`` with each dimension that is to vary at its value, halved and doubled."""
     sizes = {**dimensions(request.model), "s": request.workload.s, **heads}
     names = [*chain(*map(VARIABLE.__getitem__, request.limits.vary or ()))]
     choices = (filter(None, (sizes[name], sizes[name] // 2, sizes[name] * 2)) for name in names)
@@ -354,7 +354,7 @@ def parameters_by(model: ModelShape, fixed: Named | IntegerTable) -> tuple[Any, 
 
     Ends, rest and each of ends + layers (rest + d_ff x each), from three resized models.
     """
-    # As many layers as there are: of a hybrid's a few are of one kind.
+    # Only as many layers as there are: a hybrid may have few of one kind.
     own, fitted = model.layers, resized(model, fixed)
     one, wide, two = (
         resize(fitted, layers=layers, d_ff=width).parameters for layers, width in ((own, 1), (own, 2), (2 * own, 1))

@@ -42,9 +42,9 @@ Renew = Callable[[int], None]
 
 #: Runs of the baseline to start with; of a candidate at a time; of the baseline that these are paired with.
 START, BATCH, BASELINE_BATCH = 12, 2, 1
-#: So many candidates are timed after one batch of the baseline.
+#: Candidates that are timed after each batch of the baseline.
 GROUP = 8
-#: The baseline's level is the median of so many of its latest runs.
+#: The baseline's level is the median of this many of its latest runs.
 WINDOW = 12
 #: A device is noisy where one in ten runs of the baseline deviates from the level before by over so many times the
 #: regret.
@@ -52,24 +52,24 @@ NOISY = 2.0
 #: There, and where the last are told apart, a round is one run of each. Kernels are prepared anew after so many rounds,
 #: on a noisy device and on others.
 BLOCK, FINAL_BLOCK = 16, 2
-#: Of two candidates' differences by round the quarter at either end counts as its end (a winsorised mean): as robust as
-#: a median, and surer.
+#: The mean of two candidates' differences by round is winsorised: the quarter at either end counts as its inner end. It
+#: is as robust as a median, and has a smaller error.
 TRIMMED = 0.25
-#: A candidate's own spread counts from so many batches on; before, it is no smaller than what others' is.
+#: From this many batches a candidate's own spread counts; before, it is taken to be no smaller than the others'.
 OWN_SPREAD = 20
 #: Below this relative spread nothing is trusted to be known.
 LEAST_SPREAD = 0.001
 #: The predictions' error is never believed to be smaller than this.
 LEAST_ERROR = 0.005
-#: Of Student's t: predictions, and states of a clock, are far off more often than a normal distribution has it.
+#: Degrees of freedom of Student's t: predictions and clocks are far off more often than a normal distribution says.
 FREEDOM = 8
 #: The standard error of a median over that of a mean.
 MEDIAN = 1.2533
-#: Of the looks that tell how far predictions are off, one in so many candidates, and at most this many of unknown
-#: structure: where a third of them are off as one, a dozen looks miss it in one case of a hundred.
+#: Looks that tell how far predictions are off: one in so many candidates, and at most this many of unknown structure.
+#: If a third of the candidates are off alike, a dozen looks miss it in one case of a hundred.
 SCOUTED, SCOUTS = 4, 12
-#: What a preparation is believed to be worth before several were seen, one standard deviation, and with how many
-#: looks' weight; candidates are prepared anew whose chances depend on twice that.
+#: Standard deviation between preparations of a kernel, as believed before several were seen, and the weight of that
+#: belief in looks. Candidates whose chances depend on twice that are prepared anew.
 PREPARATION, PREPARATION_LOOKS = 0.005, 2
 #: Rounds are repeated before anything is judged anew, so that each adds a GROWTH-th of the runs so far: asked after
 #: every round, an interval is narrow enough by chance too.
@@ -113,14 +113,13 @@ class Race:
 
 @frozen
 class Outcome:
-    """How a search ended. ``best`` indexes the candidates, of which 0 is the baseline.
+    """How a search ended. ``best`` indexes the candidates; index 0 is the baseline.
 
-    ``ratios``: index -> log(seconds / the baseline's at the same time), one a sample, of those looked at; ``errors``:
-    index -> standard error of their median, of few samples by how far the others' spread.
-    ``baseline_s``: all of the baseline's samples. ``sure``: the chance that no candidate beats ``best`` by more than
-    the regret, as far as the predictions' error is what it is said to be; ``within``: the regret at which that chance
-    is what was asked for (UNKNOWN: none known). ``finished``: not cut short by time.
-    ``failed``: index -> why it cannot run.
+    ``ratios``: index of a candidate that was timed -> log(seconds / the baseline's at the same time) of each sample.
+    ``errors``: index -> standard error of their median; with few samples by the others' spread. ``baseline_s``: all of
+    the baseline's samples. ``sure``: the probability that no candidate beats ``best`` by more than the regret, if the
+    stated error of predictions is right. ``within``: the regret at which that probability is the one asked for
+    (UNKNOWN: none known). ``finished``: not cut short by time. ``failed``: index -> why it cannot run.
     """
 
     best: int
@@ -145,8 +144,8 @@ class PairedSamples:
         codes: dict[Hashable, int] = {}
         self._classes = np.array([codes.setdefault(one, len(codes)) for one in race.classes or [0] * count])
         self.ratios: dict[int, Array] = {}
-        #: Of each candidate: the logarithm of what is minimised against the baseline's seconds, the spread of its
-        #: batches, how many of them there were. ``best``: of the least centre, whom the others are compared with.
+        #: For each candidate: the logarithm of its objective over the baseline's seconds, the spread of its batches,
+        #: and their number. ``best``: the candidate with the least centre, which the others are compared with.
         self.centres: Array = np.full(count, np.inf)
         self._alone, self.best = self.centres.copy(), 0
         self._spreads: Array = np.zeros(count)
@@ -157,9 +156,9 @@ class PairedSamples:
         self._deviations: list[float] = []
         self._level = 0.0
         self.noisy = False
-        #: Rounds of one run of each: how many are of one preparation (0: there are none yet); their number; of each
-        #: candidate those that it ran in, with log(seconds / the baseline's) there; with whom (a best) candidates were
-        #: compared in the rounds that both ran in, each one's difference and its standard error.
+        #: A round is one run of each candidate. Rounds of one preparation (0: none yet); number of rounds; for each
+        #: candidate its rounds with log(seconds / the baseline's); and for each best that candidates were compared
+        #: with, each one's difference in the rounds that both ran in, with its standard error.
         self.block = self._round_count = 0
         self._ran: dict[int, dict[int, float]] = {}
         self._anchor, self._paired = -1, dict[int, tuple[float, float]]()
@@ -178,10 +177,9 @@ class PairedSamples:
         return np.setdiff1d(np.flatnonzero(self._batches == 0), list(self.failed))
 
     def scouts(self) -> list[int]:
-        """Whom to look at whatever is predicted, for how far off it is.
+        """Candidates to time whatever their predictions, to learn how far those are off; the likeliest classes first.
 
-        The likeliest of each class, or of each of equal parts of the candidates in the order of their predictions; the
-        likeliest classes first.
+        They are the likeliest of each class, or without classes of equal parts of the candidates in predicted order.
         """
         order = np.argsort(self.prior[1:], kind="stable") + 1
         most = max(SCOUTED, len(order) // SCOUTED)
@@ -429,9 +427,9 @@ def any_of(chances: Array) -> float:
 
 #: Samples of a candidate, at least, where all are measured.
 LEAST = 20
-#: Of what may go wrong, the part that is left to candidates never looked at; the rest to those that were.
+#: Share of the allowed error that is left to candidates never timed; the rest goes to those that were.
 UNSEEN = 0.5
-#: How often at least those are prepared anew that are told apart last, and at most.
+#: How often the last candidates to be told apart are prepared anew, at least and at most.
 LEAST_PREPARED, MOST_PREPARED = 3, 300
 
 
