@@ -463,9 +463,9 @@ def _policies(model: ModelShape, base: Workload, implementation: Implementation)
 def _microbatches(
     split: Workload, layers: int, limit: int, some: Names, sized: Sized, dropped: Counter[str]
 ) -> Iterator[tuple[Workload, int]]:
-    """Of each microbatch the least recomputation that leaves room, and less that fills the device.
+    """For each microbatch the least recomputation that leaves room, and less of it that fills the device.
 
-    ``layers``: of a stage; ``some``: policies of some modules; ``sized``: bytes of a device.
+    ``layers``: a stage's; ``some``: policies of some modules; ``sized``: a function that gives bytes of a device.
     """
     share, room, tall, left = (split.global_batch or 1) // split.d, ROOM * limit, False, ["none", *some]
     for b in divisors(share, min(LARGEST_MICROBATCH, max(1, MOST_TOKENS * split.cp // split.s))):
@@ -650,7 +650,7 @@ def _of_split(
         return []
     running = np.unique(np.minimum(np.round(2 ** np.arange(0, 11.5, 1 / 16)), most))
     load = serving_load(model, split, device, asked.prompt_tokens, asked.output_tokens, split.e)
-    # What a request's cache takes from rank to rank at the most: it is read at the memory's rate.
+    # The longest that a request's cache takes from rank to rank; attention_s is the time to read it from memory.
     passed_s = load.attention_s * device.memory.bandwidth_bytes_per_s / device.link.intra_node_bytes_per_s
     ways = []
     for prefill in range(0, split.d, split.e):

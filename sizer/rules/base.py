@@ -210,7 +210,7 @@ class Context:
 
 
 Judgement = NotApplicable | tuple[Finding, ...]
-#: What a rule's function answers: findings, or in words why its premise does not hold.
+#: The answer of a rule's function: findings, or words on why its premise does not hold.
 Answer = Judgement | Iterable[Finding] | Finding | str
 Check = Callable[[Context], Answer]
 

@@ -32,7 +32,7 @@ from .base import (
     whole_heads_near,
 )
 
-#: What the names of stacks that pad a vocabulary begin with.
+#: Stacks whose names begin so pad the vocabulary.
 PADS = "megatron"
 
 
@@ -217,8 +217,8 @@ def _misaligned(context: Context) -> Iterator[Finding]:
         if context.model:
             message += f": misaligned operands take {seconds / step_s:.1%} of the step"
         field, whole, suggestions = _configured(own, names[0], value)
-        # Small gates, streams fewer than a vector holds (AltUp's), and of what is served all, that no configuration
-        # sets are a cost and no fault.
+        # Widths that no configuration sets are a cost and no fault if they are small gates, streams fewer than a vector
+        # holds (AltUp's), or part of a served model.
         fault = bool(suggestions) or (
             value > LEAST_WIDTH and seconds >= NOTABLE_GATE * step_s and context.workload.train
         )
@@ -235,7 +235,7 @@ def _misaligned(context: Context) -> Iterator[Finding]:
 def _lost_seconds(context: Context) -> dict[tuple[str, int], dict[str, float]]:
     """(Element type, misaligned dimension that no other rule covers) -> product -> seconds that misalignment takes.
 
-    Of recipes the head and adapters stay in 16 bits.
+    Recipes leave the head and adapters in 16 bits.
     """
     covered = _covered(context)
     lost: dict[tuple[str, int], dict[str, float]] = defaultdict(lambda: defaultdict(float))
@@ -267,7 +267,7 @@ def _covered(context: Context) -> set[int]:
 
 
 def _of_heads(model: ModelShape | None, workload: Workload) -> set[int]:
-    """What heads of a misaligned head_dim add up to, which is SZ102's to say, whole and on a shard."""
+    """Widths that heads of a misaligned head_dim add up to, whole and on a shard: SZ102 reports them."""
     return {
         own.out_features if linear.shard == "column" else own.in_features
         for stack, block in (model.all_blocks() if model else ())
@@ -283,7 +283,7 @@ def _configured(context: Context, name: str, value: int) -> tuple[str, int, Sugg
     if width is not None and value in (width, -(-width // t)):
         return "d_ff", width, suggest("d_ff", neighbours(width, context.alignment * t))
     if ".lora_" in name and value == context.workload.lora_rank:
-        # What loads require; wider steps are not worth the parameters of a rank.
+        # The multiple that loads require: wider steps are not worth the parameters of a larger rank.
         return "lora_rank", value, suggest("lora_rank", [next_multiple(value, context.vector)])
     return name, value, ()
 
@@ -378,7 +378,7 @@ def _step(side: Side, recipe: Recipe | None) -> int:
 
 
 def _cut_blocks(model: ModelShape, workload: Workload) -> dict[str, Side]:
-    """Of each dimension the first side of a matrix whose shard is not made of whole blocks."""
+    """Dimension -> the first side of a matrix whose shard is not made of whole blocks."""
     found: dict[str, Side] = {}
     for side in sides(model, workload.t, workload.expert_t):
         step = _step(side, workload.low_precision)
@@ -388,7 +388,7 @@ def _cut_blocks(model: ModelShape, workload: Workload) -> dict[str, Side]:
     return found
 
 
-#: What becomes of a cut block that nothing runs, and of a release's.
+#: What happens to a cut block that no kernel runs, and to one of a release.
 REFUSED = "refused"
 RELEASED = "engines refuse it, pad it or take finer scales (`sizer deploy`)"
 

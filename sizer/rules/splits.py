@@ -60,7 +60,7 @@ def batch_heads_per_shard(context: Context) -> Answer:
 
 
 def _with_heads(context: Context, heads: int) -> Iterator[Suggestion]:
-    """So many heads of the same hidden size, else of the same head dimension where that is no other model."""
+    """This number of heads at the same hidden size, else at the same head dimension if the model stays alike."""
     dims, t = context.dimensions, context.workload.t
     now, hidden = dims["heads"], dims.get("hidden", 0)
     plain = square(context) and dims.get("kv_heads", now) == now and t & (t - 1) == 0
@@ -163,7 +163,7 @@ def pipeline_balance(context: Context) -> Answer:
 
 
 def _unbalanced(context: Context) -> Iterator[Finding]:
-    """What the other stages wait for the slowest one, in the usual layout and in the best."""
+    """The findings on stages that wait for the slowest one, in the usual layout and in the best."""
     model, p = context.whole, context.workload.p
     layers = model.layers
     stage, held = work(context.operators, [cost.seconds for cost in context.costs]), -(-layers // p)
@@ -179,7 +179,7 @@ def _unbalanced(context: Context) -> Iterator[Finding]:
     usual = layers / p + head if layers == even else best
     mean = (layers + head) / p
     over = best / mean - 1
-    # What one layer more or less would leave waiting, since layers are not cut.
+    # The wait that whole layers cannot avoid.
     excused = float(spread(even, p, head)[2]) * p / (even + head) - 1
     passes = (model.head_passes - 1) * context.workload.train
     ends = "the head" + f", once more for each of {passes} predicted tokens," * bool(passes)

@@ -70,7 +70,7 @@ def tile_quantization(context: Context) -> Answer:
             f"{kept:.0%} of what it computes; the edge is at multiples of {edge}"
         )
         found.append((share * (1 - kept), Finding(name, text, changes)))
-    # Of each dimension's the one that wastes most.
+    # For each dimension the finding that wastes most.
     return {one.field: one for _, one in sorted(found, key=itemgetter(0))}.values()
 
 
@@ -259,7 +259,7 @@ def launch_bound(context: Context) -> Answer:
     waiting = idle_s / context.step.seconds
     if waiting < NOTABLE_WAITING:
         return ()
-    # What is bound by arithmetic grows with the microbatch, to more than what the device waits.
+    # Compute-bound operators grow with the microbatch, until they outlast the wait.
     one_s = idle_s / context.workload.accumulation
     grows_s = sum(seconds for _, cost, seconds in context.timed() if cost.bound == "compute")
     wanted = b << ceil(one_s / max(grows_s, one_s / MANY)).bit_length()

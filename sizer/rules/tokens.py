@@ -30,7 +30,7 @@ from .base import (
 
 
 def _sequences(context: Context, values: Iterable[int]) -> Suggestions:
-    """Those of ``values`` that the model has positions for."""
+    """Suggestions of those ``values`` that the model has positions for."""
     longest = context.model.max_positions if context.model else None
     return suggest("s", (value for value in values if longest is None or value <= longest))
 
@@ -265,12 +265,12 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     Every layer pays two all-reduces forward and two backward over t devices, and its products shrink to 1/t of their
     width. When the step's memory fits with a smaller t, the devices it frees do more as data parallelism.
 
-    Memory is that of `sizer memory` as the workload says, and fits in 92% of the device's; a smaller t must divide the
-    attention heads. Where it fits with as many sequences less a microbatch, both are changed. Of those that fit the one
-    that saves most counts: over slow links gradients cost more than messages do. A degree alone (`--tp 8`)
-    is a part of a layout: a note says which t fits. Without word of sequence parallelism t's messages alone count:
-    what each rank computes whole, norms and residuals, that would share out at the same t. Where no run says what of
-    its messages a stack hides (torchtitan), those do not.
+    Memory is that of `sizer memory` for the workload, and has to fit in 92% of the device's; a smaller t must divide
+    the attention heads. If it fits only with a smaller microbatch, both are changed. Of the degrees that fit the one
+    that saves most counts: over slow links gradients cost more than messages do. A degree alone (`--tp 8`) is a part of
+    a layout: a note then says which t fits. Unless the workload names sequence parallelism, only the messages of t
+    count as a saving: norms and residuals, which each rank computes whole, would be shared with it at the same t.
+    Messages do not count for a stack of which no run says how many it hides (torchtitan).
 
     Bad: `sizer check config.json --tp 8 --gpus 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
@@ -310,10 +310,10 @@ def largest_microbatch(context: Context) -> Answer:
     A larger microbatch makes every product taller and each weight's bytes serve more tokens. Any integer will do: of
     the microbatches that fit, 7 beats 4, and no power of two is asked of b.
 
-    Memory is that of `sizer memory` as the workload says. The sequences of a step are the training's choice: without a
-    global batch the rule has nothing to say, and with one it asks for a microbatch that the ranks' share is made of.
-    Suggestions are priced per token; a communication of gradients that runs once a step is charged once. Where experts
-    are spread, one rank's may be routed twice the mean: half of what fits by the mean is asked.
+    Memory is that of `sizer memory` for the workload. The sequences of a step are the training's choice: without a
+    global batch the rule says nothing, and with one it asks for a microbatch that divides the ranks' share of it.
+    Suggestions are priced per token; a communication of gradients that runs once a step is charged once. If experts are
+    spread over ranks, one rank's may be routed twice the mean, so that half of what fits by the mean is asked for.
 
     Bad: `sizer check config.json -b 4 --global-batch 512` where 8 sequences fit.
     Good: the largest divisor of the global batch's share that `sizer memory config.json` finds to fit.
@@ -332,7 +332,7 @@ def largest_microbatch(context: Context) -> Answer:
 
 
 GIB = 2**30
-#: What says how a training run is spread, and how a serving one is.
+#: Fields that say how a training run is spread, and how a serving one is.
 LAYOUT = ("gpus", "d")
 SERVING_LAYOUT = ("gpus", "d", "t", "p")
 #: Degrees of a training run that leave open how many data-parallel ranks there are.
@@ -351,14 +351,14 @@ def fits_in_memory(context: Context) -> Answer:
     forward of checkpointing, or a larger t's all-reduces cost is priced; sequence parallelism beside a t costs no
     message. Shards stay inside the devices that are linked, and within those given.
 
-    Memory is that of `sizer memory` as the workload says. It is an error where the layout was said (the devices, or the
-    data-parallel ranks, of a training run; any degree of a serving one). Elsewhere a note says what a single device
-    would need, and what of the layout is missing (`--tp 16` alone is a part of one). Of a model that is not understood
-    whole (SZ132) the parameters alone are counted. Activations of a layout of tensor, pipeline or context parallelism
-    are those of fused kernels, which run such layouts, unless said otherwise. A step fits in 92% of what a device has;
+    Memory is that of `sizer memory` for the workload. It is an error if the layout was said (the devices or the
+    data-parallel ranks of a training run; any degree of a serving one). Else a note says what a single device would
+    need, and which part of the layout is missing (`--tp 16` alone is a part of one). A model that is not understood
+    whole (SZ132) counts with its parameters alone. Activations of a layout with tensor, pipeline or context parallelism
+    are those of fused kernels, which run such layouts, unless said otherwise. A step fits in 92% of a device's memory;
     from there to 8% over it may fit, and is no error: predicted peaks have been off by as much
-    (reports/memory-peaks.md). Nor is it one where a key that says what is kept where is not read (offloading). What is
-    served has to fit whole.
+    (reports/memory-peaks.md). It is no error either if a key on offloading was not read. A served model has to fit
+    whole.
 
     Bad: `sizer check config.json -b 4 --dp 8` for an 8B model on 80 GB devices.
     Good: the same with `--zero 3 --checkpointing full`.
@@ -378,7 +378,7 @@ def fits_in_memory(context: Context) -> Answer:
         finds = "`sizer plan` finds a split" if workload.train else "`sizer memory --phase decode --tp N` counts one"
         message = f"memory: {has} as it is split here, {most}; {_unsaid(context)}; {finds}"
         return NotApplicable(message, note=True)
-    # Of changes to the same fields the first that fits: the smallest degree or stage. No further fields where it does.
+    # The first change of the same fields that fits: the smallest degree or stage. If one fits, no further fields.
     ways: dict[frozenset[str], Suggestion] = {}
     for change in _ways_out(model, workload, device.link.domain_devices):
         enough = any(fields <= change.keys() for fields in ways)
@@ -418,7 +418,7 @@ def needless_recomputation(context: Context) -> Answer:
     return [Finding("checkpointing", "runs forward again what memory would hold", changes)] * bool(changes)
 
 
-#: Of the device's memory.
+#: Share of the device's memory from which logits are worth a note.
 NOTABLE_LOGITS = 0.1
 
 
@@ -498,7 +498,7 @@ def muon_update(context: Context) -> Answer:
 
 
 def _parameters_fit(context: Context) -> Answer:
-    """What the parameters alone need, where nothing else is known."""
+    """The finding on memory of the parameters alone, if nothing else is known."""
     workload, device = context.workload, context.device
     if workload.finetune:
         return "adapters of a model that is not understood are not known"
@@ -522,14 +522,14 @@ def _spread(context: Context) -> bool:
 
 
 def _unsaid(context: Context) -> str:
-    """What of the layout was not said, of a training run that names some degrees of it."""
+    """Words on the part of a layout that was not said, for a training run that names some degrees of it."""
     degrees = [f"{option_of(key)} {getattr(context.workload, key)}" for key in SPLITS if context.sets_any(key)]
     part = f"{', '.join(degrees)} is a part of a layout, its devices were" if degrees else "how it is spread was"
     return f"{part} not said ({'--gpus or --dp' if context.workload.train else '--tp, --pp or --gpus'})"
 
 
 def _more_ways(workload: Workload, device: Device, fused: list[str]) -> str:
-    """What else saves memory and is no field of a workload, by kind of hardware."""
+    """Words on further savings of memory that no field of a workload states, by kind of hardware."""
     if not workload.train:
         return "; narrower weights (`sizer memory --weights`) help too"
     adapted = (workload.gpus == 1 or CARD_LINK in device.link.intra_node) and not workload.finetune
@@ -542,7 +542,7 @@ Change = dict[str, int | str]
 
 
 def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Change]:
-    """What may save enough, from the cheapest in step time."""
+    """Changes that may save enough memory, from the cheapest in step time."""
     if workload.attention == "eager":
         yield {"attention": "auto"}
     if workload.decode and workload.cache_dtype in ("bf16", "fp16", "fp32"):
@@ -556,7 +556,7 @@ def _ways_out(model: ModelShape, workload: Workload, domain: int) -> Iterator[Ch
     parts = (f"full:{-(-model.layers * quarter // (4 * workload.p))}" for quarter in (1, 2, 3))
     recomputes = workload.train and workload.checkpointing != "full"
     again: list[Change] = [{"checkpointing": how} for how in (*parts, "full") if recomputes]
-    # What tensor parallelism leaves whole on each rank, norms and residuals, is cut over it too: no further message.
+    # Sequence parallelism cuts what tensor parallelism leaves whole (norms, residuals), without a further message.
     cut: Change = {"sequence_parallel": True} if workload.train and workload.t > 1 else {}
     yield from (change | more for change in (cut, {}) for more in ({}, *stages))
     yield from (change | more for change in again for more in ({}, *stages))

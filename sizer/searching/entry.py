@@ -81,16 +81,15 @@ def search(
     """The fastest neighbours of a baseline, predicted, or with ``measure`` measured on the device at hand.
 
     The baseline is ``config`` (as for ``check``), or plain dimensions: ``h`` alone searches the SwiGLU width near 8h/3,
-    ``params`` a whole model. Predicting, for ``device`` (default h100-sxm), every candidate is priced. Measuring, the
-    prediction for the device at hand (for h100-sxm where that is not known, as a CPU) orders the candidates;
-    ``measure`` may be an executor of its own (``shapes.measure.workers.Session``). ``stack``: the software that
-    runs whole steps (None: that of the configuration's format; of plain dimensions kernels alone are added up, as
-    of parts of a model and of what is measured). ``progress(done, of, best)``. ``serving``: fields of the decode step
-    that is priced with each candidate's step ({"b": 64, "context": 8192, "tp": 8}); ``training_budget``: the
-    longest step, over the baseline's. ``quality``: tokens of training, after which candidates are to have the
-    baseline's loss by published fits; they are then ordered by ``step-time``. ``layouts``: `sizer.plan`'s answer for
-    the baseline, over whose fastest splits each candidate has a plan of its own, or a function that makes it, which is
-    called once nothing else can be mistaken. ``options`` are of three groups:
+    ``params`` a whole model. A prediction, for ``device`` (default h100-sxm), prices every candidate. A measurement
+    takes candidates in the order of the prediction for the device at hand (h100-sxm if that is not known, as a CPU is
+    not); ``measure`` may be an executor (``shapes.measure.workers.Session``). ``stack``: the software that runs whole
+    steps (None: the configuration's format decides; kernels alone are added up for plain dimensions, parts of a model,
+    and measurements). ``progress(done, of, best)``. ``serving``: fields of a decode step that is priced with each
+    candidate's step ({"b": 64, "context": 8192, "tp": 8}). ``training_budget``: the longest step, over the baseline's.
+    ``quality``: tokens of training; candidates have the baseline's loss after them by published fits, and are ordered
+    by ``step-time``. ``layouts``: `sizer.plan`'s answer for the baseline, whose fastest splits each candidate is
+    planned over, or a function that gives it, called after all arguments are checked. ``options`` are of three groups:
 
     * dimensions of the baseline: ``d_ff``, ``heads``, ``kv_heads``, ``layers``, ``vocab``; ``gemm_only=True`` is the
       single product of the ML Engineering book instead of an MLP;
@@ -236,8 +235,8 @@ def swiglu_width(
 ) -> int:
     """The fastest width of a gated MLP within ``tolerance`` of 8h/3's parameters, predicted on ``device``.
 
-    Of widths whose shards over 8, 4 or 2 devices are aligned, else of those that are themselves, as far as one is in
-    reach; else of those of whole 16 bytes.
+    Candidates are widths whose shards over 8, else 4, else 2 devices are aligned, else aligned widths, as far as the
+    tolerance reaches one; else widths of whole 16 bytes.
 
     >>> swiglu_width(4096)
     11008

@@ -32,9 +32,9 @@ WeightedJobs = Sequence[tuple[Job, float]]
 
 
 def weighted_jobs(space: Space, change: Sizes) -> WeightedJobs:
-    """What is measured of a candidate, each job with its weight at the baseline's tokens.
+    """A candidate's jobs to measure, each with its weight at the baseline's tokens.
 
-    Their products are those that ``pricing.price`` prices. InputError for what is only predicted.
+    They have the products that ``pricing.price`` prices. InputError for operators that can only be predicted.
     """
     model, workload = rebuilt(space, change)
     if space.measured_parts == ():
@@ -55,7 +55,7 @@ def weighted_jobs(space: Space, change: Sizes) -> WeightedJobs:
 
 
 def left_out(space: Space) -> Names:
-    """What of a step is not timed, a sentence each."""
+    """Sentences on the parts of a step that are not timed."""
     if not space.ruled:
         return ()
     if space.measured_parts == ():
@@ -221,7 +221,7 @@ class Sampler:
         self._executor, self._store = executor, store
         self._ready: dict[str, Prepared] = {}
         self._room_bytes = ROOM * executor.room_bytes
-        #: Those of which samples are not written down yet.
+        #: Jobs with samples that are not stored yet.
         self._unsaved: dict[str, Prepared] = {}
         self._saved_at_s = time.perf_counter()
         #: Samples of the store that were not handed out yet, by job.
@@ -237,7 +237,7 @@ class Sampler:
             raise CannotRunError(f"{outcome.status}: {outcome}") from outcome
 
     def renew(self, index: int) -> None:
-        """Let go of the candidate's kernels, written down, so that its next sample is of ones prepared anew."""
+        """Store the candidate's samples and drop its kernels, so that the next sample prepares them anew."""
         for job, _ in self._jobs[index]:
             if job.key in self._ready:
                 self._close(job.key)

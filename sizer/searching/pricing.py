@@ -37,12 +37,12 @@ QUIET: Progress = lambda *_: None  # noqa: E731
 
 @frozen
 class TimedCandidate:
-    """A candidate with its time and FLOPs at the baseline's tokens; ``parameters`` are of what is searched.
+    """A candidate with its time and FLOPs at the baseline's tokens, and the ``parameters`` of the part searched.
 
-    ``structure``: what a prediction is off for together with its like (``_structure``). ``ratio_error``: of its time
-    over the baseline's, relative, where that is known (None: the timings' own). ``launch_bound``: whether most of its
-    time is products that a host takes longer to launch than the device to run. ``layout``: what it runs the fastest in,
-    where layouts were asked for.
+    ``structure``: candidates that are alike in it have errors that are alike (``_structure``). ``ratio_error``:
+    relative error of its time over the baseline's, if known (None: the timings' own). ``launch_bound``: most of its
+    time is in products that the host launches more slowly than the device runs them. ``layout``: its fastest layout, if
+    layouts were asked for.
     """
 
     change: Sizes
@@ -126,7 +126,7 @@ def price(space: Space, changes: Sequence[Sizes], pricer: Pricer) -> list[TimedC
     ]
 
 
-#: A model, its workload, what of it is timed, the baseline's tokens over a step's, FLOPs at those, and parameters.
+#: A model, its workload, the operators timed, the baseline's tokens over a step's, FLOPs at those, and parameters.
 _Run = tuple[ModelShape, Workload, Operators, float, int, int]
 
 
@@ -153,7 +153,7 @@ def _candidate(change: Sizes, run: _Run, step: Step, ratio_error: float | None) 
     )
 
 
-#: What a host takes to launch one product, at least: GAC's took 15 to 18 us on H100 (reports/search-gac.md).
+#: The least time in which a host launches a product: GAC's took 15 to 18 us on H100 (reports/search-gac.md).
 HOST_S = 10e-6
 #: Elements beyond which another factor of two in alignment is worth nothing to any kernel.
 ALIGNED = 256
@@ -181,20 +181,20 @@ def _structure(products: Sequence[tuple[Product, Cost, float]]) -> tuple[int, bo
     return level, filled is not None and filled >= 1 - IDLE, thin
 
 
-#: So many candidates of a large space are made objects of: those that an answer, its page and its picture hold.
+#: Candidates of a large space that become objects: those that an answer, its page and its picture hold.
 SHOWN = 256
 #: And of the values of one dimension, which make a curve.
 DRAWN = 1024
-#: What leaves out candidates whose step is longer than a share of the baseline's.
+#: Name of the constraint that leaves out candidates with a step longer than a share of the baseline's.
 BUDGET = "--limit training-budget={:.0%}"
 #: Shares of a decode step in what orders candidates for training and serving.
 SHARES = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
 class Estimates(NamedTuple):
-    """Of each candidate: ``seconds`` at the baseline's tokens, FLOPs, layers and parameters.
+    """Each candidate's ``seconds`` at the baseline's tokens, FLOPs, layers and parameters.
 
-    Seconds are NaN where a candidate does not divide as it is to be run.
+    Seconds are NaN for a candidate that does not divide over its ranks.
     """
 
     seconds: Array
@@ -212,12 +212,12 @@ def shortlist(
     budget: float | None,
     ways: Sequence[Workload],
 ) -> tuple[Space, Sequence[Sizes]]:
-    """All candidates of a small space; of a large one the best and what no other beats.
+    """All candidates of a small space; of a large one the best, and those that no other beats.
 
-    These are the ``SHOWN`` best, and those that no other beats in time and parameters (or loss). Of one dimension's
-    values some more, evenly spread, for the picture. Where they are for ``serving`` too, the best of every weighing of
-    a step of training against one of decoding, and what no other beats in both. ``budget``: the longest step, over the
-    baseline's, to which a large space is cut. ``ways``: layouts, of which each candidate is taken in its fastest.
+    These are the ``SHOWN`` best, and the Pareto front of time and parameters (or loss). If one dimension is searched,
+    some more evenly spread values complete the picture. With ``serving`` they are the best by every weight of a
+    training step against a decode step, and the front of both. ``budget``: the longest step, over the baseline's, to
+    which a large space is cut. ``ways``: layouts; each candidate runs in its fastest.
     """
     single = len(space.baseline) == 1
     if len(space.candidates) <= (DRAWN if single else SHOWN) and not ways:
@@ -242,7 +242,7 @@ def shortlist(
 def _cut(
     space: Space, found: Estimates, pricer: Pricer, budget: float | None, ways: Sequence[Workload]
 ) -> tuple[Space, Estimates]:
-    """Those within the budget of what was priced before an end was asked for."""
+    """The candidates within the budget that were priced before an interrupt."""
     conditions = {"the interrupt": ~np.isnan(found.seconds) | (not REQUESTS)}
     if budget is not None:
         longest = budget * estimates(space, [space.baseline], pricer, ways=ways).seconds[0]
@@ -269,9 +269,9 @@ def undominated(*columns: ArrayLike) -> list[int]:
 def estimates(
     space: Space, changes: Sequence[Sizes], pricer: Pricer, progress: Progress = QUIET, ways: Sequence[Workload] = ()
 ) -> Estimates:
-    """What ``changes`` come to on the pricer's device; after a request to stop NaN, but for those that are first.
+    """The estimates of ``changes`` on the pricer's device; after a request to stop, NaN for those not yet priced.
 
-    ``ways``: layouts, of each the fastest counts, whether it fits or not (none: the space's own workload).
+    ``ways``: layouts; the fastest counts, whether it fits or not (none: the space's own workload).
     """
     if ways:
         each: list[Estimates] = []

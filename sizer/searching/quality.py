@@ -26,7 +26,7 @@ FITS = table_of(__file__, "quality.toml")
 PRACTICE, MADE = 2.0, 3.0
 #: How far parameters may move where a fit says what they are worth, and what sizes are multiples of at least.
 TOLERANCE, COARSE = 0.1, 256
-#: What no fit speaks of.
+#: Notes on properties that no published fit covers.
 UNPRICED = (
     "no published fit prices head_dim (Kaplan et al. draw it, without figures; Shazeer's fewer or narrower heads are "
     "narrower together, too), d_ff/h or the context trained on: bounds alone hold there"
@@ -74,7 +74,7 @@ def losses(space: Space, found: Candidates, tokens: float) -> tuple[Array, Array
 
 
 def _outside(fit: Named, facts: Named) -> str:
-    """What of the baseline lies outside of a fit's ranges."""
+    """The baseline's figures that lie outside of a fit's ranges, in words."""
     own = {key: float(np.ravel(facts[key])[0]) for key in fit["ranges"]}
     return ", ".join(
         f"{key} {own[key]:.3g}" for key, (low, high) in fit["ranges"].items() if not low <= own[key] <= high
@@ -99,7 +99,7 @@ def at_equal_loss(space: Space, pricer: Pricer, tokens: float) -> Space:
 
 
 def _practice(sizes: Named, model: ModelShape) -> Values:
-    """What published models keep within limits, of a change or of columns of them."""
+    """Ratios that published models keep within limits, for a change or for columns of them."""
     found = {"h/L": sizes["hidden"] / sizes["layers"]}
     if "kv_heads" in sizes:
         found["query heads a key/value head"] = sizes["heads"] / sizes["kv_heads"]

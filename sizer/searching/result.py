@@ -1,4 +1,4 @@
-"""What a search answers: ranked candidates, a verdict in one sentence, and the best one under the file's own keys."""
+"""A search's answer: ranked candidates, a verdict in one sentence, and the best one under the file's own keys."""
 
 from collections.abc import Sequence
 from dataclasses import field
@@ -17,13 +17,13 @@ from sizer.subject import read_model
 class Ranked(AsJson):
     """One candidate. ``speedup`` > 1: faster than the baseline at equal tokens; its bounds hold the source's error.
 
-    ``parameters`` are of what was searched (an MLP, a model). ``memory_change_bytes``: of a device's peak, worked out
-    for candidates that are listed (None: of those that are only plotted). ``gain`` > 1: better than the baseline by the
-    objective, with its bounds; ``breaks``: rules of `check` that it breaks and the baseline keeps, ``why`` it is listed
-    all the same; ``warns``: rules on a cost alone (a last wave, an occupancy) that `check` will warn of and does not of
-    the baseline. ``decode``: its decode step where serving was asked for, ``decode_speedup`` over the baseline's;
-    ``gain`` is then the geometric mean of both. ``loss``: predicted, over the baseline's, with what it may be off by
-    (None: quality was not asked for). ``layout``: how its step is split over the devices, where layouts were asked for.
+    ``parameters``: those of the part that was searched (an MLP, a model). ``memory_change_bytes``: a device's peak over
+    the baseline's, for candidates that are listed (None: only plotted). ``gain`` > 1: better than the baseline by the
+    objective, with its bounds. ``breaks``: rules of `check` that it breaks and the baseline keeps, and ``why`` it is
+    listed all the same. ``warns``: rules on a cost alone (a last wave, an occupancy) of which `check` warns here and
+    not at the baseline. ``decode``: its decode step, if serving was asked for, and ``decode_speedup`` over the
+    baseline's; ``gain`` is then the geometric mean of both. ``loss``: predicted loss over the baseline's, with its
+    error (None: quality was not asked for). ``layout``: its split over the devices, if layouts were asked for.
     """
 
     change: Sizes
@@ -106,7 +106,7 @@ def label(ranked: Ranked, than: Ranked | None = None) -> str:
 
 
 def objected(one: Ranked) -> str:
-    """What `check` has against a candidate and not against the baseline, in brackets; "" where that is nothing."""
+    """The rules that `check` finds broken in a candidate and not in the baseline, in brackets; "" for none."""
     said = [f"breaks {', '.join(one.breaks)}; {one.why}"] if one.breaks else []
     if one.warns:
         said.append(f"check warns of {', '.join(one.warns)}, a cost that is in this time")
@@ -164,7 +164,7 @@ def verdict(
 
 
 def settings(result: SearchResult) -> Sizes:
-    """Key (nested ones dotted) -> value of what changes; what the file has no key for is left out. Empty: keep."""
+    """The file's key (nested ones dotted) -> its new value, for changes that the file has a key for. Empty: keep."""
     if result.keep:
         return {}
     change = result.best.change

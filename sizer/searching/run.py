@@ -1,7 +1,7 @@
 """`search`: faster neighbours of a baseline in one space, by an objective, predicted or measured.
 
-With a decode step at their side, training and serving are two budgets: what no candidate beats in either.
-What is listed passes the rules of check, or says which it breaks and why it is worth it.
+With a decode step, training and serving are two objectives, and candidates that no other beats in both are listed.
+Listed candidates keep the rules of check, or name those that they break and why they are worth it.
 """
 
 import time
@@ -107,7 +107,7 @@ def _judged(
     passing: list[Ranked] = []
     breaking: list[Ranked] = []
     for one in islice(listed, LOOKED_AT):
-        # What the baseline breaks in a dimension that is searched is no excuse.
+        # A rule that the baseline breaks in a searched dimension does not excuse a candidate.
         kept = {key: outright for key, outright in own.items() if key[1] not in one.change}
         breaks = worse(broken(one.change), kept)
         (breaking if breaks else passing).append(replace(one, breaks=breaks))
@@ -201,7 +201,7 @@ class Query:
 
 
 def find(baseline: Baseline, query: Query) -> SearchResult:
-    """What answers the ``query``. InputError where nothing satisfies the limits."""
+    """Answer the ``query``. InputError if no candidate is within the limits."""
     started, device, objective, measured = time.perf_counter(), query.device, query.objective, query.measured
     positive_int(query.top, "top")
     device.peak(baseline.workload.dtype)  # InputError for a type that it has no figures for
@@ -216,7 +216,7 @@ def find(baseline: Baseline, query: Query) -> SearchResult:
     nearest = None if measured else aligned(times.row, ranked, device.alignment_elements(space.workload.dtype))
     # With a stack, launches are part of the step.
     launches = not measured and not pricer.stack and all(one.launch_bound for one in times.row)
-    # What nobody typed is no one's to keep.
+    # A baseline that nobody typed is taken, not kept.
     keep_it = "keep" if baseline.stack else "take"
     keep, said = verdict(query.what, own, best, fixes, nearest, keep_it, launches=launches)
     return SearchResult(
@@ -367,9 +367,8 @@ def rank(row: Sequence[TimedCandidate], objective: Objective) -> Ranking:
 def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, float]:
     """Bounds of base over candidate.
 
-    Of predicted steps by what their ratio has been off by, of predicted kernels by the error of the worse one (what
-    they share cancels), of measurements by the candidate's own interval, that of its ratio to the baseline it was
-    paired with.
+    Predicted steps: by the error of their ratio. Predicted kernels: by the error of the worse one, as shared errors
+    cancel. Measurements: by the candidate's interval, which is that of its ratio to the baseline in the same rounds.
     """
     timing, ratio = one.timing, base.timing.seconds / one.timing.seconds
     if timing.measured:
@@ -384,7 +383,7 @@ def _ratio_bounds(base: TimedCandidate, one: TimedCandidate) -> tuple[float, flo
 
 
 def aligned(row: Sequence[TimedCandidate], ranked: Ranking, step: int) -> Ranked | None:
-    """Of those aligned to ``step`` elements the nearest to a baseline that is not."""
+    """The candidate aligned to ``step`` elements that is nearest to a baseline that is not; else None."""
     own, whole = row[0].change, [one.change for one in row if one.structure[0] >= step]
     return min(
         [one for one in ranked if one.change in whole and own not in whole],
@@ -472,7 +471,7 @@ def _served(space: Space, ranked: Ranking, serving: Workload, pricer: Pricer) ->
 
 
 def decode_gain(one: Ranked) -> float:
-    """By the objective, whose gain is the mean of both: gain^2 = (speedup x worth) (decode_speedup x worth)."""
+    """The gain in decoding by the objective, as gain^2 = (speedup x worth) (decode_speedup x worth)."""
     return one.gain * sqrt(one.decode_speedup / one.speedup)
 
 
