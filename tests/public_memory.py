@@ -58,20 +58,39 @@ def sources() -> list[dict[str, Any]]:
     return found
 
 
-def peaks() -> Iterator[Peak]:
+@dataclass(frozen=True)
+class Run:
+    """One run as its ``source`` describes it: ``model``'s name there, and what of it is no other run's."""
+
+    source: dict[str, Any]
+    model: str
+    own: dict[str, Any]
+
+    @property
+    def split(self) -> str:
+        said = {key: value for key, value in self.own.items() if key not in SETTINGS}
+        return ", ".join(value if key == "device" else f"{key} {value}" for key, value in said.items())
+
+    def peak(self) -> Peak:
+        source, run = self.source, self.own
+        own = {key: value for key, value in run.items() if key not in ("gib", "reserved", "device")}
+        fields = {**source["workload"], **own}
+        workload = Workload(**fields, sequence_parallel=fields.get("t", 1) > 1)
+        model = read_config(source["models"][self.model]).model
+        # What the caching allocator hands out: no context, no rounding. To simulate it takes most of the time.
+        how = {"device": run.get("device"), "simulate": "reserved" in run, **source["options"]}
+        answer = memory(model, workload, context_bytes=0, **how)
+        held = (run["reserved"], (answer.reserved_bytes or 0) / GIB) if "reserved" in run else None
+        ours = answer.total_bytes / GIB
+        return Peak(source["name"], self.model, self.split, ours, run["gib"], answer.moment, source["within"], held)
+
+
+def runs() -> Iterator[Run]:
+    """Every run of every source; none is worked out yet."""
     for source in sources():
-        for name, runs in source["runs"].items():
-            model = read_config(source["models"][name]).model
-            for run in runs:
-                own = {key: value for key, value in run.items() if key not in ("gib", "reserved", "device")}
-                fields = {**source["workload"], **own}
-                workload = Workload(**fields, sequence_parallel=fields.get("t", 1) > 1)
-                # What the caching allocator hands out: no context, no rounding.
-                answer = memory(
-                    model, workload, context_bytes=0, device=run.get("device"), simulate=True, **source["options"]
-                )
-                said = {key: value for key, value in run.items() if key not in SETTINGS}
-                split = ", ".join(value if key == "device" else f"{key} {value}" for key, value in said.items())
-                ours = answer.total_bytes / GIB
-                held = (run["reserved"], (answer.reserved_bytes or 0) / GIB) if "reserved" in run else None
-                yield Peak(source["name"], name, split, ours, run["gib"], answer.moment, source["within"], held)
+        for name, listed in source["runs"].items():
+            yield from (Run(source, name, one) for one in listed)
+
+
+def peaks() -> Iterator[Peak]:
+    return (one.peak() for one in runs())

@@ -130,9 +130,8 @@ def test_a_search_of_layouts_that_is_interrupted_early_has_a_best_of_what_was_pr
 
 
 def test_a_search_to_be_served_that_is_interrupted_answers_with_the_baseline_at_least() -> None:
-    words = ["search", "deepseek-ai/DeepSeek-V3", "--what", "model", "--limit", "vary=mla-heads", "--predict"]
-    words += ["--layouts", "--gpus", "256", "--global-batch", "256"]
-    words += ["--serving", "microbatch=64,context=8k,ep=32,dp=32"]
+    words = ["search", "deepseek-ai/DeepSeek-V2-Lite", "--what", "model", "--limit", "vary=mla-heads", "--predict"]
+    words += ["--layouts", "--gpus", "8", "--global-batch", "64", "--serving", "microbatch=64,context=8k,ep=8,dp=8"]
     done = interrupted("sizer.searching.pricing:_estimated", 1, *words, "--format", "json")
     assert done.returncode == 130, done.stderr
     found = json.loads(done.stdout)

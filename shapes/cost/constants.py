@@ -568,6 +568,7 @@ Parts = tuple[Any, Any, Any]
 _GUESSED = " by another's"
 
 
+@cache
 def _tables() -> Mapping[str, Mapping[str, Numbers]]:
     """Form -> device -> its constants and errors."""
     return {key: table for name in FILES for key, table in content(DATA / f"{name}.toml").items()}

@@ -122,7 +122,7 @@ class StageStep:
     gradients_stay: bool = False
 
     def __hash__(self) -> int:
-        return hash((self.workload, self.stage))  # of a part, as a workload's
+        return hash((self.workload, self.stage, self.model.main.blocks[-1]))  # of a part, as a workload's
 
     @property
     def blocks(self) -> list[tuple[Stack, Block]]:
@@ -355,7 +355,9 @@ def _alone(step: StageStep, checkpointing: str) -> StageStep:
 @lru_cache(2048)
 def _tail(step: StageStep) -> int:
     """The fullest moment of the final norm, head and loss."""
-    return _backward(_tail_tape(step), 4, step.workload.activation_bytes, step)
+    tape = _tail_tape(step)
+    events = tape.backward(4, step.workload.activation_bytes, step.kept_bytes)
+    return peak_bytes(events, sum(tape.saved(selective=True).values()))
 
 
 def _tail_tape(step: StageStep) -> Tape:
@@ -408,24 +410,17 @@ def _layer(step: StageStep, block: Block, hidden: int, s: int) -> _Layer:
     kept = tape.saved(selective=True)
     saved = sum(kept.values())
     moved = round(workload.offload_saved * saved)
+    events = tape.backward(tape.storages[INPUT], step.made_bytes, step.kept_bytes)
     return _Layer(
         saved=saved - moved,
         moved=moved,
         forward=peak_bytes(tape.forward(kept)) + moved,
-        backward=_backward(tape, tape.storages[INPUT], step.made_bytes, step) + moved,
+        backward=peak_bytes(events, saved) + moved,
         returned=tape.returned * workload.saving.everything,
         window=block.attention.window if block.attention else None,
         gradients=gradients,
         unneeded=tape.unneeded_bytes() if workload.adapted else 0,
     )
-
-
-def _backward(tape: Tape, seed: int, made: int, step: StageStep) -> int:
-    """The peak of one tape's backward; new gradients of weights stay, or are added to the old ones and go.
-
-    ``made``: bytes of a new gradient's element.
-    """
-    return peak_bytes(tape.backward(seed, made, step.kept_bytes), sum(tape.saved(selective=True).values()))
 
 
 def _embedding(step: StageStep) -> int:

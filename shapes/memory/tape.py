@@ -371,6 +371,7 @@ class Line:
     ways: dict[str, bool] = field(default_factory=dict)
 
 
+@cache
 def declared() -> Named:
     """shapes/data/modules.toml, parsed."""
     return content(DATA / "modules.toml")
