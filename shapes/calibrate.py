@@ -1,7 +1,7 @@
-"""A user's own measurements -> a device's constants: what is measured, the fit, and the tables of a device's file.
+"""A user's own measurements -> a device's constants: the records, the fit, and the tables of a device's file.
 
-Used by `sizer calibrate`; needs scipy. What ships was fitted by reports/fit on published tables. Of a device's file the
-tables [cost], [error] and [provenance] are written, and not one byte else.
+Used by `sizer calibrate`; needs scipy. The shipped constants were fitted by reports/fit on published tables. In a
+device's file the tables [cost], [error] and [provenance] are written, and not one byte else.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from .toml_table import DATA, MAX_BYTES, content
 
 @frozen
 class Record:
-    """One measured product; ``source`` tells frameworks (or runs) apart, whose median is taken for the truth."""
+    """One measured product; ``source`` tells frameworks (or runs) apart; their median is taken for the truth."""
 
     m: int
     n: int
@@ -313,7 +313,7 @@ def write_tables(path: Path, tables: Mapping[str, Named]) -> None:
 
 
 def replaced(text: str, tables: Mapping[str, Named]) -> str:
-    """The TOML ``text`` without the old ``tables`` and with these at its end, all else as it is."""
+    """The TOML ``text`` without the old ``tables`` and with these at its end; all else is unchanged."""
     import tomlkit  # who measures writes no tables
 
     document = tomlkit.parse(text)

@@ -79,7 +79,7 @@ class IntegerTable:
         return self._codes[names]
 
     def lifted(self, names: frozenset[str], among: frozenset[str]) -> Array:
-        """Of each combination of the columns ``among`` the combination of the fewer columns ``names``."""
+        """For each combination of the columns ``among`` the index of its combination of the fewer columns ``names``."""
         key = names, among
         if key not in self._lifted:
             self._lifted[key] = self.codes(names)[0][self.codes(among)[1]]

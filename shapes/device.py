@@ -17,10 +17,10 @@ from .errors import AnyPath, InputError, refuse
 from .frozen import Named, Names, Numbers, Sizes, Values, frozen, plain, replace
 from .toml_table import Amount, Table, load, names, nearest, shipped
 
-#: What is spoken of where no device is named.
+#: The device where none is named.
 DEFAULT_DEVICE = "h100-sxm"
 
-#: What follows a device's name where it may do less than its data sheet, or its nodes have cards of their own.
+#: Suffixes of a device's name: a power limit, and the network cards of its nodes.
 _VARIANT = r"(?i)(.+?)((?::(?:[0-9]+W|\w+x[0-9]+Gb(?::\w+)*))+)"
 #: Words on a network, n being numbers, and the fields of `Link` that they are.
 _FABRIC = {"leafn": ("leaf_nodes", int), "nton": ("oversubscription", float), "sharp": ("sharp", bool)}
@@ -33,7 +33,7 @@ _VENDOR_WORDS = frozenset({"nvidia", "amd", "intel", "habana", "tesla", "geforce
 
 @frozen
 class Compute:
-    """What multiplies: ``units`` SMs (CUs, MMEs) as torch counts them, at the clock behind the published peak.
+    """The compute units: ``units`` SMs (CUs, MMEs) as torch counts them, at the clock behind the published peak.
 
     ``flops_per_clock_per_unit`` holds the dtypes whose parts are public; a fused multiply-add is two FLOPs.
     ``clock_mhz_of`` holds the dtypes whose peak is stated at another clock than ``clock_mhz``.
@@ -64,14 +64,13 @@ class DeviceMemory:
 
 @frozen
 class Link:
-    """How devices talk: bandwidth per device and direction, inside a domain of ``domain_devices`` and between them.
+    """The network: bandwidth per device and direction, inside a domain of ``domain_devices`` and between domains.
 
-    ``stated``: somebody said what lies between them; else it is what such devices usually have.
-    ``leaf_nodes``: nodes that reach each other through one leaf switch, of each card's own where cards have rails of
-    their own (None: all); what leaves it shares ``1 / oversubscription`` of its cards' rate. ``sharp``: switches add up
-    what an all-reduce sends.
-    ``host_bytes_per_s``: to the host, each way; ``host_memory_bytes_per_s``: a device's share of what the host's memory
-    moves (0: not known).
+    ``stated``: somebody said what lies between domains; else it is the usual network of such devices.
+    ``leaf_nodes``: nodes that reach each other through one leaf switch (its cards' own, if cards have rails; None:
+    all); traffic beyond it shares ``1 / oversubscription`` of its cards' rate. ``sharp``: switches add up an all-reduce.
+    ``host_bytes_per_s``: to the host, each way; ``host_memory_bytes_per_s``: a device's share of the host's memory
+    bandwidth (0: not known).
     """
 
     intra_node: str
@@ -185,9 +184,9 @@ def load_device(device: AnyPath | Device) -> Device:
     'h100-sxm'
 
     ``:500W`` behind it limits its power, ``:8x400Gb`` gives a node so many network cards of so many Gb/s, and
-    ``:leaf32:2to1:sharp`` behind that says how many nodes a leaf switch has, what of their rate leaves it and that
-    switches add up all-reduces. An unknown name is an InputError that lists the nearest; a file that does not hold a
-    device names file and key.
+    ``:leaf32:2to1:sharp`` behind that says how many nodes a leaf switch has, its oversubscription, and that switches
+    add up all-reduces. InputError for an unknown name, which lists the nearest, and for a file that holds no device,
+    which names file and key.
     """
     if isinstance(device, Device):
         return device

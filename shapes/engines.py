@@ -18,12 +18,12 @@ ENGINES = (
     *("vllm", "tensorrt-llm", "sglang", "llama-cpp", "transformer-engine", "torchao", "megatron-core", "nemo"),
     *("torchtitan", "fsdp", "deepspeed", "maxtext", "peft", "bitsandbytes"),
 )
-#: What engines are for.
+#: Uses of an engine.
 USES = ("serving", "training", "fine-tuning")
 #: Formats that weights are deployed in.
 FORMATS = ("bf16", "tensorwise", "blockwise", "mxfp8", "mxfp4", "nvfp4", "int8", "int4")
 
-#: What an engine does, the best first. "unknown": no check was found, and what becomes of the model was not seen.
+#: How an engine takes a model, the best first. "unknown": no check was found in it, and its outcome was not seen.
 Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]
 #: ``divides``: a dimension over the ranks; ``shares``: it over them or they over it; ``enough``: no fewer than ranks;
 #: ``one``: over the ranks, or a single one that each copies;
@@ -35,12 +35,12 @@ Check = Literal["divides", "shares", "enough", "one", "multiple", "whole", "shar
 
 @frozen
 class Fact:
-    """What ``check`` asks of the dimensions ``of``, in these ``formats``, and what happens ``otherwise``.
+    """A requirement ``check`` on the dimensions ``of`` in these ``formats``, and the verdict ``otherwise``.
 
-    ``multiple``: of elements. ``cut``: asked only of sides that are cut over ranks or merged with others in one matrix.
-    ``every``: experts lie over all ranks too. ``padded``: the dimension is first padded to this multiple. ``needs``:
-    "experts", "latent" attention or neither ("dense") that the model has. ``instead``: what then happens, in words.
-    ``quote``: the line of the source that says so ("": an issue or pull request says it).
+    ``multiple``: of elements. ``cut``: it holds only for sides that are cut over ranks or merged with others in one
+    matrix. ``every``: experts lie over all ranks too. ``padded``: the dimension is first padded to this multiple.
+    ``needs``: what the model has to have: "experts", "latent" attention or neither ("dense"). ``instead``: the outcome
+    in words. ``quote``: the line of the source that says so ("": an issue or pull request says it).
     """
 
     topic: str

@@ -46,7 +46,7 @@ class InputError(ValueError):
 
 @contextmanager
 def within(where: str) -> Iterator[None]:
-    """What is refused here names the file or object that it was found in, unless it names one already."""
+    """Add to an InputError raised here the file or object ``where`` it was found, unless it names one already."""
     try:
         yield
     except InputError as error:
@@ -55,12 +55,12 @@ def within(where: str) -> Iterator[None]:
 
 
 class ManyIntegers:
-    """What runs through formulas as an integer and is many: a column of `shapes.columns`, which needs numpy."""
+    """Base of values that formulas take for an integer and that are many: columns of `shapes.columns` (numpy)."""
 
     __slots__ = ()
 
 
-#: What counts as an integer.
+#: Types that count as an integer.
 INTEGERS: Any = (int, ManyIntegers)
 
 
@@ -136,10 +136,10 @@ def decoded(data: bytes, where: str) -> str:
 
 
 def write_whole(path: AnyPath, data: bytes) -> None:
-    """``data`` as the file's content: whole, or the file stays as it was and no other file is left.
+    """Write ``data`` as the file's content: whole, or the file stays as it was and no other file is left.
 
-    A link is followed, and the file's mode and owner stay. What is no regular file (a device, a pipe) is written into,
-    never replaced. InputError where it cannot be written.
+    A link is followed, and the file's mode and owner stay. A path that is no regular file (a device, a pipe) is written
+    into, never replaced. InputError if it cannot be written.
     """
     where = os.fspath(path)
     refuse(not where, "expected a file name", "file", where)

@@ -1,9 +1,9 @@
-"""``frozen``: what ``dataclass(frozen=True, slots=True)`` makes, four times as fast.
+"""``frozen``: the same as ``dataclass(frozen=True, slots=True)``, four times as fast.
 
-The standard decorator writes and compiles six methods for each class, over half a millisecond, and `sizer check` needs
-a hundred classes: most of what it took to start. Here __init__ alone is compiled, and the classes share the rest.
+The standard decorator writes and compiles six methods for each class, over half a millisecond. `sizer check` needs a
+hundred classes, which was most of its start. Here __init__ alone is compiled, and the classes share the rest.
 
-``plain``: one as JSON, by the one walker, which the published schemas follow too (tests/tools/make_schemas.py).
+``plain`` is the one walker that makes JSON of them; the published schemas follow it (tests/tools/make_schemas.py).
 """
 
 import tomllib
@@ -168,7 +168,7 @@ def _said() -> Named:
 
 @cache
 def members(cls: Any) -> Values:
-    """Key -> path of what JSON shows of a dataclass or named tuple, in order."""
+    """Key -> path of each value that JSON shows of a dataclass or named tuple, in order."""
     names = [field.name for field in fields(cls)] if is_dataclass(cls) else list(getattr(cls, "_fields", ()))
     asked: Named = _said().get(f"{cls.__module__}.{cls.__qualname__}", {})
     roots = {key: list(_roots(value)) for key, value in asked.items()}

@@ -50,7 +50,7 @@ class Takes:
             copied = aligned if d_qk % self.multiple or d_v % self.multiple else None
             if reason := self._refusal(aligned, copied):
                 return reason
-            # Without a list of what it is built for, each dimension is computed as it is.
+            # A kernel without a list of dimensions takes each one, padded to its multiple.
             qk, v = next_multiple(d_qk, self.multiple), next_multiple(d_v, self.multiple)
             if self.built:
                 qk = v = next((built for built in self.built if built >= aligned), aligned)

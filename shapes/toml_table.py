@@ -1,6 +1,6 @@
 """Files of facts: the TOML that ships in ``shapes/data``, or a user's own, read into typed values.
 
-A `Table` names file and key where a value is not what it should be; `load` reads a file once while it stays as it is.
+A `Table` names file and key of a value that is not as expected; `load` reads a file once, until it changes.
 """
 
 import json
@@ -102,9 +102,9 @@ def nearest(name: str, known: Collection[str], most: int = 1, cutoff: float = 0.
 
 
 def load(path: Path, build: Callable[[Named, str], T]) -> T:
-    """What ``build`` makes of a file's content and path, remembered for both.
+    """The result of ``build`` for a file's content and path, remembered for both.
 
-    InputError where the file cannot be read, is larger than MAX_BYTES or is no TOML.
+    InputError for a file that cannot be read, is larger than MAX_BYTES or is no TOML.
     """
     found: T = _built(build, str(path), read_text(path, MAX_BYTES))
     return found
@@ -228,7 +228,7 @@ class Table:
         return value
 
     def _list(self, key: str, what: str, known: Callable[[Any], Any]) -> Items:
-        """A list of what is ``known``; an absent key is an empty one."""
+        """A list of values that are ``known``; an absent key is an empty list."""
         value = self._get(key)
         if value is not None and not (isinstance(value, list) and all(map(known, value))):
             raise self.fail(key, f"expected a list of {what}")
@@ -244,7 +244,7 @@ class Table:
         return tuple(self._shown(key, item) for item in found)
 
     def table(self, key: str) -> Self:
-        """The table below; an absent key is an empty one, whose own keys are then found missing."""
+        """The table below; an absent key is an empty table, so that its own keys are reported as missing."""
         value = self._get(key)
         return type(self)({} if value is None else value, self.where, f"{self.prefix}{key}.")
 
@@ -270,7 +270,7 @@ class Table:
         return cls(**given)
 
     def keyed(self, read: "Callable[[Table, str], T]", known: Collection[str] | None = None) -> Mapping[str, T]:
-        """What ``read`` says of each key, which has to be one of ``known``."""
+        """Key -> the value that ``read`` gives; every key has to be one of ``known``."""
         for key in self.data:
             if known is not None and key not in known:
                 raise self.fail(key, f"expected keys out of {', '.join(known)}")

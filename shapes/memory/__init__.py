@@ -56,8 +56,8 @@ ROOM = 0.92
 CONTEXT_BYTES = GIB
 #: Further bytes of torch.distributed with NCCL, 1 to 2 GiB (the same chapter); the lower end.
 DISTRIBUTED_BYTES = GIB
-#: Of the last segments of the caching allocator's two pools, of 20 and 2 MiB (c10/cuda/CUDACachingAllocator.cpp,
-#: kLargeBuffer and kSmallBuffer), half is free, as likely as not.
+#: Free bytes in the last segments of the caching allocator's two pools (20 and 2 MiB: kLargeBuffer and kSmallBuffer of
+#: c10/cuda/CUDACachingAllocator.cpp): half of them is free on average.
 OPEN_SEGMENTS = 11 * 2**20
 #: Bytes of an element with its share of a block's scale.
 STORED: Numbers = content(DATA / "models.toml")["stored"]
@@ -105,9 +105,9 @@ class Memory:
 
     @property
     def may_fit(self) -> bool:
-        """Whether it is no farther over that room, or in training over the device, than peaks have been predicted off.
+        """Whether it may fit: it is over the room (in training: the device) by no more than the error of peaks.
 
-        What is served is weights and cache, known to the byte, and has to be there whole.
+        Weights and cache of a served model are known to the byte, and have to fit whole.
         """
         room = ROOM if self.moments else 1.0
         return self.device_bytes is None or room * self.total_bytes <= self.device_bytes

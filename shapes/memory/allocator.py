@@ -35,7 +35,7 @@ class Segments:
         # Bytes and addresses of all, and of the next one.
         self._segments: set[Pair] = set()
         self._next = 0
-        # Of the large pool and of the small one: bytes and addresses; and each by where it begins and where it ends.
+        # Free blocks of the large and of the small pool, as (bytes, address); and each by its start and by its end.
         self._free: tuple[list[Pair], list[Pair]] = [], []
         self._edges: dict[int, Pair] = {}
         self.held: dict[Any, Pair] = {}
@@ -55,7 +55,7 @@ class Segments:
                 self.change((component, at, nth), size * one // total)
 
     def play(self, tapes: Tapes) -> None:
-        """What comes and goes, by its tape and its key."""
+        """Allocate and free as ``tapes`` say, by tape and key."""
         for where, events in tapes:
             for key, size in events:
                 self.change((where, key), size)
@@ -109,9 +109,9 @@ class Segments:
 def reserved_bytes(step: StageStep, sizes: Sizes, limit: float) -> int:
     """Bytes that the allocator reserves for training steps of a stage, whose components take ``sizes``.
 
-    ``limit``: of the device; more than it leaves besides the framework's is out of memory. Each tensor is requested by
-    itself, Megatron's in its buffers; AdamW's two moments come with the first update, into what the first backward left
-    free, and the second step finds them there.
+    ``limit``: bytes of the device; more than that, less the framework's, is out of memory. Each tensor is requested by
+    itself, Megatron's in its buffers. AdamW's two moments come with the first update, into memory that the first
+    backward left free, and the second step finds them there.
     """
     segments, pieces = Segments(limit - sizes["framework"]), _pieces(step)
     for name, size in sizes.items():
@@ -119,7 +119,7 @@ def reserved_bytes(step: StageStep, sizes: Sizes, limit: float) -> int:
             segments.spread(name, size, pieces)
     first = replace(step, gradients_stay=False)
     if step.megatron or step.sharded or step.in_flight > 1:
-        # Else each tensor's comes with the first backward, whose other microbatches are not in flight.
+        # Else each gradient comes with the first backward, before other microbatches are in flight.
         segments.spread("gradients", sizes["gradients"], pieces)
         first = step
     tapes = {one: [*tapes_of_step(one)] for one in {first, step}}

@@ -20,11 +20,12 @@ UTILIZATION = 0.9
 BATCHED_TOKENS = 2048
 #: Outside torch's allocator, as vLLM 0.10 printed on one H100 and on each of four L40S (2025-09): NCCL's buffers.
 LIBRARIES, NCCL = 0.07 * GIB, 0.14 * GIB
-#: Of a layer's captured graph, as vLLM 0.21 prints of 51 of Qwen3-8B's 36 layers (LMCache 3430); 0.10's took 11% more.
+#: Bytes of one layer's captured graph: vLLM 0.21 prints them for 51 graphs of Qwen3-8B's 36 layers (LMCache 3430);
+#: 0.10's took 11% more.
 GRAPH_BYTES = 0.52 * GIB / 51 / 36
 #: Batches that are captured, to twice the requests.
 CAPTURED: Ints = (1, 2, 4, *range(8, 256, 8), *range(256, 513, 16))
-#: Of a logit that is sampled, in vLLM's profile run: 2 and 4 (in 16 and 32 bits), 4 and 8 (sorted, its place), 2 masks.
+#: Bytes of a sampled logit in vLLM's profile run: 2 and 4 (in 16 and 32 bits), 4 and 8 (sorted, its place), 2 masks.
 SAMPLED_BYTES = 20
 #: No context is searched beyond this: of layers that keep a state, nothing grows with it.
 LONGEST_SEARCHED = 1 << 27
@@ -60,7 +61,7 @@ def _largest(
 def share_of_free(model: ModelShape, workload: Workload, device: Device, share: float) -> float:
     """The share of the whole device that an engine takes.
 
-    Its own ``share`` is one of what its weights leave (TensorRT-LLM's free_gpu_memory_fraction).
+    Its own ``share`` counts memory that its weights leave free (TensorRT-LLM's free_gpu_memory_fraction).
     """
     return min(
         1.0, share + (1 - share) * engine_bytes(model, replace(workload, b=1, context=workload.s)) / device.memory.bytes

@@ -81,11 +81,10 @@ def alibi_in_fp32(style: Style, attention: Attention) -> bool:
 class Forward:
     """One device's modules as they run forward onto a tape.
 
-    ``rows``: tokens; ``whole``: those of them where tensor parallelism leaves tensors whole. ``s``: tokens of a
-    sequence. ``element``: bytes of an activation; ``mask``: of a dropout mask's element; ``stored``: of a saved input
-    of a matrix product (1 where an fp8 recipe saves the quantised one); ``adapter``: of an adapter's weight;
-    ``product``: of what a matrix product reads and writes (autocast's, where hidden states are wider). ``mixture``:
-    whether the layer has one.
+    ``rows``: tokens; ``whole``: rows of tensors that tensor parallelism leaves whole. ``s``: tokens of a sequence.
+    ``element``: bytes of an activation; ``mask``: of a dropout mask's element; ``stored``: of a saved input of a matrix
+    product (1 where an fp8 recipe saves the quantised one); ``adapter``: of an adapter's weight; ``product``: of an
+    operand of a matrix product (under autocast fewer than a hidden state's). ``mixture``: whether the layer has one.
     """
 
     style: Style
@@ -136,7 +135,7 @@ class Forward:
         return self.tape
 
     def marked(self, name: str, *, product: bool = False) -> AbstractContextManager[None]:
-        """What of such a module is no product, or a ``product`` by its name."""
+        """A context that marks a module's operators, or a ``product``, by name as the policy runs them again or not."""
         policy, tape = self.workload.saving, self.tape
         own = policy.modules_of(f".{name}", mixture=self.mixture) if product else policy.again & {name}
         said = own or (product and not policy.everything)
@@ -212,7 +211,7 @@ class Forward:
             self.augmented(block.augment, hidden, x)
 
     def added(self, x: Tensor, branch: Tensor) -> Tensor:
-        """Their sum, whose gradient is both's."""
+        """The sum of ``x`` and ``branch``; its gradient is that of both."""
         return self.tape.op("residual", (x, branch), x.bytes, shares_gradient=True)
 
     def augmented(self, augment: Augment, hidden: int, x: Tensor) -> None:
@@ -519,8 +518,8 @@ class Forward:
         grouped = replace(self, product=self.element, stored=self.element) if "autocast" in self.words else self
         wide = {"router-wide", "narrow"} <= self.words
         back = routed * channels * self.element
-        # Both fp32 products are alive when the first is narrowed. What the node saved is too, unless checkpointing made
-        # it again, which has let go of it by then.
+        # Both fp32 products are alive when the first is narrowed. So are the node's saved tensors, unless checkpointing
+        # made them again and has freed them by then.
         spare = 8 * routed * channels - (back if self.tape.part else 0) if wide else back
         return self.play(
             "experts",

@@ -74,7 +74,7 @@ class _Node:
         return bool(self.saved) or self.views_gradient
 
     def needed(self, needs: list[bool]) -> set[int]:
-        """Of what it saves, the storages that its backward reads if each input ``needs`` a gradient or does not."""
+        """The saved storages that its backward reads; ``needs``: whether each input needs a gradient."""
         saved, reads = set(self.saved), [tensor.storage for tensor in self.inputs]
         if not any(needs):  # a weight's own copy is for its input's gradient
             return saved.intersection(reads)
@@ -87,10 +87,10 @@ class _Node:
 class Tape:
     """Operators in the order they run. Sizes are bytes.
 
-    ``part``: operators run again instead of saving, those of one part together (0: none do); ``dropping``: what they
-    make goes, too, once it was read. ``products``: those counted.
-    ``named``: tensors that a name of the running code keeps alive, whether or not an operator reads them.
-    ``returned``: of what its module returns with its output, which stays until the next such module has run.
+    ``part``: operators of one part run again together instead of saving (0: none do); ``dropping``: their outputs are
+    freed too, once they were read. ``products``: number of products so far. ``named``: tensors that a name in the
+    running code keeps alive, whether or not an operator reads them. ``returned``: bytes that a module returns with its
+    output; they stay until the next such module has run.
     """
 
     storages: list[int] = field(default_factory=list)
@@ -179,11 +179,11 @@ class Tape:
         return self.bytes(self.saved().keys() - kept)
 
     def backward(self, seed_bytes: int, made_bytes: int = 2, kept_bytes: int = 0) -> Events:
-        """What comes and goes while the tape runs backward: what the forward saved goes, gradients of weights stay.
+        """Allocations while the tape runs backward: saved tensors are freed, gradients of weights stay.
 
-        ``seed_bytes``: the gradient of the last output. A weight's gradient is made in ``made_bytes`` an element; it is
-        added to one that is there already (``kept_bytes`` 0), or stays in ``kept_bytes`` an element, the made one
-        itself where the two are the same size.
+        ``seed_bytes``: the gradient of the last output. A weight's gradient is made in ``made_bytes`` an element. It is
+        then added to one that exists (``kept_bytes`` 0), or stays in ``kept_bytes`` an element: the same tensor, if the
+        two sizes are equal.
         """
         return _Backward(self).events(seed_bytes, made_bytes * (made_bytes != kept_bytes), kept_bytes)
 
@@ -198,10 +198,10 @@ class Tape:
         return ((one, -self.storages[one]) for one in storages)
 
     def forward(self, kept: Collection[int] = (), until: int = maxsize) -> Events:
-        """What comes and goes while the tape runs forward: each tensor dies at its last use.
+        """Allocations while the tape runs forward: each tensor is freed after its last use.
 
-        ``kept``: storages that stay, since autograd saves them. ``until``: of so many nodes, the last of which need not
-        make what is not kept.
+        ``kept``: storages that stay, as autograd saves them. ``until``: run this many nodes; the last one makes only
+        outputs that are kept.
         """
         last = {storage: at for at, node in enumerate(self.nodes, 1) for storage in node.used}
         born = set[int]()
@@ -260,7 +260,7 @@ class _Backward:
         self.parts = defaultdict[int, list[_Node]](list)
         for node in tape.nodes:
             self.parts[node.part].append(node)
-        # What a part is given stays until it has run backward.
+        # A part's inputs stay until it has run backward.
         given = {part: _inputs(nodes) if part else set() for part, nodes in self.parts.items()}
         self.asked = [{*node.saved, *given[node.part].intersection(node.read)} for node in tape.nodes]
         self.makers = {node.output.storage: node.part for node in tape.nodes}
@@ -297,14 +297,14 @@ class _Backward:
         yield from self.tape.freed(self.there)
 
     def _ask(self, node: _Node, needed: set[int]) -> Events:
-        """What ``node`` asks for and is not there is made again."""
+        """Make the storages again that ``node`` asks for and that were freed."""
         held = (one.storage for one in node.holds if self.makers.get(one.storage) != node.part)
         asking = {*needed, *held} - self.there
         for part in self.parts.keys() & {node.part * node.looks_back, *map(self.makers.get, asking)} - {0}:
             again = self.parts.pop(part)
             yield from self._again(again)
             if again[0].dropped and part != node.part:
-                # What went is filled again, and what was made for it stays until that has run backward.
+                # Freed storages are filled again, and stay, with what was made for them, until their part ran backward.
                 filled = self.tape.bytes(asking.intersection(one.output.storage for one in again))
                 name = next(self.names)
                 yield name, filled
@@ -330,7 +330,7 @@ class _Backward:
         return {one for one in storages if not self.users[one]}
 
     def _passing(self, *sizes: int) -> Events:
-        """What is there for a moment only."""
+        """Allocate ``sizes`` and free them at once."""
         passing = [*zip(self.names, sizes)]  # noqa: B905 - names have no end
         yield from passing
         yield from ((name, -size) for name, size in passing)
@@ -354,11 +354,10 @@ Runs = dict[str, Callable[..., Tensor]]
 
 @frozen
 class Line:
-    """One operator or, without an ``output``, a change of what names of the running code keep (``inputs``).
+    """One operator or, without an ``output``, a change of the tensors that names of the running code keep (``inputs``).
 
-    ``when``: words that must hold, and with a ``!`` those that must not. ``run``: a module in the operator's place,
-    which puts its own operators on the tape. ``part``: a view. ``sums`` and ``ways``: further keywords of ``Tape.op``
-    or ``view``.
+    ``when``: words that must hold, or with a ``!`` must not. ``run``: a module that puts its own operators on the tape
+    instead. ``part``: a view. ``sums`` and ``ways``: further keywords of ``Tape.op`` or ``view``.
     """
 
     output: str

@@ -5,8 +5,8 @@
 Totals, a shard's count, weights, gradients and optimizer states in memory, the gradients that data parallelism
 reduces and the search's count are sums over these tensors. Tensor parallelism (t) cuts matrices as Megatron does
 (``Linear.on_shard``) and leaves norms, routers and row-parallel biases whole; expert parallelism (e) gives each rank
-experts/e whole experts. Which layers and ends a pipeline stage holds is ``shapes.model.stages``. What an optimizer
-keeps of each is in ``OPTIMIZERS``, bytes of weights and gradients in ``PRECISIONS``.
+experts/e whole experts. ``shapes.model.stages`` says which layers and ends a pipeline stage holds. ``OPTIMIZERS`` has
+an optimizer's bytes for each parameter, ``PRECISIONS`` those of weights and gradients.
 """
 
 from collections.abc import Callable, Iterable, Iterator

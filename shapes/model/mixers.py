@@ -163,18 +163,17 @@ class Compressor:
 
 @frozen
 class Indexer:
-    """Chooses the keys that a query attends to: each query's scores against one key a token, of which the best stay.
+    """Chooses the keys that a query attends to: it scores each query against one key a token and keeps the best.
 
-    ``heads`` of ``head_dim`` score; ``top_k`` entries stay of each query. ``block``: keys of an entry (MiniMax-M3 keeps
-    whole blocks of keys). ``query_rank``: channels that its queries are projected from (None: the hidden
-    size; where not ``grouped``, hidden states normed once more, and two numbers a head scale queries by their position,
-    as in Mistral Large 4). ``grouped``: every head chooses for its own key/value head and is split with it; else a
-    projection weighs the heads, whose scores are added up, and each rank runs all of them. ``norm_weights``: of norms,
-    each head_dim wide.
-    ``compressor`` makes its keys (None: a projection). ``reused``: the layer takes the choice of the layer before.
-    ``weights_dtype``: element type that the weights of the heads are always projected in.
+    ``heads`` of ``head_dim`` score; each query keeps ``top_k`` entries. ``block``: keys of an entry (MiniMax-M3 keeps
+    whole blocks of keys). ``query_rank``: channels that its queries are projected from (None: the hidden size; if not
+    ``grouped``, hidden states are then normed once more, and two numbers a head scale queries by their position, as in
+    Mistral Large 4). ``grouped``: every head chooses for its own key/value head and is split with it; else a projection
+    weighs the heads, their scores are added up, and each rank runs all of them. ``norm_weights``: weights of its norms,
+    each head_dim wide. ``compressor`` makes its keys (None: a projection). ``reused``: the layer takes the choice of
+    the layer before. ``weights_dtype``: element type in which the heads' weights are always projected.
 
-    Nothing of it is differentiated: a choice has no gradient (transformers runs it without autograd).
+    Nothing is differentiated: a choice has no gradient (transformers runs it without autograd).
     """
 
     heads: int
@@ -277,7 +276,7 @@ class AttentionShape:
 
 
 class Listed:
-    """A part whose matrices are all in models.toml, as it is."""
+    """A part whose matrices are all listed in models.toml."""
 
     __slots__ = ()
 
@@ -409,7 +408,7 @@ class Streams:
         )
 
     def head(self, hidden: int) -> Linear:
-        """What collapses the streams behind the last layer; its vectors are ``number`` + 1."""
+        """The matrix that collapses the streams behind the last layer; it has ``number`` + 1 vectors."""
         return Linear("streams.head", self.number, self.number * hidden, dtype="fp32")
 
 
@@ -444,7 +443,7 @@ RecurrenceKind = Literal["mamba", "mamba2", "gated_delta", "kda", "lightning", "
 
 @cache
 def recurrences() -> Mapping[str, Recurrence]:
-    """What each kind is made of, by its paper: shapes/data/recurrences.toml."""
+    """The parts of each kind of recurrence, by its paper: shapes/data/recurrences.toml."""
     tables = content(DATA / "recurrences.toml")
     forms, scans = tables["forms"], tables["scans"]
     return {kind: Recurrence(**table, **forms[scans[kind]]) for kind, table in tables["kinds"].items()}
@@ -532,5 +531,5 @@ class RecurrentShape:
             yield parts, (*down, Linear(name, width, inputs, self.bias, "column", units=units))
 
     def steps(self) -> Linears:
-        """Of Mamba-1 alone: the matrices of time steps, keys and queries, which read the convolved values."""
+        """Mamba-1's matrices of time steps, keys and queries, which read the convolved values."""
         return matrices(self, biased=True)

@@ -22,10 +22,10 @@ DIMENSIONS = (*_PLACES, "window", "full_every")
 
 
 def dimensions(model: ModelShape) -> dict[str, int]:
-    """The dimensions ``model`` has, by name; those of its main stack where stacks differ.
+    """The dimensions of ``model`` by name; of its main stack, if stacks differ.
 
-    Those of a recurrent layer are named for rules, and are none that ``resize`` changes; a short convolution is as wide
-    as the hidden size.
+    A recurrent layer's are named for rules, and ``resize`` does not change them; a short convolution is as wide as the
+    hidden size.
     """
     found = {}
     for name, place in _PLACES.items():
@@ -61,8 +61,8 @@ def _full(block: Block) -> bool:
 def resize(model: ModelShape, **changes: int) -> ModelShape:
     """``model`` with the named dimensions changed, everywhere they had the main stack's old value.
 
-    What follows follows: key/value heads of plain multi-head attention follow ``heads``; ``head_dim`` follows
-    ``heads`` and ``hidden`` where head_dim x heads was the hidden size and no new head_dim is given.
+    Key/value heads of plain multi-head attention follow ``heads``. ``head_dim`` follows ``heads`` and ``hidden`` if
+    head_dim x heads was the hidden size and no new head_dim is given.
     ``shared_d_ff`` 0 takes the shared experts away. Raises InputError for an unknown dimension, one the model lacks, or
     a result that is no model.
 

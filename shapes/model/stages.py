@@ -33,7 +33,7 @@ from .mixers import Linear
 
 #: The two stages that can hold most: the first has the embedding and most microbatches in flight, the last the head.
 Stage = Literal["first", "last"]
-#: Of each stack that a stage has layers of, the blocks.
+#: Each stack that a stage has layers of, with those blocks.
 Kinds = tuple[tuple[Stack, tuple[Block, ...]], ...]
 
 
@@ -164,7 +164,7 @@ def counted(tensors: Iterable[ParameterTensor]) -> "ShardParameters":
 #: peft's targets where nobody says, of all but a few model types: queries and values, or the fused projection
 #: (TRANSFORMERS_MODELS_TO_LORA_TARGET_MODULES_MAPPING in peft/utils/constants.py, 0.21).
 USUAL = ("q_proj", "v_proj", "qkv_proj")
-#: Of the types that peft has others for.
+#: Targets of adapters for model types for which peft has others than the usual ones.
 USUAL_OF = {"phi": "q_proj,v_proj,up_proj,down_proj", "nemotron_h": "q_proj,k_proj,v_proj,o_proj"}
 ALL_LINEAR = "all-linear"
 #: Names that model classes give to the same matrices.

@@ -121,7 +121,7 @@ def in_parts(model: ModelShape, workload: Workload) -> Repeated:
 
 
 def layer_operators(model: ModelShape, workload: Workload) -> Operators:
-    """Those of ``operators`` that are of the layers: a search of parts prices a hundred thousand models."""
+    """The ``operators`` of the layers alone, as a search of parts prices a hundred thousand models."""
     check_split(model, workload)
     return _merged(_each_layer(model, workload))
 
@@ -186,7 +186,7 @@ def linear_operators(
 ) -> Listed:
     """A linear layer's forward, dgrad and wgrad on one tensor-parallel shard (``tokens`` rows).
 
-    Of a frozen layer there is no wgrad, unless this one ``trains``; its adapters are products of their own.
+    A frozen layer has no wgrad, unless this one ``trains``; its adapters are products of their own.
     """
     name = name or run.prefix + linear.name
     dtype, recipe, weight_bytes = _runs_in(linear, run.workload)
@@ -260,7 +260,7 @@ def _of_layer(block: Block, hidden: int, s: int, encoder_s: int, run: Lowering) 
 
 
 def _run_again(listed: Operators, mixture: bool, saving: Saving) -> Listed:
-    """Those of a layer's forward that are recomputed (shapes.workload); ``mixture``: whether it has experts."""
+    """The operators of a layer's forward that run again (``Saving``); ``mixture``: whether the layer has experts."""
     products = 0
     for one in listed:
         if one.phase != "forward":
@@ -274,7 +274,7 @@ def _run_again(listed: Operators, mixture: bool, saving: Saving) -> Listed:
 def _images(model: ModelShape, workload: Workload) -> Repeated:
     """The towers' operators over a microbatch's images, each of which attends to itself.
 
-    A merger that is cut adds up its tokens over ranks, a fifteenth of what the layers send: that is left out.
+    A merger that is cut adds up its tokens over ranks, a fifteenth of the layers' messages: that is left out.
     """
     for tower, own, patches, tokens in image_workloads(model, workload):
         stack, prefix = tower.stack, f"{tower.stack.name}."
@@ -363,7 +363,7 @@ def _states_each(model: ModelShape, workload: Workload) -> float | None:
 
 
 def _ends(model: ModelShape, workload: Workload, s: int) -> Listed:
-    """The products after the embedding and around the head, whose last stage it is."""
+    """The products after the embedding and around the head, which the last stage runs."""
     tokens, run = workload.own_tokens(s), Lowering(workload)
     if model.main.streams:
         yield from linear_operators(model.main.streams.head(model.hidden), tokens, run)
@@ -499,9 +499,9 @@ def apply_recipe(operators: Iterable[Operator], workload: Workload) -> Listed:
 
 
 def _quantised(operator: Gemm | GroupedGemm, recipe: Recipe, training: bool) -> Listed:
-    """What is quantised for a product and the others of its layer."""
+    """The casts of a product's operands, which the other products of its layer share."""
     grouped = isinstance(operator, GroupedGemm)
-    # Of a forward, X of m tokens by k features; of a wgrad, dY of m features by k tokens.
+    # A forward quantises X (m tokens by k features), a wgrad dY (m features by k tokens).
     tensor = (1 if grouped else operator.batch) * operator.m * operator.k
     again = {phase: phase in recipe.products for phase in ("dgrad", "wgrad")}
     quantised: list[tuple[Phase, int, int, str]] = []

@@ -71,7 +71,7 @@ class Lowering:
     prefix: str = ""
 
     def runs(self, *phases: Phase) -> Iterator[Phase]:
-        """Those of ``phases``, or of both passes, that the workload has: inference runs forward alone."""
+        """The ``phases`` (none: forward and dgrad) that the workload runs: inference has the forward alone."""
         return (one for one in phases or ("forward", "dgrad") if one == "forward" or self.workload.train)
 
     def core_dtype(self) -> str:
@@ -240,11 +240,12 @@ def newton_schulz(tensors: Tensors, workload: Workload) -> Listed:
 
 
 def parameter_copies(held: ShardParameters, workload: Workload) -> Listed:
-    """What kernels of their own move of a microbatch's gradients and of gathered weights, a parameter.
+    """Copies of a microbatch's gradients and gathered weights in kernels of their own.
 
-    Sums in fp32 (DeepSpeed's BF16_Optimizer, update_hp_grads): a cast (2 bytes in, 4 out), the sum (8 in, 4 out), and
-    zeros (2 out). ZeRO 3 by parameter (FSDP2): both gathers' copy out, and the reduction's into its buffer. Under
-    autocast the gradient's cast and its sum, and the weight's cast (4 in, 2 out); an expert's are sums alone.
+    For each parameter: sums in fp32 (DeepSpeed's BF16_Optimizer, update_hp_grads) take a cast (2 bytes in, 4 out), the
+    sum (8 in, 4 out) and zeros (2 out). ZeRO 3 by parameter (FSDP2) takes a copy out of both gathers and one into the
+    reduction's buffer. Autocast takes the gradient's cast and sum, and the weight's cast (4 in, 2 out); for an expert
+    the sum alone.
     """
     sharded, autocast = workload.regathers, workload.precision == "amp"
     read, written = (6, 4 + workload.sent_bytes(workload.reduces)) if sharded else (10 + 4 * autocast, 10)
@@ -296,9 +297,9 @@ def attention_operators(attention: Attentions, run: Lowering, q_len: int, kv_len
 
 
 def seen(core: Attention, cp: int) -> Iterator[Attention]:
-    """What one of a ring's ``cp`` ranks runs of ``core``: half of its own square, and one half of each other's.
+    """The parts of ``core`` that one of a ring's ``cp`` ranks runs: half of its own square, and half of each other's.
 
-    A window's takes all keys at once (Transformer Engine).
+    With a window it takes all keys at once (Transformer Engine).
     """
     if cp == 1:
         yield core
@@ -312,10 +313,9 @@ def seen(core: Attention, cp: int) -> Iterator[Attention]:
 
 
 def chunks(q_len: int, kv_len: int, cp: int, causal: bool) -> tuple[Pair, ...]:
-    """(queries, keys) of what one of ``cp`` ranks attends to.
+    """(queries, keys) of each chunk that one of ``cp`` ranks attends to.
 
-    Causal sequences are cut in 2 cp chunks of which a rank holds one from each end: the first and the last chunk's keys
-    together are as many as any other rank's two.
+    Causal sequences are cut into 2 cp chunks; each rank holds one from either end, so that all ranks have as many keys.
 
     >>> chunks(4096, 4096, 2, True)
     ((1024, 1024), (1024, 4096))
@@ -334,7 +334,7 @@ def core_sizes(attention: Attentions, t: int) -> tuple[int, int, int, bool]:
 
 
 def absorbed_operators(attention: MlaShape, run: Lowering, tokens: int) -> Listed:
-    """Latent attention's kv_b_proj, absorbed in the queries and the output of ``tokens``: a product a head for each.
+    """Latent attention's kv_b_proj, absorbed into the queries and the output of ``tokens``: a product for each head.
 
     All heads share the one latent key, whose first part is the value (DeepSeek-V2, arXiv 2405.04434, section 2.1.2).
     """

@@ -19,7 +19,7 @@ from shapes.workload import Workload
 from .cores import Lowering, is_sparse, passed_numbers
 from .types import Collective, Listed
 
-#: What was expected, of which degree, and its value.
+#: A degree that does not divide: what was expected, its name, and its value.
 Problem = tuple[str, str, int]
 
 

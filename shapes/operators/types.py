@@ -225,7 +225,7 @@ class Attention(_Fused):
 
     @property
     def pairs(self) -> int:
-        """Of the full square."""
+        """Pairs of the full square."""
         return self.q_len * self.kv_len
 
     @property
@@ -418,7 +418,7 @@ class Scan:
 
     @property
     def flops(self) -> int:
-        """Of its products; backward runs two for each: dA = dC B^T, dB = A^T dC."""
+        """FLOPs of its products; backward runs two for each: dA = dC B^T, dB = A^T dC."""
         forward = sum(2 * batch * m * n * k for _, batch, m, n, k in self.products)
         return forward if self.phase == "forward" else 2 * forward
 
@@ -457,7 +457,7 @@ class StateUpdate(Elementwise):
 
 @frozen
 class Cast(Elementwise):
-    """What a served product reads, written in fewer bits."""
+    """A cast of a served product's input to fewer bits."""
 
 
 @frozen
@@ -473,11 +473,11 @@ class Collective:
     """A communication operator over ``ranks`` devices; ``bytes`` is the buffer on each of them.
 
     For all_gather and reduce_scatter it is the full (gathered) buffer, as NCCL's tests count it. ``stride``: devices
-    from one rank of the group to the next, where tensor parallelism's ranks are neighbours, then context
-    parallelism's, then data parallelism's, then the pipeline's (Megatron-LM's order): it decides which links are used.
-    ``copies``: of an all_to_all's buffer, how many destinations each token is in it for (a mixture's top_k) where a
-    dispatcher sends it to a rank or node once; 1: everything in the buffer is sent. ``groups``: MoeShape's, of
-    destinations. ``direct``: by a serving engine's own kernel, whose ranks read one another's buffers.
+    from one rank of the group to the next, which decides the links that are used. Tensor parallelism's ranks are
+    neighbours, then context parallelism's, then data parallelism's, then the pipeline's (Megatron-LM's order).
+    ``copies``: destinations for which each token is in an all_to_all's buffer (a mixture's top_k), if a dispatcher
+    sends it to a rank or node once; 1: everything in the buffer is sent. ``groups``: MoeShape's groups of destinations.
+    ``direct``: by a serving engine's own kernel, whose ranks read one another's buffers.
     """
 
     name: str
@@ -497,12 +497,12 @@ class Collective:
 
 @frozen
 class OperatorKind:
-    """What is done with operators of a ``type`` and ``kind``; functions are named by module and name.
+    """The functions for operators of a ``type`` and ``kind``, each by its module and name.
 
-    ``work_class``: which of a software stack's classes they run as ("": what they say themselves; None: none, but
-    communication or the update). ``lowered`` makes a rank's share of them, ``priced`` gives many costs on a device,
-    ``explained`` a cost's terms, ``measured`` a callable that runs one (None: nothing here runs them). ``parts``,
-    ``regime`` and ``form``: of what moves bytes above all (shapes.cost.moving).
+    ``work_class``: their class in a software stack ("": the operator's own; None: they are communication or the
+    update). ``lowered`` makes a rank's share of them, ``priced`` gives many costs on a device, ``explained`` a cost's
+    terms, ``measured`` a callable that runs one (None: nothing here runs them). ``parts``, ``regime`` and ``form`` are
+    for operators that mostly move bytes (shapes.cost.moving).
     """
 
     type: type
@@ -574,9 +574,10 @@ def moved_bytes(listed: Iterable[Operator]) -> float:
 
 
 def possible_mfu(needed: Sequence[float], most: float) -> float:
-    """MFU of a step that had time for ``most`` FLOPs: of attention's whole square, unless no kernel can have run that.
+    """MFU of a step that had time for ``most`` FLOPs.
 
-    Then of what the mask leaves of it. ``needed``: FLOPs of both.
+    Attention's whole square counts, unless no kernel can have run it; then the part that the mask leaves. ``needed``:
+    the step's FLOPs by either count.
     """
     return needed[needed[0] > most] / most
 
