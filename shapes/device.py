@@ -68,7 +68,7 @@ class Link:
 
     ``stated``: somebody said what lies between domains; else it is the usual network of such devices.
     ``leaf_nodes``: nodes that reach each other through one leaf switch (its cards' own, if cards have rails; None:
-    all); traffic beyond it shares ``1 / oversubscription`` of its cards' rate. ``sharp``: switches add up an all-reduce.
+    all); traffic beyond it shares ``1 / oversubscription`` of its cards' rate. ``sharp``: switches add up all-reduces.
     ``host_bytes_per_s``: to the host, each way; ``host_memory_bytes_per_s``: a device's share of the host's memory
     bandwidth (0: not known).
     """

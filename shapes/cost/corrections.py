@@ -1,29 +1,29 @@
 """Measured corrections of the closed form: a factor by waves, by their tails and by the length of the reduction.
 
-Libraries choose kernels by heuristics that no closed form knows: which tile, how many stages, whether to split k. What
-that choice costs depends, to most of its extent, on how many waves the product is, on how much of the last wave of
-the tiles in question would idle, and on how long k is. The tables hold logarithms of measured over modelled time,
-linear between their knots and constant outside; they add up.
+Libraries choose kernels by heuristics that no closed form knows: which tile, how many stages, whether to split k. Most
+of the cost of that choice depends on the number of waves, on how much of the tiles' last wave would idle, and on the
+length of k. The tables hold logarithms of measured over modelled time, linear between their knots and constant outside;
+they add up.
 
-What that leaves unexplained is mostly which kernel a library takes for this m and n: a cell (m, n) of the published
-tables holds the logarithm of measured over modelled time at a few k, linear in log2 k between them and constant
-outside. Cells speak of what the tables are of: forward products (layout tn) of 16-bit elements, unbatched, of these
-very m and n, k from 512 on and a multiple of 64. They are so bound that growth by a tile or to the double saves nothing
-by them (reports/fit/cells.py).
+The rest is mostly which kernel a library takes for this m and n. A cell (m, n) of the published tables holds the
+logarithm of measured over modelled time at a few k, linear in log2 k between them and constant outside. Cells hold for
+the products of the tables alone: forward products (layout tn) of 16-bit elements, unbatched, of these very m and n, k
+from 512 on and a multiple of 64. They are bounded so that growth by a tile or to the double saves nothing by them
+(reports/fit/cells.py).
 
-What leading dimensions off the vector width cost: another kernel with a ceiling of its own.
-Tensor-core kernels load vectors of 16 bytes; Hopper's and Blackwell's copy engine (TMA) takes only strides that are
-multiples of them. A product whose A or B is off is served by an older kernel with narrower loads (on NVIDIA CUTLASS's
-align1 and align2 kernels for sm75 and sm80, which cuBLAS ships). How many bytes divide the leading dimension decides,
-the worse of A and B: below 4 (odd, in 16 bits), 4 or 8, 16, and 32 or more, which is free.
+Leading dimensions off the vector width cost another kernel with a ceiling of its own. Tensor-core kernels load vectors
+of 16 bytes; Hopper's and Blackwell's copy engine (TMA) takes only strides that are multiples of them. A product whose A
+or B is off is served by an older kernel with narrower loads (on NVIDIA CUTLASS's align1 and align2 kernels for sm75 and
+sm80, which cuBLAS ships). The bytes that divide the leading dimension decide, the worse of A and B: below 4 (odd, in 16
+bits), 4 or 8, 16, and 32 or more, which is free.
 
     tiles = batch ceil(m / bm) ceil(n / bn)            of 128 x 128, narrower for a narrow product
     slices = max(1, floor(units / tiles))              a product that leaves units idle is split along k
     walk(rate, start) = paid 2 bm bn (k / slices + start) units / rate
     seconds = max(aligned, walk(narrow, prologue_steps), walk(odd, 0)) + shares x aligned
 
-Where launching or moving operands takes most of the time, narrower loads cost less: up to there a misaligned product
-takes at most 1 + BOUND times the aligned one, odd ones no longer than narrow ones; beyond, the room grows:
+If launching or moving operands takes most of the time, narrower loads cost less: a misaligned product then takes at
+most 1 + BOUND times the aligned one, odd ones no longer than narrow ones. Beyond, the room grows:
 
     u = FLOPs / peak / (AT max(bytes / bandwidth, launch))
     room = STEEP (max(u, 1) - 1) aligned
@@ -75,7 +75,7 @@ TILE, TILE_STEP = 128, 32
 
 #: A figure of each of CLASSES without "free".
 ByClass = Floats
-#: Of a table's axis, or values at its knots.
+#: Knots of a table's axis, or the values there.
 Knots = Floats
 
 
@@ -135,7 +135,7 @@ def _by_class(values: Named, absent: float, times: float = 1.0) -> ByClass:
     return tuple(values.get(name, absent) * times for name in CLASSES[:3])
 
 
-#: What a dtype without matrix units has: no kernel that asks for alignment.
+#: For a dtype without matrix units: no kernel asks for alignment.
 NO_FAMILY: Named = {"family": "none", "tier": "published"}
 
 
@@ -322,7 +322,7 @@ def _rows(block: str) -> list[list[str]]:
     return [line.split() for line in block.split("\n") if line]
 
 
-#: The layout that the tables are of, the least k, and what k is a multiple of.
+#: The tables' layout, their least k, and the number that divides every k.
 LAYOUT, LEAST_K, STEP_K = "tn", 512, 64
 #: Entries are whole multiples of this.
 UNIT = 1e-4

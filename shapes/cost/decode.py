@@ -4,9 +4,10 @@
 
 A thread block walks ``split_keys`` keys or more of one sequence and key head for up to ``rows`` rows of queries; few
 blocks reach no more than ``alone`` times their units' share of the bandwidth. A block's start and end cost ``block_s``
-of one unit, and a long sequence's parts a latency that ends at ``latency_s``. What the cache holds moves at its own
-rate: the tables repeat one step, so that small caches are warm. ``shares_always`` is 0 for kernels that neither share
-keys among query heads nor split them where there is a window, or a key head for each query head (FlashAttention 2).
+of one unit, and a long sequence's parts a latency that ends at ``latency_s``. Bytes in the device's cache move at a
+rate of their own: the tables repeat one step, so that small KV caches are warm. ``shares_always`` is 0 for kernels that
+neither share keys among query heads nor split them if there is a window, or a key head for each query head
+(FlashAttention 2).
 Every part grows with requests and context.
 """
 
@@ -29,7 +30,7 @@ def form_of(operator: CachedAttention) -> tuple[str, bool]:
 
 
 def cached_parts(one: CachedAttention, c: Numbers, units: int, l2_bytes: float) -> Parts:
-    """Seconds of launch and latency, of moving, and of what blocks and arithmetic take beyond it; of arrays, too."""
+    """Seconds of launch and latency, of moving, and of blocks and arithmetic beyond it; sizes may be arrays."""
     channels, rest = one.head_dim + one.v_head_dim, one.bytes - one.cache_bytes
     group, rows = one.heads / one.kv_heads, c["rows"]
     apart = np.maximum(one.windowed, np.equal(group, 1)) * (1 - c["shares_always"])

@@ -27,7 +27,7 @@ from .sparse import paid
 TILES, COLUMNS, SLICE = (8, 16, 32, 64, 128, 256), 128, 64
 #: Element types whose kernels multiply 4 bits by 4.
 FOUR_BITS = ("mxfp4", "nvfp4")
-#: Middles of sixteenths of the experts, whose rows are taken to be those there.
+#: Middles of sixteenths of the experts: all experts of a sixteenth count with the rows at its middle.
 PLACES = np.arange(1, 33, 2) / 32
 
 
@@ -41,8 +41,8 @@ def form_of(one: RoutedGemm) -> tuple[str, bool]:
 
 
 def routed_parts(one: RoutedGemm, c: Numbers, units: int, l2_bytes: float) -> Parts:
-    """Seconds of launch and latency, of moving, and of what arithmetic takes beyond it; sizes may be columns."""
-    # Of load = 4 fall / (1 - (1 + fall)^-4), within 2%.
+    """Seconds of launch and latency, of moving, and of arithmetic beyond it; sizes may be columns."""
+    # Solves load = 4 fall / (1 - (1 + fall)^-4) for ``fall``, within 2%.
     load = one.load
     fall = (load - 1) * (3 * load + 5) / (12 * load + 8)
     held = (1 + np.multiply.outer(PLACES, fall)) ** -5

@@ -41,7 +41,7 @@ from .gemm import (
 )
 from .moving import achieved_bandwidth, bus_factor, leaving_switch, link_bytes_per_s, moved_parts
 
-#: What the parts are of operators that are no products and no fused attention, by type.
+#: Type of operator, other than products and fused attention -> the names of its price's parts.
 TERMS = content(DATA / "operators.toml")["terms"]
 
 

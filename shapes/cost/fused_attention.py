@@ -55,10 +55,10 @@ class AttentionConstants:
     """Constants of one kernel, phase and element type on a device (shapes.cost.fused_attention).
 
     ``flops_per_s`` and ``prologue_keys`` (a block's start and end in keys) are by computed head dimension (the mean of
-    both). ``partial``: the share of time added where the head does not fill it. ``uneven``: the share added under a
+    both). ``partial``: the share of time added if the head does not fill it. ``uneven``: the share added under a
     causal mask, whose blocks are unevenly long; ``ignores_window``: a window is masked but not skipped.
-    ``copy_bytes_per_s``: what copies before the kernel reach; ``cache_bytes_per_s``: what writing K and V to a server's
-    cache does (0: not known to be written). ``deterministic``: share added by a reproducible backward, by head
+    ``copy_bytes_per_s``: the rate of copies before the kernel; ``cache_bytes_per_s``: that of writing K and V to a
+    server's cache (0: not known to be written). ``deterministic``: share added by a reproducible backward, by head
     dimension. The others are `WaveConstants`.
     """
 
@@ -105,9 +105,9 @@ def _at(bucket: Array, fitted: ByBucket) -> Array:
     return np.interp(bucket, buckets, values)
 
 
-#: Sets of a kernel's constants. A forward that a backward follows has its own where servers' own rows, whose keys and
-#: values are fetched page by page, gave the forward's. A served encoder has no cache: its own rows, of heads of 64 to
-#: 80, else training's.
+#: Sets of a kernel's constants. A forward in training has its own set ("training") if servers' rows, with keys and
+#: values in pages, gave that of the forward. A served encoder has no cache: it has rows of its own for heads of 64 to
+#: 80, else training's set.
 PHASES = ("forward", "backward", "training", "encoder")
 LARGEST_ENCODER_HEAD = 80
 
@@ -248,8 +248,9 @@ QUERIES = 128
 class AttentionBatch:
     """Attentions of one phase as arrays of one length; ``window`` 0 is none, ``copied`` 0 is no copy.
 
-    ``d_qk`` and ``d_v`` are the model's, ``c_qk`` and ``c_v`` what the kernel computes, ``copied`` what Q, K and V are
-    copied to before it runs. ``cached``: a prefill, whose K and V a server writes to its cache first.
+    ``d_qk`` and ``d_v`` are the model's head dimensions, ``c_qk`` and ``c_v`` those that the kernel computes,
+    ``copied`` that to which Q, K and V are copied first. ``cached``: a prefill; a server first writes its K and V to
+    the cache.
     """
 
     batch: Array

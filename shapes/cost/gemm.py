@@ -13,10 +13,10 @@ For a tile (bm, bn) on S units, with T = batch ceil(m/bm) ceil(n/bn) tiles and x
                   least the peak and the memory allow)
 
 Two sets of constants, one for products whose least dimension is at least 512, one below 256, blended in between:
-small and skinny products run other kernels. Cells are of sizes that the tables hold (shapes.cost.corrections).
-Misalignment is added by `shapes.cost.corrections`. Waves, overlap and the power limit are fused attention's too
-(shapes.cost.fused_attention), with constants of its own; `least_seconds` are what no kernel can beat: the
-device's peak, and its memory for all that no cache holds.
+small and skinny products run other kernels. Cells correct sizes that the tables hold (shapes.cost.corrections).
+Misalignment is added by `shapes.cost.corrections`. Fused attention has waves, overlap and the power limit too
+(shapes.cost.fused_attention), with constants of its own. No kernel can beat `least_seconds`: the device's peak, and its
+memory for all that no cache holds.
 """
 
 from functools import partial, reduce
@@ -90,7 +90,7 @@ CHUNK = 4096
 #: (reports/fit/weights_alone.py).
 LOW_ROWS, AHEAD = 128, 3.0
 
-#: What torch.compile pads dimensions to a multiple of.
+#: torch.compile pads dimensions to multiples of so many bytes.
 PADDED_BYTES = 16
 
 _LARGEST = 2**40
@@ -284,7 +284,7 @@ class GemmTimes:
 def gemm_times(sizes: Integers, by: ProductKernels, load: Any = 1.0) -> GemmTimes:
     """As `aligned_seconds` with misalignment, keeping the tile chosen and what bounds it.
 
-    Of grouped products each group's own, but for ``seconds``.
+    All but ``seconds`` are one group's, for grouped products.
     """
     dims, constants = sizes.astype(float), by.constants
     aligned, size = bounded_seconds(sizes, by), by.read_bytes(dims[0], dims[1])

@@ -78,10 +78,10 @@ def ranks_in_domain(device: Device, operator: Collective) -> int:
 
 
 def leaving_switch(device: Device, operator: Collective) -> float:
-    """Share of what a rank's card sends that leaves its leaf switch; 0 where one switch has the whole group.
+    """Share of the traffic of a rank's card that leaves its leaf switch; 0 if one switch has the whole group.
 
-    Rings and trees in the order of the nodes enter and leave each switch once; all to all, each sends to every other.
-    Of a pipeline's neighbours, those that sit below one switch are all that is known.
+    Rings and trees in the order of the nodes enter and leave each switch once; in an all-to-all each rank sends to
+    every other. For a pipeline it is known only which neighbours are below one switch.
     """
     link, inside = device.link, ranks_in_domain(device, operator)
     below = max(inside, (link.leaf_nodes or inf) * link.node_devices / operator.stride)
@@ -113,7 +113,7 @@ def link_bytes_per_s(device: Device, operator: Collective, share: float = 1.0) -
 def _latency_over_nodes(operator: Collective, inside: int) -> float:
     """Seconds of latency that a group has over one of the ``inside`` ranks that share a node.
 
-    What DeepEP sends to other nodes leaves at once, to be written there and then announced.
+    DeepEP sends to other nodes at once: the tokens are written there and then announced.
     """
     if operator.what == "all_to_all" and operator.direct:
         return 2 * NODE_LATENCY_S * (1 - inside / operator.ranks)

@@ -32,7 +32,7 @@ def form_of(scan: Scan) -> tuple[str, bool]:
 
 
 def parts_of(scan: Scan, c: Numbers, units: int, l2_bytes: float) -> Parts:
-    """Seconds of the launch, of what moving takes beyond the chunks, and of these, of one run; sizes may be arrays."""
+    """Seconds of one run: the launch, moving beyond the chunks, and the chunks; sizes may be arrays."""
     passes = 1 if scan.phase == "forward" else 2
     times = BACKWARD if passes > 1 else 1.0
     heads = scan.batch * scan.heads

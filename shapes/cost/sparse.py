@@ -39,7 +39,7 @@ class Sizes(NamedTuple):
 
 
 def paid(blocks: Any, units: int) -> Any:
-    """Waves that ``blocks`` take: half of what the last one leaves empty is paid."""
+    """Waves that ``blocks`` take: half of the empty part of the last one is paid."""
     waves = np.maximum(blocks / units, 1.0)
     return (waves + np.ceil(waves)) / 2
 
@@ -65,9 +65,9 @@ def _paged(one: Sizes, c: Numbers, _: int, l2_bytes: float) -> Parts:
 
 
 def _top_k(one: Sizes, c: Numbers, units: int, _: float) -> Parts:
-    """A block a query passes over its scores; those with more keys than are chosen look for a threshold first.
+    """A block for each query passes over its scores, and first looks for a threshold if keys outnumber the chosen.
 
-    Of fewer keys as many numbers are written.
+    With fewer keys as many numbers are written.
     """
     many = np.clip((one.length - one.width) * one.sequences / one.queries, 0.0, 1.0)
     each = many * c["choice_s"] + one.keys * c["key_s"]
@@ -88,7 +88,7 @@ FORMS = {"index_scores": _scores, "index_decode": _paged, "top_k": _top_k, "spar
 
 
 def form_of(operator: SparseOperator) -> tuple[str, bool]:
-    """The name in FORMS of what prices the operator, and whether it was measured: no backward was."""
+    """The name in FORMS that prices the operator, and whether such operators were measured: no backward was."""
     cached = isinstance(operator, IndexScores) and operator.cached
     return "index_decode" if cached else operator.kind, operator.phase == "forward"
 

@@ -167,7 +167,7 @@ class AcceleratorBackend(Backend):
     @property
     def free_bytes(self) -> int:
         free, _ = self._module.mem_get_info()
-        # What torch's allocator holds but does not use is free to us.
+        # Memory that torch's allocator holds but does not use is free to us.
         return int(free) + int(self._module.memory_reserved()) - int(self._module.memory_allocated())
 
     def synchronize(self) -> None:
@@ -179,7 +179,7 @@ class AcceleratorBackend(Backend):
         event = self._module.Event
         starts = [event(enable_timing=True) for _ in calls]
         ends = [event(enable_timing=True) for _ in calls]
-        # What queueing takes depends on what launches: autograd takes ten times as long as a product.
+        # The time to queue a call depends on its kind: autograd takes ten times as long as a product.
         kind = getattr(calls[0], "__qualname__", "") if calls else ""
         # The device is kept busy while the host queues a batch; devices without a sleep go without.
         queueing_s = LEAD_FACTOR * self._queueing_s.get(kind, 0.0) * len(calls)

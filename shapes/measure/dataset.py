@@ -3,7 +3,7 @@
     DIR/<device>/<identity>/rows.jsonl.gz  a row a measurement, samples included
     DIR/<device>/<identity>/dataset.json   SKU, units, clocks, power limit, driver, libraries, harness, control, hashes
 
-What names a person's machines stays at home: hosts, labels and messages are left out, cards are numbered by a hash.
+Names of a person's machines are not exported: hosts, labels and messages are left out, cards are numbered by a hash.
 Rows are checked whole (``record``), against the sidecar's hash and against what a device can do (``objection``).
 """
 
@@ -32,11 +32,11 @@ from .store import Store
 
 FORMAT = 2
 ROWS, SIDECAR = "rows.jsonl.gz", "dataset.json"
-#: What of an environment's host is shared.
+#: Fields of an environment's host that are shared.
 OF_HOST = ("python", "cpu", "cores", "multiprocessors", "memory_bytes")
 #: Bytes of a sidecar: it grows with nothing but the number of cards.
 _MAX_SIDECAR = 2**22
-#: What of a row is shared.
+#: Columns of a row that are shared.
 _SHARED = tuple(name for name in record.COLUMNS if name not in ("environment", "label", "message"))
 
 
@@ -51,9 +51,10 @@ class Dataset:
 
 @frozen
 class Exchanged:
-    """What became of a dataset's rows.
+    """The outcome of a dataset's rows.
 
-    ``added``: written (of an export). ``there``: those that were there already. ``refused``: (what it measures, why).
+    ``added``: written to the store, or to the export. ``there``: rows that it had already. ``refused``: (what the row
+    measures, why).
     """
 
     path: str

@@ -28,7 +28,7 @@ HARNESS_VERSION = 1
 BURST = "burst"
 
 
-#: What is read of NVML and of which packages.
+#: The values of NVML, and the packages, that are read.
 TIMING = content(DATA / "timing.toml")
 
 
@@ -74,7 +74,7 @@ class Environment:
 
     @property
     def source(self) -> str:
-        """What a ``Timing`` says of where it is from: "measured:NVIDIA H200 torch 2.11.0", or imported:… ."""
+        """The source that a ``Timing`` states: "measured:NVIDIA H200 torch 2.11.0", or imported:… ."""
         versions = dict(self.versions)
         if not self.harness:
             return f"imported:{self.device} {versions.get('program', '?')}"
@@ -195,7 +195,7 @@ def clocks(environment: "Environment") -> Values:
 
 
 def typical(seen: Sequence[Named]) -> Values:
-    """Medians of what `clocks` said while a job was measured, and the throttle reasons that stayed to the end."""
+    """Medians of `clocks` while a job was measured, and the throttle reasons that stayed to the end."""
     return {
         name: last if isinstance(last, list) else median(one[name] for one in seen if name in one)
         for name, last in (seen[-1] if seen else {}).items()

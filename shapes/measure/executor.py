@@ -1,13 +1,13 @@
-"""Where jobs are run: one seam, so that a cluster fits behind it without touching search or store.
+"""Where jobs are run: one interface, so that a cluster fits behind it without a change of search or store.
 
-``Executor`` is the seam: ``run`` takes jobs in order of importance and yields what happens, over as many devices as the
-executor has. Each has ``prepare``, ``sample`` and ``finish`` (or ``release``) as well, for those who
-choose what to time next (a search): what is prepared stays on one device, so that samples of two may be paired.
+``Executor.run`` takes jobs in order of importance and yields events, over as many devices as the executor has.
+``prepare``, ``sample`` and ``finish`` (or ``release``) are for a search, which chooses what to time next: a prepared
+job stays on one device, so that samples of two jobs may be paired.
 
-Nothing that crosses the seam holds a device: jobs and settings go in, samples and measurements come out, and whoever
-drives the executor keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` is of this
-process and one device; ``shapes.measure.workers.Workers`` of devices in processes of their own, the first of which is
-the session's (``workers.Session``). ``workers.here`` chooses, for the command line and the library's front doors.
+Nothing that crosses the interface holds a device. Jobs and settings go in, samples and measurements come out, and the
+driver keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` runs in this process on one
+device; ``shapes.measure.workers.Workers`` runs each device in a process of its own, the first of which is the session's
+(``workers.Session``). ``workers.here`` chooses one, for the command line and the library.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -98,7 +98,7 @@ class Executor(Protocol):
 
     @property
     def environment(self) -> Environment:
-        """Of the devices that jobs run on, which are all alike."""
+        """The environment of the devices that run jobs, which are all alike."""
 
     def run(
         self, jobs: Sequence[Job], settings: Settings, *, deadline: float = inf, unfinished: Samples | None = None

@@ -40,9 +40,9 @@ def control_of(*, cpu: bool) -> Job:
 
 @dataclass(slots=True)
 class _Kernel:
-    """What times a prepared job: ``batch`` samples in a round; device seconds so far; ``throttled`` batches.
+    """The timing of a prepared job: ``batch`` samples in a round; device seconds so far; ``throttled`` batches.
 
-    ``clocks``: what the device said with each batch that was kept.
+    ``clocks``: the device's clocks with each batch that was kept.
     """
 
     stopwatch: Stopwatch
@@ -109,7 +109,7 @@ class InProcess:
         return taken
 
     def release(self, prepared: Prepared) -> None:
-        """Let go of what was prepared without a measurement, as where there are no samples."""
+        """Free a prepared job without a measurement, as when there are no samples."""
         prepared.handle = None  # its buffers go with it
 
     def run(

@@ -24,7 +24,7 @@ Direction = Literal["forward", "forward+backward", "dgrad", "wgrad"]
 EXPERTS = ("grouped_mm", "loop")
 #: Kernels of attention.
 ATTENTION = content(DATA / "timing.toml")["attention"]
-#: Names and sizes of kinds of work in progress bars and tables; what of an operator does not change what is timed.
+#: Names and sizes of kinds of work in progress bars and tables; an operator's fields that do not change its timing.
 ROWS = content(DATA / "rows.toml")
 
 
@@ -76,7 +76,7 @@ class Part:
     def flops(self) -> int:
         """FLOPs of the matrix products (2 a parameter and token forward, 4 backward) and of attention's full square.
 
-        Of "dgrad" and "wgrad" those of the products of that phase.
+        In "dgrad" and "wgrad" those of that phase's products.
         """
         from shapes.operators import operators
 
@@ -94,7 +94,7 @@ class Part:
         )
 
 
-#: What a job times.
+#: The work that a job times.
 Work = Gemm | GroupedGemm | Attention | Elementwise | Collective | MemoryBound | Part
 
 

@@ -1,9 +1,8 @@
 """Products that other programs timed, as rows of the store: data/others.toml says what each program writes.
 
-Of torch's profiler (export_chrome_trace), nvbench (CSV), hipblaslt-bench, superbench's cublaslt_gemm, triton's
-perf_report (CSV) and mamf-finder. The rows are nobody's own: their harness is 0, so that no command here takes one for
-a result of its own, and their method and message name the program and the file; `sizer calibrate` counts each program
-as a source.
+The programs are torch's profiler (export_chrome_trace), nvbench (CSV), hipblaslt-bench, superbench's cublaslt_gemm,
+triton's perf_report (CSV) and mamf-finder. The rows have harness 0, so that no command takes one for its own result.
+Their method and message name the program and the file; `sizer calibrate` counts each program as a source.
 """
 
 import csv
@@ -34,9 +33,9 @@ KNOWN = content(DATA / "others.toml")
 
 
 def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
-    """Products that another program timed, by device; nothing where ``text`` is no known program's.
+    """Products that another program timed, by device; none if ``text`` is no known program's.
 
-    ``asked``: "device" and "dtype" of what the file names none of. InputError where one is not known.
+    ``asked``: "device" and "dtype" for rows that name none. InputError if either is not known.
     """
     program = next((name for name, how in KNOWN["formats"].items() if re.search(how["claim"], text, re.M)), None)
     if program is None:

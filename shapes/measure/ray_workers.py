@@ -26,7 +26,7 @@ from .workers import START_S, DeviceServer, LostError, Make, Worker
 #: comes within this.
 CONNECT_S, READY_S = 5.0, 30.0
 _TYPE = "accelerator_type:"
-#: What devices are called whose node does not name their type.
+#: Name of devices whose node does not name their type.
 UNNAMED = "GPU"
 
 
@@ -34,7 +34,7 @@ def connect(address: str) -> None:
     """Join the cluster at ``address`` (auto: this machine's; local: one that is started here, and ends with us)."""
     if ray.is_initialized():
         return
-    # What Ray says of a worker's death goes to standard output, into our answer, whatever log_to_driver is; we say it.
+    # Ray reports a worker's death on standard output, into our answer, whatever log_to_driver is; we report it.
     if hasattr(ray._private.worker, "_worker_logs_enabled"):
         ray._private.worker._worker_logs_enabled = False
     try:

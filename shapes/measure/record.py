@@ -72,9 +72,9 @@ class Measurement:
 
     ``flops`` and ``bytes`` of one call; ``peak_bytes``: of memory. ``check_error`` and ``drift`` are relative,
     ``correlation`` in samples, ``clocks`` in MHz, W and C, ``created`` in seconds since 1970.
-    ``samples``: seconds of one call each (of short kernels the mean over ``per_sample`` calls), in the order taken.
+    ``samples``: seconds of one call each (for short kernels the mean over ``per_sample`` calls), in the order taken.
     ``control_s``: the control shape's median while this was measured. ``stop``: precision, time or samples.
-    ``method``: what told the time, of which inputs. ``kernel_s``: kernels alone by torch's profiler, in a self-test.
+    ``method``: the clock and the inputs. ``kernel_s``: kernels alone by torch's profiler, in a self-test.
     """
 
     key: str
@@ -152,10 +152,10 @@ class Measurement:
         )
 
 
-#: What a row holds, and those of it that are no plain values.
+#: A row's columns, and those that hold no plain values.
 COLUMNS: Names = Measurement.__match_args__[1:]
 _NESTED = ("description", "environment", "samples", "clocks")
-#: What a row's values must be, nested ones by their path, and which of them must be there.
+#: Path of a row's value -> the check that it has to pass.
 _CHECKS: dict[str, Check] = {path: globals()[check] for path, check in ROWS["checks"].items()}
 
 
@@ -198,7 +198,7 @@ def packed_lines(data: bytes, where: str) -> list[str]:
 def read_export(lines: Iterable[str], where: str, of: Environment | None = None) -> Iterator[Measurement]:
     """Measurements from the JSON lines of ``sizer store export``; InputError naming the line and key that is wrong.
 
-    ``of``: the environment of rows that hold none, but for which ``card`` they are of.
+    ``of``: the environment of rows that hold nothing of it but their ``card``.
     """
     for number, line in enumerate(lines, 1):
         if not line.strip():

@@ -70,8 +70,8 @@ def measure(
     """Measure ``jobs`` (equal ones once) and return what is known of them.
 
     ``store`` None: nothing is kept.
-    ``time_limit_s``: no job is started after it, nor after a request to stop; those of small ``priority`` come first.
-    ``fresh``: measure again what the store has. ``keep`` is given each result as it is known, first those of the store.
+    ``time_limit_s``: no job is started after it, nor after a request to stop; jobs of small ``priority`` come first.
+    ``fresh``: measure again the jobs that the store has. ``keep`` is called with each result, the store's first.
     """
     start = time.monotonic()
     settings = settings or Settings()
@@ -108,7 +108,7 @@ def measure(
 
 
 class _Book:
-    """Results so far: ``found`` by job key, of which ``reused`` others measured; the ``control`` by rounds."""
+    """Results so far: ``found`` by job key; ``reused``: those from the store; the ``control`` by rounds."""
 
     def __init__(self, store: Store, environment: Environment, found: dict[str, Measurement]) -> None:
         self._store, self._environment = store, environment

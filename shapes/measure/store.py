@@ -1,10 +1,10 @@
 """The measurement database: SQLite in WAL mode, one row a measurement, safe under kills and several writers.
 
 ``Store.open(path)`` creates or opens it; a file that is not a store of this program is refused and left untouched. A
-damaged store is set aside by those who measure, who go on with a new one: what it holds can be measured again.
+command that measures sets a damaged store aside and goes on with a new one: its content can be measured again.
 Results are found by the work's key and the environment's identity (device name, driver, library versions, harness), so
-a figure from another driver is never one from this. ``part`` holds the samples of what is being timed, so that
-a kill loses at most the round in flight. One process at a time measures into a store; others may read it.
+that figures from two drivers are never mixed. ``part`` holds the samples of jobs that are being timed, so that a kill
+loses at most the round in flight. One process at a time measures into a store; others may read it.
 """
 
 import json
@@ -84,8 +84,8 @@ class DamagedStoreError(InputError):
 class Store(ExitStack):
     """An open database. Use it as a context manager; every method commits before it returns.
 
-    What goes wrong while it is used (a full disk, damage, another writer that does not end) is an InputError that says
-    what to do.
+    A failure while it is used (a full disk, damage, another writer that does not end) is an InputError that says what
+    to do.
     """
 
     def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
@@ -188,8 +188,7 @@ class Store(ExitStack):
     def add(self, measurements: Iterable[Measurement]) -> int:
         """Write ``measurements``, all or none, and drop their unfinished samples; returns how many were new.
 
-        One that goes on from another, whose samples its own begin with, replaces that one: no sample counts
-        twice.
+        A measurement that begins with all samples of another one replaces it, so that no sample counts twice.
         """
         added = 0
         with self.transaction() as connection:
@@ -236,7 +235,7 @@ class Store(ExitStack):
             return int(connection.execute("SELECT count(*) FROM measurement").fetchone()[0])
 
     def save_unfinished(self, unfinished: Mapping[str, tuple[Array, Array]], environment: Environment) -> None:
-        """Keep (samples, control samples) taken so far, by the key of what is being timed."""
+        """Keep (samples, control samples) taken so far, by the key of the job."""
         with self.transaction() as connection:
             connection.executemany(
                 "INSERT OR REPLACE INTO part VALUES (?, ?, ?, ?)",
@@ -269,7 +268,7 @@ class Store(ExitStack):
 _SELECT = "SELECT measurement.data, samples, environment.data FROM measurement JOIN environment USING (identity)"
 #: Ends a row's JSON: SQLite keeps no checksums, and a damaged figure must not pass for a measured one.
 _CHECKSUM = ', "checksum": '
-#: Of one work in one environment: rows whose samples begin with these and go on, and rows that these begin with.
+#: Rows of one job in one environment: those whose samples begin with these and go on, and those that these begin with.
 _OTHERS = "FROM measurement WHERE key = ?1 AND identity = ?2 AND length(samples) > 0 AND length(?3) > 0"
 _GOES_ON = f"SELECT 1 {_OTHERS} AND length(samples) > length(?3) AND substr(samples, 1, length(?3)) = ?3"
 _BEGINS = f"DELETE {_OTHERS} AND length(samples) < length(?3) AND samples = substr(?3, 1, length(samples))"

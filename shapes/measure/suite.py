@@ -112,8 +112,7 @@ def _range(text: str) -> range:
     return range(first, last + 1, step)
 
 
-#: What a sweep goes through by op; the words of an axis that are taken where none is named; sizes that stay as they are
-#: whatever the scale.
+#: A sweep's axes by op; the words of an axis that are taken if none is named; sizes that a scale does not change.
 SWEEPS = content(DATA / "sweeps.toml")
 #: Layout -> the phase that has it.
 PHASES: dict[str, Phase] = SWEEPS["phases"]

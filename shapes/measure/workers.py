@@ -1,9 +1,9 @@
-"""An executor over devices that may be lost: each in a process of its own, started again; who kills devices is found.
+"""An executor over devices that may be lost: each runs in a process that is restarted; jobs that kill one are found.
 
-A ``Worker`` is one device's process: ``Child`` on this machine, an actor of Ray's (``ray_workers``). ``Workers`` gives
-jobs out in leases and takes them back when a process dies or falls silent. Of a lost lease's jobs those that may have
-been under way are suspects; a suspect is leased alone, and one that loses its device alone as well is recorded as an
-error and skipped. The driver alone keeps what is measured: no device's process opens a store.
+A ``Worker`` is one device's process: ``Child`` on this machine, or an actor of Ray's (``ray_workers``). ``Workers``
+gives jobs out in leases and takes them back when a process dies or falls silent. The jobs of a lost lease that may have
+been running are suspects. A suspect is leased alone, and if it loses its device again it is recorded as an error and
+skipped. Only the driver stores measurements: no device's process opens a store.
 """
 
 import heapq
@@ -85,21 +85,20 @@ class DeviceServer:
 
     @cached_property
     def _executor(self) -> "Session":
-        """Opened when it is first asked: of what goes wrong while this is made Ray says little."""
+        """The executor, opened at the first request: Ray says little of errors while an actor is made."""
         return self._make(self._device)
 
     def begin(self) -> Iterator[Environment]:
         yield self._executor.environment
 
     def run(self, jobs: Sequence[Job], settings: Settings, unfinished: Samples, left_s: float) -> Iterator[Event]:
-        """What the executor says of the jobs as it comes; the first event says that the device is well."""
+        """The executor's events on the jobs as they come; the first one says that the device is well."""
         yield from self._executor.run(jobs, settings, deadline=time.monotonic() + left_s, unfinished=unfinished)
 
     def of_session(self, request: str, job: Job, *arguments: Any) -> Iterator[Any]:
-        """What the session's method ``request`` says of ``job``.
+        """The answer of the session's method ``request`` for ``job``, or the arguments of NotMeasured if it cannot run.
 
-        The job is prepared anew where another process had prepared it; where it cannot run, the arguments of
-        NotMeasured.
+        The job is prepared anew if another process had prepared it.
         """
         try:
             prepared = self._ready.get(job.key) or self._executor.prepare(job)
@@ -115,7 +114,7 @@ class DeviceServer:
             yield outcome.args
 
     def release(self, job: Job) -> Iterator[Any]:
-        """Let go of what was prepared."""
+        """Free the prepared ``job``."""
         if prepared := self._ready.pop(job.key, None):
             self._executor.release(prepared)
         yield None
@@ -282,12 +281,10 @@ def here(
 
 
 class Workers:
-    """See ``Executor``: a sweep uses every device, and what is a ``Session``'s the first.
+    """See ``Executor``: a sweep uses every device, a ``Session``'s requests the first.
 
-    ``say`` tells a person a line of what happens to them.
-
-    Devices are to be of one kind; one with another driver or library than most is not used. InputError where none is
-    left, or where they have several names.
+    ``say`` prints a line about events of the devices. They have to be of one kind; a device with another driver or
+    library than most is not used. InputError if none is left, or if they have several names.
     """
 
     def __init__(self, workers: Sequence[Worker], say: Callable[[str], None], silent_s: float = SILENT_S) -> None:
@@ -339,7 +336,7 @@ class Workers:
             list(self._workers[0].ask(self._silent_s, "release", prepared.job))
 
     def _asked(self, job: Job, request: str, *arguments: Any) -> Any:
-        """What `DeviceServer.of_session` says; NotMeasured too of a job that loses its device MOST_LOSSES times."""
+        """The answer of `DeviceServer.of_session`; NotMeasured also after MOST_LOSSES lost devices."""
         worker = self._workers[0]
         losses: list[LostError] = []
         while len(losses) < MOST_LOSSES:

@@ -1,17 +1,18 @@
 """A serving engine's speed with a model: first token, time per output token and tokens a second.
 
-An engine runs steps of ``running`` requests a rank, of all their next tokens. A step takes what products and attention
-read and compute, and what an engine adds: a launch a kernel and a layer of experts, an all-reduce, host time a request.
-Between steps it runs the prompts of requests that come in, each as a step that is the longer by the prompt's tokens:
+An engine runs steps of ``running`` requests a rank, each for all their next tokens. A step is the time in which
+products and attention read and compute, and what an engine adds: a launch for each kernel and layer of experts,
+all-reduces, and host time for each request. Between steps it runs the prompts of new requests, each in a step that is
+longer by the prompt's tokens:
 
     step   = products(running) + attention running + launches + all-reduces(running) + host running
     prompt = products(running + input) - products(running) + attention, passes and all-reduces of the input
     token  = step / tokens accepted a step + (running - 1) prompt / output
     first  = fixed + steps + input + prompt
 
-``products``: sum over products of max(factor x bytes / bandwidth, factor x FLOPs / peak), experts' FLOPs those of their
-tokens and of what they leave empty of a tile. ``passes``: what kernels between products (norms, activations, the
-experts' gathering) read and write of a token. Constants are ``data/serving/<engine>.toml``, fitted by
+``products``: sum over products of max(factor x bytes / bandwidth, factor x FLOPs / peak); experts' FLOPs are those of
+their tokens and of the empty rows of their tiles. ``passes``: bytes that kernels between products (norms, activations,
+the experts' gathering) read and write for a token. Constants are in ``data/serving/<engine>.toml``, fitted by
 reports/fit/serving.py. Values are numbers, or arrays of one length.
 """
 
@@ -34,7 +35,7 @@ from shapes.workload import Workload
 
 #: Products by what their constants are: with a weight of its own, of experts, of experts in NVFP4.
 DENSE, EXPERTS, NVFP4_EXPERTS = range(3)
-#: What is no kernel of its own in a step: engines fuse it into its neighbours, or its cost is counted apart.
+#: Operators that are no kernels of their own in a step: engines fuse them, or their cost is counted apart.
 FUSED = frozenset(("residual", "quantise", "moe", "grouped", "collective"))
 
 
@@ -154,7 +155,7 @@ class Load:
         return added + stack.arithmetic * self.prompt_s + tokens * self.moved_s(stack)
 
     def moved_s(self, stack: ServingStack) -> Any:
-        """Seconds of what a token moves between devices and of passes over its activations."""
+        """Seconds of a token's communication between devices and of the passes over its activations."""
         return stack.communication * self.ring_s + stack.passes * self.passes_s
 
 
@@ -166,9 +167,9 @@ def touched(chosen: Any, tokens: Any) -> Any:
 def serving_load(
     model: ModelShape, workload: Workload, device: Device, prompt: int, output: int, spread: int = 1
 ) -> Load:
-    """Of requests halfway through their ``output``, their experts over ``spread`` data-parallel ranks.
+    """The load of requests halfway through their ``output``, with experts over ``spread`` data-parallel ranks.
 
-    Projections are merged that engines merge.
+    Projections that engines merge are merged.
     """
     own = replace(workload, b=1, p=1, d=1, e=1, fused_qkv=True, fused_gate_up=True)
     listed = operators(model, replace(own, phase="decode", s=1, context=prompt + output // 2))
@@ -200,7 +201,7 @@ def serving_load(
 
 
 def _cores(listed: Iterable[Operator]) -> list[Any]:
-    """Attention and what is in its place."""
+    """Attention, and operators that stand for it (recurrences, sparse attention)."""
     return [one for one in listed if not isinstance(one, Collective | Elementwise | Gemm | GroupedGemm)]
 
 
