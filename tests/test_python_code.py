@@ -250,6 +250,15 @@ def test_a_program_is_the_model_that_it_loads_deep_inside_and_none_where_it_stat
         read(tmp_path, text + 'p.add_argument("--n_layer", default=12)\n')
 
 
+def test_a_programs_short_options_flags_and_what_it_has_a_model_do_are_read(tmp_path: Path) -> None:
+    text = PROGRAM.replace('"--model-name"', '"-m", "--model-name"').replace("if args.lora", "if args.more")
+    held = text.replace("return parser", 'parser.add_argument("--more", action="store_true")\n    return parser')
+    found = read(tmp_path, f"{held}    if args.more:\n        model.gradient_checkpointing_enable()\n")
+    assert (found.model.layers, "finetune" in found.workload, "checkpointing" in found.workload) == (36, False, False)
+    kept = read(tmp_path, f"{held}    model.gradient_checkpointing_enable()\n")
+    assert kept.workload["checkpointing"] == "full"
+
+
 LOOP = """
 def parsed():
     parser = argparse.ArgumentParser()

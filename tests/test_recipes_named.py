@@ -1610,6 +1610,7 @@ TRAINS = f" --model_name_or_path {QWEN} --per_device_train_batch_size 2 --bf16 T
         ("#SBATCH --nodes=4\nsrun torchrun --nnodes $SLURM_NNODES --nproc_per_node 8 train.py", 32),
         ("torchrun --nnodes $NODES --nproc_per_node 8 train.py", None),
         ("torchrun --nnodes= --nproc_per_node 8 train.py", None),
+        ("sbatch -N 2 --ntasks-per-node 4 <<EOF\npython train.py", 8),
     ],
 )
 def test_devices_that_a_launcher_starts_are_data_parallel(launched: str, devices: int | None, tmp_path: Path) -> None:
@@ -1631,6 +1632,14 @@ def test_the_deepspeed_settings_that_a_script_names_are_read(option: str, tmp_pa
     found = read(tmp_path, script, "run.sh")
     assert (found.workload["zero"], found.workload["gpus"], found.unread) == (3, 2, ())
     assert not any("is not read" in note for note in found.notes)
+    (tmp_path / "zero3.json").write_text(json.dumps(ZERO_3 | {"gradient_accumulation_steps": 1}))
+    more = read(tmp_path, f"{script} --gradient_accumulation_steps 4", "run.sh")
+    assert (found.workload["global_batch"], more.workload["global_batch"]) == (4, 16)
+
+
+def test_options_that_a_script_repeats_by_echo_are_read(tmp_path: Path) -> None:
+    script = f'#!/bin/bash\nARGS="{TRAINS}"\n(python train.py $(echo ${{ARGS}}) --rank 0 & wait)'
+    assert read(tmp_path, script, "run.sh").workload["b"] == 2
 
 
 ACCELERATE = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 3}, "mixed_precision": "bf16"}
@@ -1686,7 +1695,7 @@ def test_an_element_that_the_script_does_not_hold_is_refused(tmp_path: Path) -> 
 
 def test_megatron_with_deepspeed_takes_its_settings(tmp_path: Path) -> None:
     offloaded = {"stage": 2, "offload_optimizer": {"device": "cpu"}, "overlap_comm": True}
-    settings = {"zero_optimization": offloaded, "train_micro_batch_size_per_gpu": 2, "train_batch_size": 16}
+    settings = {"zero_optimization": offloaded, "train_micro_batch_size_per_gpu": 4, "train_batch_size": 16}
     (tmp_path / "ds.json").write_text(json.dumps(settings))
     sizes = "--num-layers 4 --hidden-size 512 --num-attention-heads 8 --seq-length 64 --max-position-embeddings 64"
     script = f"deepspeed --num_gpus 8 pretrain_gpt.py {sizes} --vocab-size 512 --zero-stage 1 --deepspeed"

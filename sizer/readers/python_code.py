@@ -45,14 +45,14 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
         whole = file.options | found  # LoRA is often made deep inside
         if file.options.keys().isdisjoint(_SIZES) and named_plainly(whole):
             found = whole
-        return {**found, "_assigned": True}
+        return found | {"_assigned": True}
     chosen = settings.get("recipe", min(made) if len(made) == 1 else None)
     refuse(
         chosen not in made,
         f"expected one of its {len(made)} recipes ({', '.join(list(made)[:20])}): --set recipe=NAME",
         where=where,
     )
-    return {**file.options, **made[chosen], "_variables": frozenset({"recipe"})}
+    return file.options | made[chosen] | {"_variables": frozenset({"recipe"})}
 
 
 def _statements(text: str, where: str) -> Iterator[ast.stmt]:
@@ -73,7 +73,7 @@ def _cells(text: str, where: str) -> Iterator[str]:
 def _recipe(found: Values, where: str) -> Values | None:
     """What a function makes, where that names a model; torchtitan's model is its folder's and its flavor."""
     if isinstance(spec := found.get("model_spec"), dict):
-        return {**found, "model": {**spec, "flavor": spec.get("name"), "name": Path(where).resolve().parent.name}}
+        return found | {"model": spec | {"flavor": spec.get("name"), "name": Path(where).resolve().parent.name}}
     return found if recipe_of(found) else None
 
 
@@ -84,21 +84,23 @@ class _Code:
         self.functions = {}
         self.names: Values = {}
         self.options: Values = {}
-        self._read = 0
+        self._read, self._text = 0, text
         self.follow(body, self.names)
         whole = ast.Module(body, [])
         for node in ast.walk(whole):  # a program's options first, whose values others take
-            if isinstance(node, ast.Call) and "default" in [one.arg for one in node.keywords]:
+            if isinstance(node, ast.Call) and {"default", "action"} & {one.arg for one in node.keywords}:
                 self._take(self._value(node, self.names))
-        self._look_at([(whole, self.names)], text)
+        if self.options:
+            self.follow(body, self.names)  # again, with those
+        self._look_at([(whole, self.names)])
         self.functions = {node.name: node for node in body if isinstance(node, ast.FunctionDef)}
 
-    def _look_at(self, nodes: list[tuple[Any, Values]], text: str) -> None:
+    def _look_at(self, nodes: list[tuple[Any, Values]]) -> None:
         """Take what is called anywhere in nodes, with the names of the function that it is in."""
         for node, names in nodes:
             own, inner = names, ast.iter_child_nodes(node)
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                self._take_defaults(node, names, text)
+                self._take_defaults(node, names)
                 self.follow(node.body, own := {**names})
             elif isinstance(node, ast.Call | ast.Dict):
                 self._take(self._value(node, names))
@@ -107,12 +109,12 @@ class _Code:
                 inner = ast.iter_child_nodes(ast.If(node.test, [], node.orelse))  # type: ignore[arg-type] # as said
             nodes += [(one, own) for one in inner]
 
-    def _take_defaults(self, function: Any, names: Values, text: str) -> None:
+    def _take_defaults(self, function: Any, names: Values) -> None:
         """Of a function that names a model, what it takes where no call gives it anything (fire's, typer's)."""
         said = function.args
         pairs = zip(said.args[::-1], said.defaults[::-1], strict=False)
         held = {one.arg: self._value(value, names) for one, value in pairs if one.arg not in _SIZES}
-        if named_plainly(held) and len(re.findall(rf"(?:(?<![.\w])|(?<=self\.)){function.name}\([^)]", text)) < 2:
+        if named_plainly(held) and len(re.findall(rf"(?:(?<![.\w])|(?<=self\.)){function.name}\([^)]", self._text)) < 2:
             self.options = held | self.options
 
     def _take(self, made: Any) -> None:
@@ -197,6 +199,8 @@ class _Code:
             for key, value in given.items()
             if value is None and f"int {key}" in FORMATS["names"]["usual"][""]
         }
+        for one in (said.rpartition(".")[2], given.get("action")):
+            given = FORMATS["meant"].get(one, {}) | given
         for name, place in FORMATS["passed"].items():  # a variable's default, a path
             if said.endswith(name) and len(node.args) > place:
                 return self._value(node.args[place], names)
@@ -208,9 +212,9 @@ class _Code:
             return self.follow(self.functions[said].body, self.names | given)
         if not self.functions and not said.endswith(tuple(FORMATS["followed"])):
             return None
-        of, first = (
-            self._value(one, names) for one in (getattr(node.func, "value", None), next(iter(node.args), None))
-        )
+        of, *args = (self._value(one, names) for one in (getattr(node.func, "value", None), *node.args))
+        # Of an option's names (-m, --model) the long one.
+        first = max(args, key=lambda one: str(one)[:2] == "--", default=None)
         named = {"name": first} if isinstance(first, str) else {}
         before = of if isinstance(of, dict) else first if isinstance(first, dict) else {}  # get_peft_model(model, r=8)
-        return {**named, **before, "_class": said, **given}
+        return named | before | {"_class": said} | given

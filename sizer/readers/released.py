@@ -13,7 +13,7 @@ from pathlib import Path
 from posixpath import basename
 
 from shapes.errors import InputError, refuse, shorten
-from shapes.frozen import replace
+from shapes.frozen import replace, without
 from shapes.model import Unread
 from shapes.model.resize import dimensions
 from shapes.program import install
@@ -190,8 +190,9 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     )
     for section in config.values():  # DeepSpeed's settings, of a file or within the recipe; accelerate's of a file
         if isinstance(section, Mapping) and "zero_optimization" in section:
-            reading = with_settings_of(reading, section, section.get("_file", where))
-    return with_settings_of(reading, {"gradient_accumulation_steps": 1, **settings}, where) if settings else reading
+            # But for what the recipe says itself: steps that accumulate.
+            reading = with_settings_of(reading, without(section, settings), section.get("_file", where))
+    return with_settings_of(reading, {"gradient_accumulation_steps": 1} | settings, where) if settings else reading
 
 
 def _given(row: Config, config: Config) -> tuple[Values, Values]:

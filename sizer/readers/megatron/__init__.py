@@ -49,7 +49,7 @@ _TABLE = FORMATS[NAME]
 _STATES_MODEL = re.compile(
     r"--(?:num[-_]layers|hidden[-_]size|encoder[-_]num[-_]layers|hybrid[-_](?:layer|override)[-_]pattern)(?:=|$)"
 )
-_OPTION = re.compile(r"--[A-Za-z]|-[dpt]p\b")
+_OPTION = re.compile(r"--[A-Za-z]|-[dpt]p\b|-N(?=$|[ =])")
 #: A word that is one variable without a value (as ``shell.words.unknown`` marks it); names of ones that hold options.
 _VARIABLE = "\0\\$\\{?([A-Za-z_]\\w*)[^\0]*\0"
 _OPTIONS = r"(?i)(?:option|arg|opt)s?$"
@@ -78,12 +78,13 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     used = frozenset(script.variables.used & preset.keys())
     # Settings that the script writes are not those in a file of their name, which another run left.
     settled = dict if re.search(r"(?i)>\s*[\"']?\$?\{?\w*(?:conf|json)", text) else tree.with_deepspeed
+    launched = _launched(script, text)
     try:
         words, notes = _model_command(script)
     except InputError:
-        if (named := _naming(script, text)) is None:
+        if (named := _naming(script, launched)) is None:
             raise
-        return settled({**named, "_variables": used})
+        return settled(named | {"_variables": used})
     program = _program(words)
     options, further = _without_further(words[words.index(program) if program else 0 :])
     arguments = parse_options(options)
@@ -100,7 +101,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
         "_unknown": unknown,
         "_notes": tuple(notes),
         "_program": program.rpartition("/")[2],
-        "_devices": _devices(words, _launched(script, text)),
+        "_devices": _devices(words, launched),
         "_tokenizer": script.variables.values.get("TOKENIZER_MODEL", ""),
         "_further": further,
         "_variables": used,
@@ -150,14 +151,15 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
     if stated:
         models = {str([parse_options(words).get(key) for key in _SIZES]) for words in stated}
         return stated[0], [f"{len(stated)} commands state a model: the first is read"] * (len(models) > 1)
-    held = {
-        name: _split([value] if isinstance(value, str) else value) for name, value in script.variables.values.items()
+    optional = {
+        name: words
+        for name, value in script.variables.values.items()
+        if any(map(_OPTION.match, words := _split([value] if isinstance(value, str) else value)))
     }
-    optional = {name: words for name, words in held.items() if any(map(_OPTION.match, words))}
     if not any(map(_states_model, optional.values())):
         raise NoModel("expected a command or a variable that states a model (--num-layers, --hidden-size ...)")
-    names = ", ".join(optional)
-    return [word for words in optional.values() for word in words], [f"no command takes them: read from {names}"]
+    note = f"no command takes them: read from {', '.join(optional)}"
+    return [word for words in optional.values() for word in words], [note]
 
 
 #: vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve [serve] NAME, llama-server -m NAME.gguf
@@ -167,10 +169,9 @@ _SERVED = (
 )
 
 
-def _naming(script: Script, text: str) -> Values | None:
+def _naming(script: Script, launched: Values) -> Values | None:
     """The options of the command that names a model: a trainer's, Hydra's ``a.b=c`` among them, or a server's."""
     held = [word for value in script.variables.values.values() if isinstance(value, list) for word in value]
-    launched = _launched(script, text)
     named = list[tuple[tuple[float, ...], Values]]()
     for command in (*script.commands, held):
         words = _split(command)
@@ -179,8 +180,8 @@ def _naming(script: Script, text: str) -> Values | None:
         program = _program(words)
         found = with_settings({}, parse_options(one for one in words if one != program) | given)
         served = re.search(_SERVED, " ".join(words))
-        files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word)) or None
-        found |= {"program": program, "settings_file": files}
+        files = " ".join(word for word in words if re.fullmatch(r"[^-=\s]\S*\.ya?ml", word))
+        found |= {"program": program, "settings_file": files or None}
         if devices := _devices(words, launched):
             found = without(found, _NODES + _PER_NODE) | {"_devices": devices}
         found |= {kind: True for kind, one in FORMATS["names"]["programs"].items() if re.match(one, program)}
@@ -189,33 +190,30 @@ def _naming(script: Script, text: str) -> Values | None:
         row = recipe_of(found)
         plain = row or named_plainly(found) or {"model": ""}
         name = str(next((one for key in plain["model"].split("|") if (one := at(found, key))), ""))
-        whole = {key: one.replace("\0", "") for key, one in found.items() if isinstance(one, str)}
-        own = {"_assigned": True} | found | whole
+        own = {"_assigned": True} | {
+            key: one.replace("\0", "") if isinstance(one, str) else one for key, one in found.items()
+        }
         if not lacking(FORMATS["nanogpt"]["claim"], names_of(own)):
             # Over a file of settings that train.py runs first these may be few of many.
             named += [((0,), own)] * (sum(word.endswith(".py") for word in words) == 1)
         elif row or (name and (served or "/" in name)):
             # A server may be a teacher's, a folder the script's own, a name a download's.
-            last = (
-                "_exports" in found,
-                "phase" in row if row else 2,
-                not is_released(name),
-                *[1 / len(found)] * (not row),
-            )
-            named += [(last, found)]
+            serves = "phase" in row if row else 2
+            named += [(("_exports" in found, serves, not is_released(name), *[1 / len(found)] * (not row)), found)]
     named.sort(key=itemgetter(0))
-    first = next((one for _, one in named), None)
+    first = named[0][1] if named else None
     keys = *FORMATS["names"]["keys"], "n_layer", "n_embd"
     models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for _, one in named)
     what = "models are named" if len(models) > 1 else "commands name it, with other options"
     more = f"several {what}, of which the first is read: {shorten(', '.join(models))}"
-    return first and {**first, "_notes": (more,) * (len({str(one) for _, one in named}) > 1)}
+    return first and first | {"_notes": (more,) * (len({str(one) for _, one in named}) > 1)}
 
 
 def _states_model(words: Iterable[str]) -> bool:
     """Whether words have sizes: without a width a trainer's number of layers may be of those that it trains."""
-    found = parse_options(words) if any(map(_STATES_MODEL.match, words)) else {}
-    return bool(found) and ("hidden_size" in found or not (recipe_of(found) or named_plainly(found)))
+    return any(map(_STATES_MODEL.match, words)) and (
+        "hidden_size" in (found := parse_options(words)) or not (recipe_of(found) or named_plainly(found))
+    )
 
 
 def _split(words: Iterable[str]) -> list[str]:
@@ -250,12 +248,12 @@ def parse_options(words: Iterable[str]) -> Values:
 
 def _launched(script: Script, text: str) -> Values:
     """What the script's #SBATCH lines, else its commands, say of the devices that they start."""
-    batch = re.findall(r"(?m)^#SBATCH\s+-{1,2}([\w-]{2,}|N)[= ](\d+)", text[:20_000])
-    asked = parse_options(f"--{key}={size}" for key, size in reversed(batch))
     named = {
         name.lower(): value for name, value in script.variables.values.items() if name in _SWIFTS and "swift " in text
     }
-    return named | parse_options(word for one in reversed(script.commands) for word in (*_split(one), "--")) | asked
+    started = parse_options(word for one in reversed(script.commands) for word in (*_split(one), "--"))
+    asked = re.findall(r"(?m)^#SBATCH\s+(-.*)", text[:20_000])
+    return named | started | parse_options(word for line in reversed(asked) for word in line.split())
 
 
 def _devices(words: list[str], launched: Values) -> int | None:
@@ -336,17 +334,22 @@ def read(config: Config, where: str) -> Reading:
         unread=tuple(left),
     )
     told = config.get("_deepspeed")
-    return expressions.with_settings_of(found, told, told["_file"]) if told else found
+    own = ["train_micro_batch_size_per_gpu"] * ("b" in settled)  # which the command gives
+    return expressions.with_settings_of(found, without(told, own), told["_file"]) if told else found
 
 
 def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
     """(fields of Workload that the arguments give, as the table says, notes on the rest)."""
     row = table("trainers")[NAME]
     held = given({key: getattr(fields, kind)(key) for kind, keys in row["checked"].items() for key in keys})
-    # In a pipeline a device holds so many layers; of communication the pipeline's overlaps unless told otherwise.
-    held |= {"_layers": model.layers // held.get("pipeline_model_parallel_size", 1), "_stacks": len(model.stacks)}
-    held |= {"_p2p": fields.flag("overlap_p2p_comm"), "_experts": model.moe is not None}
-    held |= {"_fp8": bool(fields.raw("fp8_format", "fp8", default=None)), "_program": fields.text("_program")}
+    held |= {
+        "_layers": model.layers // held.get("pipeline_model_parallel_size", 1),  # a device's
+        "_stacks": len(model.stacks),
+        "_p2p": fields.flag("overlap_p2p_comm"),  # of communication the pipeline's overlaps unless told otherwise
+        "_experts": model.moe is not None,
+        "_fp8": bool(fields.raw("fp8_format", "fp8", default=None)),
+        "_program": fields.text("_program"),
+    }
     expressions.check_allowed(row, held, fields)
     found, notes = expressions.workload(row, held, fields)
     if held["_fp8"]:
@@ -360,12 +363,11 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
 
 
 def _recomputation(fields: Fields) -> str:
-    granularity, activations = fields.text("recompute_granularity"), fields.flag("recompute_activations")
-    granularity = granularity or "full" * fields.flag("checkpoint_activations")  # before 2022 there was no other
-    listed = fields.raw("recompute_modules", default=None) or []
-    words = re.findall(r"\w+", listed) if isinstance(listed, str) else listed
-    strange = not isinstance(words, list) or not set(words).issubset(modules())
-    fields.refuse(strange, f"expected some of {', '.join(modules())}", "recompute_modules")
+    activations = fields.flag("recompute_activations")
+    # Before 2022 there was no other granularity.
+    granularity = fields.text("recompute_granularity") or "full" * fields.flag("checkpoint_activations")
+    words = re.findall(r"\w+", str(fields.raw("recompute_modules", default=None) or ""))  # of a text or a list
+    fields.refuse(not {*words} <= modules().keys(), f"expected some of {', '.join(modules())}", "recompute_modules")
     words += ["moe"] * fields.flag("moe_layer_recompute")
     most, first = fields.optional("recompute_num_layers"), fields.text("recompute_method") == "block"
     if granularity == "full":

@@ -234,7 +234,7 @@ class _Follower:
         first, last = map(self.variables.arithmetic, (found[2], f"{found[4]} + {len(found[3]) - 1}"))
         if unknown_in(first + last):
             return found[1], [first]
-        return found[1], list(map(str, range(int(first), int(last))[:MAX_STEPS]))
+        return found[1], [*map(str, range(int(first), int(last))[:MAX_STEPS])]
 
     def _case(self) -> None:
         line = self._line
@@ -343,7 +343,7 @@ class _Follower:
                 self.variables.assign(variable, re.sub("%[sd]", lambda _: value, form))
             case ["shift", *_]:
                 many = next(filter(str.isdecimal, arguments), "1")
-                self.variables.arguments = self.variables.arguments[int(many[:9]) :]
+                del self.variables.arguments[: int(many[:9])]
             case _ if name in self.script.functions:
                 self._call(self.script.functions[name], arguments)
             case _:

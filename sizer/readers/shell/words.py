@@ -207,8 +207,8 @@ class Scanner:
 
 #: What a script's variables may hold together: doubling one forty times ends here.
 MAX_EXPANDED = 2**22
-#: A list with a sign between: $(IFS=', '; echo "${arr[*]}"), whose first character it is.
-_LISTED = r"""\s*IFS=["']?([^\s\w"'])[^;]*;\s*echo "?\$\{(\w+)\[\*\]\}"?\s*"""
+#: $(echo $ARGS); with a sign between a list's elements: $(IFS=', '; echo "${arr[*]}"), whose first character it is.
+_ECHOED = r"""\s*(?:IFS=["']?([^\s\w"'])[^;]*;)?\s*echo ((?!-[neE])[^|;&<>`]*)"""
 _PARAMETER = r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?"
 
 Value = str | list[str]
@@ -222,8 +222,8 @@ class Variables:
         self.preset = frozenset(preset)
         self.used = set[str]()
         self.arguments = list[str]()  # of the function or script that is followed; those of the first are not known
-        self._characters = 0
-        self._nesting = 0
+        self._characters = self._nesting = 0
+        self._sign = " "  # between elements of a list that become one text
 
     def assign(self, name: str, value: Value, *, append: bool = False) -> None:
         if name in self.preset:
@@ -240,12 +240,12 @@ class Variables:
         self._spend(self.values.get(name, ""))
 
     def _spend(self, value: Value) -> None:
-        self._characters += len(value) if isinstance(value, str) else sum(map(len, value)) + len(value)
+        self._characters += len(str(value))  # of a list with its quotes and commas
         refuse(self._characters > MAX_EXPANDED, f"expected variables of at most {MAX_EXPANDED} characters")
 
     def joined(self, word: Word) -> str:
         """The word as one string, as on the right of an assignment."""
-        return " ".join(self.fields(word, split=False))
+        return self._sign.join(self.fields(word, split=False))
 
     def fields(self, word: Word, *, split: bool = True) -> list[str]:
         """The word's fields: unquoted expansions split at blanks, ``"${A[@]}"`` into its elements."""
@@ -268,14 +268,19 @@ class Variables:
         return [] if nothing and fields == [""] else fields
 
     def _part(self, part: Part) -> list[str]:
-        if part.kind == "variable":
-            return self._variable(part.text)
-        if part.kind == "arithmetic":
-            return [self.arithmetic(part.text)]
-        found = re.fullmatch(_LISTED, part.text) if part.kind == "command" else None
-        if found and isinstance(listed := self.values.get(found[2]), list):
-            return [found[1].join(listed)]
-        return [part.text if part.kind == "text" else unknown(f"$({part.text})")]
+        match part.kind:
+            case "text":
+                return [part.text]
+            case "variable":
+                return self._variable(part.text)
+            case "arithmetic":
+                return [self.arithmetic(part.text)]
+        if not (found := re.fullmatch(_ECHOED, part.text)):
+            return [unknown(f"$({part.text})")]
+        self._sign = found[1] or " "
+        said = self._default(found[2])
+        self._sign = " "
+        return [said]
 
     def _variable(self, text: str) -> list[str]:
         """The value of ``${text}``: none where it is unset, marked where its form is not understood."""
