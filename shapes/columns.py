@@ -66,15 +66,12 @@ class IntegerTable:
         """(each row's combination of the columns ``names``, a row of each combination)."""
         if names not in self._codes:
             if len(names) == 1:
-                values = self.columns[min(names)]
-                low = int(values.min())
-                found = _renumbered(values - low, int(values.max()) - low + 1)
+                found = _renumbered(self.columns[min(names)])
             else:
                 known = max((own for own in self._codes if own < names), key=len) or frozenset({min(names)})
                 code, places = found = self.codes(known)
                 if len(places) < self.size:  # else no two rows are alike in fewer columns already
-                    own, values = self.codes(names - known)
-                    found = _renumbered(code + len(places) * own, len(places) * len(values))
+                    found = _renumbered(code + len(places) * self.codes(names - known)[0])
             self._codes[names] = found
         return self._codes[names]
 
@@ -99,16 +96,10 @@ class IntegerTable:
             yield IntegerTable({name: own[chosen] for name, own in self.columns.items()}, self.rows[chosen])
 
 
-def _renumbered(code: Array, count: int) -> tuple[Array, Array]:
-    """Codes below ``count`` as consecutive numbers of those that occur, and a place of each."""
-    if count > 8 * len(code) + 1024:
-        _, places, numbers = np.unique(code, return_index=True, return_inverse=True)
-        return numbers, places
-    table = np.full(count, -1)
-    table[code] = np.arange(len(code))
-    used = np.flatnonzero(table >= 0)
-    places, table[used] = table[used], np.arange(len(used))
-    return table[code], places
+def _renumbered(code: Array) -> tuple[Array, Array]:
+    """Codes as consecutive numbers of those that occur, and a place of each."""
+    _, places, numbers = np.unique(code, return_index=True, return_inverse=True)
+    return numbers, places
 
 
 @cache

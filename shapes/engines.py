@@ -29,8 +29,8 @@ Verdict = Literal["loads", "pads", "copies", "falls back", "unknown", "refused"]
 #: ``one``: over the ranks, or a single one that each copies;
 #: ``multiple``: each shard's features of every matrix; ``whole``: the model's; ``shards``: each rank's part of a
 #: dimension; ``absent``: the model has no such dimension, or stack of layers ("decoder": one that reads an encoder);
-#: ``generation``: the device's.
-Check = Literal["divides", "shares", "enough", "one", "multiple", "whole", "shards", "absent", "generation"]
+#: ``generation``: the device's; ``unpacked``: releases in these formats are read into 16 bits.
+Check = Literal["divides", "shares", "enough", "one", "multiple", "whole", "shards", "absent", "generation", "unpacked"]
 
 
 @frozen
@@ -74,6 +74,11 @@ class Engine:
     use: str
     formats: Names
     facts: tuple[Fact, ...]
+
+    def unpacking(self, form: str) -> Fact | None:
+        """What says that a release in ``form`` is read into 16 bits; None where it is run as it is, or not at all."""
+        known = (one for one in self.facts if one.check == "unpacked" and form in one.formats)
+        return None if form in self.formats else next(known, None)
 
 
 def list_engines() -> Names:

@@ -251,7 +251,7 @@ def test_vllm_lets_merged_matrices_off_the_check_and_not_what_is_cut_by_rows() -
 
 
 #: Dimensions of recurrent layers that facts ask for.
-RECURRENT = ("linear_key_heads", "linear_value_heads", "state_heads", "state_groups")
+RECURRENT = ("linear_key_heads", "linear_value_heads", "state_heads", "state_groups", "recurrent_inputs")
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -270,7 +270,8 @@ def test_every_fact_names_its_source_and_asks_something(name: str) -> None:
         assert all(re.match(r"[0-9a-f]{40}/|v\d+\.\d+\.\d+/", rest) for rest in read), fact.source
         assert bool(fact.quote) == bool(read), fact.source
         assert fact.otherwise != "loads"
-        assert fact.generations if fact.check == "generation" else fact.of, fact
+        asked = {"generation": fact.generations, "unpacked": fact.formats}.get(fact.check, fact.of)
+        assert asked, fact
         assert set(fact.of) <= known | {"vocab", "heads", "kv_heads", "experts", "decoder", *RECURRENT}
         assert (fact.multiple > 1) == (fact.check in ("multiple", "whole", "shards"))
     assert re.fullmatch(r"202\d-\d\d-\d\d", engine.read)

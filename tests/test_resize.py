@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from shapes.columns import IntegerTable, rows_by
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlaShape, MlpShape, ModelShape, MoeShape, Stack
 from shapes.model.layers import each_layer
@@ -98,3 +100,32 @@ def test_a_hybrid_that_grows_keeps_its_pattern() -> None:
     model = resize(read_model("Qwen/Qwen3.5-27B").model, layers=70)
     assert dimensions(model)["full_every"] == 4
     assert "full_every" not in dimensions(read_model("meta-llama/Llama-3.1-8B").model)
+
+
+@pytest.mark.parametrize(
+    ("name", "together"),
+    [
+        ("google/gemma-3-27b-it", True),
+        ("Qwen/Qwen3.5-27B", True),
+        ("openai/gpt-oss-120b", True),
+        ("moonshotai/Kimi-Linear-48B-A3B-Instruct", False),  # its first layer has another MLP
+    ],
+)
+def test_columns_of_a_hybrid_have_each_row_s_layers_of_either_kind(name: str, together: bool) -> None:
+    model = read_model(name).model
+    own = dimensions(model)["full_every"]
+    layers, every = np.meshgrid(np.arange(model.layers - 9, model.layers + 9), [max(1, own // 2), own, 2 * own])
+    table = IntegerTable({"layers": layers.ravel(), "full_every": every.ravel()})
+    parts = 0
+
+    def counted(part: IntegerTable | dict[str, int]) -> tuple[int, int]:
+        nonlocal parts
+        parts += 1
+        stack = resize(model, **part).main
+        plain = (one for one in stack.blocks if one.attention and one.attention.window is None and not one.mixer)
+        return sum(one.count for one in plain), stack.layers
+
+    found = rows_by(table, counted, 2).T.tolist()
+    assert (parts < len(found) / 6) == together
+    rows = zip(layers.ravel().tolist(), every.ravel().tolist(), strict=True)
+    assert found == [[*counted({"layers": deep, "full_every": one})] for deep, one in rows]

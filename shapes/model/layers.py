@@ -305,7 +305,9 @@ def kinds_of(blocks: Blocks) -> Blocks:
 
 def each_layer(blocks: Iterable[Block]) -> list[Block]:
     """A block for every layer."""
-    return [one for block in blocks for one in [replace(block, count=1) if block.count > 1 else block] * block.count]
+    return [
+        one for block in blocks for one in [replace(block, count=1) if block.count > 1 else block] * int(block.count)
+    ]
 
 
 def run_lengths(blocks: Iterable[Block]) -> Blocks:

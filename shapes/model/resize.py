@@ -33,8 +33,8 @@ def dimensions(model: ModelShape) -> dict[str, int]:
         for attribute in place.split("."):
             size = getattr(size, attribute, None)
         found[name] = size
-    windows = (block.attention.window for block in model.main.blocks if block.attention)
-    found["window"] = next(filter(None, windows), None)
+    cores = (block.attention for block in model.main.blocks)
+    found["window"] = next((one.window for one in cores if one and one.window), None)
     found["full_every"] = full_every(model.main.blocks)
     return {name: size for name, size in found.items() if size} | (model.mixer.sizes if model.mixer else {})
 
@@ -106,23 +106,13 @@ def _completed(model: ModelShape, old: dict[str, int], changes: dict[str, int]) 
 def _resized_stack(stack: Stack, sizes: _Sizes, *, main: bool) -> Stack:
     if not main and stack.hidden != sizes["hidden"][0]:
         return stack
-    resized = {id(block): block for block in stack.blocks}
-    resized = {key: _resized_block(block, sizes) for key, block in resized.items()}
-    blocks = tuple(resized[id(block)] for block in stack.blocks)
+    resized = {block: _resized_block(block, sizes) for block in {*stack.blocks}}
+    blocks = tuple(resized[block] for block in stack.blocks)
     before, layers = sizes["layers"]
     old, every = sizes.get("full_every", (0, 0))
     # Columns of layers are not told apart by whether they are as many as before: that many make the same blocks.
     if main and (layers is not before or every != old):
-        like, blocks = blocks, _with_layers(blocks, int(layers) if old else layers)
-        if old:
-            # Full attention in one layer of ``every``, placed as it was among ``old``. Each layer keeps its MLP, and
-            # the last one is full where it was.
-            kept, kinds, every = each_layer(blocks), {_full(block): block for block in like}, int(every)
-            first = [*map(_full, each_layer(like))].index(True)
-            place = -(-(first + 1) * every // old) - 1
-            full = [at % every == place for at in range(len(kept))]
-            full[-1] |= _full(like[-1])
-            blocks = run_lengths(replace(kinds[own], mlp=one.mlp, count=1) for own, one in zip(full, kept, strict=True))
+        blocks = _hybrid(blocks, layers, old, every) if old else _with_layers(blocks, layers)
     return replace(stack, hidden=sizes["hidden"][1], blocks=blocks, front=_resized_linears(stack.front, sizes))
 
 
@@ -135,8 +125,27 @@ def _with_layers(blocks: tuple[Block, ...], layers: int) -> tuple[Block, ...]:
     leading = len(pattern) - blocks[-1].count
     if leading <= len(pattern) - repeated and layers > leading:
         return *run_lengths(pattern[:leading]), replace(blocks[-1], count=layers - leading)
-    more = max(0, -(-(int(layers) - len(pattern)) // repeated))
+    more = -(-(int(layers) - len(pattern)) // repeated)
     return run_lengths((pattern + pattern[::-1][:repeated] * more)[: int(layers)])
+
+
+def _hybrid(blocks: tuple[Block, ...], layers: Any, old: int, every: int) -> tuple[Block, ...]:
+    """Full attention in one layer of ``every``, placed as it was among ``old``.
+
+    Each layer keeps its MLP, and the last one is full where it was. Columns of layers with one MLP are two blocks, in
+    no order.
+    """
+    kinds, ends = {_full(block): block for block in blocks}, _full(blocks[-1])
+    place = -(-([*map(_full, each_layer(blocks))].index(True) + 1) * every // old) - 1
+    alike = _with_layers(run_lengths(replace(kinds[True], mlp=one.mlp, count=one.count) for one in blocks), layers)
+    if len(alike) > 1 or isinstance(layers * every, int):
+        return run_lengths(
+            replace(kinds[bool(at % every == place or (ends and at == layers - 1))], mlp=one.mlp, count=1)
+            for at, one in enumerate(each_layer(alike))
+        )
+    full = (layers - 1 - place) // every + 1 + (ends and (layers - 1) % every != place)
+    first, counts = bool(place == 0), {True: full, False: layers - full}
+    return tuple(replace(kinds[own], count=counts[own]) for own in (first, not first) if counts[own] != 0)
 
 
 def _renewed(part: Any, sizes: _Sizes, **names: str) -> Any:
@@ -223,14 +232,14 @@ def sides(model: ModelShape, t: int, expert_t: int, *, fused: bool | None = None
     ``fused``: projections of the same input in one matrix, as serving engines have them (None: as the model class
     does). Matrices that are never quantised (routers, gates, embedding and head) are left out.
     """
-    found: dict[Side, None] = {}
+    found: list[Side] = []
     for stack, block in model.all_blocks():
         width = "shared_d_ff" if isinstance(block.mlp, MoeShape) else "d_ff"
         for linear in block.linears(stack.hidden, fused_qkv=fused, fused_gate_up=fused):
-            found |= dict.fromkeys(_of(linear, t, width))
+            found += _of(linear, t, width)
         for linear in block.expert_linears(stack.hidden, fused=fused):
-            found |= dict.fromkeys(_of(linear, expert_t, "expert_d_ff"))
-    return tuple(found)
+            found += _of(linear, expert_t, "expert_d_ff")
+    return tuple(dict.fromkeys(found))
 
 
 def _of(linear: Linear, t: int, width: str) -> Iterator[Side]:

@@ -11,7 +11,7 @@ from shapes.frozen import Ints, Names, Pair, frozen, replace
 from shapes.memory import memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests
 from shapes.model import AttentionShape, MlaShape, ModelShape
-from shapes.model.resize import Side, dimensions, sides
+from shapes.model.resize import dimensions, sides
 from shapes.toml_table import spelled
 from shapes.workload import Workload
 from sizer.printing import Printable
@@ -123,22 +123,23 @@ def deploy(
         model.model_type,
         where=reading.source,
     )
-    form, unknown = _released_in(model) if recipe is None else (spelled(recipe, "recipe", FORMATS), ())
-    one_of(form, FORMATS, "recipe")
-    target, known = load_device(device), [*map(load_engine, list_engines())]
+    own = None if recipe is None else one_of(spelled(recipe, "recipe", FORMATS), FORMATS, "recipe")
+    form, unknown = (own, ()) if own else _released_in(model)
+    target = load_device(device)
     uses = *list_engines(), *USES
     engines = [one_of(spelled(name, "engine", uses), uses, "engine") for name in engines]
-    own = None if recipe is None else form
-    runs = {one: _unpacked(one, form) if own is None else form for one in known}
-    among = [
-        one
-        for one, runs_in in runs.items()
-        if one.name in engines or (runs_in in one.formats and (not engines or one.use in engines))
-    ]
+    among = {}
+    for one in map(load_engine, list_engines()):
+        unpacking = None if own else one.unpacking(form)
+        if one.name in engines or ((unpacking or form in one.formats) and (not engines or one.use in engines)):
+            among[one] = unpacking
 
     def over(ranks: int) -> tuple[RequestFit | None, list[Deployed]]:
         served = _served(model, ranks, ep, target, own)
-        return served, [_deployed(one, model, (ranks, ep), (form, runs[one]), target, served, unknown) for one in among]
+        return served, [
+            _deployed(one, model, (ranks, ep), form, unpacking, target, served, unknown)
+            for one, unpacking in among.items()
+        ]
 
     served, found = over(tp)
     if any(one.verdict == "refused" for one in found):
@@ -147,8 +148,8 @@ def deploy(
         others = [
             other for other in range(1, 65) if not (64 % other and heads % other) and not (other % ep and ep % other)
         ]
-        taken = {at: {one.engine for one in over(at)[1] if one.verdict not in ("refused", "unknown")} for at in others}
-        found = [replace(one, taken_at=tuple(at for at in others if one.engine in taken[at])) for one in found]
+        taken = [(one.engine, at) for at in others for one in over(at)[1] if one.verdict not in ("refused", "unknown")]
+        found = [replace(one, taken_at=tuple(at for engine, at in taken if engine == one.engine)) for one in found]
     return Deployment(
         reading.source, model.model_type, tp, ep, form, target.name, served, tuple(found), reading.left_out
     )
@@ -188,32 +189,21 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
     return "bf16", (FactOutcome("format", "unknown", said, "config.json"),)
 
 
-#: Formats of releases that trainers read into 16 bits: transformers (Mxfp4Config, FineGrainedFP8Config and
-#: CompressedTensorsConfig with ``dequantize``), torchtitan (models/deepseek_v3 and gpt_oss, state_dict_adapter.py).
-_UNPACKED = ("tensorwise", "blockwise", "mxfp4")
-
-
-def _unpacked(engine: Engine, form: str) -> str:
-    """The format in which an engine runs a release in ``form``."""
-    unpacks = engine.use != "serving" and form in _UNPACKED and form not in engine.formats
-    return "bf16" if unpacks else form
-
-
 def _deployed(
     engine: Engine,
     model: ModelShape,
     ranks: Pair,
-    forms: tuple[str, str],
+    form: str,
+    unpacking: Fact | None,
     device: Device,
     served: RequestFit | None,
     unknown: tuple[FactOutcome, ...],
 ) -> Deployed:
-    released, form = forms
     said = []
+    if unpacking:
+        said.append(_said(unpacking, False, f"released in {form}", "unpacked to 16 bits"))
+        form = "bf16"
     runs = form in engine.formats
-    if released != form:
-        unpacked = f"to {form}: weights in {released} are unpacked as they are loaded"
-        said.append(FactOutcome("format", "falls back", unpacked, engine.repository))
     if not runs:
         said.append(FactOutcome("format", "refused", f"no {form} among {', '.join(engine.formats)}", engine.repository))
     elif engine.use == "serving" and served and not served.fits:
@@ -244,6 +234,8 @@ def _outcomes(fact: Fact, model: ModelShape, ranks: Pair, device: Device) -> Ite
     else:
         own = {} if fact.every else {"expert_d_ff": expert_tp, "experts": ep}
         held = dimensions(model) | {one.name: one.layers for one in model.stacks[1:]}
+        if mixer := model.mixer:
+            held["recurrent_inputs"] = mixer.width(*mixer.form.parts)
         for name in fact.of:
             if name in held:
                 yield _size(fact, name, next_multiple(held[name], fact.padded), own.get(name, tp))
@@ -265,14 +257,14 @@ def _size(fact: Fact, name: str, size: int, ranks: int) -> FactOutcome:
 
 def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterator[FactOutcome]:
     """Outcomes of a fact on multiples for the worst shard of each dimension, matrices merged as engines merge them."""
-    worst: dict[str, Side] = {}
-    for side in sides(model, tp, expert_tp, fused=True):
-        if side.dimension not in fact.of or (fact.cut and side.shards == 1 and not side.merged):
-            continue
-        known = worst.setdefault(side.dimension, side)
-        if side.features % fact.multiple and known.features % fact.multiple == 0:
-            worst[side.dimension] = side
-    for side in worst.values():
+    asked = [
+        side
+        for side in sides(model, tp, expert_tp, fused=True)
+        if side.dimension in fact.of and not (fact.cut and side.shards == 1 and not side.merged)
+    ]
+    for name in dict.fromkeys(side.dimension for side in asked):
+        own = (side for side in asked if side.dimension == name)
+        side = min(own, key=lambda side: side.features % fact.multiple == 0)
         features, padded = side.features, next_multiple(side.features, fact.multiple)
         yield _said(
             fact,

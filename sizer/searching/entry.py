@@ -1,7 +1,7 @@
 """The library's front door to searching: keywords made into a baseline, an objective, limits and a source."""
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
 from shapes.errors import one_of, positive_int, refuse
@@ -114,15 +114,14 @@ def search(
     target, measured = _source(measure, device, measuring)
     if config is None and measured and measured.executor.environment.cpu:
         workload = on_a_cpu(h) | workload
-    asked = {"dimensions": dimensions, "scope": scope, **workload}
+    asked = {"dimensions": {"hidden": h, **dimensions}, "parameters": params, "scope": scope, **workload}
     limits = limits or Limits()
     shards = limits.shards(workload.get("t", 1))
-    split: Any = {"shards": shards, "step": shards * target.alignment_elements(workload.get("dtype", "bf16"))}
+    step = shards * target.alignment_elements(workload.get("dtype", "bf16"))
     if config is not None:
-        asked["dimensions"] = {"hidden": h, **dimensions}
-        start = Baseline.from_config(config, parameters=params, stack=stack, **asked)
+        start = Baseline.from_config(config, stack=stack, **asked)
     else:
-        start = Baseline.from_dimensions(h, parameters=params, **asked, **split)
+        start = Baseline.from_dimensions(h, step=step, shards=shards, **asked)
     if stack is not None:
         start = replace(start, stack=load_stack(stack), given=start.given | workload.keys())
     refuse(

@@ -70,8 +70,11 @@ def left_out(space: Space) -> Names:
 
 
 def _refuse(model: ModelShape, workload: Workload, names: tuple[PartName, ...]) -> None:
-    plain = [block.attention for block in model.main.blocks if isinstance(block.attention, AttentionShape)]
-    whole = all(whole_heads(one.heads, one.kv_heads, workload.t) for one in plain)
+    whole = all(
+        whole_heads(one.heads, one.kv_heads, workload.t)
+        for block in model.main.blocks
+        if isinstance(one := block.attention, AttentionShape)
+    )
     reasons = {
         "one pipeline stage and expert shard: others": workload.p * workload.e > 1,
         "no checkpointing: recomputed layers": workload.train and workload.checkpointing != "none",

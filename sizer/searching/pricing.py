@@ -20,6 +20,7 @@ from shapes.device import Device
 from shapes.errors import InputError
 from shapes.frozen import Names, Sizes, frozen, replace
 from shapes.model import ModelShape
+from shapes.model.resize import dimensions
 from shapes.operators import operators
 from shapes.operators.types import GroupedGemm, Operator, Operators, Product
 from shapes.program import REQUESTS
@@ -132,6 +133,11 @@ _Run = tuple[ModelShape, Workload, Operators, float, int, int]
 
 def run_of(space: Space, device: Device, change: Sizes | IntegerTable) -> _Run:
     """A candidate, or many as columns, as the space's stack runs it on ``device``."""
+    # Attention's kernels differ by it, and stages by the order of a hybrid's layers, of which columns have none: rows
+    # are told apart before the rest is worked out.
+    ordered = space.workload.p > 1 and "full_every" in dimensions(space.model)
+    for name in {"head_dim", *("layers", "full_every") * ordered} & {*change.keys()}:
+        int(change[name])
     model, workload = rebuilt(space, {**change})
     if space.as_run:
         workload = space.as_run(workload, device)
@@ -296,8 +302,6 @@ def estimates(
 
 def _estimated(space: Space, pricer: Pricer, part: IntegerTable) -> Sequence[Any]:
     """Rows: seconds, FLOPs, layers and parameters of the candidates that a part of the columns holds."""
-    if "head_dim" in part.columns:
-        int(part["head_dim"])  # attention's kernels differ by it: rows are told apart before the rest is worked out
     try:
         model, workload, listed, scale, flops, parameters = run_of(space, pricer.device, part)
         seconds = _step_seconds(listed, model, workload, pricer, part)

@@ -27,7 +27,7 @@ from shapes.model import (
     block_tensors,
     parameter_count,
 )
-from shapes.model.resize import dimensions, resize
+from shapes.model.resize import dimensions
 from shapes.operators import operators
 from shapes.operators.types import Gemm, Operator, Operators
 from shapes.workload import Workload
@@ -128,12 +128,10 @@ def mixtures(
     return of, {**change, "shared_d_ff": shared[place]} if moe.shared else change
 
 
-_COUNTED = attrgetter("parameters", "active_parameters")
-
-
 def counts(model: ModelShape, change: Mapping[str, Array]) -> Array:
     """Parameters, and active ones, with each ``change``."""
-    return rows_by(IntegerTable(change), lambda part: _COUNTED(resized(model, part)), 2)
+    counted = attrgetter("parameters", "active_parameters")
+    return rows_by(IntegerTable(change), lambda part: counted(resized(model, part)), 2)
 
 
 def room(model: ModelShape) -> Pair:
@@ -355,9 +353,10 @@ def parameters_by(model: ModelShape, fixed: Named | IntegerTable) -> tuple[Any, 
     Ends, rest and each of ends + layers (rest + d_ff x each), from three resized models.
     """
     # Only as many layers as there are: a hybrid may have few of one kind.
-    own, fitted = model.layers, resized(model, fixed)
+    own = model.layers
     one, wide, two = (
-        resize(fitted, layers=layers, d_ff=width).parameters for layers, width in ((own, 1), (own, 2), (2 * own, 1))
+        resized(model, {**fixed, "layers": layers, "d_ff": width}).parameters
+        for layers, width in ((own, 1), (own, 2), (2 * own, 1))
     )
     each = (wide - one) // own
     return 2 * one - two, (two - one) // own - each, each
