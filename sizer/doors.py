@@ -44,7 +44,7 @@ def checked(call: Function) -> Function:
 
 
 def _recognised(source: object, inputs: object) -> object:
-    """A module, called with ``inputs``, as it is recognised; all else, and modules without inputs, as they are."""
+    """A module is recognised from a call with ``inputs``; other sources, and modules without inputs, are unchanged."""
     if inputs is None or not callable(getattr(source, "named_parameters", None)):
         return source
     from .subject import read_module

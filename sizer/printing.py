@@ -1,4 +1,4 @@
-"""What every answer can do with its figures: print as its command does, show itself, be written as JSON."""
+"""Base of every answer: it prints as its command does, shows itself in notebooks, and becomes JSON."""
 
 from importlib import import_module
 from io import StringIO

@@ -23,16 +23,16 @@ Change = Mapping[str, int | str]
 class StepTime:
     """One global step (``accumulation`` microbatches forward and backward, and the update) on one device.
 
-    ``mfu``: ``flops`` of the model (no recomputation, a fused attention kernel's own neither; attention's full square)
-    over ``seconds`` and the device's dense peak (None: it has none for the type); where those cannot be, of what the
-    mask leaves. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0: by the operators' own errors added
-    up, no stack being known). ``parts``: what the seconds consist of. ``tier``: how the stack's constants are known on
-    this device. ``unknown``: what nobody said, for which ``high`` allows.
+    ``mfu``: the model's ``flops`` (attention's full square; no recomputation, not even a fused kernel's own) over
+    ``seconds`` and the device's dense peak (None: it has none for the type). If that is more than a device can run, the
+    part of the square that the mask leaves counts. ``low`` and ``high`` bound the seconds in ``coverage`` of cases (0:
+    they are the operators' errors added up, as no stack is known). ``parts`` add up to the seconds. ``tier``: how the
+    stack's constants are known on this device. ``unknown``: unstated settings that ``high`` allows for.
 
     ``mbu``: memory-bandwidth utilisation, the bytes that products and attention have to move (weights, KV cache,
-    activations in and out, each once) over ``seconds`` and the device's bandwidth. ``tokens_per_s``: of all
-    data-parallel ranks in inference: tokens of prompts, or in decoding one a request (no draft being accepted);
-    None in training. In decoding ``seconds`` is the time per token, in prefill the time to the first one.
+    activations in and out, each once) over ``seconds`` and the device's bandwidth. ``tokens_per_s``: in inference, of
+    all data-parallel ranks: tokens of prompts, or in decoding one for each request (no draft is accepted); None in
+    training. In decoding ``seconds`` is the time per token, in prefill the time to the first one.
     """
 
     seconds: float
@@ -118,7 +118,7 @@ def worst_of(findings: Iterable[PricedFinding]) -> Severity | None:
 
 @frozen
 class ModelSummary:
-    """The model as read: ``path`` says how its operators were found, ``unproven`` what of it was not understood."""
+    """The model as read: ``path`` says how its operators were found; ``unproven``: modules not understood."""
 
     model_type: str
     parameters: int

@@ -25,8 +25,8 @@ from .checks import CheckRequest, Settled, report_of
 from .findings import SEVERITIES, Change, Edit, Fix, PricedSuggestion, Report, Severity
 from .grading import SAME_SIZE, Proposals, changed_subject, dimensions_and_fields, equal_work
 
-#: Dimensions that may be padded with what nothing reads: the tokenizer and the checkpoint's users keep theirs. Fields
-#: of a workload that say how a model is run, and change nothing of what it learns.
+#: Dimensions that may be padded without anybody noticing: tokenizer and checkpoint stay valid. Fields of a workload
+#: that say how a model is run, and do not change what it learns.
 PADDED, LAYOUT = table_of(__file__, "fixes.json").values()
 #: Places where a value may stand, and combinations of them, that are tried.
 MOST_PLACES = 20
@@ -227,9 +227,9 @@ def fix(
 def _next(
     now: _Checked, levels: Sequence[Severity], only: Names, unsafe: bool, checked: Callable[[ConfigText], _Checked]
 ) -> tuple[_Checked, str, Names]:
-    """The text with the first suggestion that can be applied, and what that is.
+    """The text with the first suggestion that can be applied, and the suggestion.
 
-    Where none can: the text as it is, "", and of each finding the first suggestion with what is in its way.
+    If none can: the same text, "", and for each finding its first suggestion with the obstacle.
     """
     left: dict[tuple[str, str], str] = {}
     for finding in now.report.findings:
@@ -251,7 +251,7 @@ def _next(
 
 
 def _options(suggestion: PricedSuggestion, subject: Subject) -> str:
-    """What says a change on the command line."""
+    """The options that make a change on the command line."""
     fields, change = {subject.name_of(name): name for name in WORKLOAD_FIELDS}, suggestion.change.items()
     return " ".join(f"{option_of(fields[key])} {one}" if key in fields else f"--set {key}={one}" for key, one in change)
 

@@ -1,4 +1,4 @@
-"""What a project says once for every check: ``[tool.sizer]`` of the nearest pyproject.toml, or a sizer.toml.
+"""A project's settings for every check: ``[tool.sizer]`` of the nearest pyproject.toml, or a sizer.toml.
 
     device = "h200-sxm"           # stack, fail-on, format, select, ignore as on the command line
     [workload]                    # long options: tp, pp, dp, ep, cp, microbatch, sequence, global-batch, zero …
@@ -7,8 +7,8 @@
     path = "configs/small/*.json"
     workload = {tp = 1}
 
-In pyproject.toml the same under ``tool.sizer``. What the command line says comes first. And the findings that a person
-has accepted: a baseline file, so that a check fails for new ones only.
+In pyproject.toml they are under ``tool.sizer``. The command line has precedence. A baseline file holds the findings
+that a person has accepted, so that a check fails for new ones only.
 """
 
 import json
@@ -203,7 +203,7 @@ def _left_out(rule: ProjectTable) -> tuple[str, Names]:
 
 
 def known_rule(name: str, key: str, where: str | None = None) -> str:
-    """A rule's code for its slug, a code or a prefix of one as it is; InputError for what is none."""
+    """The code of a rule's slug; a code, or a prefix of one, unchanged. InputError for other names."""
     if name == ALL:
         return PREFIX
     if name not in MERGED and name and any(rule.code.startswith(name) for rule in RULES):
@@ -211,7 +211,7 @@ def known_rule(name: str, key: str, where: str | None = None) -> str:
     return find_rule(name, "a rule's code, a prefix of one or a slug", where=where, key=key).code
 
 
-#: Of the baseline's form; its largest size.
+#: The version of a baseline file's form, and its largest size in bytes.
 VERSION = 1
 MOST_ACCEPTED = 64 * 2**20
 

@@ -32,7 +32,7 @@ NAMED = 5
 
 @dataclass
 class _Found:
-    """What was found in the configurations so far; ``refused``: one could not be read.
+    """The outcome of the configurations so far; ``refused``: one could not be read.
 
     ``known``: findings that a baseline accepts. ``texts``: patches, and standard input fixed.
     """
@@ -73,7 +73,7 @@ def command(asked: Asked) -> None:
     _take_project_s(asked)
     _check_all(asked, found)
     if asked.write_baseline is not None:
-        if not found.refused:  # half a baseline would accept half of what there is
+        if not found.refused:  # a part of a baseline would accept a part of the findings
             accepted = write_accepted(found.reports, asked.write_baseline)
             say_line(f"{plural(accepted, 'finding')} accepted in {asked.write_baseline}")
         sys.exit(2 * found.refused)
@@ -153,7 +153,7 @@ def _check_one(asked: Asked, config: str, found: _Found) -> None:
 
 
 def _fix_one(asked: Asked, config: "ConfigText", found: _Found) -> Settled:
-    """Fix one configuration, or keep its patch; the text as it is after, settled."""
+    """Fix one configuration, or keep its patch; the settled text afterwards."""
     from sizer.checking.fixes import fix, write_text
 
     refuse(asked.measure, "expected --predict: suggestions are applied by their predicted price", "--fix")
@@ -171,7 +171,7 @@ def _fix_one(asked: Asked, config: "ConfigText", found: _Found) -> Settled:
 
 
 def _say_fixed(asked: Asked, fixed: "Fixed") -> None:
-    """What was applied, what it saves, and what is left."""
+    """Say which fixes were applied, what they save, and what is left."""
     path, done = fixed.before.path, "fixed" if asked.fix else "would fix"
     lines = [f"left {one}" for one in fixed.left if not asked.quiet]
     if fixed.applied:
@@ -194,7 +194,7 @@ def _show(asked: Asked, found: _Found, checked: Checked) -> None:
 
 
 def _nothing_named() -> str:
-    """What to type: with the configurations that lie here, where there are any."""
+    """A hint on what to type, with configurations of this folder if it has any."""
     with suppress(InputError):
         first, *others = expand(".")
         more = f" (and {len(others)} more; `sizer check .` takes them all)" if others else ""

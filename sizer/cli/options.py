@@ -43,7 +43,7 @@ def seconds(text: str) -> float | None:
 
 
 def _number(name: str, read: Callable[[str], float | None], expected: str) -> Any:
-    """click's type of what ``read`` makes of an option's text; a usage error where that is None."""
+    """click's type of an option that ``read`` turns into a value; a usage error if that is None."""
 
     def convert(value: Any) -> Any:
         found = read(value) if isinstance(value, str) else value
@@ -74,7 +74,7 @@ _CONTROL = re.compile(
 
 @cache
 def spellings() -> Values:
-    """What people type, and what it is called here: spellings.toml, read where something is not known."""
+    """Other programs' words -> their names here (spellings.toml), read only when a word is not known."""
     said = dict(table_of(__file__, "spellings.toml"))
     further = {name: f"is --workload {name}=VALUE of check, diff, memory, mfu and ops" for name in _FURTHER}
     denied = {f"no-{name}": f"is --workload {name}=false of check, diff, memory, mfu and ops" for name in _FURTHER}
@@ -110,7 +110,7 @@ def completing(*sources: str) -> Callable[[click.Context, click.Parameter, str],
 
 
 def config_name(said: str) -> str:
-    """What a CONFIG argument says: ~ is the home, where a shell left it, too; nothing is not the folder here."""
+    """A CONFIG argument, with ~ as the home even if a shell left it; an empty one is refused, not this folder."""
     if not said.strip():
         raise click.BadParameter("expected a file, a folder or a glob: is a variable unset?")
     return os.path.expanduser(said)
@@ -192,7 +192,7 @@ _HELP_ALL = Option(**TABLES["help all"], callback=_help_all)
 
 
 def usage_text(error: click.UsageError) -> str:
-    """What click says of a command's words; of an option or argument that the command has not, what says the same."""
+    """click's message on a command's words; for an option or argument that does not exist the one that is meant."""
     ctx = error.ctx
     path = ctx.command_path if ctx else "sizer"
     instead, said = spellings()["instead"].get(path.partition(" ")[2], {}), error.format_message().rstrip(".")
@@ -210,7 +210,7 @@ def usage_text(error: click.UsageError) -> str:
 
 
 def _no_such_option(name: str, path: str, own: Values, instead: Values) -> str:
-    """What an option that a command has not is called here, by its sense; by letters only where few differ."""
+    """The option that is meant by one that a command does not have: by its sense, or by letters if few differ."""
     known = {squeezed(key): said for key, said in (spellings()["meant"] | instead).items()}
     same = others_words()["same"]
     for one in (name, *same.get(name.strip("-").replace("-", "_"), ())):
@@ -310,7 +310,7 @@ class Asked(SimpleNamespace):
         return call(*given, **own | more, **self.workload)
 
     def source(self, config: str | None = None) -> object:
-        """What a CONFIG argument names, with ``--set`` and ``--training``: its path, or standard input of "-"."""
+        """The source of a CONFIG argument, with ``--set`` and ``--training``: its path, or standard input for "-"."""
         from sizer.readers import Source, is_name, parse_setting
 
         config = config or self.config
@@ -383,7 +383,7 @@ def _allow(options: Values) -> None:
 
 
 class Known(click.Choice):  # type: ignore[type-arg] # generic from click 8.2 on
-    """A choice that a completion offers, whose refusal is this program's own line."""
+    """A choice that completion offers and that is refused in this program's own words."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         key = param.opts[-1] if param else ""
@@ -454,7 +454,7 @@ def option_error(error: InputError) -> InputError:
 
 
 def _meant(expected: str, key: str | None, value: object) -> str:
-    """What a value that is no choice may have meant: by its sense, else by its letters."""
+    """The choice that a wrong value may have meant: by its sense, else by its letters."""
     said, (start, _, listed) = str(value).lower(), expected.partition("one of ")
     senses, choices = spellings()["means"].get((key or "").lstrip("-"), {}), listed.split(", ")
     sense = senses.get(said, "")
@@ -469,7 +469,7 @@ def _meant(expected: str, key: str | None, value: object) -> str:
 
 
 def output_options(command: str) -> list[click.Parameter]:
-    """``--format``, of which the registry holds the names (the first is the default), and ``--output``."""
+    """``--format``, with the registry's names (the first is the default), and ``--output``."""
     names, (format_, output) = formats(command), TABLES["output"]
     return [_declared({**format_, "choices": names, "default": names[0]}), _declared(dict(output))]
 
@@ -497,7 +497,7 @@ def left_open(option: str) -> bool:
 
 
 def say(text: str) -> None:
-    """``text`` on standard output, where a terminal shows it as it is: control characters are written out."""
+    """Print ``text``; on a terminal control characters are written out."""
     end_line()
     refuse(sys.stdout is None, "standard output is closed: name a file with -o")
     encoding = _encoding()

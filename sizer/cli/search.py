@@ -33,7 +33,7 @@ _BOUNDS: dict[str, Names] = TABLES["bounds"]
 
 
 def _read(limit: Names, text: str, option: str) -> Any:
-    """What a limit's reader makes of an option's text; an InputError says what was expected."""
+    """The value that a limit's reader makes of an option's text; an InputError says what was expected."""
     _, read, expected = limit
     try:
         return _READS[read](text)
@@ -84,7 +84,7 @@ def command(asked: Asked) -> None:
     asked.answer(of_file(result, reading) if asked.emit and reading else result, " --emit" * asked.emit)
 
 
-#: What a plan finds, and what it is asked with.
+#: Fields that a plan needs.
 SPREAD = {"gpus", "global_batch"}
 
 

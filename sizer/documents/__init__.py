@@ -1,6 +1,6 @@
-"""What a command says, once for every format: headline, key figures, tables with typed columns, charts, notes.
+"""A command's document, one for every format: headline, key figures, tables with typed columns, charts, notes.
 
-And how its numbers are written: counts, seconds with bounds, shares, the sentences about a step.
+Also the texts of its numbers: counts, seconds with bounds, shares, the sentences about a step.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -66,10 +66,10 @@ _COLUMNS: dict[str, list[Values]] = table_of(__file__, "columns.json")
 
 
 def columns(table: str, **made: Callable[[Any], Any]) -> tuple[Column, ...]:
-    """The columns of a table of columns.json, whose rows are keywords of ``Column`` ("of": the name, where none).
+    """The columns of a table in columns.json; its rows are keywords of ``Column`` ("of": by default the name).
 
-    "of" and "show" may be formats of the row and the value ("{:.3f}x"); else "of" may name a function of a row out of
-    ``made``, and "show" one of this module or ``made``.
+    "of" and "show" may be formats of the row and the value ("{:.3f}x"). Else "of" names a function of a row in
+    ``made``, and "show" one of this module or of ``made``.
     """
     rows = ({"of": row["name"], "show": ",", **row} for row in _COLUMNS[table])
     return tuple(
@@ -144,13 +144,13 @@ class Findings(NamedTuple):
 
 
 class Charts(NamedTuple):
-    """Makes charts (``sizer.documents.charts``) when somebody draws them: a text does not load what they are of."""
+    """Makes charts (``sizer.documents.charts``) when they are drawn, so that a text does not load their data."""
 
     make: Callable[[], Iterable[Any]]
     only: Names = ()
 
 
-#: One of what a section holds.
+#: A part of a section.
 Part = Text | Table | Findings | Charts
 
 
@@ -167,10 +167,10 @@ class Section(NamedTuple):
 
 
 class Document(NamedTuple):
-    """A command's whole answer. ``headline``: what a comment says first, of commands that have one.
+    """A command's whole answer. ``headline``: the first line of a comment, for commands that have one.
 
-    ``answer``: the library's, which is the JSON. ``records``: the answer's rows as data, or a table of them, which are
-    the CSV; without them CSV is the first table. What has no answer of its own has its rows as JSON.
+    ``answer``: the library's, which becomes the JSON. ``records``: the answer's rows as data, or a table of them, which
+    become the CSV; without them CSV is the first table. A command without an answer of its own has its rows as JSON.
     """
 
     title: str
@@ -237,7 +237,7 @@ def seconds_text(seconds: float) -> str:
 
 
 def seconds_scale(largest_s: float) -> tuple[float, str]:
-    """What an axis up to ``largest_s`` seconds multiplies them by, and its unit."""
+    """The factor on seconds, and the unit, of an axis up to ``largest_s`` seconds."""
     if largest_s >= 1:
         return 1.0, "s"
     return (1e3, "ms") if largest_s >= 1e-3 else (1e6, "us")

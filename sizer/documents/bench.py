@@ -87,7 +87,7 @@ def _step(rows: Sequence[Row], timed: Sequence[Any]) -> str:
 
 
 def planned(answer: Planned) -> Document:
-    """What is measured of each suite and the longest that takes; a job a line in JSON and CSV, in their order."""
+    """Each suite's jobs and the longest time that they take; in JSON and CSV a row for each job, in order."""
     parts, rows = [], []
     for suite, (jobs, each_s) in answer.suites.items():
         counts = Counter((job.priority, job.label) for job in jobs)

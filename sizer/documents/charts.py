@@ -18,7 +18,7 @@ Row = Named
 
 @frozen
 class Axis:
-    """Of numbers, in what ``title`` says; ``whole``: integers alone."""
+    """An axis of numbers in the unit that ``title`` says; ``whole``: integers alone."""
 
     title: str
     log: bool = False
@@ -29,8 +29,8 @@ class Axis:
 class Layer:
     """Marks of one kind, one a row.
 
-    Keys of a row: ``x``, ``y`` (where it is), ``x2``, ``y2`` (its end), ``group`` (its colour), ``kind`` (its shape),
-    ``size`` (its area), ``text`` (what is written), ``what`` (what is said of it).
+    Keys of a row: ``x``, ``y`` (its place), ``x2``, ``y2`` (its end), ``group`` (its colour), ``kind`` (its shape),
+    ``size`` (its area), ``text`` (the text drawn), ``what`` (its description).
     """
 
     mark: Literal["point", "line", "rule", "text"]
@@ -87,10 +87,10 @@ MOST = 600
 
 
 def timeline(w: Workload, microbatches: int, seconds: float, bubble_s: float) -> list[Chart]:
-    """1F1B of a step of ``seconds``, a backward as two forwards; none without a pipeline. Of many microbatches some.
+    """The 1F1B schedule of a step of ``seconds``; a backward takes two forwards. Few microbatches are drawn.
 
-    Stage i starts the forward of microbatch j at i + j while the pipeline fills, then at i + 3j, and its backward at
-    3p - 2 - 2i + 3j.
+    No chart without a pipeline. Stage i starts the forward of microbatch j at i + j while the pipeline fills, then at
+    i + 3j, and its backward at 3p - 2 - 2i + 3j.
     """
     p, drawn = w.p, min(microbatches, MOST // w.p)
     factor, unit = seconds_scale(seconds * drawn / microbatches)

@@ -76,7 +76,7 @@ def _side_by_side(path: str, reports: Sequence[Report]) -> Section:
 
 
 def _first_seen(path: str, reports: Sequence[Report], left: dict[tuple[str, str], str]) -> Iterator[Part]:
-    """Of each report the findings that are ``left``, and from then on are not: a page has a section a device."""
+    """Each report's findings that are still ``left``, taken out of it: a page has a section for each device."""
     for report in reports:
         if new := [one for one in report.findings if left.pop((one.code, one.field), None)]:
             yield Text(f"on {report.device}:", only=("text",))
@@ -98,7 +98,7 @@ def _tally_of(report: Report) -> str:
     return tally_text(Checked((report,)))
 
 
-#: What is compared of a configuration on several devices.
+#: Figures of a configuration that are compared on several devices.
 _OF_A_DEVICE: dict[str, Callable[[Report], object]] = {
     "findings": _tally_of,
     "step": lambda one: within_text(one.step),
@@ -164,7 +164,7 @@ def _if_fixed(report: Report) -> Iterable[Text]:
 
 
 def _conditions(report: Report, device: str) -> str:
-    """What was priced: the model, the workload, the split and the software, as far as it was said."""
+    """The conditions of the price: the model, the workload, the split and the software, as far as they were said."""
     workload, recipe, model = report.workload, report.workload.low_precision, report.model
     active = f" ({count_text(model.active_parameters)} active)" * (model.active_parameters != model.parameters)
     kernels = f" ({', '.join(report.attention)})" * bool(report.attention)
@@ -238,7 +238,7 @@ def _compared(reports: Sequence[Report]) -> Section:
     )
 
 
-#: Of CSV: a row a finding.
+#: Columns of CSV: a row for each finding.
 RECORDS = columns(
     "check records",
     share=lambda one: one.report.step_s and one.found.step_seconds and one.found.step_seconds / one.report.step_s,

@@ -1,4 +1,4 @@
-"""What engines do with a model: a verdict an engine, what it does otherwise than load it, and the source of each."""
+"""Engines and a model: each one's verdict, what it does other than load the model, and the source of each fact."""
 
 from collections.abc import Iterator
 from types import SimpleNamespace

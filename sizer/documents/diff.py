@@ -39,7 +39,7 @@ def _headline(answer: Diff) -> str:
 
 
 def _summary(file: FileDiff, one: DeviceDiff) -> Words:
-    """What changed most."""
+    """The figures of a summary line."""
     figures = {row[0]: row for row in _rows(one)}
 
     def brief(name: str) -> str:

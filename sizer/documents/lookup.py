@@ -1,4 +1,4 @@
-"""What is looked up: accelerators (all, or all that is known of those named, with its sources), rules, a page."""
+"""Look-ups: accelerators (a list, or all that is known of those named, with sources), rules, and one rule's page."""
 
 from shapes.cost.constants import expected, gemm_constants
 from shapes.cost.explain import expected_errors
@@ -43,7 +43,7 @@ def listed_devices(answer: Devices) -> Document:
 
 
 def _fitted(device: Device) -> str:
-    """Tier of the large 16-bit products, whose constants, and how far off they are."""
+    """Tier of the large 16-bit products, the device of their constants, and their error."""
     dtype = "bf16" if "bf16" in device.peak_flops else "fp16"
     _, origin = gemm_constants(device, dtype)
     off = expected(device, origin, "large", dtype)
@@ -57,7 +57,7 @@ DEVICES = columns(
     fitted=_fitted,
 )
 
-#: What predictions are off by: mean error and 95th percentile of each class of kernels, with what they rest on.
+#: Errors of predictions: mean and 95th percentile for each class of kernels, with their basis.
 ERRORS = columns(
     "devices errors",
     regime=lambda one: one.regime.replace("_", "-"),

@@ -70,7 +70,7 @@ def _verdict(answer: MemoryBreakdown) -> list[str]:
     ]
 
 
-#: Of the savings.
+#: Columns of the savings.
 SAVINGS = columns(
     "memory savings",
     fits=lambda one: "yes" if one.fits else "no",
@@ -88,7 +88,7 @@ def components(memory: Memory, stage: str = "") -> list[Table]:
     """Bytes by component at the fullest moment, and of each moment in all."""
     rows = [*_rows(memory), ("total", memory.total_bytes, ", ".join(filter(None, (memory.moment, stage))))]
     if memory.reserved_bytes:
-        # What the device holds (more than it has: out of memory), how far off it was, and what makes it less.
+        # The bytes that the device holds (out of memory, if it has fewer), their error, and what makes them fewer.
         how = "context and what torch's allocator reserves, simulated (runs: 0-6% more; expandable_segments:True: less)"
         rows.append(("nvidia-smi", memory.reserved_bytes + memory.components["framework"], how))
     moments = Table(columns("memory moments"), memory.moments, "by moment")

@@ -67,7 +67,7 @@ def _explained(found: Explanation, times: StepTimes | None) -> Iterator[Part]:
     )
     yield Table(share, parts)
     if times and times.kernels:
-        own = dict.fromkeys(times.kernels, 0.0)  # what is of no kernel is waiting
+        own = dict.fromkeys(times.kernels, 0.0)  # parts without a kernel are waiting
         for part, time in predicted.parts.items():
             sent = part.endswith(("parallelism", "sends"))
             own[part if part in own else "communication" if sent else "idle"] += time

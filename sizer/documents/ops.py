@@ -55,9 +55,9 @@ def document(answer: OperatorTable) -> Document:
 
 
 def parts_of(step: StepTime) -> Table:
-    """What the step is spent on, the most first; of a pipeline what its slowest stage is.
+    """The parts of the step by time, the longest first; for a pipeline those of its slowest stage.
 
-    The last has the head, and as few layers as balance it.
+    The last stage has the head, and as few layers as balance it.
     """
     return Table(
         columns("ops parts", share=lambda part: part[1] / step.seconds),
@@ -68,15 +68,15 @@ def parts_of(step: StepTime) -> Table:
 
 
 def family(row: Values) -> str:
-    """What an operator belongs to, for its colour: the first that its kind, phase and name look like."""
+    """The family of an operator, for its colour: the first that its kind, phase and name look like."""
     text = "{kind} {phase} {name}".format_map(row).lower()
     return str(next(name for name, looks in LOOKS["families_of"].items() if re.search(looks, text)))
 
 
 def roofline(table: OperatorTable) -> list[Chart]:
-    """TFLOPS over FLOPs a byte of every operator, under what the memory and the matrix units allow.
+    """TFLOPS over FLOPs a byte of every operator, under the limits of memory and matrix units.
 
-    What has no FLOPs is at the left edge, as far under the roof as its bandwidth is under the memory's.
+    An operator without FLOPs is at the left edge, as far below the roof as its bandwidth is below the memory's.
     """
     device, dtype = table.device, table.workload.dtype
     rows = [row for row in table.rows if row["kind"] != "collective" and row["bytes"] and row["seconds"]]

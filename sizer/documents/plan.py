@@ -87,7 +87,7 @@ def _record(one: Candidate) -> Values:
 
 
 def telling(tell: Callable[..., None]) -> Callable[[int, int, Candidate], None]:
-    """What a plan calls with how far it is: ``tell`` (`sizer.process.working`) says the best so far."""
+    """The progress function of a plan: ``tell`` (`sizer.process.working`) shows the best so far."""
     return lambda done, of, best: tell(done, of, f"{layout_text(best)}, {seconds_text(best.seconds)}")
 
 

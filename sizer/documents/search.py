@@ -73,7 +73,7 @@ def _first(answer: SearchResult) -> str:
 
 
 def _columns(answer: SearchResult, sizes: Iterable[str]) -> tuple[Column, ...]:
-    """Of the listed candidates, of a front and of all, with one for each of ``sizes``."""
+    """Columns of the listed candidates, of a front and of all, with one for each of ``sizes``."""
     places = {id(one): str(at) for at, one in enumerate(answer.candidates, 1)} | {id(answer.baseline): "baseline"}
     place, *others = columns(
         "search",
@@ -124,9 +124,9 @@ def patch(answer: SearchResult) -> Document:
 
 
 def _points(answer: SearchResult, point: Callable[[Ranked, str], Values]) -> list[Values]:
-    """A point a candidate with a time, the notable ones last, so that they are drawn on top.
+    """A point for each candidate with a time, the notable ones last, so that they are drawn on top.
 
-    ``point``: the channels of a candidate and its role, ``what`` being said of it, too.
+    ``point``: a function that makes a candidate's channels, its description too, of the candidate and its role.
     """
     listed = [one.change for one in answer.candidates]
     on_front = [one.change for one in answer.front or answer.pareto]

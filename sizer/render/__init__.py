@@ -19,10 +19,10 @@ if TYPE_CHECKING:
 
 @frozen
 class Page:
-    """``width`` in columns; ``coloured`` is of terminals.
+    """Where text is shown: ``width`` in columns; ``coloured``: a terminal with colours.
 
-    ``terminal``: somebody looks at it as it comes, so that findings are shown with the lines of the file. What its
-    ``encoding`` has not is written out before anything is measured.
+    ``terminal``: a person reads it, so that findings are shown with the lines of the file. Characters that its
+    ``encoding`` does not have are written out before anything is measured.
     """
 
     width: int = 100
@@ -46,7 +46,7 @@ def formats(command: str) -> Names:
 
 
 def document_of(command: str, answer: object) -> "Document":
-    """What ``command`` says of its answer, for every format."""
+    """The document of ``command`` for its answer, for every format."""
     found: Document = named_function(f"sizer.documents.{COMMANDS[command][0]}")(answer)
     return found
 

@@ -1,4 +1,4 @@
-"""What the formats of code review share: findings and broken budgets with their places, where rules are explained."""
+"""Shared by the formats of code review: findings and broken budgets with their places, and the rules' pages."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -38,7 +38,7 @@ class Annotation:
 
 
 def reviewed(document: Document) -> Checked | Diff:
-    """What a document of check or of diff is about."""
+    """The answer in a document of check or of diff."""
     return cast(Checked | Diff, document.answer)
 
 

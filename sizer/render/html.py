@@ -26,7 +26,7 @@ from sizer.documents.check import severity_cell
 from .findings import rule_url
 from .vega import ASSETS, HEIGHT, WIDTH, asset, spec
 
-#: What the page may load: nothing but what is in it.
+#: The page loads nothing but its own content.
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
 
 

@@ -1,4 +1,4 @@
-"""JSON of what a command answers, versioned; the schemas in this folder describe every command's."""
+"""JSON of a command's answer, versioned; the schemas in this folder describe every command's."""
 
 import json
 from typing import Any

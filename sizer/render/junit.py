@@ -13,7 +13,7 @@ from .findings import Annotation, annotate, looked_at, reviewed, title
 
 #: Characters that no XML document may hold, escaped or not.
 _NOT_XML = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
-#: The schema demands a time and a host; a check is of no moment and no host, and is to be the same each time.
+#: The schema demands a time and a host. A check depends on neither, and its report is the same each time.
 _FIXED = {"timestamp": "1970-01-01T00:00:00", "hostname": "localhost", "time": "0"}
 
 

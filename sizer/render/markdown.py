@@ -8,7 +8,7 @@ from sizer.documents import Document, Findings, Part, Section, Table, Text, chan
 
 from .findings import rule_url
 
-#: What means something inside a line of Markdown or HTML.
+#: Characters with a meaning inside a line of Markdown or HTML.
 _SPECIAL = re.compile(r"([\\`*_{}\[\]#!|~$])")
 #: Findings of a configuration that are listed, and suggestions of each.
 FINDINGS, SUGGESTIONS = 12, 2
@@ -27,7 +27,7 @@ def render(document: Document, page: object) -> str:
 
 
 def inline(text: object) -> str:
-    """``text`` as it is, in a line or a table's cell: no markup, no HTML, no mention, no line break."""
+    """``text`` for a line or a table's cell: no markup, no HTML, no mention, no line break."""
     escaped = escape(_SPECIAL.sub(r"\\\1", printable(str(text))), quote=False)
     # A mention or a reference to an issue needs its sign and a word: an empty comment between them ends both.
     return escaped.replace("@", "@<!-- -->").replace("://", ":<!-- -->//")

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 #: A column of texts is folded no narrower.
 NARROW = 10
-#: What rich makes of a text's styles.
+#: A text's style -> rich's.
 STYLES = {"error": "red", "warning": "yellow", "info": "cyan", "head": "bold"}
 #: Blanks at a line's end, before what ends a colour.
 _PADDING = re.compile(r" +((?:\x1b\[0m)?)$")

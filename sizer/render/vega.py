@@ -11,7 +11,7 @@ from itertools import cycle
 from shapes.frozen import Values, Words
 from sizer.documents.charts import Axis, Chart, Layer
 
-#: Of a chart, in pixels, without its axes' and its legend's. A page's is as wide as its place.
+#: A chart's size in pixels, without axes and legend. On a page it is as wide as its place.
 HEIGHT, WIDTH = 380, 640
 
 
@@ -25,7 +25,7 @@ ASSETS: Values = json.loads(asset("vega.json"))
 
 
 def _shown(named: Words, kept: Collection[str]) -> Words:
-    """Those of the names that are ``kept``."""
+    """The names that are ``kept``."""
     return {name: value for name, value in named.items() if name in kept}
 
 
