@@ -1471,6 +1471,11 @@ FURTHER = {
         {"b": 2},
     ),
     "and where none accumulates nobody knows": (f"base_model: {QWEN}\ntraining: {{batch_size: 4}}", {"b": None}),
+    "anyscale, which recomputes unless told not to": (
+        f"{{model_id: {QWEN}, train_batch_size_per_device: 2, context_length: 512, num_devices: 8, "
+        "no_gradient_checkpoint: false, lora_config: {r: 8, target_modules: [q_proj]}}",
+        {"b": 2, "s": 512, "gpus": 8, "checkpointing": "full", "lora_rank": 8, "lora_targets": "q_proj"},
+    ),
     "prime-rl that recomputes": (
         f"model: {{name: {QWEN}, ac: {{}}, lora: {{rank: 4}}}}\noptim: {{lr: 1.0e-6}}",
         {"checkpointing": "full", "lora_rank": 4},
@@ -1776,6 +1781,36 @@ def test_weights_that_a_server_quantises_as_they_load_are_in_fp8(tmp_path: Path)
     ):
         found = read(tmp_path, text.format(name, method))
         assert [one for one in found.notes if one.startswith(said)], found.notes
+
+
+def test_a_container_that_runs_a_script_of_its_tree_has_the_scripts_options(tmp_path: Path) -> None:
+    """Its environment is the script's, and the script is found by as much of its path as there is."""
+    (tmp_path / "scripts").mkdir()
+    (tmp_path / "scripts" / "run.sh").write_text("swift sft --model ${MODEL_ID} --lora_rank ${RANK:-8}\n", "utf-8")
+    env = f"[{{name: MODEL_ID, value: {QWEN}}}, {{name: RANK, value: '32'}}]"
+    container = f"{{image: x, command: [/bin/bash, -c, 'echo a; /workspace/scripts/run.sh'], env: {env}}}"
+    found = read(tmp_path, f"apiVersion: batch/v1\nkind: Job\nspec: {{containers: [{container}]}}\n", "job.yaml")
+    assert (found.model.layers, found.workload["lora_rank"], found.workload.get("phase")) == (28, 32, None)
+
+
+def test_what_serves_by_its_own_words_decodes(tmp_path: Path) -> None:
+    """kthena's model, a benchmark's server on Neuron, LLaMA-Factory's inference with an adapter, a chart's probes."""
+    kthena = "apiVersion: x/v1\nkind: ModelBooster\nspec: {backend: {modelURI: s3://a/Qwen/Qwen3-0.6B}}"
+    neuron = "server: {model_path: /m/Qwen3-0.6B/, max_seq_len: 512, tp_degree: 2, server_port: 8000}"
+    factory = f"model_name_or_path: {QWEN}\nadapter_name_or_path: saves/x\ntemplate: qwen\nfinetuning_type: lora"
+    chart = f"vllm: {{enabled: true, startupProbe: {{failureThreshold: 1}}}}\nagent: {{model: {QWEN}}}"
+    for text, t in ((kthena, None), (neuron, 2), (factory, None), (chart, None)):
+        found = read(tmp_path, text)
+        assert (found.model.layers, found.workload["phase"], found.workload.get("t")) == (28, "decode", t)
+        assert "finetune" not in found.workload
+
+
+def test_layers_of_another_kind_in_the_place_of_a_models_are_refused(tmp_path: Path) -> None:
+    """Monarch Mixer's recipes name bert-base-uncased, whose sizes theirs are."""
+    text = f"{TRL}per_device_train_batch_size: 1\nmodel_config: {{monarch_mixer_sequence_mixing: true}}\n"
+    with pytest.raises(InputError, match="trains other attention in its place"):
+        read(tmp_path, text)
+    assert read(tmp_path, text.replace("true", "false")).model.layers == 28
 
 
 def test_bits_that_a_program_of_ones_own_loads_its_base_in_are_named(tmp_path: Path) -> None:

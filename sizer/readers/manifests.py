@@ -33,7 +33,8 @@ def _commands(value: Any) -> Iterator[str]:
             if isinstance(one, Mapping) and "value" in one
         }
         named = (str(at(value, key)) for key in _TABLE["models"])
-        words = [f"vllm serve {one} --port 8000" for one in named if re.fullmatch(_NAME, one)]
+        words = [f"{key}={shlex.quote(one)}" for key, one in env.items() if value.get("command")]
+        words += [f"vllm serve {one} --port 8000" for one in named if re.fullmatch(_NAME, one)]
         if re.search("text-generation|tgi", str(value.get("image"))):  # it takes its options of the environment too
             words += [f"--{key.lower()}={shlex.quote(one)}" for key, one in env.items()]
         words += [one for one in env.values() if one.startswith("--")]  # VLLM_ADDITIONAL_ARGS

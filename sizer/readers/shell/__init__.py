@@ -349,7 +349,7 @@ class _Follower:
             case _:
                 self._wrapped(words)
                 *outer, text = words
-                if re.fullmatch(r"(?:.*[ /])?(?:ba|z)?sh -\w*c", " ".join(outer)) and "$" in text and "\0" not in text:
+                if re.fullmatch(r"(?:.*[ /])?(?:ba|z)?sh -\w*c", " ".join(outer)) and "\0" not in text:
                     words = outer
                     self.script.follow(text)
                 self.script.commands += [tuple(words)]
