@@ -205,7 +205,7 @@ def test_settings_in_classes_name_a_model_and_a_models_own_code_does_not(tmp_pat
     found = read(tmp_path, SETTINGS)
     said = {"b": 2, "s": 512, "finetune": "lora", "lora_rank": 4}
     assert (found.model.layers, {key: found.workload.get(key) for key in said}) == (28, said)
-    with pytest.raises(InputError, match="known formats"):
+    with pytest.raises(InputError, match="ModelConfig': is a model that its program builds"):
         read(tmp_path, SETTINGS.replace("max_seq_length", "hidden_size"))
     with pytest.raises(InputError, match="known formats"):  # a program's, whose own model another one serves
         read(tmp_path, "class Settings:\n    bge_model_name = 'BAAI/bge-m3'\n    rerank_model = 'x'\n")

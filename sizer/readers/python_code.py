@@ -134,6 +134,8 @@ class _Code:
                     self.follow(inner, own := Values())
                     if own.keys().isdisjoint(_SIZES):  # settings, and no model's code
                         names[name] = own
+                    else:
+                        names["_class"] = name
                 case ast.FunctionDef("__init__", body=inner) | ast.If(ast.Compare(ast.Name("__name__")), inner):
                     self.follow(inner, names)
                     names |= names.pop("self", None) or {}  # what a class sets of itself
@@ -201,6 +203,8 @@ class _Code:
         }
         for one in (said.rpartition(".")[2], given.get("action")):
             given = FORMATS["meant"].get(one, {}) | given
+        if {*given} & {*_SIZES}:  # a model that nobody names
+            self.names["_class"] = said
         for name, place in FORMATS["passed"].items():  # a variable's default, a path
             if said.endswith(name) and len(node.args) > place:
                 return self._value(node.args[place], names)

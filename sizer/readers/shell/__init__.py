@@ -53,7 +53,7 @@ class Script:
 
     def follow(self, text: str, line: int = 1) -> None:
         """Follow a text, whose first line is that ``line``. InputError for an unclosed quote or bracket."""
-        _Follower([*Scanner(text, line=line).tokens()], self).all()
+        _Follower([*Scanner(text, line).tokens()], self).all()
 
 
 class _Follower:

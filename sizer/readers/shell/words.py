@@ -54,7 +54,7 @@ class Word:
     @property
     def plain(self) -> str | None:
         """The text of a word without quotes or expansions (what a keyword must be), else None."""
-        (first, *more) = self.parts or (None,)
+        first, *more = self.parts or (None,)
         return first.text if first and not more and first.kind == "text" and not first.quoted else None
 
 
@@ -82,7 +82,7 @@ class Token:
 class Scanner:
     """One pass over a script's text."""
 
-    def __init__(self, text: str, *, line: int = 1) -> None:
+    def __init__(self, text: str, line: int = 1) -> None:
         self.text = text.replace("\r\n", "\n").replace("\0", "")
         self.at = 0
         self.line = line
@@ -93,9 +93,9 @@ class Scanner:
         while self._take(_BLANK) and self.at < len(self.text):
             line = self.line
             if self.text.startswith("((", self.at):
-                yield Token("arithmetic", self._balanced(2, "))"), self.line)
+                yield Token("arithmetic", self._balanced("((", "))"), self.line)
             elif self.text.startswith(("<(", ">("), self.at):  # a command in place of a file
-                yield Token("word", Word((Part("command", self._balanced(2, ")")),)), line)
+                yield Token("word", Word((Part("command", self._balanced("<(", ")")),)), line)
             elif operator := self._take(_OPERATOR):
                 if operator[1] == until:
                     return
@@ -174,7 +174,7 @@ class Scanner:
             return Part("command", self._closed(_BACKQUOTED, "`"), quoted)
         for opening, closing, kind in FORMATS["expansions"]:
             if self.text.startswith(opening, self.at):
-                return Part(kind, self._balanced(len(opening), closing), quoted)
+                return Part(kind, self._balanced(opening, closing), quoted)
         if self.text.startswith("$'", self.at) and not quoted:
             return Part("text", self._closed(_SINGLE, "'"), True)
         if name := self._take(_NAME):
@@ -182,9 +182,9 @@ class Scanner:
         self.at += 1
         return Part("text", "$", quoted)
 
-    def _balanced(self, opening: int, closing: str) -> str:
+    def _balanced(self, opening: str, closing: str) -> str:
         """The text between brackets, quotes and inner brackets respected; the position moves past the closing one."""
-        start, opens, closes = self.at + opening, {")": "(", "}": "{"}[closing[0]], closing[0]
+        start, opens, closes = self.at + len(opening), opening[-1], closing[0]
         depth, quote = len(closing), ""
         for found in _SIGN.finditer(self.text, start):
             sign = found[0]
@@ -237,7 +237,7 @@ class Variables:
             old += value if isinstance(value, list) else [value]
         else:
             self.values[name] = old + (value if isinstance(value, str) else " ".join(value))
-        self._spend(self.values.get(name, ""))
+        self._spend(self.values[name])
 
     def _spend(self, value: Value) -> None:
         self._characters += len(str(value))  # of a list with its quotes and commas
