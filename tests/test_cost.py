@@ -157,6 +157,30 @@ def test_the_source_says_whose_constants_were_borrowed_and_the_error_widens_with
     assert predict(replace(product, dtype="tf32"), "h100-sxm").error > 3 * own.error
 
 
+def test_mi325x_by_mi355xs_constants_is_as_fast_as_published() -> None:
+    # PyTorch's square of 16384 in 11.73 ms (HipKittens at f09e9685, analysis/bf16_gemm/mi325x/mi325x_bf16_gemm.json);
+    # mi300x reaches its published maximum, 668.4 TFLOPS, at 8192 (S. Bekman, compute/accelerator).
+    assert float(predict_gemm("mi325x", 16384, 16384, 16384)) == pytest.approx(11.73e-3, rel=0.1)
+    assert 2 * 8192**3 / float(predict_gemm("mi300x", 8192, 8192, 8192)) == pytest.approx(668.4e12, rel=0.1)
+
+
+def test_units_no_faster_in_8_bits_than_in_16_are_no_slower_either() -> None:
+    # Gaudi 3's fp8, by H100's own fp8 kernels priced up to three times as slow as its 16 bits.
+    sizes = np.array([1, 64, 512, 4096])
+    for n, k in ((1024, 8192), (4096, 14336), (128256, 4096)):
+        assert np.all(predict_gemm("gaudi3", sizes, n, k, dtype="fp8") <= predict_gemm("gaudi3", sizes, n, k))
+
+
+@pytest.mark.parametrize(
+    ("n", "k", "us"), [(4096, 8192, (22.6, 27.7)), (8192, 8192, (49.8, 50.3)), (5120, 8192, (45.2, 33.7))]
+)
+def test_few_tiles_of_fp8_on_rtx_pro_6000_are_split_along_k(n: int, k: int, us: tuple[float, float]) -> None:
+    # aiconfigurator-core 0.12, rtx_pro_6000_server/gemm, 16 rows: TensorRT-LLM 1.3.0rc20 and vLLM 0.24.0. Unsplit they
+    # were priced at 71 to 91 us.
+    priced = 1e6 * float(predict_gemm("rtx-pro-6000-server", 16, n, k, dtype="fp8"))
+    assert 0.85 * min(us) < priced < 1.5 * max(us)
+
+
 def test_a_device_of_half_the_speed_takes_about_twice_as_long() -> None:
     # A30: 165 of A100's 312 TFLOPS and 933 of 2039 GB/s: between 1.8 and 2.3 times the seconds.
     ratio = predict_gemm("a30", 8192, 8192, 8192) / predict_gemm("a100-sxm", 8192, 8192, 8192)

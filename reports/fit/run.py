@@ -50,6 +50,8 @@ DTYPES = {"bfloat16": "bf16", "float16": "fp16", "fp8": "fp8", "nvfp4": "nvfp4"}
 #: Frameworks whose rows are of the product alone, in the kernels made for it: others quantise its input inside the
 #: timing (TensorRT-LLM), or fall back to Triton (vLLM's blocks of 128 are 4 to 30 times slower on Blackwell).
 PURE = {"fp8": ("SGLang",), "nvfp4": ("SGLang", "VLLM"), "fp8_block": ("SGLang", "TRTLLM")}
+#: But where the others are faster all the same: SGLang's fp8 kernel of SM120 splits nothing along k.
+EVERY = {("rtx_pro_6000_server", "fp8")}
 #: The table of a recipe's own kernels: aiconfigurator's name, ours, and the element type.
 BLOCKWISE, BLOCKWISE_TABLE = "fp8_block", "fp8_blockwise"
 
@@ -69,8 +71,9 @@ def read_blockwise(folder: Path, fp8: Path | None, device: Device) -> tuple[Reco
 def _products(file: Path, dtypes: Mapping[str, str]) -> Iterator[Record]:
     columns = parquet_columns(file)
     names = ("m", "n", "k", "gemm_dtype", "latency", "framework")
+    pure = {dtype: own for dtype, own in PURE.items() if not {(part, dtype) for part in file.parts} & EVERY}
     for m, n, k, dtype, latency, framework in zip(*(columns[name] for name in names), strict=True):
-        if dtype in dtypes and latency and latency > 0 and framework in PURE.get(dtype, (framework,)):
+        if dtype in dtypes and latency and latency > 0 and framework in pure.get(dtype, (framework,)):
             yield Record(m, n, k, 1, dtypes[dtype], "tn", latency * 1e-3, str(framework))
 
 

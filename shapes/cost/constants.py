@@ -165,18 +165,18 @@ def relative(device: Device, table: str = "bf16") -> Device:
     """
     if table in device.cost:
         return device
-    known = list_devices()
+    known, product = list_devices(), table.partition("_")[0] in BYTES
     fitted = [load_device(name) for name in (*FITTED, *CARRY.linked) if name in known]
 
     def those(key: str, value: str | None) -> list[Device]:
         alike = [other for other in fitted if getattr(other, key) == value]
         # Some were fitted on one recipe's products alone, or on nothing but products.
-        product = table.partition("_")[0] in BYTES
         return [one for one in alike if table in one.cost] or [one for one in alike if product and "bf16" in one.cost]
 
     built = CARRY.built_like.get(device.compute_capability)
     kin = those("compute_capability", built) if built else those("architecture", device.architecture)
-    kin = kin or those("name", CARRY.relative.get(device.architecture, "h100-sxm")) or fitted
+    of = CARRY.relative | CARRY.products if product else CARRY.relative
+    kin = kin or those("name", of.get(device.architecture, "h100-sxm")) or fitted
     return min(kin, key=lambda other: abs(_balance(other) / _balance(device) - 1))
 
 
@@ -204,14 +204,14 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     if recipe is not None and (found := _of_recipe(device, dtype, f"{dtype}_{recipe}")):
         return found
     kin = _whose(device, dtype)
-    base = _base(kin, dtype)
+    base = _base(kin, device, dtype)
     constants = GemmConstants.from_table(kin.cost[base], kin.compute.units)
     origin = origin_of(device, kin, dtype, base)
     if origin.own_device and peak == kin.peak(base) and BYTES[dtype] == BYTES[base]:
         return constants, origin
     borrowed = carried(constants, device, kin, dtype, origin)
     least = CARRY.least_tile.get(device.architecture, {}).get(dtype) if recipe != "blockwise" else None
-    return (borrowed.with_tiles(least) if least else borrowed), origin
+    return (borrowed.with_tiles(least).both(split_steps=CARRY.split_steps) if least else borrowed), origin
 
 
 def clock_share(device: Device) -> float:
@@ -237,9 +237,16 @@ def _limited(device: Device) -> Device:
     return replace(device, power_w=device.limit_w or device.power_w)
 
 
-def _base(kin: Device, dtype: str) -> str:
-    """The element type of ``kin`` whose constants stand in for those of ``dtype``."""
-    for base in (dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16"), "bf16"):
+def _base(kin: Device, device: Device, dtype: str) -> str:
+    """The element type of ``kin`` whose constants stand in for those of ``dtype`` on ``device``."""
+    wanted: Names = (dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16"))
+    if dtype in QUANTISED and device.peak(dtype) <= _peak(device):
+        # Units no faster than in 16 bits are those units, fed with fewer bytes (Gaudi 3's fp8).
+        wanted = ()
+    elif dtype == "int8" and kin.architecture != device.architecture:
+        # A relative's int8 kernels are of its own architecture, and older than its fp8 ones.
+        wanted = wanted[1:]
+    for base in (*wanted, "bf16"):
         if base in kin.cost:
             return base
     raise InputError("expected cost constants for bf16", "cost", where=kin.origin)
@@ -291,15 +298,15 @@ def carries_corrections(device: Device, kin: Device, origin: Origin) -> bool:
 def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, origin: Origin) -> GemmConstants:
     """``kin``'s constants for ``dtype`` on ``device``, by the data sheets: peaks, bandwidths, caches, units, power."""
     peak = device.peak(dtype)
-    speed = peak / kin.peak(origin.dtype)
-    if not origin.same_vendor:
+    speed, foreign = peak / kin.peak(origin.dtype), device.vendor != "nvidia" and not origin.same_architecture
+    if foreign:
         speed *= achievable(device) / achievable(kin)
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     cache, elements = device.memory.l2_bytes / kin.memory.l2_bytes, BYTES[dtype] / BYTES[origin.dtype]
     if not carries_corrections(device, kin, origin):
         constants = _without_tables(constants, kin)
     scaled = constants.scaled(speed, bandwidth, cache, elements, device.compute.units)
-    if not origin.same_vendor:
+    if foreign:
         return scaled
     most = asymptote(device, dtype) * peak
     if dtype in device.compute.vector_dtypes:
@@ -349,7 +356,7 @@ def asymptote(device: Device, dtype: str) -> float:
     if dtype in device.compute.vector_dtypes:
         shared = device.compute_capability in PLAIN_CORES.shared
         return PLAIN_CORES.reached_shared if shared else PLAIN_CORES.reached
-    if device.has_matrix_units(dtype) and (published := _published(device, dtype, "bf16", "fp16")):
+    if published := _published(device, dtype, "bf16", "fp16"):
         return min(1.0, CARRY.over_published * published)
     return CARRY.boosted if _watts_per_tflops(device) >= CARRY.boosting_w_per_tflops else CARRY.asymptote
 
