@@ -119,8 +119,13 @@ ALPHA = {"balanced": 0.0, "power_law_1.01": 1.01, "power_law_1.2": 1.2}
 DRAWS = 8
 #: Rows that are fitted on at the most, drawn; fewer to choose the smallest tile by.
 MOST, SOME = 5000, 1200
-#: Rows of the smallest tile that a kernel may have: Marlin's and TensorRT-LLM's, Triton's, CUTLASS's.
-LEAST = (8.0, 16.0, 64.0)
+#: Rows of the tiles that a kernel may choose among, from the smallest on: Marlin's and TensorRT-LLM's, Triton's,
+#: CUTLASS's.
+TILES = (8, 16, 32, 64, 128, 256)
+SETS = tuple(tuple(tile for tile in TILES if tile >= least) for least in (8, 16, 64))
+#: Kernels whose sources say theirs: w16a16_policy and w16a16_policy_m_8 of vllm-xpu-kernels (csrc, grouped products of
+#: Xe), and block_size_m of vLLM's Marlin (fused_marlin_moe.py). int4's by Marlin are as far off by either.
+KNOWN = {"vllm_xpu_moe": ((8, 256),), _GPT_OSS_MARLIN: ((8, 16, 32, 48, 64),)}
 
 
 #: Columns of a product.
@@ -138,7 +143,7 @@ class Layers:
     seconds: Array
     shapes: tuple[str, ...]
 
-    def seconds_by(self, c: Mapping[str, float], device: Device) -> Array:
+    def seconds_by(self, c: Mapping[str, Any], device: Device) -> Array:
         """Seconds of the layers by these constants."""
         units, l2 = device.compute.units, device.memory.l2_bytes
         products = sum(sum(routed_parts(one, c, units, l2)) for one in (self.gate_up, self.down))
@@ -253,26 +258,25 @@ def fit(
     device: Device,
     dtype: str,
     out: NDArray[np.bool_],
-    known: Mapping[str, float],
-    tiles: tuple[float, ...] = LEAST,
-) -> tuple[dict[str, float], Array]:
+    known: Mapping[str, Any],
+    tiles: tuple[tuple[int, ...], ...] = SETS,
+) -> tuple[dict[str, Any], Array]:
     """Constants by the rows that are not ``out``, and predicted over measured, less 1, of all rows.
 
-    ``known`` constants are kept. The kernel's smallest tile is the one of ``tiles`` by which those rows are nearest,
-    fitted on some of them.
+    ``known`` constants are kept. The kernel's are the ``tiles`` by which those rows are nearest, fitted on some.
     """
     seen = np.random.default_rng(0).permutation(np.flatnonzero(~out))
 
-    def within(least: float, most: int) -> tuple[float, dict[str, float]]:
-        constants = _fitted(found.only(seen[:most]), device, dtype, {**known, "least_rows": least})
+    def within(own: tuple[int, ...], most: int) -> tuple[float, dict[str, Any]]:
+        constants = _fitted(found.only(seen[:most]), device, dtype, {**known, "tiles": own})
         return float(np.abs(found.only(seen).seconds_by(constants, device) / found.seconds[seen] - 1).mean()), constants
 
-    _, constants = min((within(least, SOME) for least in tiles), key=itemgetter(0))
-    _, constants = within(constants["least_rows"], MOST)
+    _, constants = min((within(own, SOME) for own in tiles), key=itemgetter(0))
+    _, constants = within(constants["tiles"], MOST)
     return constants, found.seconds_by(constants, device) / found.seconds - 1
 
 
-def _fitted(some: Layers, device: Device, dtype: str, known: dict[str, float]) -> dict[str, float]:
+def _fitted(some: Layers, device: Device, dtype: str, known: dict[str, Any]) -> dict[str, Any]:
     """All constants by these rows, ``known`` ones kept."""
     bandwidth, peak = device.memory.bandwidth_bytes_per_s, device.peak(dtype)
     start = START | {
@@ -295,7 +299,7 @@ def _fitted(some: Layers, device: Device, dtype: str, known: dict[str, float]) -
         "q": (1.0, 10.0),
     }
 
-    def constants(logs: Array) -> dict[str, float]:
+    def constants(logs: Array) -> dict[str, Any]:
         return dict(zip(start, np.exp(logs).tolist(), strict=True)) | known
 
     def off(logs: Array) -> Array:
@@ -311,7 +315,8 @@ def lines(tables: Path) -> Iterator[str]:
         for name, (_, kernel, *_) in devices.items():
             found, device = layers(tables, form, name), load_device(name)
             out = held_out(found.shapes)
-            constants, wrong = fit(found, device, form.split("_")[1], out, {"pads": PADS.get(kernel, 1.0)})
+            tiles = KNOWN.get(kernel, SETS)
+            constants, wrong = fit(found, device, form.split("_")[1], out, {"pads": PADS.get(kernel, 1.0)}, tiles)
             off = np.abs(wrong[out])
             sys.stderr.write(
                 f"{form} {name}: {len(wrong)} {off.mean():.1%} {np.quantile(off, 0.95):.1%} {wrong[out].mean():+.1%}\n"
@@ -320,8 +325,14 @@ def lines(tables: Path) -> Iterator[str]:
                 constants.pop(key)
             errors = {"error": float(off.mean()), "error_p95": float(np.quantile(off, 0.95))}
             yield f"\n[{form}.{name}]\n# {len(wrong)} rows of {kernel}\n" + "".join(
-                f"{key} = {value:.4g}\n" for key, value in (constants | errors).items()
+                map(as_line, (constants | errors).items())
             )
+
+
+def as_line(pair: tuple[str, Any]) -> str:
+    """A constant as TOML has it: rows of tiles are a list."""
+    key, value = pair
+    return f"{key} = {list(value) if key == 'tiles' else format(value, '.4g')}\n"
 
 
 HEADER = """# Experts of serving engines on devices they were timed on; the form is in shapes/cost/experts.py. Written

@@ -25,7 +25,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from fit.evidence import Row, read_rows
-from fit.experts import REMOTE, SIZES, Layers, fit, held_out
+from fit.experts import REMOTE, SIZES, TILES, Layers, as_line, fit, held_out
 from shapes.device import load_device
 from shapes.operators.types import RoutedGemm
 from shapes.toml_table import DATA
@@ -45,8 +45,8 @@ KINDS = {
 }
 #: Rows from which a device has a table of a form.
 ENOUGH = 50
-#: Rows of the smallest tile: too few rows to tell 8 from 16 by (MI308X's bf16 18.0% off left out, 17.4% with 16).
-SMALLEST = (16.0,)
+#: Tiles from 16 rows on: too few rows to tell 8 from 16 by (MI308X's bf16 18.0% off left out, 17.4% with 16).
+SMALLEST = (TILES[1:],)
 
 
 def kind_of(row: Row) -> tuple[str, float | None] | None:
@@ -141,7 +141,7 @@ def main() -> None:
         # Too few rows to tell MXFP4's kernels from int4's.
         for own in dict.fromkeys((form, form.replace("bf16_4bit", "bf16_mxfp4"))):
             text += f"\n[{own}.{name}]\n# {len(rows)} rows of ROCm/aiter @ e4048607\n" + "".join(
-                f"{key} = {value:.4g}\n" for key, value in (constants | errors).items()
+                map(as_line, (constants | errors).items())
             )
     if options.write:
         path = DATA / "experts.toml"

@@ -616,7 +616,7 @@ def published(form: str, device: Device, dtype: str) -> tuple[Numbers, int]:
     slower = max(1.0, units / kin.compute.units / speed)
     by = {"flops_per_s": speed, "step_s": slower, "start_s": slower}
     constants = {
-        key: value * (faster if key.endswith("bytes_per_s") else by.get(key, 1.0))
+        key: value * (faster if key.endswith("bytes_per_s") else by.get(key, 1))
         for key, value in _tables()[form][kin.name].items()
     }
     return constants, units

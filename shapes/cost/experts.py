@@ -4,27 +4,26 @@
 
 Rows of experts follow a power law of 1.2: the one at place x of them, from the fullest, has (1 + fall x)^-5 of the
 fullest's. ``load`` is the fullest one's over the mean, 1 is even, and 5 to 15 what the tables' power laws draw. Each
-expert takes whole tiles of ``TILES`` rows, from the kernel's smallest on (``least_rows``), and 128 columns, the
-kernel's choice; weights are read of experts with rows, and rows ``row_reads`` times, from a cache that the tables'
-repeated steps leave warm. ``held_s`` and ``choice_s``: what each expert on the device takes, with rows or without, and
-each that the router chooses among. ``prologue_rows`` and ``prologue_keys``: what a tile adds, in rows and steps of k.
-Where engines pad weights, both widths are multiples of ``pads`` (gate's and up's each). The tables' layers hold what
-sizer lists apart (the sum over a token's experts, activation, quantising), which the fit subtracts. Every part grows
-with rows, columns and k.
+expert takes whole tiles of rows, of the kernel's ``tiles`` those that take least, and 128 columns; weights are read of
+experts with rows, and rows ``row_reads`` times, from a cache that the tables' repeated steps leave warm. ``held_s`` and
+``choice_s``: what each expert on the device takes, with rows or without, and each that the router chooses among.
+``prologue_rows`` and ``prologue_keys``: what a tile adds, in rows and steps of k. Where engines pad weights, widths
+are multiples of ``pads`` (gate's and up's each). The tables' layers hold what sizer lists apart (the sum over a token's
+experts, activation, quantising), which the fit subtracts. Every part grows with rows, columns and k.
 """
 
 import numpy as np
 
 from shapes.dtypes import BYTES, QUANTISED, next_multiple
-from shapes.frozen import Numbers
+from shapes.frozen import Named
 from shapes.operators.types import RoutedGemm
 
 from .constants import Parts, read_seconds
 from .scans import beyond
 from .sparse import paid
 
-#: Rows of the tiles that kernels choose among, and their columns; k goes in slices.
-TILES, COLUMNS, SLICE = (8, 16, 32, 64, 128, 256), 128, 64
+#: Columns of a tile; k goes in slices.
+COLUMNS, SLICE = 128, 64
 #: Element types whose kernels multiply 4 bits by 4.
 FOUR_BITS = ("mxfp4", "nvfp4")
 #: Middles of sixteenths of the experts: all experts of a sixteenth count with the rows at its middle.
@@ -40,7 +39,7 @@ def form_of(one: RoutedGemm) -> tuple[str, bool]:
     return f"experts_{kind}{suffix}", one.dtype in (kind, "fp16")
 
 
-def routed_parts(one: RoutedGemm, c: Numbers, units: int, l2_bytes: float) -> Parts:
+def routed_parts(one: RoutedGemm, c: Named, units: int, l2_bytes: float) -> Parts:
     """Seconds of launch and latency, of moving, and of arithmetic beyond it; sizes may be columns."""
     # Solves load = 4 fall / (1 - (1 + fall)^-4) for ``fall``, within 2%.
     load = one.load
@@ -53,8 +52,7 @@ def routed_parts(one: RoutedGemm, c: Numbers, units: int, l2_bytes: float) -> Pa
     blocks = one.groups * np.ceil(n / COLUMNS)
     choices = [
         (tile + c["prologue_rows"]) * paid(blocks * np.minimum(rows, np.ceil(rows / tile)).mean(axis=0), units)
-        for tile in TILES
-        if tile >= c["least_rows"]
+        for tile in c["tiles"]
     ]
     rows_bytes = one.m * (2 * one.n + size * one.k)
     reading = read_seconds(used * n * k * (one.weight_bytes or size) + c["row_reads"] * rows_bytes, c, l2_bytes)
