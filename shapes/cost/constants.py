@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from shapes.device import Device, list_devices, load_device
+from shapes.device import Device, load_device
 from shapes.dtypes import BYTES, QUANTISED
 from shapes.errors import InputError
 from shapes.frozen import Floats, Function, Ints, Named, Names, Numbers, Pair, Values, frozen, replace
@@ -102,9 +102,9 @@ class GemmConstants:
         """The closed form alone."""
         return self.both(correction=None, cells=None)
 
-    def with_tiles(self, least: int) -> GemmConstants:
-        """Without tiles of fewer rows or columns than ``least``."""
-        return self.both(tiles=tuple(tile for tile in self.tiles if min(tile) >= least))
+    def coarse(self, least: int) -> GemmConstants:
+        """Without tiles of fewer rows or columns than ``least``, of which few are split along k."""
+        return self.both(tiles=tuple(tile for tile in self.tiles if min(tile) >= least), split_steps=CARRY.split_steps)
 
     def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:
         """For ``speed`` x the FLOP/s, ``bandwidth`` x the bytes/s, ``cache`` x the L2, ``elements`` x the bytes."""
@@ -165,8 +165,8 @@ def relative(device: Device, table: str = "bf16") -> Device:
     """
     if table in device.cost:
         return device
-    known, product = list_devices(), table.partition("_")[0] in BYTES
-    fitted = [load_device(name) for name in (*FITTED, *CARRY.linked) if name in known]
+    product = table not in (GROUPED, "collective")
+    fitted = [load_device(name) for name in CARRY.fitted + CARRY.linked]
 
     def those(key: str, value: str | None) -> list[Device]:
         alike = [other for other in fitted if getattr(other, key) == value]
@@ -207,11 +207,11 @@ def gemm_constants(device: Device, dtype: str, recipe: str | None = None) -> tup
     base = _base(kin, device, dtype)
     constants = GemmConstants.from_table(kin.cost[base], kin.compute.units)
     origin = origin_of(device, kin, dtype, base)
-    if origin.own_device and peak == kin.peak(base) and BYTES[dtype] == BYTES[base]:
+    if origin.own_device and origin.own_dtype and peak == kin.peak(base):
         return constants, origin
     borrowed = carried(constants, device, kin, dtype, origin)
-    least = CARRY.least_tile.get(device.architecture, {}).get(dtype) if recipe != "blockwise" else None
-    return (borrowed.with_tiles(least).both(split_steps=CARRY.split_steps) if least else borrowed), origin
+    least = CARRY.least_tile.get(device.architecture, {}).get(dtype)
+    return (borrowed.coarse(least) if least and recipe != "blockwise" else borrowed), origin
 
 
 def clock_share(device: Device) -> float:
@@ -239,10 +239,10 @@ def _limited(device: Device) -> Device:
 
 def _base(kin: Device, device: Device, dtype: str) -> str:
     """The element type of ``kin`` whose constants stand in for those of ``dtype`` on ``device``."""
-    wanted: Names = (dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16"))
+    wanted = [dtype, _DTYPE_BASE.get(dtype, "fp8" if dtype in QUANTISED else "bf16")]
     if dtype in QUANTISED and device.peak(dtype) <= _peak(device):
         # Units no faster than in 16 bits are those units, fed with fewer bytes (Gaudi 3's fp8).
-        wanted = ()
+        wanted = []
     elif dtype == "int8" and kin.architecture != device.architecture:
         # A relative's int8 kernels are of its own architecture, and older than its fp8 ones.
         wanted = wanted[1:]
@@ -303,7 +303,7 @@ def carried(constants: GemmConstants, device: Device, kin: Device, dtype: str, o
         speed *= achievable(device) / achievable(kin)
     bandwidth = device.memory.bandwidth_bytes_per_s / kin.memory.bandwidth_bytes_per_s
     cache, elements = device.memory.l2_bytes / kin.memory.l2_bytes, BYTES[dtype] / BYTES[origin.dtype]
-    if not carries_corrections(device, kin, origin):
+    if constants.correction and not carries_corrections(device, kin, origin):
         constants = _without_tables(constants, kin)
     scaled = constants.scaled(speed, bandwidth, cache, elements, device.compute.units)
     if foreign:
@@ -335,8 +335,6 @@ def _without_tables(constants: GemmConstants, kin: Device) -> GemmConstants:
     small products, as large ones hardly tell them and may leave them on the bounds of their fit.
     """
     form, small = constants.uncorrected(), constants.small
-    if not constants.correction:
-        return form
     keys = "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes"
     least = {key: min(getattr(constants, key), getattr(small or constants, key)) for key in keys}
     tiles = *LOW_TILES[: CARRY.low_tiles.get(kin.architecture, 0)], *form.tiles

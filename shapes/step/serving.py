@@ -129,8 +129,8 @@ class Load:
         own, more, ranks = (np.asarray(one)[..., None] for one in (tokens, prompt, self.spread))
         ran = own + joins * more
         reading = np.choose(kinds.astype(int), (stack.dense, stack.experts, stack.experts_nvfp4))
-        busy = np.where(kinds == DENSE, stack.arithmetic, stack.experts_arithmetic)
         share, experts = touched(chosen, ran * ranks), kinds > DENSE
+        busy = np.where(experts, stack.experts_arithmetic, stack.arithmetic)
         rows = ran + stack.padding * experts * share / (ranks * chosen)
         seconds = np.maximum(reading * (share * own_s + ran * token_s), busy * rows * flops_s)
         return (counts * (seconds + stack.passes * experts * ran * token_s)).sum(-1)
@@ -161,7 +161,7 @@ class Load:
 
 def touched(chosen: Any, tokens: Any) -> Any:
     """Share of the experts that any of ``tokens`` is routed to, each at random to ``chosen`` of them."""
-    return 1.0 - (1.0 - np.minimum(1.0, chosen)) ** tokens
+    return 1.0 - (1.0 - chosen) ** tokens
 
 
 def serving_load(
@@ -177,7 +177,7 @@ def serving_load(
     rate = device.memory.bandwidth_bytes_per_s
     products = np.array(
         [_product(one, device, model, spread) for one in listed if isinstance(one, Gemm | GroupedGemm)], dtype=float
-    ).reshape(-1, 7)
+    )
     reduces = [one for one in listed if isinstance(one, Collective) and one.what == "all_reduce"]
     layers = products[products[:, 0] > DENSE, 1].sum() // 2
     return Load(
@@ -213,8 +213,8 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
         experts = model.moe.experts
         kind = NVFP4_EXPERTS if one.dtype == "nvfp4" else EXPERTS
         held, chosen = replace(one, m=0, groups=experts).bytes / spread, one.m / experts
-    seconds = held / rate, (one.bytes - weights) / rate, _flops_s(device, one)
-    return kind, one.count, *seconds, chosen, one.name != "lm_head"
+    added_s = (one.bytes - weights) / rate
+    return kind, one.count, held / rate, added_s, _flops_s(device, one), chosen, one.name != "lm_head"
 
 
 def _flops_s(device: Device, one: Any) -> float:
