@@ -446,7 +446,6 @@ def collective_constants(device: Device, what: str) -> CollectiveConstants:
     return CollectiveConstants.from_table(table)
 
 
-@lru_cache(256)
 def direct_constants(device: Device, what: str, ranks: int) -> CollectiveConstants | None:
     """Constants of serving engines' own kernels, if they were measured among so few ranks."""
     table = relative(device, "collective").cost["collective"].get(f"direct_{what}")

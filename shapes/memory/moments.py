@@ -667,7 +667,6 @@ def _dummy_wgrads(step: StageStep) -> Iterator[Component]:
     yield Component("dummy_wgrads", total * workload.activation_bytes, text)
 
 
-@lru_cache(1024)
 def _shapes_of(block: Block, hidden: int, t: int, etp: int) -> set[Pair]:
     """(out_features, in_features) of a layer's matrices on one rank."""
     cut = [linear.on_shard(t) for linear in block.linears(hidden, fused_qkv=True, fused_gate_up=True)]

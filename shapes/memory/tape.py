@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import lru_cache
 from itertools import accumulate, chain, count
 from sys import maxsize
 from types import CodeType
@@ -376,7 +376,6 @@ def declared() -> Named:
     return content(DATA / "modules.toml")
 
 
-@cache
 def listing(module: str) -> tuple[Line, ...]:
     """A module's lines."""
     return tuple(map(line_of, declared()["modules"][module].strip().splitlines()))

@@ -6,7 +6,6 @@ Shapes are per model, before any parallel split; ``Linear.on_shard`` says what o
 
 from collections import Counter
 from collections.abc import Iterable
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, ClassVar
@@ -256,7 +255,7 @@ class Stack:
     @property
     def kinds(self) -> Blocks:
         """The different blocks, each once with the layers of all its runs: for what the layers' order is nothing to."""
-        return self.blocks if len(self.blocks) == 1 else _kinds(self)
+        return self.blocks if len(self.blocks) == 1 else kinds_of(self.blocks)
 
 
 @frozen
@@ -314,8 +313,3 @@ def run_lengths(blocks: Iterable[Block]) -> Blocks:
     """Neighbours that are alike joined into one block with their count."""
     runs = ([*run] for _, run in groupby(blocks, _ALIKE))
     return tuple(replace(run[0], count=sum(one.count for one in run)) if run[1:] else run[0] for run in runs)
-
-
-@lru_cache(256)
-def _kinds(stack: Stack) -> Blocks:
-    return kinds_of(stack.blocks)

@@ -1,7 +1,6 @@
 """A model's named dimensions: the same model with some changed, and which sides of which matrices have each."""
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 from shapes.errors import positive_int, refuse
@@ -225,7 +224,6 @@ class Side:
         return (self.kept.block[not self.output] if self.kept else 0) or 1
 
 
-@lru_cache(64)
 def sides(model: ModelShape, t: int, expert_t: int, *, fused: bool | None = None) -> tuple[Side, ...]:
     """Every side of every kind of weight matrix in the layers, cut over ``t`` ranks, experts over ``expert_t``.
 

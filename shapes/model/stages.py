@@ -69,7 +69,6 @@ def stage_kinds(model: ModelShape, p: int, stage: Stage = "last") -> Kinds:
     return tuple((stack, kinds_of(blocks)) for stack, blocks in stage_blocks(model, p, stage))
 
 
-@lru_cache(256)
 def stage_blocks(model: ModelShape, p: int, stage: Stage) -> Kinds:
     """The first or last of ``p`` stages' blocks, in order.
 
