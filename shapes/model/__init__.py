@@ -9,7 +9,7 @@ experts/e whole experts. ``shapes.model.stages`` says which layers and ends a pi
 an optimizer's bytes for each parameter, ``PRECISIONS`` those of weights and gradients.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from math import ceil, prod
 from typing import Literal
 
@@ -385,9 +385,8 @@ class Unread:
     meant: str | None = None
 
 
-def named(found: Iterable[Unproven], most: int = 3) -> str:
+def named(found: Sequence[Unproven], most: int = 3) -> str:
     """The modules that were not understood in one line, the largest first, with the reason of the first."""
-    listed = sorted(found, key=lambda one: -one.share)
-    shown = ", ".join(f"{one.name} ({one.share:.1%} of FLOPs)" for one in listed[:most])
-    more = f" and {len(listed) - most} more" if len(listed) > most else ""
-    return f"not understood: {shown}{more}: {listed[0].reason}"
+    shown = ", ".join(f"{one.name} ({one.share:.1%} of FLOPs)" for one in found[:most])
+    more = f" and {len(found) - most} more" if len(found) > most else ""
+    return f"not understood: {shown}{more}: {found[0].reason}"

@@ -18,7 +18,8 @@ from shapes.frozen import Names, Numbers, Values, frozen, replace, without
 from shapes.model.resize import DIMENSIONS, dimensions, resize
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import Attention
-from shapes.step import CostSource, Pricer, Step
+from shapes.step import CostSource, Pricer, Step, StepCost
+from shapes.step.stack import SoftwareStack
 from shapes.workload import WORKLOAD_FIELDS, Workload
 from sizer.readers import Source
 from sizer.rules import RULES
@@ -347,16 +348,7 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     saving = min(gain - max(0.0, less_work), at_most_s)
     off_s = pricer.error_s(step, after)
     if changed.workload.t < subject.workload.t and pricer.stack and step.cost and after.cost:
-        messages_s, reduced_s = (
-            step.cost.parts.get(part, 0.0) - after.cost.parts.get(part, 0.0) * scale
-            for part in ("tensor parallelism", "data parallelism")
-        )
-        # A smaller t is credited with little that is not certain: messages may be hidden where no run says otherwise;
-        # sequence parallelism at the same t would share what each rank computes whole; and what data parallelism saves
-        # over a network that nobody stated is no fault of t.
-        off_s += messages_s * (pricer.stack.tiers["communication"] != "fitted")
-        off_s += (gain - messages_s) * ("sequence_parallel" not in subject.given)
-        off_s += max(0.0, reduced_s) * bool(step.cost.unknown)
+        off_s += _of_fewer_shards(subject, pricer.stack, step.cost, after.cost, gain, scale)
     priced = PricedSuggestion(
         change=named_change(suggestion.change, subject, changed),
         step_seconds_change=-gain,
@@ -368,6 +360,22 @@ def price_offer(suggestion: Suggestion, by: Proposals, at_most_s: float = inf, *
     # An error is fixed once it is no error; everything else once it is gone.
     fixes = frozenset(key for key, grade in by.broken.items() if left.get(key, -1) < 2 * (grade == 2))
     return Offer(priced, step, fixes, suggestion.change, _tier(by, suggestion.change), saving)
+
+
+def _of_fewer_shards(
+    subject: Subject, stack: SoftwareStack, cost: StepCost, after: StepCost, gain: float, scale: float
+) -> float:
+    """Seconds of a smaller t's gain that are not certain.
+
+    Messages may be hidden where no run says otherwise; sequence parallelism at the same t would share what each rank
+    computes whole; and what data parallelism saves over a network that nobody stated is no fault of t.
+    """
+    messages_s, reduced_s = (
+        cost.parts.get(part, 0.0) - after.parts.get(part, 0.0) * scale
+        for part in ("tensor parallelism", "data parallelism")
+    )
+    off_s = messages_s * (stack.tiers["communication"] != "fitted") + max(0.0, reduced_s) * bool(cost.unknown)
+    return off_s + (gain - messages_s) * ("sequence_parallel" not in subject.given)
 
 
 def _reservations(subject: Subject, changed: Subject, device: Device, scale: float) -> Iterator[str]:

@@ -365,8 +365,7 @@ def fits_in_memory(context: Context) -> Answer:
     """
     if not context.model:
         return _parameters_fit(context)
-    model, workload, device = context.model, context.workload, context.device
-    needed = context.memory()
+    workload, device, needed = context.workload, context.device, context.memory()
     if needed.fits:
         return []
     largest = max(needed.parts, key=lambda part: part.bytes)
@@ -378,17 +377,21 @@ def fits_in_memory(context: Context) -> Answer:
         finds = "`sizer plan` finds a split" if workload.train else "`sizer memory --phase decode --tp N` counts one"
         message = f"memory: {has} as it is split here, {most}; {_unsaid(context)}; {finds}"
         return NotApplicable(message, note=True)
-    # The first change of the same fields that fits: the smallest degree or stage. If one fits, no further fields.
-    ways: dict[frozenset[str], Suggestion] = {}
-    for change in _ways_out(model, workload, device.link.domain_devices):
-        enough = any(fields <= change.keys() for fields in ways)
-        if not enough and (total := context.total_bytes(change)) <= context.room_bytes:
-            ways[frozenset(change)] = Suggestion(change, f"fits with {total / GIB:.1f} GiB")
     helps = ["a fused cross-entropy (SZ133)"] * (largest.name == "logits_and_loss")
     moved = next((one.key for one in context.unread if re.search("kept|memory|shard|spread", str(one.changes))), "")
     may = f"; {moved}, which is not read, may change it" * bool(moved)
     message = f"needs {has}; {most}{_more_ways(workload, device, helps)}{may}"
-    return Finding("memory", message, tuple(ways.values()), error=not (needed.may_fit or moved), value=gib)
+    return Finding("memory", message, _that_fit(context), error=not (needed.may_fit or moved), value=gib)
+
+
+def _that_fit(context: Context) -> Suggestions:
+    """The first change of the same fields that fits: the smallest degree or stage. If one fits, no further fields."""
+    ways: dict[frozenset[str], Suggestion] = {}
+    for change in _ways_out(context.whole, context.workload, context.device.link.domain_devices):
+        enough = any(fields <= change.keys() for fields in ways)
+        if not enough and (total := context.total_bytes(change)) <= context.room_bytes:
+            ways[frozenset(change)] = Suggestion(change, f"fits with {total / GIB:.1f} GiB")
+    return tuple(ways.values())
 
 
 @rule(

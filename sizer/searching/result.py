@@ -113,6 +113,18 @@ def objected(one: Ranked) -> str:
     return f" ({'; '.join(said)})" if said else ""
 
 
+def _gain_text(first: Ranked, baseline: Ranked, aligned: Ranked | None, than: str) -> str:
+    """How much faster the first candidate is, and at how many parameters."""
+    over, decoding = "", f" to train and {first.decode_speedup:.2f}x to decode" if first.decode else ""
+    if aligned and aligned.change != first.change:
+        times = aligned.timing.seconds / first.timing.seconds
+        over = f"{times:.2f}x as fast as the nearest aligned, {label(aligned, first)}, and "
+    if abs(first.gain - first.speedup) > 0.05 and not first.decode:
+        decoding = f" ({first.gain:.2f}x by the objective)"
+    share = first.parameters_change / baseline.parameters
+    return f"{over}{first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
+
+
 def verdict(
     what: str,
     baseline: Ranked,
@@ -138,17 +150,9 @@ def verdict(
     if not best:
         return True, f"{kept}: no other {what} was found"
     first = best[0]
-    share = first.parameters_change / baseline.parameters
-    decoding = f" to train and {first.decode_speedup:.2f}x to decode" if first.decode else ""
     # Nothing is better beyond the error, nor fixes what the baseline breaks.
-    keep, over = first.gain_low <= 1 and not fixes, ""
-    than = "" if keep else f" as {label(baseline, first)}"
-    if aligned and aligned.change != first.change:
-        times = aligned.timing.seconds / first.timing.seconds
-        over = f"{times:.2f}x as fast as the nearest aligned, {label(aligned, first)}, and "
-    if abs(first.gain - first.speedup) > 0.05 and not first.decode:
-        decoding = f" ({first.gain:.2f}x by the objective)"
-    gain = f"{over}{first.speedup:.2f}x as fast{decoding}{than}, {share:+.2%} parameters"
+    keep = first.gain_low <= 1 and not fixes
+    gain = _gain_text(first, baseline, aligned, "" if keep else f" as {label(baseline, first)}")
     error = f"within the error of {(first.gain_high - first.gain_low) / 2 / first.gain:.1%}"
     if keep:
         if first.gain <= 1:

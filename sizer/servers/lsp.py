@@ -204,6 +204,14 @@ def _range(place: Place | None) -> types.Range:
     return types.Range(types.Position(line, place.column - 1), types.Position(line, place.end_column - 1))
 
 
+#: What an editor asks of a place -> what answers, and what names the place.
+ASKED: tuple[tuple[str, Callable[..., Any], str], ...] = (
+    (types.TEXT_DOCUMENT_HOVER, hover, "position"),
+    (types.TEXT_DOCUMENT_COMPLETION, completions, "position"),
+    (types.TEXT_DOCUMENT_CODE_ACTION, actions, "range"),
+)
+
+
 def server(version: str) -> LanguageServer:
     """The language server, not yet started."""
     serving = LanguageServer("sizer", version, text_document_sync_kind=types.TextDocumentSyncKind.Full)
@@ -242,11 +250,7 @@ def server(version: str) -> LanguageServer:
     def closed(params: types.DidCloseTextDocumentParams) -> None:
         serving.text_document_publish_diagnostics(types.PublishDiagnosticsParams(params.text_document.uri, []))
 
-    for feature, find, place in (
-        (types.TEXT_DOCUMENT_HOVER, hover, "position"),
-        (types.TEXT_DOCUMENT_COMPLETION, completions, "position"),
-        (types.TEXT_DOCUMENT_CODE_ACTION, actions, "range"),
-    ):
+    for feature, find, place in ASKED:
         serving.feature(feature)(partial(of, find, place))
     return serving
 

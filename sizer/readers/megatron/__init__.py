@@ -200,13 +200,16 @@ def _naming(script: Script, launched: Values) -> Values | None:
             # A server may be a teacher's, a folder the script's own, a name a download's.
             serves = "phase" in row if row else 2
             named += [(("_exports" in found, serves, not is_released(name), *[1 / len(found)] * (not row)), found)]
-    named.sort(key=itemgetter(0))
-    first = named[0][1] if named else None
+    return _first_of([one for _, one in sorted(named, key=itemgetter(0))])
+
+
+def _first_of(named: list[Values]) -> Values | None:
+    """The first command's options, with a note on the others; None where there is none."""
     keys = *FORMATS["names"]["keys"], "n_layer", "n_embd"
-    models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for _, one in named)
+    models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for one in named)
     what = "models are named" if len(models) > 1 else "commands name it, with other options"
     more = f"several {what}, of which the first is read: {shorten(', '.join(models))}"
-    return first and first | {"_notes": (more,) * (len({str(one) for _, one in named}) > 1)}
+    return named[0] | {"_notes": (more,) * (len({*map(str, named)}) > 1)} if named else None
 
 
 def _states_model(words: Iterable[str]) -> bool:
