@@ -24,7 +24,7 @@ from shapes.measure import backend
 backend.cpu_cache_bytes = lambda: 2**14
 runpy.run_module("sizer", run_name="__main__", alter_sys=True)
 """
-ENVIRONMENT = Environment("Fake 1", "fake-uuid", "1.0", None, (("torch", "0.0"),), host={"node": "there"})
+ENVIRONMENT = Environment("Fake 1", (("torch", "0.0"),), "fake-uuid", "1.0", host={"node": "there"})
 
 
 class FakeBackend:

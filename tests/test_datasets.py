@@ -27,10 +27,9 @@ from sizer.cli import main
 
 H100 = Environment(
     "NVIDIA H100 80GB HBM3",
+    (("cuda", "12.8"), ("torch", "2.9.0")),
     "b1f4-serial",
     "570.86.15",
-    None,
-    (("cuda", "12.8"), ("torch", "2.9.0")),
     host={"python": "3.12", "cpu": "x", "cores": 96, "node": "10.1.2.3", "system": "secret-host"},
 )
 CONTROL_S = 2e-4

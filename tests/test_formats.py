@@ -311,7 +311,7 @@ def test_jobs_that_were_not_reached_in_time_are_named_those_of_a_page_all() -> N
     from sizer.answers.bench import MeasuredTable
 
     left = tuple(Job(Gemm("bench", "forward", size, 8, 8, 1, "bf16", "tn")) for size in range(8, 20))
-    environment = Environment("h200", None, None, None, ())
+    environment = Environment("h200", ())
     table = MeasuredTable((), Sweep({}, left, Drift(0.0, 0.0, 0), 0, 0, 1.0), environment, ())
     text, page = (str(render("bench", name, Bench((table,)))) for name in ("text", "html"))
     assert "12 jobs" in text

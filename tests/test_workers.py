@@ -142,7 +142,7 @@ def test_a_device_that_never_begins_convicts_no_job_and_is_given_up() -> None:
 
 
 def test_another_driver_than_most_have_is_not_used() -> None:
-    older = Environment("Fake 1", "fake-uuid", "0.9", None, (("torch", "0.0"),))
+    older = Environment("Fake 1", (("torch", "0.0"),), "fake-uuid", "0.9")
 
     def make(name: str | None) -> Executor:
         made = steady(name)
@@ -152,7 +152,7 @@ def test_another_driver_than_most_have_is_not_used() -> None:
     executor, said = fleet(*(FakeWorker(f"H100/{i}", make) for i in range(3)))
     measure([job(k) for k in range(1, 11)], executor=executor)
     assert said == ["H100/1: another driver, or libraries, than most have: not used"]
-    other = Environment("Fake 2", None, "1.0", None, (("torch", "0.0"),))
+    other = Environment("Fake 2", (("torch", "0.0"),), driver="1.0")
     made = [FakeWorker("a", steady), FakeWorker("b", make)]
     older = other
     made[1].name = "H100/1"

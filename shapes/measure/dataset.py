@@ -154,7 +154,7 @@ def _read(folder: Path) -> Dataset:
 def _environment(sidecar: Named, where: str) -> Environment:
     try:
         own = {key: sidecar[key] for key in ("driver", "threads", "harness", "host")}
-        own |= {"load": sidecar.get("load"), "device": sidecar["sku"], "versions": sidecar["libraries"]}
+        own |= {"load": sidecar.get("load"), "device": str(sidecar["sku"]), "versions": sidecar["libraries"]}
         found = Environment.from_dict(own)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

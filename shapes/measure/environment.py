@@ -41,10 +41,10 @@ class Environment:
     """
 
     device: str
-    uuid: str | None
-    driver: str | None
-    threads: int | None
     versions: tuple[tuple[str, str], ...]
+    uuid: str | None = None
+    driver: str | None = None
+    threads: int | None = None
     harness: int = HARNESS_VERSION
     host: Values = field(default_factory=dict, compare=False)
     load: str = BURST
@@ -85,16 +85,9 @@ class Environment:
 
     @staticmethod
     def from_dict(data: Values) -> "Environment":
-        return Environment(
-            device=str(data["device"]),
-            uuid=data.get("uuid"),
-            driver=data.get("driver"),
-            threads=data.get("threads"),
-            versions=tuple(sorted((str(key), str(value)) for key, value in dict(data["versions"]).items())),
-            harness=int(data["harness"]),
-            host=dict(data.get("host") or {}),
-            load=str(data.get("load") or BURST),
-        )
+        known = {name: data[name] for name in Environment.__match_args__ if data.get(name) is not None}
+        versions = sorted((key, str(value)) for key, value in dict(data["versions"]).items())
+        return Environment(**known | {"versions": tuple(versions)})
 
 
 def read_environment(backend: Backend) -> "Environment":
@@ -110,14 +103,8 @@ def read_environment(backend: Backend) -> "Environment":
         "node": platform.node(),
     }
     if backend.device == "cpu":
-        return Environment(
-            f"CPU {cpu_name()}",
-            None,
-            None,
-            backend.threads or torch.get_num_threads(),
-            tuple(sorted(versions.items())),
-            host=host,
-        )
+        threads = backend.threads or torch.get_num_threads()
+        return Environment(f"CPU {cpu_name()}", tuple(versions.items()), threads=threads, host=host)
     module: Any = torch.get_device_module(backend.device)
     properties = module.get_device_properties(backend.device)
     cuda = torch.version.cuda
@@ -132,7 +119,7 @@ def read_environment(backend: Backend) -> "Environment":
     host["multiprocessors"] = getattr(properties, "multi_processor_count", None)
     host |= {"memory_bytes": properties.total_memory, "cache_bytes": backend.cache_bytes}
     card, known = str(module.get_device_name(backend.device)), str(uuid) if uuid is not None else None
-    return Environment(card, known, kernel_module_driver(), None, tuple(sorted(versions.items())), host=host)
+    return Environment(card, tuple(sorted(versions.items())), known, kernel_module_driver(), host=host)
 
 
 @cache

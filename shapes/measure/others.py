@@ -47,7 +47,7 @@ def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
         raise InputError(f"{expected} ({error})", where=where) from None
     found = []
     for device, products in times.items():
-        environment = Environment(device, None, None, None, (("program", program),), harness=0)
+        environment = Environment(device, (("program", program),), harness=0)
         rows = (_row(environment, work, np.array(seconds), where) for work, seconds in products.items())
         found.append(Dataset(Path(where), environment, tuple(rows)))
     return tuple(found)

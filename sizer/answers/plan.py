@@ -249,6 +249,8 @@ class ServingPlan(Printable):
     notes: Names = ()
 
 
+#: Called with how many splits are priced, of how many, and the best so far.
+Progress = Callable[[int, int, Candidate], None]
 #: A split's bytes of a device.
 Sized = Callable[[Workload], int]
 
@@ -268,7 +270,7 @@ def plan_config(
     acceptance: float | None = None,
     top: int = 8,
     config_format: str | None = None,
-    progress: Callable[[int, int, Candidate], None] | None = None,
+    progress: Progress | None = None,
     **workload: Unpack[WorkloadKeywords],
 ) -> Plan | ServingPlan:
     """The fastest ways to spread a training step of ``config`` (as for ``check``) over ``gpus`` of ``device``.
@@ -349,7 +351,7 @@ def plan(
     stack: str | SoftwareStack = SPREAD_STACK,
     tokens: float | None = None,
     price: float | None = None,
-    progress: Callable[[int, int, Candidate], None] | None = None,
+    progress: Progress | None = None,
     splits: Collection[Workload] | None = None,
     **options: Any,
 ) -> Plan:

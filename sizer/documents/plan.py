@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 from shapes.frozen import Values, plain
 from shapes.step.serving import load_serving_stack
-from sizer.answers.plan import START, Candidate, Plan, ServingPlan
+from sizer.answers.plan import START, Candidate, Plan, Progress, ServingPlan
 
 from . import (
     GIB,
@@ -86,7 +86,7 @@ def _record(one: Candidate) -> Values:
     return values | split
 
 
-def telling(tell: Callable[..., None]) -> Callable[[int, int, Candidate], None]:
+def telling(tell: Callable[..., None]) -> Progress:
     """The progress function of a plan: ``tell`` (`sizer.process.working`) shows the best so far."""
     return lambda done, of, best: tell(done, of, f"{layout_text(best)}, {seconds_text(best.seconds)}")
 

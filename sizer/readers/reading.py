@@ -26,6 +26,8 @@ from shapes.toml_table import nearest, table_of
 
 #: A configuration's keys and what they hold.
 Config = Named
+#: The names of a configuration's keys, and of those of sections at any depth.
+Held = tuple[set[str], set[str]]
 
 #: Deeper nesting than any configuration has; the parsers recurse.
 MAX_DEPTH = 100
@@ -324,7 +326,7 @@ class NoModel(InputError):  # noqa: N818
     """A file that is in none of the formats: some program's settings, perhaps."""
 
 
-def names_of(config: Config) -> tuple[set[str], set[str]]:
+def names_of(config: Config) -> Held:
     """(keys, those of sections dotted; keys of sections at any depth, undotted), dashes as underscores.
 
     A key whose value is null is as good as not there.
@@ -362,7 +364,7 @@ def leaves(config: Config) -> Iterator[tuple[str, Any]]:
             yield str(key).lstrip("-").replace("-", "_"), value
 
 
-def lacking(claim: Config, names: tuple[set[str], set[str]]) -> list[str]:
+def lacking(claim: Config, names: Held) -> list[str]:
     """What the configuration lacks of the keys that claim it for a format, and the keys that say it is none."""
     held = names[0] | names[1] if claim.get("deep") else names[0]
     return [one for one in claim["all"] if held.isdisjoint(one.split("|"))] + [
@@ -500,7 +502,7 @@ def named_plainly(config: Config) -> Config | None:
     return _run({"model": usual[0], "names": {}, "also": also}, held) if usual else None
 
 
-def _run(row: Config, held: tuple[set[str], set[str]]) -> Config:
+def _run(row: Config, held: Held) -> Config:
     """``row``; where no key says that it trains, one that decodes if a key serves, else with a note."""
     words = FORMATS["names"]
     lacks = lacking(words["serves"], held)
