@@ -269,7 +269,7 @@ def _of_recipe(device: Device, dtype: str, table: str) -> tuple[GemmConstants, O
         return None
     constants = GemmConstants.from_table(kin.cost[table], kin.compute.units)
     origin = replace(origin_of(device, kin, dtype, dtype), table=table)
-    return (constants if origin.own_device else carried(constants, device, kin, dtype, origin)), origin
+    return carried(constants, device, kin, dtype, origin), origin
 
 
 def origin_of(device: Device, kin: Device, dtype: str, base: str) -> Origin:
