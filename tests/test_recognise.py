@@ -35,7 +35,7 @@ SMALL = {
     "vocab_size": 320,
     "pad_token_id": 0,
 }
-#: Types without a reader that are whole, with what of them tells them from llama.
+#: Types that are whole without a formula, with what of them tells them from llama.
 WHOLE: dict[str, dict[str, Any]] = {
     "cohere2_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "sliding_window": 16},
     "beam": {"head_dim": 16},
@@ -97,6 +97,18 @@ def test_a_type_with_fewer_positions_than_are_run_is_proven_with_as_many_as_it_h
     found = proof("clip_text_model", num_hidden_layers=2, hidden_size=64, intermediate_size=128, num_attention_heads=4)
     assert (found.unproven, found.longest) == ((), 77)
     assert found.model.parameters == found.parameters
+
+
+def test_a_class_that_runs_some_of_its_layers_again_is_run_whole() -> None:
+    from shapes.trace import trace_config
+    from shapes.trace.config import with_class
+
+    loops = {"n_input_layers": 4, "n_recurrent_layers": 8, "n_output_layers": 4, "n_recurrent_loops": 3}
+    looped = config("dory", head_dim=16, num_hidden_layers=16, **loops)
+    whole = with_class(looped, lambda built: built.run(64), attention="flash", dtype="bf16")
+    once = trace_config({**looped, "n_recurrent_loops": 1}, s=64)
+    assert trace_config(looped, s=64).flops == whole.flops > 1.5 * once.flops
+    assert proof("dory", head_dim=16, num_hidden_layers=16, **loops).model is None
 
 
 def test_layers_that_run_anothers_matrices_are_not_counted_twice_in_what_is_not_understood() -> None:
@@ -599,7 +611,7 @@ SIZES_OF: dict[str, dict[str, Any]] = {
 
 
 def test_a_quantised_release_of_a_recognised_type_has_its_format() -> None:
-    plain, blocks = config("beam", head_dim=16), {"quant_method": "fp8", "weight_block_size": [128, 128]}
+    plain, blocks = config("moshi", head_dim=16, ffn_dim=320), {"quant_method": "fp8", "weight_block_size": [128, 128]}
     found = read_model({**plain, "quantization_config": blocks})
     formats = dict(found.model.main.blocks[0].formats)
     assert formats["attention.q_proj"].bits == 8
@@ -611,10 +623,10 @@ def test_a_quantised_release_of_a_recognised_type_has_its_format() -> None:
 
 
 def test_what_a_recognised_class_does_not_read_is_named() -> None:
-    strange = config("beam", head_dim=16, num_hiden_layers=2, architectures=["BeamForEverything"])
+    strange = config("molmo2_text", head_dim=16, num_hiden_layers=2, architectures=["Molmo2ForEverything"])
     found = read_model(strange)
     assert [one.key for one in found.unread] == ["num_hiden_layers"]
-    assert "BeamForEverything is not known: read as BeamForCausalLM" in found.notes
+    assert "Molmo2ForEverything is not known: read as Molmo2TextModel" in found.notes
 
 
 def test_towers_around_a_recognised_text_tower_count_as_in_its_class() -> None:

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from shapes.errors import refuse
 from shapes.frozen import Ints, Items, Named, Sizes, T, frozen
 
 from .guards import count_operator
@@ -132,6 +133,20 @@ class Cut:
         return [of[kind] for kind in self.kinds]
 
 
+class _Few(nn.ModuleList):
+    """The kept of as many layers as the ``whole`` has.
+
+    InputError where a part of the whole is asked for, as by a forward that runs its middle again: these do not show it.
+    """
+
+    whole = 0
+
+    def __getitem__(self, asked: Any) -> Any:
+        part = isinstance(asked, slice) and asked.indices(self.whole) != (0, self.whole, 1)
+        refuse(part, "runs some of its layers apart from the others")
+        return super().__getitem__(asked)
+
+
 @contextmanager
 def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterator[Cut | None]:
     """``module`` with as many of its ``layers`` as hold two of each kind; None, and whole, where that saves nothing.
@@ -157,8 +172,9 @@ def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterato
         for path in listed:
             above, _, name = path.rpartition(".")
             whole: Any = module.get_submodule(path)
-            own = module.get_submodule(above)._modules
-            patches.enter_context(patch.dict(own, {name: type(whole)(whole[place] for place in kept)}))
+            few = _Few(whole[place] for place in kept)
+            few.whole = len(whole)
+            patches.enter_context(patch.dict(module.get_submodule(above)._modules, {name: few}))
         yield Cut(tuple(listed), kinds, kept)
 
 
