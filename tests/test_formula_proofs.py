@@ -33,6 +33,7 @@ if OLD:
 OTHERWISE = {
     "llama4_text": "the class runs every token through every expert",
     "siglip_vision_model": "its pooling is torch.nn.MultiheadAttention, written out or fused as its inputs' types say",
+    "zamba": "each Mamba head makes its steps of its own channels, by a batched product (tests/test_recurrent.py)",
     "deepseek_v4": "its compressor is followed at lengths of whole windows alone (tests/test_sparse.py)",
 }
 #: Whose class runs its experts in a loop, at its defaults too many for 64 tokens: fractions of a row each.
@@ -42,6 +43,9 @@ ALL_KEYS = {"index_topk": 4096}
 HEADS = {"bert": "BertForMaskedLM", "roberta": "RobertaForMaskedLM", "vit": "ViTForImageClassification"}
 HEADS |= {"xlm-roberta": "XLMRobertaForMaskedLM", "camembert": "CamembertForCausalLM"}
 HEADS |= {"modernbert": "ModernBertForMaskedLM", "data2vec-text": "Data2VecTextForMaskedLM"}
+HEADS |= {"electra": "ElectraForMaskedLM", "ernie": "ErnieForMaskedLM", "megatron-bert": "MegatronBertForMaskedLM"}
+HEADS |= {"rembert": "RemBertForMaskedLM", "roberta-prelayernorm": "RobertaPreLayerNormForMaskedLM"}
+HEADS |= {"roformer": "RoFormerForMaskedLM", "xlm-roberta-xl": "XLMRobertaXLForMaskedLM"}
 
 
 def left_over(config: dict[str, Any]) -> str | None:

@@ -51,7 +51,7 @@ except sizer.InputError as error:
 
 
 #: A type that no formula reads, small.
-RECOGNISED = {"model_type": "cohere2_moe", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 128}
+RECOGNISED = {"model_type": "molmo2_text", "num_hidden_layers": 4, "hidden_size": 64, "vocab_size": 128}
 
 
 @pytest.mark.slow

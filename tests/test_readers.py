@@ -58,6 +58,8 @@ M3 = ["full_attention", "minimax_m3_sparse", "minimax_m3_sparse"]
 BIAS = {"attention_bias": True}
 TIED = {"tie_word_embeddings": True}
 UNTIED = {"tie_word_embeddings": False}
+_ROTATION = {"rope_type": "default", "rope_theta": 10000.0}
+COMPASS = {"rope_parameters": {"full_attention": _ROTATION, "sliding_attention": _ROTATION}}
 VISION = {"hidden_size": 96, "num_hidden_layers": 2, "num_attention_heads": 6, "intermediate_size": 160}
 
 #: (model_type, settings that differ from the class's defaults)
@@ -81,6 +83,15 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("ministral3", SMALL | {"head_dim": 24, "sliding_window": 8}),
     ("olmo3", SMALL | BIAS),
     ("seed_oss", SMALL | {"head_dim": 24, "attention_bias": False, "attention_out_bias": True, "mlp_bias": True}),
+    ("axk1", MLA | {"q_lora_rank": 40, "first_k_dense_replace": 1}),
+    ("beam", MOE | BIAS | {"num_hidden_layers": 8, "sliding_window": 8, "pad_token_id": 0}),
+    ("cohere2_moe", MOE | BIAS | {"first_k_dense_replace": 2, "prefix_dense_intermediate_size": 200}),
+    ("cohere2_moe", MOE | {"num_shared_experts": 2, "sliding_window": 8} | UNTIED),
+    ("cohere_compass_text", SMALL | BIAS | COMPASS),
+    ("emu3_text_model", SMALL | BIAS | {"mlp_bias": True, "pad_token_id": 0}),
+    ("flint", MOE | BIAS | {"shared_expert_intermediate_size": 80, "num_hidden_layers": 8, "sliding_window": 8}),
+    ("kolibri1", MOE | {"num_local_experts": 8, "shared_expert_intermediate_size": 80, "num_hidden_layers": 6}),
+    ("modernbert-decoder", SMALL | BIAS | {"mlp_bias": True, "norm_bias": True, "pad_token_id": 0}),
     ("bitnet", SMALL | BIAS | {"pad_token_id": 0}),
     ("ctrl", {"n_embd": 96, "n_layer": 3, "n_head": 6, "dff": 200, "vocab_size": 320}),
     ("diffllama", SMALL | BIAS),
@@ -156,6 +167,14 @@ SETTINGS: list[tuple[str, dict[str, Any]]] = [
     ("camembert", SMALL),
     ("data2vec-text", SMALL),
     ("xlm-roberta", SMALL | {"type_vocab_size": 1}),
+    ("electra", SMALL | {"embedding_size": 64}),
+    ("electra", SMALL | {"embedding_size": 96}),
+    ("ernie", SMALL | {"use_task_id": True}),
+    ("megatron-bert", SMALL),
+    ("rembert", SMALL | {"input_embedding_size": 48, "output_embedding_size": 80}),
+    ("roberta-prelayernorm", SMALL),
+    ("roformer", SMALL | {"embedding_size": 64}),
+    ("xlm-roberta-xl", SMALL),
     ("modernbert", SMALL | {"pad_token_id": 0}),
     ("modernbert", SMALL | BIAS | {"mlp_bias": True, "norm_bias": True, "pad_token_id": 0}),
     ("t5", {"d_model": 96, "d_kv": 24, "d_ff": 160, "num_layers": 2, "num_decoder_layers": 3, "num_heads": 6}),
@@ -206,6 +225,7 @@ CUT |= dict.fromkeys(
 )
 #: Classes whose own defaults no checkpoint has: no experts; 96 heads that do not divide h = 4096; no head_dim.
 UNBUILDABLE: dict[str, dict[str, Any]] = {
+    "cohere_compass_text": COMPASS,
     "deepseek_v2": {"num_experts_per_tok": 6},
     "dots1": {"n_routed_experts": 8, "num_experts_per_tok": 6, "n_shared_experts": 2},
     "hunyuan_v1_moe": {"head_dim": 128},
@@ -241,7 +261,11 @@ ALIASES: list[tuple[str, dict[str, Any]]] = [
 ]
 SEQ2SEQ = ("bart", "blenderbot", "blenderbot-small", "marian", "mbart", "mvp", "pegasus", "plbart", "t5", "mt5")
 AUTO = dict.fromkeys(SEQ2SEQ, "AutoModelForSeq2SeqLM") | {"whisper": "AutoModelForSpeechSeq2Seq"}
-BASE = ("bert", "camembert", "data2vec-text", "modernbert", "roberta", "vit", "siglip_vision_model", "xlm-roberta")
+BASE = ("bert", "camembert", "data2vec-text", "electra", "ernie", "megatron-bert", "modernbert", "rembert", "roberta")
+BASE += ("roberta-prelayernorm", "roformer", "vit", "siglip_vision_model", "xlm-roberta", "xlm-roberta-xl")
+
+#: Of a wrapper, and so of no AutoModelForCausalLM.
+OF_WRAPPERS = {"mistral4": "Mistral4ForCausalLM", "emu3_text_model": "Emu3ForCausalLM"}
 
 
 def built(family: str, settings: dict[str, Any]) -> Any:
@@ -256,10 +280,9 @@ def built(family: str, settings: dict[str, Any]) -> Any:
         model.set_input_embeddings(model.shared)
         return model
     auto = AUTO.get(family, "AutoModel" if family in BASE else "AutoModelForCausalLM")
-    if family == "mistral4":  # of a wrapper, and so of no AutoModelForCausalLM
-        with torch.device("meta"):
-            return transformers.Mistral4ForCausalLM(config)
     with torch.device("meta"):
+        if family in OF_WRAPPERS:
+            return getattr(transformers, OF_WRAPPERS[family])(config)
         return getattr(transformers, auto).from_config(config)
 
 

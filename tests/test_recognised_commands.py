@@ -47,9 +47,8 @@ TYPES["deepseek_v3"] |= {"num_key_value_heads": 8, "first_k_dense_replace": 1, "
 TYPES["deepseek_v3"]["head_dim"] = 32  # its class's rotation takes it for qk_rope_head_dim
 #: Types without one.
 UNKNOWN: dict[str, dict[str, Any]] = {
-    "beam": SMALL,
-    "lara_mini": SMALL,
-    "cohere2_moe": {**SMALL, "num_experts": 8, "num_experts_per_tok": 2, "sliding_window": 64},
+    "moshi": {**SMALL, "ffn_dim": 2048},
+    "trocr": {"d_model": 512, "decoder_layers": 4, "decoder_attention_heads": 8, "decoder_ffn_dim": 1024},
 }
 SPLITS: tuple[dict[str, Any], ...] = (
     {},
@@ -123,7 +122,7 @@ def test_a_class_answers_as_its_formula_does(model_type: str) -> None:
         assert [*differences(answer(formula, call), answer(recognised, call))] == [], label
 
 
-@pytest.mark.parametrize("model_type", every_run(UNKNOWN, "cohere2_moe"))
+@pytest.mark.parametrize("model_type", every_run(UNKNOWN, "moshi"))
 def test_a_type_without_a_formula_is_answered_by_every_command(model_type: str) -> None:
     reading = read_model({"model_type": model_type, **UNKNOWN[model_type]})
     assert reading.recognised
@@ -133,6 +132,7 @@ def test_a_type_without_a_formula_is_answered_by_every_command(model_type: str) 
             assert "lacks" in found.get("refused", "lacks"), label
         else:
             assert "refused" not in found, label
-    older = {"model_type": model_type, **UNKNOWN[model_type], "num_hidden_layers": 2}
-    changed = sizer.diff(older, {**older, "num_hidden_layers": 4}, device="h100-sxm", b=2, s=256, tp=2).to_dict()
+    depth = "decoder_layers" if "decoder_layers" in UNKNOWN[model_type] else "num_hidden_layers"
+    older = {"model_type": model_type, **UNKNOWN[model_type], depth: 2}
+    changed = sizer.diff(older, {**older, depth: 4}, device="h100-sxm", b=2, s=256, tp=2).to_dict()
     assert changed

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 from typing import Any
 
 import pytest
@@ -95,6 +96,8 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "lfm2_moe": SMALL
     | EXPERTS
     | {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 8, "num_dense_layers": 1},
+    "lara_mini": SMALL | EXPERTS | DELTA | {"num_experts": 8, "shared_expert_intermediate_size": 80, "sliding_window": 8},
+    "lfm3": SMALL | {"num_hidden_layers": 6, "head_dim": 24, "sliding_window": 8, "pad_token_id": 0},
     "recurrent_gemma": SMALL
     | {"num_hidden_layers": 5, "num_key_value_heads": 1, "lru_width": 120, "attention_window_size": 8},
     "zamba2": SMALL
@@ -110,6 +113,15 @@ HYBRIDS: dict[str, dict[str, Any]] = {
         "adapter_rank": 8,
         "use_shared_attention_adapter": True,
         "use_mem_rope": True,
+    },
+    "zamba": SMALL
+    | {
+        "num_hidden_layers": 9,
+        "mamba_d_state": 20,
+        "attn_layer_period": 3,
+        "attn_layer_offset": 1,
+        "mamba_proj_bias": True,
+        "mamba_dt_rank": 12,
     },
     "rwkv": {"hidden_size": 96, "attention_hidden_size": 120, "num_hidden_layers": 3, "vocab_size": 320},
     "xlstm": {"hidden_size": 96, "num_heads": 4, "num_hidden_layers": 3, "vocab_size": 320}
@@ -250,6 +262,13 @@ def test_a_step_runs_the_products_that_torch_dispatches(family: str) -> None:
     plain, batched = _split(operators(model, workload))
     config = {"model_type": family, **HYBRIDS[family]}
     seen_plain, seen = _split(trace_config(config, b=b, s=s, dtype=workload.dtype).operators)
+    if family == "zamba":  # each of its heads makes its steps of its own channels: batched, and of as many FLOPs
+        steps = plain - seen_plain
+        assert steps.total() == 2 * 3 * model.layers
+        # The class's scan reads a state by a product with a vector.
+        matrices = {key: number for key, number in seen.items() if 1 not in key[1:4]}
+        assert sum(op.flops * n for op, n in steps.items()) == sum(2 * prod(key[:4]) * n for key, n in matrices.items())
+        plain -= steps
     assert plain == seen_plain
     layers = sum(block.count for block in model.main.kinds if block.mixer)
     if not batched:

@@ -143,8 +143,7 @@ def listed(fields: Fields, name: str) -> list[str]:
 
 def sliding_where(fields: Fields, near: Chosen, given: int | None = None) -> Window:
     """The layers that ``layer_types`` names slide, else those ``near``; a ``given`` window, or the file's."""
-    sides = fields.count("local_attention")  # modernbert: half of it on each
-    window = given or fields.count("sliding_window", "attention_chunk_size") or (sides and sides // 2 * 2 + 1) or None
+    window = given or fields.count("sliding_window", "attention_chunk_size") or None
     kinds = listed(fields, "layer_types")
 
     def of(layer: int) -> int | None:
@@ -401,16 +400,13 @@ def head_of(architecture: str) -> str:
 
 def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> Linears:
     """The matrices of a head of the table ``of``."""
-    pooled = fields.optional("pooler_output_size") or hidden
     # Labels of a classifier: two where the file says nothing, as in transformers.
     labels = fields.raw("id2label", default=None)
     labels = len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
-    sizes = {"hidden": hidden, "labels": labels, "pooled": pooled}
-    sizes["embeddings"] = fields.count("embedding_dim", default=128)  # of ColPali
-    rows = _TABLE[of][head]
+    sizes = {"hidden": hidden, "labels": labels}
     return tuple(
-        Linear(name, sizes.get(out, out), hidden, fields.flag(bias) if isinstance(bias, str) else bias, rows=tokens)
-        for name, out, bias, tokens in rows
+        Linear(name, sizes.get(out) or total(fields, str(out)), hidden, fields.flag(bias) if isinstance(bias, str) else bias, rows=tokens)
+        for name, out, bias, tokens in _TABLE[of][head]
     )
 
 

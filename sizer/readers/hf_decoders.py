@@ -370,8 +370,7 @@ def state_head_dim(fields: Fields, heads: str, dim: str, expand: str, inner: str
 def listed_parts(fields: Fields) -> list[str]:
     """nemotron_h's layers of one part each: Mamba-2 (M), attention (*), an MLP (-) or experts (E)."""
     listed = fields.strings("layers_block_type", "layer_types") or list(fields.text("hybrid_override_pattern"))
-    usual = FORMATS["huggingface"]["parts_usual"]
-    return _kinds(fields, listed or usual, "hybrid_override_pattern")
+    return _kinds(fields, listed or FORMATS["huggingface"]["parts_usual"], "hybrid_override_pattern")
 
 
 def parts_with_experts(fields: Fields) -> list[bool]:

@@ -62,7 +62,7 @@ def has_vocabulary(fields: Fields, of: str) -> bool:
 
 def head_norm(fields: Fields, of: str, weights: int = 2) -> int:
     """A norm behind the head's first matrix."""
-    return weights * hidden_size(fields) * any(one.name.startswith("head") for one in own_head(fields, of))
+    return weights * sum(one.out_features for one in own_head(fields, of) if one.name.startswith("head"))
 
 
 def one_side(side: str, core: AttentionShape, mlp: MlpShape, layers: int, **traits: Any) -> Block:

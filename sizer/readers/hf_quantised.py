@@ -75,8 +75,7 @@ def _expression(text: str, fields: Fields) -> re.Pattern[str]:
 
 def _names(said: str, path: str) -> bool:
     """Whether a name or glob, of a module or of what is in it, speaks of the matrix ``path`` of a layer."""
-    dotted = f".model.layers.0.{path}."
-    return fits(dotted, f"*.{said}.*")
+    return fits(f".model.layers.0.{path}.", f"*.{said}.*")
 
 
 @cache
