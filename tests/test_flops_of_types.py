@@ -37,7 +37,9 @@ _ROWS, _CONVOLUTION = _REFERENCE + "it solves a chunk row by row", "torch counts
 OTHER_CORES = {
     **dict.fromkeys(("mamba", "falcon_mamba", "jamba", "zamba"), _LOOP),
     **dict.fromkeys(("bamba", "granitemoehybrid", "nemotron_h", "falcon_h1", "mamba2", "zamba2"), _MASKS),
-    **dict.fromkeys(("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear", "lara_mini"), _ROWS),
+    **dict.fromkeys(
+        ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid", "kimi_linear", "lara_mini"), _ROWS
+    ),
     **dict.fromkeys(("lfm2", "lfm2_moe", "lfm3", "recurrent_gemma"), _CONVOLUTION),
     "bailing_hybrid": _ROWS,
     "deepseek_v4": "the class attends to a window and to all entries under a mask, not to those that are chosen",

@@ -96,7 +96,10 @@ HYBRIDS: dict[str, dict[str, Any]] = {
     "lfm2_moe": SMALL
     | EXPERTS
     | {"layer_types": ["conv", "full_attention", "conv"], "num_experts": 8, "num_dense_layers": 1},
-    "lara_mini": SMALL | EXPERTS | DELTA | {"num_experts": 8, "shared_expert_intermediate_size": 80, "sliding_window": 8},
+    "lara_mini": SMALL
+    | EXPERTS
+    | DELTA
+    | {"num_experts": 8, "shared_expert_intermediate_size": 80, "sliding_window": 8},
     "lfm3": SMALL | {"num_hidden_layers": 6, "head_dim": 24, "sliding_window": 8, "pad_token_id": 0},
     "recurrent_gemma": SMALL
     | {"num_hidden_layers": 5, "num_key_value_heads": 1, "lru_width": 120, "attention_window_size": 8},

@@ -142,8 +142,10 @@ class _Few(nn.ModuleList):
     whole = 0
 
     def __getitem__(self, asked: Any) -> Any:
-        part = isinstance(asked, slice) and asked.indices(self.whole) != (0, self.whole, 1)
-        refuse(part, "runs some of its layers apart from the others")
+        refuse(
+            isinstance(asked, slice) and asked.indices(self.whole) != (0, self.whole, 1),
+            "runs some of its layers apart from the others",
+        )
         return super().__getitem__(asked)
 
 

@@ -199,14 +199,13 @@ def attention(
     def part(fields: Fields) -> Core:
         near, far = (_attention(fields, {**traits, **(others or {})}) for others in (local, whole))
         window = (windows and windows(fields)) or (lambda _: None)
-        rotated = rotates(fields) if rotates else None
+        rotated = rotates(fields) if rotates else lambda *_: True
         own = each(fields) if each else lambda _: {}
 
         def of(layer: int) -> Attention:
             sees = window(layer)
-            turns = rotated is None or rotated(layer, sees)
             shape = far if sees is None else near
-            return replace(shape, window=sees, rotary_dim=shape.rotary_dim if turns else 0, **own(layer))
+            return replace(shape, window=sees, rotary_dim=shape.rotary_dim if rotated(layer, sees) else 0, **own(layer))
 
         return of
 
@@ -405,7 +404,13 @@ def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> Linears:
     labels = len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
     sizes = {"hidden": hidden, "labels": labels}
     return tuple(
-        Linear(name, sizes.get(out) or total(fields, str(out)), hidden, fields.flag(bias) if isinstance(bias, str) else bias, rows=tokens)
+        Linear(
+            name,
+            sizes.get(out) or total(fields, str(out)),
+            hidden,
+            fields.flag(bias) if isinstance(bias, str) else bias,
+            rows=tokens,
+        )
         for name, out, bias, tokens in _TABLE[of][head]
     )
 

@@ -93,8 +93,8 @@ def altup_matrices(fields: Fields) -> Linears:
 def one_width(fields: Fields) -> int:
     """Of hunyuan's experts: its class reads the one key, its release's own code the other."""
     width = fields.integer("intermediate_size")
-    wrong = fields.integer("moe_intermediate_size", default=width) != width
-    fields.refuse(wrong, f"expected intermediate_size = {width}", "moe_intermediate_size")
+    other = fields.integer("moe_intermediate_size", default=width)
+    fields.refuse(other != width, f"expected intermediate_size = {width}", "moe_intermediate_size")
     return width
 
 
@@ -195,11 +195,10 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     start = fields.count("first_k_dense_replace", default=first)
     listed_freely = isinstance(fields.raw("moe_layer_freq", default=None), list)
     freely = fields.integers("moe_layer_freq") if listed_freely else []
-    usual = [layer >= start for layer in range(layer_count(fields))]
-    sparse = [word == "sparse" for word in words] or freely or usual
+    sparse = [word == "sparse" for word in words] or freely
     if isinstance(given, str):  # "3,4,5"
         return lambda layer: str(layer) in given.replace(" ", "").split(",")
-    return lambda layer: bool(sparse[layer])
+    return lambda layer: bool(sparse[layer]) if sparse else layer >= start
 
 
 def chosen_latent(fields: Fields, indexer: Indexer, every: int = 1, **traits: Any) -> Core:
