@@ -193,8 +193,7 @@ def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     """The layers that a list says, which may be of numbers or of words; else all from ``first`` on."""
     words, given = listed(fields, "mlp_layer_types"), fields.raw("moe_layers_enum", default=None)
     start = fields.count("first_k_dense_replace", default=first)
-    listed_freely = isinstance(fields.raw("moe_layer_freq", default=None), list)
-    freely = fields.integers("moe_layer_freq") if listed_freely else []
+    freely = fields.integers("moe_layer_freq") if isinstance(fields.raw("moe_layer_freq", default=None), list) else []
     sparse = [word == "sparse" for word in words] or freely
     if isinstance(given, str):  # "3,4,5"
         return lambda layer: str(layer) in given.replace(" ", "").split(",")
@@ -210,8 +209,7 @@ def chosen_latent(fields: Fields, indexer: Indexer, every: int = 1, **traits: An
 
 def rotated_in_part(fields: Fields, indexer: Indexer, turns: Chosen) -> Core:
     """Mistral Large 4: no queries' latent; layers that do not rotate have heads as wide, of the latent alone."""
-    each = [*range(layer_count(fields))]
-    shared = fields.integers("kv_source_layers") not in ([], each)
+    shared = fields.integers("kv_source_layers") not in ([], [*range(layer_count(fields))])
     fields.refuse(shared, "expected each layer's own number: keys of another layer have no formula", "kv_source_layers")
     chosen = chosen_latent(fields, indexer)
 
