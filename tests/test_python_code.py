@@ -259,6 +259,13 @@ def test_a_programs_short_options_flags_and_what_it_has_a_model_do_are_read(tmp_
     assert kept.workload["checkpointing"] == "full"
 
 
+def test_a_service_that_trains_lora_is_read_as_lora_of_its_rank(tmp_path: Path) -> None:
+    text = 'training = service.create_lora_training_client(base_model="Qwen/Qwen3-0.6B", rank=32)\n'
+    assert (found := read(tmp_path, text).workload)["finetune"] == "lora"
+    assert found["lora_rank"] == 32
+    assert read(tmp_path, text.replace(", rank=32", "")).workload["finetune"] == "lora"
+
+
 LOOP = """
 def parsed():
     parser = argparse.ArgumentParser()

@@ -1642,6 +1642,13 @@ def test_the_deepspeed_settings_that_a_script_names_are_read(option: str, tmp_pa
     assert (found.workload["global_batch"], more.workload["global_batch"]) == (4, 16)
 
 
+def test_a_default_for_an_argument_that_a_script_keeps_first_is_taken(tmp_path: Path) -> None:
+    script = f"#!/bin/bash\nMODEL=${{2}}\nB=$3\npython train.py{TRAINS.replace(QWEN, '${MODEL:-' + QWEN + '}')}"
+    assert read(tmp_path, script, "run.sh").model.layers == 28
+    with pytest.raises(InputError, match="which the file does not hold"):
+        read(tmp_path, script.replace(":-", "-"), "run.sh")
+
+
 def test_options_that_a_script_repeats_by_echo_are_read(tmp_path: Path) -> None:
     script = f'#!/bin/bash\nARGS="{TRAINS}"\n(python train.py $(echo ${{ARGS}}) --rank 0 & wait)'
     assert read(tmp_path, script, "run.sh").workload["b"] == 2

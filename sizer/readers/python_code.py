@@ -205,20 +205,20 @@ class _Code:
             given = FORMATS["meant"].get(one, {}) | given
         if {*given} & {*_SIZES}:  # a model that nobody names
             self.names["_class"] = said
+        of, *args = (self._value(one, names) for one in (getattr(node.func, "value", None), *node.args))
+        # Of an option's names (-m, --model) the long one.
+        first: Any = max(args, key=lambda one: str(one)[:2] == "--", default=None)
         for name, place in FORMATS["passed"].items():  # a variable's default, a path
-            if said.endswith(name) and len(node.args) > place:
-                return self._value(node.args[place], names)
+            if said.endswith(name) and len(args) > place:
+                return args[place]
         if said == "int":
-            return int(self._value(node.args[0], names))
-        if "default" in given and not node.args:  # a field's
+            return int(first)
+        if "default" in given and not args:  # a field's
             return given["default"]
         if said in self.functions:
             return self.follow(self.functions[said].body, self.names | given)
         if not self.functions and not said.endswith(tuple(FORMATS["followed"])):
             return None
-        of, *args = (self._value(one, names) for one in (getattr(node.func, "value", None), *node.args))
-        # Of an option's names (-m, --model) the long one.
-        first = max(args, key=lambda one: str(one)[:2] == "--", default=None)
         named = {"name": first} if isinstance(first, str) else {}
         before = of if isinstance(of, dict) else first if isinstance(first, dict) else {}  # get_peft_model(model, r=8)
         return named | before | {"_class": said} | given

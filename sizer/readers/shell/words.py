@@ -209,6 +209,7 @@ class Scanner:
 MAX_EXPANDED = 2**22
 #: $(echo $ARGS); with a sign between a list's elements: $(IFS=', '; echo "${arr[*]}"), whose first character it is.
 _ECHOED = r"""\s*(?:IFS=["']?([^\s\w"'])[^;]*;)?\s*echo ((?!-[neE])[^|;&<>`]*)"""
+_ARGUMENT = "\0\\$\\d+\0"
 _PARAMETER = r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?"
 
 Value = str | list[str]
@@ -294,16 +295,15 @@ class Variables:
             return [unknown(f"${{{text}}}")]
         name, index, way, rest = found.groups("")
         value = self._value(name, index)
-        if not way:
-            return value if value is not None else [] if name in "@*" else [unknown("$" + name)]
-        if ":" in way and not any(value or ()):
+        # What the script's own argument would be is not told: X=$2, then ${X:-default}.
+        if ":" in way and not any(re.sub(_ARGUMENT, "", one) for one in value or ()):
             value = None
         if way.endswith("+"):
             return [] if value is None else [self._default(rest)]
         if value is not None:
             return value
-        if way.endswith("?"):
-            return [unknown("$" + name)]
+        if not way.strip(":?"):
+            return [] if name in "@*" else [unknown("$" + name)]
         default = self._default(rest)
         if way.endswith("="):
             self.assign(name, default)
