@@ -318,7 +318,7 @@ def _modules_again(model: Any, names: str) -> Iterator[None]:
         if "mla_up_proj" in asked and hasattr(module, "kv_a_proj_with_mqa"):
             _latent_discarded(module, file)
     for layer in model.modules():
-        mlp = getattr(layer, "mlp", None) or getattr(layer, "block_sparse_moe", None)
+        mlp = next(filter(None, (getattr(layer, name, None) for name in ("mlp", "block_sparse_moe", "ffn"))), None)
         if mlp is None:
             continue
         mixture = hasattr(mlp, "experts")

@@ -983,6 +983,24 @@ def test_a_step_whose_recomputation_nobody_states_may_take_as_long_as_with_all_o
     assert held[0].components == held[1].components != held[2].components
 
 
+def test_a_row_without_a_configuration_is_of_the_released_model_that_its_notes_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.syspath_prepend(str(BENCH))
+    rows = importlib.import_module("step_rows")
+    notes = "moonlight-16b-a3b sft.H100; model {} (sizer has no reader or no stored config); functional run"
+    file = tmp_path / "cards.csv"
+    with open(file, "w", newline="", encoding="utf-8") as out:
+        writer = csv.DictWriter(out, [*STEP])
+        writer.writeheader()
+        for name in ("moonshotai/Moonlight-16B-A3B", "nobody/no-model"):
+            writer.writerow(STEP | {"config": "", "notes": notes.format(name)})
+    refused: list[tuple[str, str]] = []
+    (row,) = rows.read_rows(file, refused)
+    assert row.model == read_config("moonshotai/Moonlight-16B-A3B").model
+    assert "nobody/no-model" in refused[0][1]
+
+
 def test_a_row_without_a_policy_is_of_an_unknown_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(BENCH))
     rows = importlib.import_module("step_rows")

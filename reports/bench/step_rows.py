@@ -68,6 +68,9 @@ RECIPES = Path(__file__).parent / "step_recipes.toml"
 #: What a row cannot be priced without.
 NEEDED = ("id", "stack", "gpu", "config", "s", "micro_batch", "accumulation", "dtype", "t", "p", "d", "step_s")
 
+#: A released model of the bundled table.
+NAMED = r"[\w.-]+/[\w.-]+"
+
 #: Probabilities that the tables' GPT-2 configurations leave out, of which no source speaks: the stacks' constants were
 #: fitted without dropout's kernels, so that those of its runs that had them are in the other factors.
 DROPOUTS = ("attn_pdrop", "embd_pdrop", "resid_pdrop")
@@ -141,10 +144,12 @@ def read_rows(path: Path, refused: list[tuple[str, str]] | None = None) -> Itera
 
 @lru_cache(maxsize=4096)
 def _model(config: str) -> ModelShape:
+    """Of a configuration as JSON, or of a released model by its name."""
     try:
-        read = json.loads(config)
+        read = {} if re.fullmatch(NAMED, config) else json.loads(config)
     except ValueError as error:
         raise InputError(f"expected JSON: {error}", key="config") from None
+    read = read or dict(read_config(config).config)
     if read.get("model_type") == "gpt2":
         read = dict.fromkeys(DROPOUTS, 0.0) | read
     # A configuration's layers of multi-token prediction, which transformers leaves out, are those that the run trained.
@@ -155,13 +160,16 @@ def _model(config: str) -> ModelShape:
 
 
 def _config(line: dict[str, str], t: int) -> str:
-    """The row's configuration, its vocabulary unpadded where padding is assumed and the measurements contradict it.
+    """The row's configuration, or where it has none the released model that its notes name.
 
-    Of vTrain's runs neither precision nor padding is stated. With t > 1 each microbatch's embedding, head and loss take
-    what a padded vocabulary takes; with t = 1 twice to three times that, at every microbatch and in proportion to h:
-    what 50257, odd, takes.
+    The vocabulary is unpadded where padding is assumed and the measurements contradict it. Of vTrain's runs neither
+    precision nor padding is stated. With t > 1 each microbatch's embedding, head and loss take what a padded vocabulary
+    takes; with t = 1 twice to three times that, at every microbatch and in proportion to h: what 50257, odd, takes.
     """
-    padded = re.search(r"vocabulary (\d+) padded", line.get("notes") or "")
+    notes = line.get("notes") or ""
+    padded, named = re.search(r"vocabulary (\d+) padded", notes), re.search(rf"; model ({NAMED}) ", notes)
+    if not line["config"] and named:
+        return named[1]
     if padded is None or t > 1:
         return line["config"]
     return json.dumps(json.loads(line["config"]) | {"vocab_size": int(padded[1])})
