@@ -89,7 +89,7 @@ def test_a_type_without_a_reader_answers_as_a_formula_does(model_type: str) -> N
     assert reading.recognised
     found = ops(config(model_type, **WHOLE[model_type]), device="h100-sxm", b=2, s=64)
     assert found.to_dict()["operator_path"] == "recognised"
-    split = memory(config(model_type, **WHOLE[model_type]), device="h100-sxm", b=2, s=64, tp=2, zero=1, dp=4)
+    split = memory(reading, device="h100-sxm", b=2, s=64, tp=2, zero=1, dp=4)
     assert split.parameters == reading.model.parameters
 
 
