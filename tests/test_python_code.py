@@ -266,6 +266,16 @@ def test_a_service_that_trains_lora_is_read_as_lora_of_its_rank(tmp_path: Path) 
     assert read(tmp_path, text.replace(", rank=32", "")).workload["finetune"] == "lora"
 
 
+def test_of_branches_that_options_choose_the_chosen_one_is_read(tmp_path: Path) -> None:
+    branches = (
+        '    if args.kind == "small":\n        load("x")\n        model = AutoModel.from_pretrained("Qwen/Qwen3-8B")\n'
+    )
+    named = branches + branches.replace("small", "tiny").replace("3-8B", "3-0.6B").replace("    if", "    elif", 1)
+    text = f'p.add_argument("--kind", default="tiny")\ndef main(args):\n{named}'
+    assert read(tmp_path, text).model.layers == 28
+    assert read(tmp_path, text.replace('default="tiny"', 'default="small"')).model.layers == 36
+
+
 LOOP = """
 def parsed():
     parser = argparse.ArgumentParser()

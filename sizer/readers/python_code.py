@@ -36,9 +36,8 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
         for name, value in file.names.items()
         if value is not None and (isinstance(value, dict) or not name.isupper())
     }
-    for name in file.functions:
-        names = {**file.names}
-        said = file.follow(file.functions[name].body, names)
+    for name, function in file.functions.items():
+        said = file.follow(function.body, names := {**file.names})
         if own := _recipe(said if isinstance(said, dict) else names, where):
             made[name] = own
     if recipe_of(found) or not made:
@@ -180,9 +179,10 @@ class _Code:
                     return None if None in told else "".join(map(str, told))
                 case ast.Subscript(inner, place):
                     return self._value(inner, names)[self._value(place, names)]
-                case ast.BinOp(left, way, right) | ast.AugAssign(left, way, right):
+                case ast.BinOp(left, way, right) | ast.AugAssign(left, way, right) | ast.Compare(left, [way], [right]):
                     one, other = self._value(left, names), self._value(right, names)
-                    if not all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other)):
+                    numbers = all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other))
+                    if None in (one, other) or not (numbers or isinstance(way, ast.cmpop)):
                         return None
                     return one / other if isinstance(way, ast.Div) else OPERATORS[type(way)](one, other)
             return node if isinstance(node, str) else ast.literal_eval(node)

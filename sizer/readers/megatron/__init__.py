@@ -62,8 +62,8 @@ _SIZES, _NODES, _PER_NODE, _SCRIPTS, _SWIFTS = map(tuple, _TABLE["words"].values
 def is_script(text: str, where: str) -> bool:
     """Whether ``text`` is a launch script: by its name, its first line, or options with two dashes."""
     # An option followed by a value, not by a colon as in a YAML file.
-    option = re.match(r"(?s)#!|(?!\s*[{\[])(?:.*\s)?--hidden[-_]size[\s=]", text)
-    return bool(option) or where.endswith(_SCRIPTS)
+    option = r"(?s)#!|(?!\s*[{\[])(?:.*\s)?--hidden[-_]size[\s=]"
+    return where.endswith(_SCRIPTS) or re.match(option, text) is not None
 
 
 def parse_script(text: str, settings: Config, tree: Tree) -> Values:
@@ -95,7 +95,7 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
         lines = ", ".join(map(str, sorted(script.undecided)[:5]))
         notes += [f"tests that only running could decide are taken as not holding (line {lines})"]
     notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
-    notes += [f"reads in {', '.join(tree.names)}"] if tree.names else []
+    notes += [f"reads in {', '.join(tree.names)}"] * bool(tree.names)
     return {
         **settled(without(arguments, unknown)),
         "_unknown": unknown,

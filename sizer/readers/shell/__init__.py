@@ -308,7 +308,7 @@ class _Follower:
             return False
         found = re.match(_ASSIGNMENT, first.text)
         if not found:
-            return self._keyed(self.variables.joined(word)) if re.match(r"[A-Za-z_]\w*\[", first.text) else False
+            return bool(re.match(r"[A-Za-z_]\w*\[", first.text)) and self._keyed(self.variables.joined(word))
         rest = Word((Part("text", first.text[found.end() :]), *more))
         self.variables.assign(found[1], self.variables.joined(rest), append=bool(found[2]))
         return True
