@@ -20,7 +20,7 @@ def read(config: Config, where: str) -> Reading:
     """Without vocab_size the named tokenizer's is taken, else GPT-2's, and padded; a note says so."""
     fields = Fields(config, where)
     # [[["global", "local"], 6]], "all" to the last.
-    listed = fields.raw("attention_config", default=None)
+    listed = fields.raw("attention_config")
     kinds = {*re.findall("[a-z_]+", str(listed or ""))}.difference(_TABLE["dense"])
     strange = kinds.intersection(_TABLE["no_attention"])
     fields.refuse(strange, f"has no formula here: {', '.join(strange)} layers", "attention_config")

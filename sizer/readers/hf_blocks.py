@@ -58,7 +58,7 @@ def rotary_share(default: float, *names: str) -> Callable[[Fields], float]:
     """The share of a head's channels that is rotated, of the classes that read it: in ``rope_parameters`` or not."""
 
     def share(fields: Fields) -> float:
-        nested = fields.raw("rope_parameters", default=None)
+        nested = fields.raw("rope_parameters")
         there = isinstance(nested, dict) and "partial_rotary_factor" in nested
         said = fields.nested("rope_parameters") if there else fields
         return min(said.number(*names, "partial_rotary_factor", default=default), 1.0)
@@ -71,7 +71,7 @@ def total(fields: Fields, said: str) -> int:
 
     def size(name: str) -> float:
         names = NAMES.get(name, [name.lstrip("_")])
-        value = fields.count(*names) if name[0] == "_" else fields.raw(*names)
+        value = fields.count(*names) if name[0] == "_" else fields.required(*names)
         if isinstance(value, float):
             return fields.number(*names)
         return value if isinstance(value, bool) else fields.integer(*names) if value else 0
@@ -157,7 +157,7 @@ def all_but_every(period: int, *names: str, first: bool = False) -> Windows:
     """All layers slide but the last of each period (or its ``first``), which ``names`` may give, or spell (LLLG)."""
 
     def windows(fields: Fields) -> Window:
-        given = fields.raw(*names, default=None)
+        given = fields.raw(*names)
         if isinstance(given, str) and set(given) == {"L", "G"}:
             return sliding_where(fields, lambda layer: given[layer % len(given)] == "L")
         every = fields.count(*names) or period
@@ -381,7 +381,7 @@ def family(attention: AttentionPart, mlp: MlpPart, *, ignored: Names = (), **tra
 
 def architecture_of(fields: Fields) -> str:
     """The class that the file names, "" where it names none; InputError where it names some with different heads."""
-    named = fields.raw("architectures", default=None)
+    named = fields.raw("architectures")
     names = [one for one in named if isinstance(one, str)] if isinstance(named, list) else []
     fields.refuse(
         len({head_of(one) for one in names}) > 1, "expected one class: these have different heads", "architectures"
@@ -400,7 +400,7 @@ def head_of(architecture: str) -> str:
 def head_matrices(fields: Fields, of: str, head: str, hidden: int) -> Linears:
     """The matrices of a head of the table ``of``."""
     # Labels of a classifier: two where the file says nothing, as in transformers.
-    labels = fields.raw("id2label", default=None)
+    labels = fields.raw("id2label")
     labels = len(labels) if isinstance(labels, dict) and labels else fields.count("num_labels", default=2)
     sizes = {"hidden": hidden, "labels": labels}
     return tuple(

@@ -46,7 +46,7 @@ from .reading import FORMATS, Fields, Values
 
 def gpt_neo_windows(fields: Fields) -> Window:
     """``attention_types``: [[["global", "local"], 12]], the kinds of layers and how often they come."""
-    window, types = fields.count("window_size"), fields.raw("attention_types")
+    window, types = fields.count("window_size"), fields.required("attention_types")
     try:
         kinds = [kind for names, times in types for _ in range(times) for kind in names]
     except (TypeError, ValueError):
@@ -108,7 +108,7 @@ def value_steps(fields: Fields) -> Linears:
 def decilm(fields: Fields) -> ModelShape:
     """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix in its place, or nothing."""
     hidden, layers = hidden_size(fields), layer_count(fields)
-    given = fields.raw("block_configs")
+    given = fields.required("block_configs")
     fields.refuse(
         not isinstance(given, list) or len(given) != layers or not all(isinstance(one, dict) for one in given),
         f"expected a list of {layers} layers",
@@ -171,7 +171,7 @@ def longcat(fields: Fields) -> ModelShape:
 
 def openelm_widths(fields: Fields) -> list[int]:
     """make_divisible of its code: the nearest multiple of each factor, never a tenth below."""
-    factors, step = fields.raw("ffn_multipliers"), fields.integer("ffn_dim_divisor", default=256)
+    factors, step = fields.required("ffn_multipliers"), fields.integer("ffn_dim_divisor", default=256)
     numbers = isinstance(factors, list) and all(isinstance(one, int | float) and 0 < one < 1e6 for one in factors)
     fields.refuse(
         not numbers or len(factors) != layer_count(fields),
@@ -191,9 +191,9 @@ def rotated(fields: Fields) -> float:
 
 def listed_sparse(fields: Fields, first: int = 1) -> Chosen:
     """The layers that a list says, which may be of numbers or of words; else all from ``first`` on."""
-    words, given = listed(fields, "mlp_layer_types"), fields.raw("moe_layers_enum", default=None)
+    words, given = listed(fields, "mlp_layer_types"), fields.raw("moe_layers_enum")
     start = fields.count("first_k_dense_replace", default=first)
-    freely = fields.integers("moe_layer_freq") if isinstance(fields.raw("moe_layer_freq", default=None), list) else []
+    freely = fields.integers("moe_layer_freq") if isinstance(fields.raw("moe_layer_freq"), list) else []
     sparse = [word == "sparse" for word in words] or freely
     if isinstance(given, str):  # "3,4,5"
         return lambda layer: str(layer) in given.replace(" ", "").split(",")
@@ -226,7 +226,7 @@ def _runs_indexer(fields: Fields, every: int) -> list[bool]:
     layers = layer_count(fields)
     every = fields.count("index_topk_freq", default=every) or 1
     first = fields.count("index_skip_topk_offset", default=2)
-    pattern = fields.raw("index_topk_pattern", default=None)
+    pattern = fields.raw("index_topk_pattern")
     words = fields.strings("indexer_types", length=layers) or (list(pattern) if isinstance(pattern, str | list) else [])
     if words:
         fields.refuse(
@@ -375,7 +375,7 @@ def parts_with_experts(fields: Fields) -> list[bool]:
 
 
 def olmo_rotary(fields: Fields) -> float:
-    rotated = fields.raw("rope_parameters", default=None)
+    rotated = fields.raw("rope_parameters")
     return 0.0 if isinstance(rotated, dict) and rotated.get("rope_theta", 0) is None else 1.0
 
 

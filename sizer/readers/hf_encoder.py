@@ -269,14 +269,14 @@ def _reader(outer: Fields, own: Fields, names: Words, text: int) -> Callable[[st
         if one == "text":
             return text
         if one == "features":
-            read = outer.raw("vision_feature_layer", "vision_feature_layers", default=None)
+            read = outer.raw("vision_feature_layer", "vision_feature_layers")
             return len(read) if isinstance(read, list) else 1
         if one in names:
             return sized(names[one], size)
         key = one.removeprefix("outer__")
         fields = own if key == one else outer
         spelled = [key, *tables["also"].get(key, ())]
-        given = fields.raw(*spelled)
+        given = fields.required(*spelled)
         # Some say height and width, or a flag.
         return given if isinstance(given, bool) else fields.integer(*spelled)
 

@@ -132,7 +132,7 @@ def as_released(said: Fields, experts: str, model: ModelShape) -> tuple[ModelSha
     stacks = *model.stacks[:-1], replace(stack, blocks=run_lengths(blocks))
     model = replace(model, stacks=stacks, head_weights=None if model.tied else head)
     listed = ", ".join(f"{one.title} ({number / 1e9:.4g} B parameters)" for one, number in model.formats.items())
-    cache = _cache(fields.raw("kv_cache_quant_algo", "kv_cache_scheme", default=None))
+    cache = _cache(fields.raw("kv_cache_quant_algo", "kv_cache_scheme"))
     told = f"released in {listed}" if listed else f"{fields.prefix}quant_method quantises no matrix of this model"
     return model, stated(kv_dtype=cache) if listed else {}, (told,)
 
@@ -185,7 +185,7 @@ _GUESSED = {"load_in_8bit": "bitsandbytes", "bits": "mlx"}
 
 def _kept(fields: Fields) -> list[str]:
     """Names of the modules that are not quantised."""
-    dynamic = fields.raw("dynamic", default=None) or {}  # gptq's
+    dynamic = fields.raw("dynamic") or {}  # gptq's
     fields.refuse(
         not isinstance(dynamic, Mapping) or any(not str(one).startswith("-:") for one in dynamic),
         "expected no layers with settings of their own: they are not read",
@@ -228,7 +228,7 @@ def _bitsandbytes(fields: Fields) -> Found:
 
 
 def _modelopt(fields: Fields) -> Found:
-    algorithm = fields.raw("quant_algo", default=None)
+    algorithm = fields.raw("quant_algo")
     if named := _by_layer(fields):
         return None, named
     if algorithm in (None, "MIXED_PRECISION"):
@@ -247,7 +247,7 @@ def _quark(fields: Fields) -> Found:
     """AMD Quark's: element types of weights and activations, of all layers and of those named."""
 
     def format_of(said: Fields) -> WeightFormat:
-        sides = (said.raw(side, default=None) and said.nested(side) for side in ("weight", "input_tensors"))
+        sides = (said.raw(side) and said.nested(side) for side in ("weight", "input_tensors"))
         types = " ".join(side.text("dtype") if side else "none" for side in sides)
         return _format(said.choice(types, table("weights")["quark"], "weight"))
 
@@ -310,7 +310,7 @@ def _of_group(group: Fields) -> WeightFormat:
 
 def _shared(weights: Fields) -> tuple[str, Pair]:
     """compressed-tensors' strategy, and the rows and columns that share a scale."""
-    size, shape = weights.optional("group_size"), weights.raw("block_structure", default=None)
+    size, shape = weights.optional("group_size"), weights.raw("block_structure")
     strategy = weights.text("strategy", default="group" if size else "tensor")
     rows, columns = weights.choice(strategy, table("weights")["strategies"], "strategy")
     if strategy == "block" and isinstance(shape, list) and len(shape) == 2:

@@ -94,7 +94,7 @@ def _rows(made: Function, **given: Any) -> Callable[[Fields], Any]:
 #: How a trait is read -> the function of a file's fields that its table's entries make.
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "flag": lambda then=True, otherwise=False, **given: _either(_read("flag", **given), then, otherwise),
-    "key": lambda key, among, **given: _either(lambda fields: fields.raw(key, default=None) in among, **given),
+    "key": lambda key, among, **given: _either(lambda fields: fields.raw(key) in among, **given),
     "layers": _layers,
     "total": partial(_rows, total),
     "matrices": partial(_rows, matrices),

@@ -96,7 +96,8 @@ class Fields:
         """The name under which the first of ``names`` is in the file, dotted if nested; else the first name."""
         return self.prefix + next((name for name in names if name in self.config), names[0])
 
-    def raw(self, *names: str, default: Any = _MISSING) -> Any:
+    def raw(self, *names: str, default: Any = None) -> Any:
+        """The value of the first of ``names`` in the file, else in the format's defaults, else ``default``."""
         self.ignore(*names)
         for source in (self.config, self.defaults):
             for name in names:
@@ -107,13 +108,17 @@ class Fields:
         key = self.prefix + names[0]
         raise InputError(f"expected this key; --set {key}=VALUE", key, where=self.where)
 
+    def required(self, *names: str) -> Any:
+        """The ``raw`` value; InputError where there is none."""
+        return self.raw(*names, default=_MISSING)
+
     def ignore(self, *names: str) -> None:
         """Names that the model's class has no use for here, whatever they say: nothing is lost by not reading them."""
         self.asked |= {self.prefix + name for name in filter(None, names)}
 
     def error(self, expected: str, *names: str) -> InputError:
         """An error about the named field's value."""
-        return InputError(expected, self.key_of(*names), self.raw(*names, default=None), self.where)
+        return InputError(expected, self.key_of(*names), self.raw(*names), self.where)
 
     def refuse(self, wrong: object, expected: str, *names: str) -> None:
         """The named field's ``error`` where ``wrong`` holds."""
@@ -129,12 +134,12 @@ class Fields:
 
     def optional(self, *names: str) -> int | None:
         """A positive integer, or None where it is null or absent."""
-        value = self.raw(*names, default=None)
+        value = self.raw(*names)
         return None if value is None else positive_int(value, self.key_of(*names), where=self.where)
 
     def count(self, *names: str, default: int = 0) -> int:
         """An integer of zero or more; null is ``default``."""
-        value = self.raw(*names, default=None)
+        value = self.raw(*names)
         return 0 if value == 0 and value is not False else self.optional(*names) or default
 
     def layers(self, *names: str) -> int:
@@ -195,7 +200,7 @@ class Fields:
 
     def _listed(self, names: Names, length: int | None, of: str, right: Callable[[Any], bool]) -> list[Any]:
         self.ignore(*names)
-        value: Any = next((found for name in names if (found := self.raw(name, default=None))), [])
+        value: Any = next((found for name in names if (found := self.raw(name))), [])
         few = isinstance(value, list) and len(value) <= 1_000_000 and (length in (None, len(value)) or not value)
         self.refuse(
             not few or not all(map(right, value)),
@@ -212,7 +217,7 @@ class Fields:
 
     def automatic(self, *names: str) -> int | None:
         """A count; None where it is absent, zero or "auto", which leaves it to another file."""
-        return None if self.raw(*names, default=None) == "auto" else self.count(*names) or None
+        return None if self.raw(*names) == "auto" else self.count(*names) or None
 
     def _checked(self, value: Any, kind: Any, expected: str, default: Any, *names: str) -> Any:
         self.refuse(value is not None and not isinstance(value, kind), expected, *names)

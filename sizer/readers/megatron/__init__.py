@@ -350,7 +350,7 @@ def workload(fields: Fields, model: ModelShape) -> tuple[Values, Names]:
         "_stacks": len(model.stacks),
         "_p2p": fields.flag("overlap_p2p_comm"),  # of communication the pipeline's overlaps unless told otherwise
         "_experts": model.moe is not None,
-        "_fp8": bool(fields.raw("fp8_format", "fp8", default=None)),
+        "_fp8": bool(fields.raw("fp8_format", "fp8")),
         "_program": fields.text("_program"),
     }
     expressions.check_allowed(row, held, fields)
@@ -369,7 +369,7 @@ def _recomputation(fields: Fields) -> str:
     activations = fields.flag("recompute_activations")
     # Before 2022 there was no other granularity.
     granularity = fields.text("recompute_granularity") or "full" * fields.flag("checkpoint_activations")
-    words = re.findall(r"\w+", str(fields.raw("recompute_modules", default=None) or ""))  # of a text or a list
+    words = re.findall(r"\w+", str(fields.raw("recompute_modules") or ""))  # of a text or a list
     fields.refuse(not {*words} <= modules().keys(), f"expected some of {', '.join(modules())}", "recompute_modules")
     words += ["moe"] * fields.flag("moe_layer_recompute")
     most, first = fields.optional("recompute_num_layers"), fields.text("recompute_method") == "block"

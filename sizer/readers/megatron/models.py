@@ -38,7 +38,7 @@ def build(fields: Fields) -> Noted:
     fields.defaults = known["defaults"]
     notes = _language_model(fields)
     for key, what in known["refused"].items():
-        value = fields.raw(key, default=None)
+        value = fields.raw(key)
         usual = any(name in str(value) for name in known["usual"].get(key, ()))
         fields.refuse(value not in (None, 0, "") and not usual, f"has no formula here: {what}", key)
     stacks = {"encoder_num_layers", "decoder_num_layers"} & fields.config.keys()
@@ -54,7 +54,7 @@ def build(fields: Fields) -> Noted:
 
 def _language_model(fields: Fields) -> Names:
     """A vision-language script's ``language_model_type`` decides some arguments in the code (multimodal/config.py)."""
-    kind = fields.raw("language_model_type", default=None)
+    kind = fields.raw("language_model_type")
     sees = any(key in fields.config for key in ("language_model_type", "vision_model_type", "img_h"))
     notes = ("language model only: the vision tower and its projection are not counted",) if sees else ()
     settings = table("language_models")["language_models"].get(str(kind), {})
@@ -137,7 +137,7 @@ def _layers(fields: Fields, hidden: int, common: Values) -> list[Block]:
     recurrent, mixer = [False] * layers, None
     if fields.text("experimental_attention_variant") == "gated_delta_net":
         fields.refuse(
-            fields.raw("linear_attention_freq", default=None) is None,
+            fields.raw("linear_attention_freq") is None,
             "expected which layers are gated delta nets",
             "linear_attention_freq",
         )
@@ -360,7 +360,7 @@ def _width(fields: Fields) -> int:
 
 def _window(fields: Fields) -> int | None:
     """``window_size`` (keys before, keys after): a query sees itself and those before."""
-    value = fields.raw("window_size", default=None)
+    value = fields.raw("window_size")
     if value is None:
         return None
     found = re.match(r"[(\[\s]*(-?\d{1,9})\b", str(value))
@@ -372,7 +372,7 @@ def _window(fields: Fields) -> int | None:
 
 def _layer_flags(fields: Fields, key: str, layers: int, every: Any) -> list[bool]:
     """One flag a layer: an integer is a period, ``([0]*3+[1]*58)`` a list; absent: all."""
-    value = fields.raw(key, default=None)
+    value = fields.raw(key)
     if value is None:
         return [True] * layers
     try:
