@@ -20,7 +20,7 @@ from .cost.gemm import aligned_seconds, uncorrected_seconds
 from .device import Device
 from .dtypes import BYTES
 from .errors import InputError, read_text, refuse, write_whole
-from .frozen import Items, Named, Numbers, Values, frozen, plain, replace
+from .frozen import Items, Named, Numbers, Values, frozen, in_words, plain, replace
 from .measure.dataset import control_median
 from .measure.environment import Environment
 from .measure.store import Store
@@ -260,7 +260,7 @@ def calibrate(
             "sources": sorted({record.source for record in records if record.dtype == dtype}),
             "held_out_n": np.unique(measured.n[hidden]).tolist(),
         }
-        figures = ", ".join(f"{name} {value:.1%}" for name, value in error[dtype].items())
+        figures = in_words(error[dtype], "{} {:.1%}")
         progress(f"{device.name} {dtype}: error on held-out n: {figures}")
     return Calibration(device.name, cost, error, provenance)
 

@@ -146,6 +146,11 @@ def without(values: Named, names: Container[str]) -> Values:
     return {key: value for key, value in values.items() if key not in names}
 
 
+def in_words(values: Named, form: str = "{} {}") -> str:
+    """Each name with its value, as ``form`` has it."""
+    return ", ".join(map(form.format, values, values.values()))
+
+
 class AsJson:
     """``to_dict`` of a frozen dataclass: its fields in order, each under its own name.
 

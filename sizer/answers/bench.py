@@ -14,7 +14,7 @@ from pathlib import Path
 from shapes.cost import predict
 from shapes.device import Device
 from shapes.errors import InputError, make_folder, one_of, refuse, write_whole
-from shapes.frozen import Named, Names, Values, frozen, replace
+from shapes.frozen import Named, Names, Values, frozen, in_words, replace
 from shapes.measure.dataset import objection
 from shapes.measure.environment import Environment
 from shapes.measure.executor import Executor, Settings
@@ -126,7 +126,7 @@ class Bench(Printable):
         found = Counter(one.status for one in self.measurements)
         if found.pop("ok", 0) and not found.keys() - {"unsupported"}:
             return ""
-        counts = ", ".join(f"{number} {status}" for status, number in found.most_common())
+        counts = in_words(dict(found.most_common()), "{1} {0}")
         return f"not measured: {counts}" if counts else ""
 
     to_dict = _rows
@@ -322,7 +322,7 @@ def self_test(executor: Executor) -> SelfTest:
     steady = drift.steady or (None if environment.cpu else False)  # a processor is shared: its figures are no evidence
     checks.append(Check("control shape", steady, f"spread {drift.spread:.1%}, change {drift.change:+.1%}"))
     clocks = next((one.clocks for one in sweep.results.values() if one.clocks), {})
-    named = ", ".join(f"{key} {value}" for key, value in clocks.items())
+    named = in_words(clocks)
     checks.append(Check("clocks", True if clocks else None, named or "not read: no NVML here"))
     return SelfTest(environment.source.removeprefix("measured:"), tuple(checks))
 

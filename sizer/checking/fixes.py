@@ -12,7 +12,7 @@ from itertools import islice, product
 from pathlib import Path
 
 from shapes.errors import InputError, read_bounded, refuse, write_whole
-from shapes.frozen import Names, frozen, replace
+from shapes.frozen import Names, frozen, in_words, replace
 from shapes.model.resize import DIMENSIONS
 from shapes.toml_table import table_of
 from shapes.workload import WORKLOAD_FIELDS, option_of
@@ -193,7 +193,7 @@ class _Checked:
 
 def fix(
     config: ConfigText,
-    worst: str,
+    worst: Severity,
     *,
     unsafe: bool = False,
     only: Names = ("",),
@@ -205,8 +205,7 @@ def fix(
     person has to ask for. ``only``: those of rules whose codes begin so. ``kept``: leaves out findings of a report that
     were accepted.
     """
-    every: Names = SEVERITIES
-    levels = SEVERITIES[: every.index(worst) + 1]
+    levels = SEVERITIES[: SEVERITIES.index(worst) + 1]
 
     def checked(text: ConfigText) -> _Checked:
         settled = text.settle()
@@ -235,7 +234,7 @@ def _next(
     for finding in now.report.findings:
         asked = finding.severity in levels and any(one.startswith(only) for one in finding.codes)
         for suggestion in finding.suggestions * asked:
-            said = f"{finding.code} " + ", ".join(f"{key} {value}" for key, value in suggestion.change.items())
+            said = f"{finding.code} {in_words(suggestion.change)}"
             found = fix_of(suggestion, now.config, now.settled.subject)
             if not found:
                 why = f"no edit of this file says it; say {_options(suggestion, now.settled.subject)}"

@@ -11,7 +11,7 @@ from shapes.device import load_device
 from shapes.errors import InputError, one_of, printable, refuse
 from shapes.frozen import Names, replace
 from sizer.checking.checks import CheckRequest, Settled, check_subject
-from sizer.checking.findings import Checked, Report
+from sizer.checking.findings import Checked, Report, Severity
 from sizer.checking.project import Accepted, known_rule, load_accepted, load_defaults, write_accepted
 from sizer.documents import plural
 from sizer.readers import NoModel
@@ -157,7 +157,7 @@ def _fix_one(asked: Asked, config: "ConfigText", found: _Found) -> Settled:
     from sizer.checking.fixes import fix, write_text
 
     refuse(asked.measure, "expected --predict: suggestions are applied by their predicted price", "--fix")
-    worst = "warning" if asked.fail_on == "never" else asked.fail_on
+    worst: Severity = "warning" if asked.fail_on == "never" else asked.fail_on
     only = tuple(known_rule(code, "--fix-only") for code in codes(asked.fix_only)) or ("",)
     fixed = fix(config, worst, unsafe=asked.unsafe_fixes, only=only, kept=lambda report: found.known.new_in(report)[0])
     if not asked.fix:

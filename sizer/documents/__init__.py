@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from shapes.frozen import Named, Names, Values
+from shapes.frozen import Named, Names, Values, in_words
 from shapes.toml_table import table_of
 from shapes.workload import WORDS, Workload
 from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
@@ -312,8 +312,8 @@ def step_text(step: StepTime | None) -> str:
     )
 
 
-def change_text(suggestion: PricedSuggestion, equals: str = " ") -> str:
-    return ", ".join(f"{key}{equals}{value}" for key, value in suggestion.change.items())
+def change_text(suggestion: PricedSuggestion, form: str = "{} {}") -> str:
+    return in_words(suggestion.change, form)
 
 
 def mfu_text(step: StepTime | None) -> str:

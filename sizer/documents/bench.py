@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from shapes.calibrate import Calibration
+from shapes.frozen import in_words
 from shapes.measure.record import Measurement
 from sizer.answers.bench import Bench, MeasuredTable, Planned, Row, SelfTest, Stored
 
@@ -115,7 +116,7 @@ def self_tested(answer: SelfTest) -> Document:
 def calibration(answer: Calibration) -> Document:
     """Each error on what was held out."""
     rows = [
-        (name, ", ".join(f"{k} {v:.1%}" for k, v in error.items()) if isinstance(error, dict) else f"{error:.1%}")
+        (name, in_words(error, "{} {:.1%}") if isinstance(error, dict) else f"{error:.1%}")
         for name, error in answer.error.items()
     ]
     return Document("sizer calibrate", (Section("", (Table(columns("calibrate"), rows),)),))

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from itertools import groupby
 
-from shapes.frozen import Named, Values, without
+from shapes.frozen import Named, Values, in_words, without
 from sizer.readers.reading import with_settings
 from sizer.searching.result import Ranked, SearchResult, label, objected, settings
 from sizer.searching.run import decode_gain, training_gain
@@ -31,10 +31,10 @@ from .charts import LOOKS, Axis, Chart, Layer, path, points
 
 
 def document(answer: SearchResult) -> Document:
-    excluded = ", ".join(f"{number} by {why}" for why, number in answer.excluded.items())
+    excluded = in_words(answer.excluded, "{1} by {0}")
     w, varied = answer.serving, _varied((answer.baseline, *answer.candidates, *answer.front, *answer.pareto))
     listed = _columns(answer, varied)
-    same = ", ".join(f"{key} {value}" for key, value in without(answer.baseline.change, varied).items())
+    same = in_words(without(answer.baseline.change, varied))
     served = (
         f"  decode: {w.b} requests of {w.context:,} keys, {split_text(w)}{w.dtype}, KV cache {w.cache_dtype}; "
         "operators added up, an engine's launches and host time not among them"

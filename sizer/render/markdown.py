@@ -96,7 +96,7 @@ def findings_markdown(part: Findings) -> list[str]:
         said = f"{code(f'{finding.field} = {finding.value}')}: {inline(finding.message)}{f', {cost}' if cost else ''}"
         lines.append(f"- {label}{finding.severity} {name} {said}")
         lines += [
-            f"  - {code(change_text(one, ' = '))}: {saved_text(one)}" for one in finding.suggestions[:SUGGESTIONS]
+            f"  - {code(change_text(one, '{} = {}'))}: {saved_text(one)}" for one in finding.suggestions[:SUGGESTIONS]
         ]
     left = len(part.findings) - FINDINGS
     return [*lines, *([f"- … {left} more"] if left > 0 else [])]

@@ -10,7 +10,7 @@ import numpy as np
 from shapes.columns import Array
 from shapes.cost import Timing
 from shapes.errors import InputError, one_of, refuse
-from shapes.frozen import Names, Sizes, frozen, replace
+from shapes.frozen import Names, Sizes, frozen, in_words, replace
 from shapes.measure import record
 from shapes.measure.executor import NotMeasured, Prepared
 from shapes.measure.jobs import Job, Part, PartName
@@ -162,7 +162,7 @@ class Measured:
                 self.confidence,
                 lambda: gone() >= 1,
                 # As far as time is, where that is further: the least of both is left.
-                lambda done, of, best: progress(max(done, round(of * gone())), of, _words(row[best])),
+                lambda done, of, best: progress(max(done, round(of * gone())), of, in_words(row[best].change)),
                 [one.structure for one in row],
                 sampler.renew,
             )
@@ -174,11 +174,11 @@ class Measured:
                 sampler.close()
         name, looked = self.executor.environment.source, sorted(outcome.ratios)
         seen = tuple(replace(row[at], timing=_timing(outcome, at, self.confidence, name)) for at in looked)
-        failures = (f"{_words(row[index])} was not measured ({why})" for index, why in outcome.failed.items())
+        failures = (f"{in_words(row[index].change)} was not measured ({why})" for index, why in outcome.failed.items())
         notes = self._answer(outcome, row, sampler.reused), *left_out(space), *failures
         known = f"undecided ({outcome.sure:.0%} sure, {self.confidence:.0%} asked): "
         if outcome.within < UNKNOWN:
-            best = f"{_words(row[outcome.best])} is within {outcome.within:.1%} of the best"
+            best = f"{in_words(row[outcome.best].change)} is within {outcome.within:.1%} of the best"
             known = f"{best}, {self.confidence:.0%} sure ({self.regret:.1%} asked): "
         return Times(seen, outcome.samples, notes, known * (outcome.sure < self.confidence), self.strategy)
 
@@ -199,10 +199,6 @@ class Measured:
             f"{len(outcome.ratios) - 1} of {len(row) - 1} candidates looked at{kept}, {outcome.sure:.0%} sure that "
             f"none of them is more than {self.regret:.1%} faster than the best{ended}"
         )
-
-
-def _words(one: TimedCandidate) -> str:
-    return ", ".join(f"{key} {value}" for key, value in one.change.items())
 
 
 def _timing(outcome: Outcome, index: int, confidence: float, source: str) -> Timing:

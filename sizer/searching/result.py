@@ -5,7 +5,7 @@ from dataclasses import field
 
 from shapes.cost import Timing
 from shapes.errors import refuse
-from shapes.frozen import AsJson, Names, Sizes, Words, frozen, replace
+from shapes.frozen import AsJson, Names, Sizes, Words, frozen, in_words, replace
 from shapes.model.resize import dimensions
 from shapes.workload import Workload
 from sizer.printing import Printable
@@ -102,7 +102,7 @@ def label(ranked: Ranked, than: Ranked | None = None) -> str:
         return str(next(iter(ranked.change.values())))
     other = than.change if than else {}
     told = {key: value for key, value in ranked.change.items() if other.get(key) != value}
-    return ", ".join(f"{key} {value}" for key, value in (told or ranked.change).items())
+    return in_words(told or ranked.change)
 
 
 def objected(one: Ranked) -> str:
