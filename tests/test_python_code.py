@@ -276,6 +276,14 @@ def test_of_branches_that_options_choose_the_chosen_one_is_read(tmp_path: Path) 
     assert read(tmp_path, text.replace('default="tiny"', 'default="small"')).model.layers == 36
 
 
+@pytest.mark.parametrize("loads", ["AutoModelForSequenceClassification", "transformers.Qwen3ForTokenClassification"])
+def test_a_head_that_classifies_is_named(loads: str, tmp_path: Path) -> None:
+    text = f'model = {loads}.from_pretrained("Qwen/Qwen3-0.6B", num_labels=1)\nTrainer(model=model).train()\n'
+    named = {one.changes for one in read(tmp_path, text).unread}
+    assert named == {"the model"}
+    assert read(tmp_path, re.sub(r"For\w+Classification", "ForCausalLM", text)).unread == ()
+
+
 LOOP = """
 def parsed():
     parser = argparse.ArgumentParser()

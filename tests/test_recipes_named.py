@@ -1649,6 +1649,13 @@ def test_a_default_for_an_argument_that_a_script_keeps_first_is_taken(tmp_path: 
         read(tmp_path, script.replace(":-", "-"), "run.sh")
 
 
+def test_adapters_that_training_goes_on_with_are_named(tmp_path: Path) -> None:
+    script = f"#!/bin/bash\npython train.py{TRAINS} --lora_remote_checkpoint a/b --checkpoint c --save_checkpoint d"
+    assert [(one.key, one.changes) for one in read(tmp_path, script, "run.sh").unread] == [
+        ("lora_remote_checkpoint", "what of it trains")
+    ]
+
+
 def test_options_that_a_script_repeats_by_echo_are_read(tmp_path: Path) -> None:
     script = f'#!/bin/bash\nARGS="{TRAINS}"\n(python train.py $(echo ${{ARGS}}) --rank 0 & wait)'
     assert read(tmp_path, script, "run.sh").workload["b"] == 2
