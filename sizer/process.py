@@ -25,7 +25,7 @@ _SAID = {
     if hasattr(signal, name)
 }
 #: Seconds to end in order: to finish a round, write files and print what is known.
-ENDING_S = 5.0
+ENDING_S = 10.0
 
 
 class _Ending:
@@ -182,13 +182,17 @@ def working(what: str, how: str) -> Iterator[Callable[..., None]]:
 
     A signal ends the work in order: the answer covers what is done by then. ``how``: words on how to go on.
     """
-    start, answered, _Line.said = 0.0, False, what
+    start = last = 0.0
+    answered, _Line.said = False, what
 
     def tell(done: int, of: int, best: str = "", left_s: float | None = None) -> None:
-        nonlocal start
-        start = start or time.monotonic()
+        nonlocal start, last
+        now = time.monotonic()
+        if not last or done < _Line.done:  # what comes next takes as long as it takes itself
+            start = last or now
+        last = now
         if done and left_s is None:
-            left_s = (time.monotonic() - start) / done * (of - done)
+            left_s = (now - start) / done * (of - done)
         left = "" if left_s is None else f", {max(0.0, left_s):.0f} s left"
         _Line.done, _Line.of = done, of
         _Line.said = f"{what}: {done:,} of {of:,}{left}{best and f'; best so far: {best}'}"

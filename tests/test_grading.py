@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import sizer
 from shapes.device import load_device
 from shapes.step import Step
-from sizer.checking.findings import PricedSuggestion
+from sizer.checking.findings import PricedSuggestion, Report
 from sizer.checking.grading import Offer, price_offer, propose, severity
 from sizer.rules.base import Finding, Suggestion
 from sizer.subject import read_subject
@@ -106,3 +108,20 @@ def test_a_change_that_is_no_model_has_no_price() -> None:
 @pytest.mark.parametrize("error", [True, False])
 def test_what_cannot_run_is_an_error_whatever_it_saves(error: bool) -> None:
     assert severity(Finding("t", "", error=error), []) == ("error" if error else "info")
+
+
+def test_one_device_is_compared_on_the_stack_of_several_and_that_is_said() -> None:
+    asked: dict[str, Any] = {"device": "h100-sxm", "finetune": "lora", "s": 4096, "b": 1, "gpus": 1}
+    name, said = "meta-llama/Llama-3.1-8B", "both steps on megatron-core-te"
+
+    def of_devices(**stack: str) -> tuple[Report, PricedSuggestion]:
+        report = sizer.check(name, tp=2, **asked, **stack)
+        (finding,) = [one for one in report.findings if "SZ120" in one.codes]
+        return report, finding.suggestions[0]
+
+    _, unnamed = of_devices()
+    assert (unnamed.change, said in unnamed.note) == ({"tp": 1, "dp": 1}, True)
+    report, one = of_devices(stack="megatron-core-te")
+    assert said not in one.note
+    after = sizer.check(name, **asked, **one.change, stack="megatron-core-te")
+    assert after.step.seconds / 2 - report.step.seconds == pytest.approx(one.step_seconds_change)

@@ -390,6 +390,8 @@ def _reservations(subject: Subject, changed: Subject, device: Device, scale: flo
         yield f"by the stack's attention factor of head_dim {dims[0]}"
     if scale != 1.0:
         yield "at equal tokens and devices"
+    if subject.workload.spread > changed.workload.spread and not subject.named_stack:
+        yield f"both steps on {subject.stack.name}"
     if subject.asked and changed.workload == subject.workload and changed.model == subject.model:
         yield "the times here are of it"
 

@@ -292,7 +292,7 @@ def estimates(
 
     def priced(part: IntegerTable) -> Sequence[Any]:
         nonlocal done
-        row = (np.nan,) * 4 if REQUESTS and done else _estimated(space, pricer, part)
+        row = (np.nan,) * 4 if REQUESTS and done and table.size > SHOWN else _estimated(space, pricer, part)
         done += part.size
         progress(done, table.size, "")
         return row
