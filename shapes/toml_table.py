@@ -17,7 +17,7 @@ from typing import Any, Self, TypeAlias
 
 from .dtypes import DTYPES
 from .errors import InputError, one_of, read_text, refuse
-from .frozen import Ints, Items, Named, Names, Numbers, T, Words
+from .frozen import Ints, Items, Named, Names, Numbers, T, Values, Words
 
 #: Annotations of a record's fields: a number of 0 or more, and one of 0 to 1; plain ``float`` and ``int`` are positive.
 Amount: TypeAlias = float
@@ -112,11 +112,14 @@ def load(path: Path, build: Callable[[Named, str], T]) -> T:
 
 @lru_cache(256)
 def _built(build: Callable[[Named, str], Any], path: str, text: str) -> Any:
+    return build(parse_toml(text, path), path)
+
+
+def parse_toml(text: str, where: str | None = None) -> Values:
     try:
-        data = tomllib.loads(text)
+        return tomllib.loads(text)
     except (RecursionError, ValueError) as error:
-        raise InputError(f"expected TOML: {error}", where=path) from None
-    return build(data, path)
+        raise InputError(f"expected TOML: {error!s:.100}", where=where) from None
 
 
 def content(path: Path) -> Named:

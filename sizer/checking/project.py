@@ -13,7 +13,6 @@ that a person has accepted, so that a check fails for new ones only.
 
 import json
 import os
-import tomllib
 from collections.abc import Iterable
 from contextlib import suppress
 from fnmatch import fnmatchcase
@@ -23,7 +22,7 @@ from typing import Any
 
 from shapes.errors import InputError, read_bounded, read_text, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen, replace
-from shapes.toml_table import Table, table_of
+from shapes.toml_table import Table, parse_toml, table_of
 from shapes.workload import workload_fields
 from sizer.rules import MERGED, RULES, find_rule
 
@@ -113,10 +112,7 @@ def _table(file: Path, below: Names) -> ProjectTable | None:
 @lru_cache(64)
 def _parsed(path: str, text: str, needed: str) -> Named:
     """A file's tables, parsed once as long as it does not change; none where the word ``needed`` is not in it."""
-    try:
-        return tomllib.loads(text) if needed in text else {}
-    except (tomllib.TOMLDecodeError, RecursionError) as error:
-        raise InputError(f"cannot be read: {error}", where=path) from None
+    return parse_toml(text, path) if needed in text else {}
 
 
 def _matches(where: str, pattern: str, folder: str) -> bool:

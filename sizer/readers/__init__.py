@@ -11,16 +11,17 @@ from shapes.errors import InputError, refuse, within
 from shapes.frozen import Named, Names, replace, without
 from shapes.model import ModelShape
 from shapes.program import added
+from shapes.toml_table import parse_toml
 
 from .loading import (
     MAX_TEXT,
     Tree,
+    check_depth,
     find_config,
     is_name,
     is_weights,
     load_text,
     parse_mapping,
-    parse_toml,
     quantisation_of,
 )
 from .reading import (
@@ -132,7 +133,9 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
     )
     tree = Tree(where, asked.root)
     if where.endswith(".toml"):
-        return parse_toml(text)
+        found = parse_toml(text)
+        check_depth(found)
+        return found
     if text.lstrip()[:1] != "{" or where.endswith(".ipynb"):
         if config_format == "nanogpt" or where.endswith((".py", ".ipynb")):
             from .python_code import parse_code

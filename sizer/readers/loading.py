@@ -7,7 +7,6 @@ opened: of the one given, else of the file's repository, else of its own folder.
 import json
 import os
 import re
-import tomllib
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -179,15 +178,6 @@ def parse_mapping(text: str, where: str) -> Config:
             if not isinstance(key, str):
                 raise NoModel("expected text as keys", str(key))  # `on:` of a workflow is True
         return parsed
-
-
-def parse_toml(text: str) -> Config:
-    try:
-        parsed = tomllib.loads(text)
-    except (RecursionError, ValueError) as error:
-        raise InputError(f"expected TOML: {error!s:.80}") from None
-    check_depth(parsed)
-    return parsed
 
 
 def _parse_json_or_flow(text: str, where: str) -> object:
