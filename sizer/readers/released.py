@@ -163,10 +163,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         *reading.notes,
         *(said for key, said in row.get("also", {}).items() if at(config, key) and f"_{key}" not in config),
     )
-    rounds = {  # what expressions make of the file's numbers, where that is at least 1
-        key: {one: int(size) for one, size in expressed(said, flat(config), {}, ())[0].items() if 1 <= size < 2**40}
-        for key, said in row.get("rounds", {}).items()
-    }
+    rounds = _rounds(row, config)
     longest = degrees.pop("longest", reading.longest)
     workload = {
         **reading.workload,
@@ -188,7 +185,20 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         unread=(*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)),
         rounds=rounds,
     )
-    for section in config.values():  # DeepSpeed's settings, of a file or within the recipe; accelerate's of a file
+    return _trained_as(reading, settings, config, where)
+
+
+def _rounds(row: Config, config: Config) -> dict[str, Values]:
+    """What the row's expressions make of the file's numbers, where that is at least 1."""
+    return {
+        key: {one: int(size) for one, size in expressed(said, flat(config), {}, ())[0].items() if 1 <= size < 2**40}
+        for key, said in row.get("rounds", {}).items()
+    }
+
+
+def _trained_as(reading: Reading, settings: Values, config: Config, where: str) -> Reading:
+    """``reading`` with a recipe's ``settings``, over those of DeepSpeed or accelerate, of a file or within it."""
+    for section in config.values():
         if isinstance(section, Mapping) and "zero_optimization" in section:
             # But for what the recipe says itself: steps that accumulate.
             reading = with_settings_of(reading, without(section, settings), section.get("_file", where))

@@ -4,7 +4,7 @@ Names and defaults are those of megatron/training/arguments.py.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import pairwise
 from operator import itemgetter
 from typing import Any
@@ -91,15 +91,10 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     unknown = {
         key: value.replace("\0", "") for key, value in arguments.items() if isinstance(value, str) and unknown_in(value)
     }
-    if script.undecided:
-        lines = ", ".join(map(str, sorted(script.undecided)[:5]))
-        notes += [f"tests that only running could decide are taken as not holding (line {lines})"]
-    notes += [f"{name.replace(chr(0), '')} is read in by the script, and not here" for name in script.sourced[:3]]
-    notes += [f"reads in {', '.join(tree.names)}"] * bool(tree.names)
     return {
         **settled(without(arguments, unknown)),
         "_unknown": unknown,
-        "_notes": tuple(notes),
+        "_notes": (*notes, *_followed(script, tree)),
         "_program": program.rpartition("/")[2],
         "_devices": _devices(words, launched),
         "_tokenizer": script.variables.values.get("TOKENIZER_MODEL", ""),
@@ -107,6 +102,17 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
         "_variables": used,
         "_tested": _tested(script, text) if script.undecided else (),
     }
+
+
+def _followed(script: Script, tree: Tree) -> Iterator[str]:
+    """Notes on what of a script could not be followed, and on what it reads in."""
+    if script.undecided:
+        lines = ", ".join(map(str, sorted(script.undecided)[:5]))
+        yield f"tests that only running could decide are taken as not holding (line {lines})"
+    for name in script.sourced[:3]:
+        yield f"{name.replace(chr(0), '')} is read in by the script, and not here"
+    if tree.names:
+        yield f"reads in {', '.join(tree.names)}"
 
 
 def _program(words: list[str]) -> str:
