@@ -13,6 +13,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+#: What data of another form than was expected raise where they are taken apart.
+DAMAGED = ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError
+
 #: A value from a file may be nested or long without bound; what is shown of it is not.
 _SHORT = reprlib.Repr()
 _SHORT.maxstring = _SHORT.maxother = 200

@@ -23,6 +23,7 @@ import sizer.documents
 import sizer.render
 from shapes.device import load_device
 from shapes.errors import InputError, printable
+from shapes.workload import Workload
 from sizer.answers.bench import Bench, Check, Planned, SelfTest, Stored
 from sizer.answers.deploy import deploy
 from sizer.answers.plan import plan
@@ -126,7 +127,8 @@ def mfu_of_gpt2() -> Any:
     from sizer.readers import read_config
 
     device = load_device("h100-sxm")
-    rows = tuple(utilization(count, 1.0, 8, device) for count in counts(read_config(GPT2).model, 1024, 64))
+    run = Workload(1, 1024, global_batch=64)
+    rows = tuple(utilization(count, 1.0, 8, device) for count in counts(read_config(GPT2).model, run))
     return MfuAnswer(1.0, 8, 64, 1024, device, "bf16", "none", rows, None, None, ())
 
 

@@ -14,6 +14,7 @@ import sizer
 from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.model import AttentionShape, Block, MlpShape, ModelShape, Stack
+from shapes.workload import Workload
 from sizer.answers.mfu import (
     FlopCount,
     counts,
@@ -75,7 +76,7 @@ def test_megatrons_table_of_mfu_and_hfu_is_reproduced(
 def test_counting_every_operator_of_a_gpt_gives_megatrons_equation(
     h: int, layers: int, a: int, checkpointing: str
 ) -> None:
-    exact = operator_count(gpt(h, layers, a), 2048, 8, checkpointing)  # type: ignore[arg-type]
+    exact = operator_count(gpt(h, layers, a), Workload(1, 2048, global_batch=8, checkpointing=checkpointing))
     equation = megatron_count(h, layers, 51200, 2048, 8, checkpointing)
     assert exact.model_flops == pytest.approx(equation.model_flops, rel=1e-12)
     if checkpointing != "selective":
@@ -88,14 +89,16 @@ def test_counting_every_operator_of_a_gpt_gives_megatrons_equation(
 
 def test_a_causal_count_leaves_out_just_under_half_of_the_attention_square() -> None:
     model, s = gpt(1024, 4, 16), 1024
+    one = Workload(1, s)
     square = 12 * 4 * s * s * 1024  # L layers x three times 4 s^2 h
-    left_out = operator_count(model, s, 1).model_flops - operator_count(model, s, 1, causal=True).model_flops
+    left_out = operator_count(model, one).model_flops - operator_count(model, one, causal=True).model_flops
     assert left_out == pytest.approx(square * (0.5 - 0.5 / s))  # the diagonal stays
 
 
 def test_the_books_estimate_of_52b_on_64_gpus_is_8nd_over_time() -> None:
     # size_in_B * 4 * 2 * s * GBS / (seconds * GPUs * 1e3) = 52 * 8 * 2048 * 1024 / (127 * 64 * 1e3)
-    row = utilization(parameters_count(52e9, 2048, 1024, "full"), 127, 64, load_device("a100-sxm"))
+    run = Workload(1, 2048, global_batch=1024, checkpointing="full")
+    row = utilization(parameters_count(52e9, run), 127, 64, load_device("a100-sxm"))
     assert row.hardware_tflops == pytest.approx(52 * 8 * 2048 * 1024 / (127 * 64 * 1e3))
     assert row.hardware_tflops == pytest.approx(107.33, abs=0.01)
     assert row.model_tflops == pytest.approx(row.hardware_tflops * 3 / 4)
@@ -103,7 +106,7 @@ def test_the_books_estimate_of_52b_on_64_gpus_is_8nd_over_time() -> None:
 
 def test_hfu_is_never_below_mfu_and_equal_without_recomputation() -> None:
     for checkpointing in ("none", "selective", "full"):
-        for count in counts(gpt(2048, 8, 16), 2048, 16, checkpointing):  # type: ignore[arg-type]
+        for count in counts(gpt(2048, 8, 16), Workload(1, 2048, global_batch=16, checkpointing=checkpointing)):
             assert count.hardware_flops >= count.model_flops
             if checkpointing == "none":
                 assert count.hardware_flops == count.model_flops
@@ -111,7 +114,7 @@ def test_hfu_is_never_below_mfu_and_equal_without_recomputation() -> None:
 
 def test_utilization_is_also_given_against_the_achievable_peak() -> None:
     h100 = load_device("h100-sxm")
-    row = utilization(parameters_count(1e9, 2048, 1), 1.0, 1, h100)
+    row = utilization(parameters_count(1e9, Workload(1, 2048)), 1.0, 1, h100)
     assert row.mfu_achievable == pytest.approx(row.mfu * h100.peak("bf16") / h100.mamf_flops["bf16"])
 
 
@@ -268,6 +271,23 @@ def test_a_profilers_trace_has_a_steps_kernels_by_part() -> None:
     )
 
 
+def test_nsys_list_of_kernels_has_steps_from_one_update_to_the_next() -> None:
+    """The header, the lines before it and the quoted names are nsys 2024's (cuda_gpu_trace); of two ranks the first."""
+    columns = (
+        "Start (ns),Duration (ns),CorrId,GrdX,GrdY,GrdZ,BlkX,BlkY,BlkZ,Reg/Trd,StcSMem (MB),DymSMem (MB),Bytes (MB),"
+    )
+    columns += "Throughput (MB/s),SrcMemKd,DstMemKd,Device,Ctx,GreenCtx,Strm,Name"
+    rows = [
+        f'{1e3 * (ts + 100 * step):.0f},{1e3 * dur:.0f},7,1,1,1,8,1,1,9,0.0,0.2,,,,,NVIDIA H100 ({rank}),1,,7,"{name}"'
+        for step in range(4)
+        for ts, dur, name in sorted(KERNELS)
+        for rank in range(2)
+    ]
+    times = read_step_times("\n".join(["Processing [a.sqlite] with [cuda_gpu_trace.py]...", "", columns, *rows]))
+    assert times.seconds == pytest.approx((100e-6, 100e-6))
+    assert times.kernels == pytest.approx(read_step_times(trace(KERNELS)).kernels)
+
+
 @pytest.mark.parametrize(
     ("name", "part"),
     [
@@ -339,6 +359,9 @@ def test_a_trace_is_compared_with_the_predicted_parts(tmp_path: Path) -> None:
         trace(KERNELS).replace('"ts": 40.0', f'"ts": {10**400}'),
         trace([]),  # of the processor alone
         trace(KERNELS, steps=0),
+        "Start (ns),Duration (ns),Name,Result\n1,2,cudaLaunchKernel,0",
+        "Start (ns),Duration (ns),Device,Name\n1,-2,0,gemm",
+        "Start (ns),Duration (ns),Device,Name\n1,2,0,gemm",
     ],
 )
 def test_what_is_no_trace_of_steps_is_refused(text: str) -> None:

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from shapes.device import Device
-from shapes.errors import InputError, make_folder, read_bounded, read_text, refuse, write_whole
+from shapes.errors import DAMAGED, InputError, make_folder, read_bounded, read_text, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen
 
 from . import record
@@ -156,7 +156,7 @@ def _environment(sidecar: Named, where: str) -> Environment:
         own = {key: sidecar[key] for key in ("driver", "threads", "harness", "host")}
         own |= {"load": sidecar.get("load"), "device": str(sidecar["sku"]), "versions": sidecar["libraries"]}
         found = Environment.from_dict(own)
-    except (KeyError, TypeError, ValueError) as error:
+    except DAMAGED as error:
         raise InputError(
             f"expected SKU, driver, libraries, threads, harness and host ({error!r})", where=where
         ) from None

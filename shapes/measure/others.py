@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import InputError
+from shapes.errors import DAMAGED, InputError
 from shapes.frozen import Named, Values, given
 from shapes.operators.types import Gemm
 from shapes.toml_table import DATA, content
@@ -42,7 +42,7 @@ def read_others(text: str, where: str, asked: Named) -> tuple[Dataset, ...]:
         return ()
     try:
         times = _times(text, program, given(asked))
-    except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
+    except DAMAGED as error:
         expected = f"expected sizes, times, a known --dtype and --device as {program} writes them"
         raise InputError(f"{expected} ({error})", where=where) from None
     found = []

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shapes.errors import InputError, decoded, refuse
+from shapes.errors import DAMAGED, InputError, decoded, refuse
 from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.toml_table import LARGEST
 
@@ -239,7 +239,7 @@ def checked_row(row: Named, where: str) -> Measurement:
         one = Measurement.from_row(row)
         one.row(samples=False)
         json.dumps(row).encode()
-    except (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError) as error:
+    except DAMAGED as error:
         raise InputError(f"expected a measurement exported by `sizer store export` ({error!r})", where=where) from None
     named = {f"description.{name}": sizes[name] for name in ("batch", "m", "n", "k")}
     _check(named, dict.fromkeys(named, COUNT), where)

@@ -96,8 +96,7 @@ class _Layer:
 
 #: Tapes by their names, and the bytes of each that come, or (below 0) go.
 Tapes = Iterable[tuple[Hashable, Sequence[Pair]]]
-#: A stage's kinds of layers, and its runs of equal layers in order: (which kind, so many).
-Layers = Sequence[_Layer]
+#: A stage's runs of equal layers in order: (which of its kinds, so many).
 Runs = Sequence[Pair]
 
 
@@ -227,15 +226,13 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
     New gradients of weights that are added to those of an earlier microbatch are temporary.
     """
     model, workload, (kinds, runs) = step.model, step.workload, _kinds(step)
-    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _saved_by_ends(
-        step, kinds, runs
-    )
+    saved = step.in_flight * sum(kinds[place].saved * count for place, count in runs) + _saved_by_ends(step)
     everything = held(step).trained
     made = everything if step.gradients_stay else ShardParameters()
     found = [Moment("end of the forward", saved, 0, 0, made)]
     if step.last and model.head:
         found.append(Moment("at the loss", saved, _tail(_alone(step, "none")), 0, made))
-    found += _of_layers(step, kinds, runs, saved, made)
+    found += _of_layers(step, saved, made)
     if step.first and (size := _embedding_gradient(step)):
         # A tied matrix meets its head's gradient here: both and their sum, which is the one that stays.
         alive = size + 2 * _tied_head(step)
@@ -244,7 +241,7 @@ def moments(step: StageStep) -> tuple[Moment, ...]:
     return *found, Moment("optimizer's step", 0, 0, 0, everything)
 
 
-def _saved_by_ends(step: StageStep, kinds: Layers, runs: Runs) -> int:
+def _saved_by_ends(step: StageStep) -> int:
     """Bytes that tables, the embedding and a first stage's towers (for a microbatch's images) save.
 
     Less the bytes that its first layer does not save if nothing before it trains.
@@ -256,6 +253,7 @@ def _saved_by_ends(step: StageStep, kinds: Layers, runs: Runs) -> int:
     )
     if step.first and step.workload.adapted and step.workload.checkpointing in ("none", "unknown"):
         # Checkpointing would ask for the embedding's gradient (enable_input_require_grads).
+        kinds, runs = _kinds(step)
         each -= kinds[runs[0][0]].unneeded
     return step.in_flight * each + _tables(step) + _embedding(step)
 
@@ -278,16 +276,17 @@ def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment
     return Moment(name, min(alive, saved), 0, max(0, alive - saved), there)
 
 
-def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: ShardParameters) -> Iterator[Moment]:
+def _of_layers(step: StageStep, saved: int, made: ShardParameters) -> Iterator[Moment]:
     """The forward and backward of the ends of each run of layers, from the last.
 
     Saved bytes shrink from layer to layer. Gradients grow, unless they are added to ``made``, which exist all the time.
     """
     again = ", its forward run again" if step.workload.checkpointing not in ("none", "unknown", "fp8_act_input") else ""
     name = f"backward of a layer{again}: gradients of activations and of one weight"
-    outlive, below, tied = _outlive(step, kinds, runs), saved, _tied_head(step)
+    outlive, below, tied = _outlive(step), saved, _tied_head(step)
     grown = made if step.gradients_stay else counted(trained_ends(step.model, step.workload, step.stage))
     held = sum(_masks(step, outlive=False).values())
+    kinds, runs = _kinds(step)
     for index, (place, count) in reversed(list(enumerate(runs))):
         layer = kinds[place]
         new = layer.gradients.times(not step.gradients_stay)
@@ -301,9 +300,10 @@ def _of_layers(step: StageStep, kinds: Layers, runs: Runs, saved: int, made: Sha
         grown += new.times(count)
 
 
-def _outlive(step: StageStep, kinds: Layers, runs: Runs) -> list[int]:
+def _outlive(step: StageStep) -> list[int]:
     """Bytes of the masks that are gone when the backward is at each run: the last layer to read one has run."""
     masks, read, gone = _masks(step, outlive=True), set[int | None](), []
+    kinds, runs = _kinds(step)
     for place, _ in runs:
         read.add(kinds[place].window)
         gone.append(sum(size for window, size in masks.items() if window not in read))
@@ -372,7 +372,7 @@ def tapes_of_step(step: StageStep) -> Tapes:
     element = step.workload.activation_bytes
     kept = 0 if step.sharded else step.kept_bytes
     layers = [*enumerate(_passes(step, kept))]
-    yield "ends", [(0, max(0, _saved_by_ends(step, *_kinds(step))))]
+    yield "ends", [(0, max(0, _saved_by_ends(step)))]
     yield from (((one, at), forward) for one in range(step.in_flight) for at, (forward, _) in layers)
     for microbatch in range(step.in_flight):
         if step.last and step.model.head:

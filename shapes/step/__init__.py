@@ -17,7 +17,7 @@ import numpy as np
 from shapes.cost import Cost, predict_many
 from shapes.cost.constants import TIERS
 from shapes.device import Device
-from shapes.errors import InputError
+from shapes.errors import DAMAGED, InputError
 from shapes.frozen import Names, Numbers, frozen, replace
 from shapes.memory import memory
 from shapes.model import ModelShape
@@ -310,7 +310,7 @@ class Pricer:
             with np.errstate(all="ignore"):  # what it gives is judged here
                 costs = self.source(wanted, self.device)
             wrong = [cost for cost in costs if not 0 <= cost.low <= cost.seconds <= cost.high < LONGEST_S]
-        except (TypeError, LookupError, AttributeError, ArithmeticError, ValueError) as error:
+        except DAMAGED as error:
             if isinstance(error, InputError) or Path(self.device.origin).is_relative_to(DATA):
                 raise  # said already, or not the user's mistake
             expected = f"expected tables as `sizer calibrate` writes them ({type(error).__name__})"

@@ -9,7 +9,9 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from csv import DictReader
 from functools import partial
+from itertools import pairwise
 from operator import mul
 from statistics import median
 from typing import Any, Unpack
@@ -17,7 +19,7 @@ from typing import Any, Unpack
 import numpy as np
 
 from shapes.device import DEFAULT_DEVICE, Device, load_device
-from shapes.errors import InputError, positive_int, refuse
+from shapes.errors import DAMAGED, InputError, positive_int, refuse
 from shapes.frozen import Floats, Function, Named, Names, Numbers, Words, frozen, replace
 from shapes.keywords import WorkloadKeywords
 from shapes.model import ModelShape
@@ -60,24 +62,16 @@ class Utilization:
 _RUN = ("phase", "decoder_s", "finetune", "lora_rank", "lora_targets", "base")
 
 
-def operator_count(
-    model: ModelShape,
-    s: int,
-    global_batch: int,
-    checkpointing: str = "none",
-    base: Workload | None = None,
-    *,
-    causal: bool = False,
-) -> FlopCount:
-    """Every matrix product of forward and backward, head counted, embedding lookup not.
+def operator_count(model: ModelShape, workload: Workload, *, causal: bool = False) -> FlopCount:
+    """Every matrix product of forward and backward of a global step, head counted, embedding lookup not.
 
-    ``base``: a workload whose phase and fine-tuning say what is run of them (None: training from scratch). ``causal``:
-    only the part of the attention square that the mask leaves, instead of the whole.
+    ``workload``: its phase and fine-tuning say what is run of them. ``causal``: only the part of the attention square
+    that the mask leaves, instead of the whole.
     """
-    one = Workload(1, s, **{name: getattr(base, name) for name in _RUN if base})
+    one = Workload(1, workload.s, **{name: getattr(workload, name) for name in _RUN})
     needed, run = (
-        needed_flops(operators(model, replace(one, checkpointing=saved)), causal=causal) * global_batch
-        for saved in ("none", checkpointing)
+        needed_flops(operators(model, replace(one, checkpointing=saved)), causal=causal) * (workload.global_batch or 1)
+        for saved in ("none", workload.checkpointing)
     )
     square = "masked part of the attention square only" if causal else "whole attention square"
     return FlopCount(
@@ -88,25 +82,21 @@ def operator_count(
     )
 
 
-def parameters_count(parameters: float, s: int, global_batch: int, checkpointing: str = "none") -> FlopCount:
+def parameters_count(parameters: float, workload: Workload) -> FlopCount:
     """6 N D (8 N D with full recomputation): parameters x tokens; embedding counted, the square not."""
-    tokens = s * global_batch
-    run = 8 if checkpointing == "full" else 6
+    tokens = workload.s * (workload.global_batch or 1)
+    run = 8 if workload.checkpointing == "full" else 6
     text = "6 x active parameters x tokens (8 with full recomputation): no attention square, embedding counted"
     return FlopCount("6ND", text, 6 * parameters * tokens, run * parameters * tokens)
 
 
-def counts(
-    model: ModelShape, s: int, global_batch: int, checkpointing: str = "none", base: Workload | None = None
-) -> tuple[FlopCount, ...]:
+def counts(model: ModelShape, workload: Workload) -> tuple[FlopCount, ...]:
     """All conventions for one model; of inference, and where a base is frozen, those that count operators alone."""
-    refuse(base and base.decode, "expected train: `sizer check` has a decode step's utilisation", "phase", "decode")
-    by_operators = tuple(
-        operator_count(model, s, global_batch, checkpointing, base, causal=causal) for causal in (False, True)
-    )
-    if base and (not base.train or base.finetune not in (None, "full")):
+    refuse(workload.decode, "expected train: `sizer check` has a decode step's utilisation", "phase", "decode")
+    by_operators = tuple(operator_count(model, workload, causal=causal) for causal in (False, True))
+    if not workload.train or workload.adapted:
         return by_operators
-    return *by_operators, parameters_count(model.active_parameters, s, global_batch, checkpointing)
+    return *by_operators, parameters_count(model.active_parameters, workload)
 
 
 def by_precision(count: FlopCount, model: ModelShape, workload: Workload, device: Device) -> FlopCount:
@@ -160,18 +150,17 @@ def utilization(count: FlopCount, step_s: float, gpus: int, device: Device, dtyp
     )
 
 
-def check_possible(rows: Iterable[Utilization], step_s: float, gpus: int, device: Device, dtype: str) -> None:
+def check_possible(least: Utilization, step_s: float, gpus: int, device: Device, dtype: str) -> None:
     """Raise InputError if even the smallest count of FLOPs takes longer than ``step_s`` at the peak.
 
     A flash kernel may exceed the peak by a count that includes the masked half of the attention square.
     """
-    least = min(rows, key=lambda row: row.hfu)
-    at_peak = least.count.hardware_flops / gpus / device.peak(dtype)
     refuse(
         least.hfu > 1,
-        f"expected at least {at_peak:.4g} s: HFU would be {least.hfu:.0%}, for {least.count.hardware_flops:.4g} FLOPs "
-        f"on {gpus} x {device.name} at its {dtype} peak of {device.peak(dtype) / 1e12:.0f} TFLOPS; look at --gpus, "
-        "--global-batch, --sequence, --dtype, --device and whether the time is of one optimizer step",
+        f"expected at least {least.hfu * step_s:.4g} s: HFU would be {least.hfu:.0%}, for "
+        f"{least.count.hardware_flops:.4g} FLOPs on {gpus} x {device.name} at its {dtype} peak of "
+        f"{device.peak(dtype) / 1e12:.0f} TFLOPS; look at --gpus, --global-batch, --sequence, --dtype, --device and "
+        "whether the time is of one optimizer step",
         "step_time",
         step_s,
     )
@@ -214,9 +203,9 @@ def read_step_times(text: str, where: str = "<log>") -> StepTimes:
     """Step times of a log: Megatron's lines, ``step time 1.23``, ``1.23 s/it``, ``2 it/s``, JSON lines, bare seconds.
 
     Where no line holds one, those between lines that a logger stamped with time and step (torchtitan's). Or of
-    torch.profiler's trace. Raises InputError where there is none.
+    torch.profiler's trace, or nsys' (cuda_gpu_trace as CSV). Raises InputError where there is none.
     """
-    if '"traceEvents"' in text:
+    if re.search(_LINES["trace"], text):
         return _read_trace(text, where)
     lines = [" ".join(line[:_LONGEST_LINE].split()) for line in text.splitlines() if line.strip()]
     seconds = tuple(filter(None, map(_step_time, lines))) or _of_rates(text) or _between_stamps(lines)
@@ -259,14 +248,17 @@ Span = tuple[float, float, str]
 def _read_trace(text: str, where: str) -> StepTimes:
     """Steps that ``profiler.step()`` marked in one rank's Chrome trace, and a step's kernels by part.
 
-    "communication": while nothing else runs; "idle": while no kernel does.
+    Where none are marked, as in nsys' CSV: those from one update's end to the next's. "communication": while nothing
+    else runs; "idle": while no kernel does.
     """
     try:
-        spans = sorted(_spans(json.loads(text)["traceEvents"]))
-    except (ValueError, LookupError, TypeError, AttributeError, ArithmeticError):
-        raise InputError("expected a trace of torch.profiler", where=where) from None
+        spans = sorted(_spans(text))
+    except DAMAGED:
+        raise InputError("expected a trace of torch.profiler, or nsys' cuda_gpu_trace", where=where) from None
     steps = [(start, stop) for start, stop, part in spans if not part]
     ran = [one for one in spans if one[2]]
+    if not steps and (steps := _between_updates(ran)):
+        ran = [one for one in ran if steps[0][0] <= one[0] < steps[-1][1]]
     refuse(not (ran and steps), "expected kernels and steps: ProfilerActivity.CUDA, profiler.step()", where=where)
     found, busy = dict.fromkeys(_PARTS, 0.0), _covered(ran)
     for start, stop, part in ran:
@@ -275,6 +267,12 @@ def _read_trace(text: str, where: str) -> StepTimes:
     found["idle"] = max(0.0, steps[-1][1] - steps[0][0] - busy)
     times = tuple((stop - start) / 1e6 for start, stop in steps)
     return StepTimes(times, 0, {part: time / 1e6 / len(times) for part, time in found.items()})
+
+
+def _between_updates(ran: list[Span]) -> list[tuple[float, float]]:
+    """Steps from an update's last kernel, which further attention follows, to that of the next."""
+    marks = [one for one in ran if one[2] in ("attention", "optimizer")]
+    return [*pairwise(one[1] for one, then in pairwise(marks) if one[2] == "optimizer" != then[2])]
 
 
 def _covered(spans: Iterable[Span]) -> float:
@@ -286,17 +284,28 @@ def _covered(spans: Iterable[Span]) -> float:
     return covered
 
 
-def _spans(events: Any) -> Iterator[Span]:
-    """A trace's steps (of no part) and kernels."""
-    for one in events:
-        if one["ph"] != "X":
-            continue
-        part, name = "", one["name"]
-        if one["cat"].startswith(("kernel", "gpu_mem")):
+def _spans(text: str) -> Iterator[Span]:
+    """Steps (of no part) and kernels of a Chrome trace, or the first device's kernels of nsys' CSV.
+
+    Other lines may precede the CSV's header.
+    """
+    if '"traceEvents"' in text:
+        events = json.loads(text)["traceEvents"]
+        listed = ((one["cat"], one["name"], one["ts"], one["dur"]) for one in events if one["ph"] == "X")
+    else:
+        rows = [*DictReader(text[text.index("Start (ns)") :].splitlines())]
+        listed = (
+            ("kernel", row["Name"], float(row["Start (ns)"]) / 1e3, float(row["Duration (ns)"]) / 1e3)
+            for row in rows
+            if row["Device"] == rows[0]["Device"]
+        )
+    for category, name, *times in listed:
+        part = ""
+        if category.startswith(("kernel", "gpu_mem")):
             part = next(part for part, known in _PARTS.items() if re.search(known, name))
-        elif one["cat"] != "user_annotation" or not name.startswith("ProfilerStep#"):
+        elif category != "user_annotation" or not name.startswith("ProfilerStep#"):
             continue
-        start, took = float(one["ts"]), float(one["dur"])
+        start, took = map(float, times)
         if took < 0 or not math.isfinite(start + took):
             raise ValueError(took)
         yield start, start + took, part
@@ -328,7 +337,7 @@ def mfu(
     """
     run = workload_fields(workload)
     gpus, global_batch = (positive_int(run.get(key), key, 2**31) for key in ("gpus", "global_batch"))
-    dtype, checkpointing, target = run.get("dtype", "bf16"), run.get("checkpointing", "none"), load_device(device)
+    target = load_device(device)
     log, step_s = (step_time, step_time.median_s) if isinstance(step_time, StepTimes) else (None, step_time)
     positive_amounts(step_time=step_s, params=params)
     if config is not None:
@@ -336,20 +345,22 @@ def mfu(
         run |= {} if explain else {"b": 1}
         subject = read_subject(config, config_format=config_format, stack=stack, **run)
         own, notes = subject.workload, subject.left_out
-        s, dtype, checkpointing = own.s, own.dtype, own.checkpointing
-        found = counts(subject.whole(), s, global_batch, checkpointing, own)
+        found = counts(subject.whole(), own)
         if own.low_precision:
             found += (by_precision(found[0], subject.whole(), own, target),)
     elif params is None or explain:
         raise InputError("expected a configuration" + " or --params" * (not explain), "CONFIG")
     else:
-        s, notes = positive_int(run.get("s", 4096), "s", 2**31), ()
-        found = (parameters_count(params, s, global_batch, checkpointing),)
+        own, notes = Workload(**run), ()
+        found = (parameters_count(params, own),)
     explanation = explain_step(subject, target, step_s) if explain else None
-    rows = tuple(utilization(count, step_s, gpus, target, dtype) for count in found)
-    check_possible(rows[1:2] or rows, step_s, gpus, target, dtype)  # causal: with nothing in that a kernel may skip
+    rows = tuple(utilization(count, step_s, gpus, target, own.dtype) for count in found)
+    # Causal where there is one: with nothing in it that a kernel may skip.
+    check_possible((rows[1:2] or rows)[0], step_s, gpus, target, own.dtype)
     rows = tuple(row for row in rows if row.mfu <= 1)
-    return MfuAnswer(step_s, gpus, global_batch, s, target, dtype, checkpointing, rows, log, explanation, notes)
+    return MfuAnswer(
+        step_s, gpus, global_batch, own.s, target, own.dtype, own.checkpointing, rows, log, explanation, notes
+    )
 
 
 #: A cause that changes the step by less explains nothing.

@@ -352,24 +352,23 @@ def plan(
     tokens: float | None = None,
     price: float | None = None,
     progress: Progress | None = None,
-    splits: Collection[Workload] | None = None,
+    splits: Collection[Workload] = (),
     **options: Any,
 ) -> Plan:
     """Every split of one step over ``gpus`` that fits, from the fastest.
 
     ``base`` gives s, dtype and the attention kernel; ``options`` are those of ``shapes.memory.memory``. ``tokens`` asks
     what a whole training takes, ``price`` being USD a device hour. ``splits``: only those of these workloads
-    (None: all). Raises InputError where no split of the devices and the global batch exists at all.
+    (none: all). Raises InputError where no split of the devices and the global batch exists at all.
     """
     positive_amounts(tokens=tokens, price=price)
     again = partial(plan, device=device, gpus=gpus, global_batch=global_batch, base=base, stack=stack, **options)
-    wanted = {*map(_DEGREES, splits or ())}
+    wanted = {*map(_DEGREES, splits)}
     saved_by = options.pop("implementation", base.implementation)
     base = replace(base, phase="train", sequence_parallel=False, implementation=saved_by)
     dropped: Counter[str] = Counter()
     runs = load_stack(stack)
     pricer = Pricer(device, stack=runs)
-    needed = [operator_count(model, base.s, global_batch, base=base, causal=one).model_flops for one in (False, True)]
     spread = memory(model, replace(base, b=1, d=gpus, zero=3), **options).components
     # The less, the more devices there are.
     states = gpus * sum(spread.get(name, 0) for name in ("weights", "master_weights", "optimizer_states"))
@@ -381,9 +380,10 @@ def plan(
         gpus,
     )
     base = replace(base, global_batch=global_batch, gpus=gpus)
+    needed = [operator_count(model, base, causal=one).model_flops for one in (False, True)]
     policies = lru_cache(partial(_policies, model, base))
     sized = lru_cache(lambda one: memory(model, one, **options).total_bytes)
-    every = [one for one in _splits(model, device, gpus, base, dropped) if splits is None or _DEGREES(one) in wanted]
+    every = [one for one in _splits(model, device, gpus, base, dropped) if not splits or _DEGREES(one) in wanted]
     tried = sorted(every, key=lambda one: _odd(model.layers, one.p))
     found: list[Candidate] = []
     for at, split in enumerate(takewhile(lambda _: not REQUESTS, tried), 1):  # until somebody asks to stop

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError, read_bounded, read_text, refuse, write_whole
+from shapes.errors import DAMAGED, InputError, read_bounded, read_text, refuse, write_whole
 from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.toml_table import Table, parse_toml, table_of
 from shapes.workload import workload_fields
@@ -239,7 +239,7 @@ def load_accepted(file: str) -> Accepted:
         entries = [tuple(one[key] for key in _KEYS) for one in content["findings"]]
         severities: dict[Any, Severity] = {tuple(entry[:-1]): entry[-1] for entry in entries}
         known = content["version"] == VERSION and {*severities.values()} <= {*SEVERITIES}
-    except (ValueError, RecursionError, LookupError, TypeError):
+    except DAMAGED:
         known = False
     refuse(not known, f"expected a baseline of version {VERSION}, as --write-baseline makes it", where=file)
     return Accepted(severities, Path(file).resolve().parent)
