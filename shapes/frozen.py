@@ -200,21 +200,22 @@ def _object(value: Any, listed: Named) -> Values:
     for key, path in listed.items():
         if isinstance(path, Mapping):
             found[key] = _object(value, path)
-        elif (inner := plain(_at(value, path.removesuffix("?")))) is not None or not path.endswith("?"):
-            found[key] = inner
+        elif (shown := plain(inner(value, path.removesuffix("?")))) is not None or not path.endswith("?"):
+            found[key] = shown
     return found
 
 
-def _at(value: Any, path: str) -> Any:
+def inner(value: Any, path: str) -> Any:
+    """The attribute or key at a dotted path; None where a part of it is."""
     for name in path.split("."):
-        value = None if value is None else getattr(value, name)
+        value = value[name] if isinstance(value, Mapping) else None if value is None else getattr(value, name)
     return value
 
 
 def _roots(value: Any) -> Iterator[str]:
     """The fields that paths begin with."""
     if isinstance(value, Mapping):
-        for inner in value.values():
-            yield from _roots(inner)
+        for one in value.values():
+            yield from _roots(one)
     elif value:
         yield value.partition(".")[0].removesuffix("?")

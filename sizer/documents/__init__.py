@@ -3,11 +3,11 @@
 Also the texts of its numbers: counts, seconds with bounds, shares, the sentences about a step.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import compress
 from typing import Any, NamedTuple
 
-from shapes.frozen import Named, Names, Values, in_words
+from shapes.frozen import Named, Names, Values, in_words, inner
 from shapes.toml_table import table_of
 from shapes.workload import WORDS, Workload
 from sizer.checking.findings import PricedFinding, PricedSuggestion, StepTime
@@ -52,14 +52,9 @@ class Column(NamedTuple):
         return Cell(shown, value if number else None, self.style)
 
     def _value(self, row: Any) -> Any:
-        """None where a part of a dotted path is."""
         if callable(self.of):
             return self.of(row)
-        if isinstance(self.of, int):
-            return row[self.of]
-        for name in self.of.split("."):
-            row = row[name] if isinstance(row, Mapping) else getattr(row, name) if row is not None else None
-        return row
+        return row[self.of] if isinstance(self.of, int) else inner(row, self.of)
 
 
 _COLUMNS: dict[str, list[Values]] = table_of(__file__, "columns.json")
