@@ -284,6 +284,36 @@ def test_a_head_that_classifies_is_named(loads: str, tmp_path: Path) -> None:
     assert read(tmp_path, re.sub(r"For\w+Classification", "ForCausalLM", text)).unread == ()
 
 
+RUNS = """
+import subprocess
+MODEL_NAME = "Qwen/Qwen3-0.6B"
+GPUS = 2
+
+def serve():
+    cmd = ["vllm", "serve", "--log-level=info", MODEL_NAME, "--revision", REV, "--tensor-parallel-size", str(GPUS)]
+    subprocess.Popen(" ".join(cmd), shell=True)
+"""
+
+
+def test_what_a_program_has_a_shell_run_is_read_where_it_trains_nothing_itself(tmp_path: Path) -> None:
+    found = read(tmp_path, RUNS)
+    assert (found.model.layers, found.workload["phase"], found.workload["t"]) == (28, "decode", 2)
+    trains = "model = AutoModel.from_pretrained(MODEL_NAME)\nTrainer(model=model).train()\n"
+    assert "phase" not in read(tmp_path, RUNS + trains).workload
+    nothing = read(tmp_path, f'{trains.partition("Trainer")[0]}os.system("pip install vllm --upgrade")\n{RUNS[:60]}')
+    assert (nothing.model.layers, "t" in nothing.workload) == (28, False)
+
+
+def test_a_notebooks_shell_is_read(tmp_path: Path) -> None:
+    cell = (
+        "!pip install trl\n!torchrun --nproc_per_node 2 train.py \\\n  --model_name_or_path Qwen/Qwen3-0.6B \\\n  --b 1"
+    )
+    file = tmp_path / "train.ipynb"
+    file.write_text(notebook(f'model_id = "Qwen/Qwen3-8B"\n---\n{cell} --per_device_train_batch_size 2\nx = 1'))
+    found = read_config(file)
+    assert (found.model.layers, found.workload["gpus"], found.workload["b"]) == (28, 2, 2)
+
+
 LOOP = """
 def parsed():
     parser = argparse.ArgumentParser()

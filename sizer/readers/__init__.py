@@ -89,8 +89,6 @@ def read_config(
                 error.expected += speaks_of(asked.text or load_text(find_config(Path(config))))
             raise
         reading = replace(reading, notes=(*notes, *reading.notes))
-    if not asked.training:
-        return reading
     from .expressions import with_training
 
     return with_training(reading, asked.training)
@@ -136,19 +134,23 @@ def _parse(text: str, where: str, config_format: str | None, asked: Source) -> C
         found = parse_toml(text)
         check_depth(found)
         return found
-    if text.lstrip()[:1] != "{" or where.endswith(".ipynb"):
-        if config_format == "nanogpt" or where.endswith((".py", ".ipynb")):
-            from .python_code import parse_code
+    plain = text.lstrip()[:1] != "{" or where.endswith(".ipynb")
+    if plain and (config_format == "nanogpt" or where.endswith((".py", ".ipynb"))):
+        from .python_code import parse_code
 
-            return parse_code(text, where, asked.settings)
-        if config_format in (None, "megatron") and (megatron := _reader("megatron")).is_script(text, where):
-            return dict(megatron.parse_script(text, asked.settings, tree))
-    found = tree.followed(parse_mapping(text, where)) | quantisation_of(Path(where))
-    if found.keys() & FORMATS["manifests"]["keys"] and (said := import_module("sizer.readers.manifests").script(found)):
+        found = parse_code(text, where, asked.settings)
+        said = found.pop("_commands", "") * ("Train" not in " ".join(found))  # what trains is no server
+    elif plain and config_format in (None, "megatron") and _reader("megatron").is_script(text, where):
+        found, said = {}, text
+    else:
+        found = tree.followed(parse_mapping(text, where)) | quantisation_of(Path(where))
+        run = found.keys() & FORMATS["manifests"]["keys"]
+        said = import_module("sizer.readers.manifests").script(found) if run else ""
+    if said:
         try:
             return dict(_reader("megatron").parse_script(said, asked.settings, tree))
-        except NoModel:
-            if not named_plainly(found):  # by its keys, where its commands name none
+        except InputError:
+            if not (named_plainly(found) or "_assigned" in found):  # by its keys, where its commands name none
                 raise
     return found | stated(_bases=tree.names)
 

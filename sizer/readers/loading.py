@@ -42,7 +42,7 @@ _EXTRA = (
 
 #: Suffixes of data and of every file that states a model; what a directory's configuration is called, most telling
 #: first; without one, weights whose headers are read; keys that name one base or several, the later over the earlier.
-_DATA, SUFFIXES, CONFIG_NAMES, WEIGHTS, BASE_KEYS = map(tuple, FORMATS["files"].values())
+_DATA, SUFFIXES, CONFIG_NAMES, WEIGHTS, BASE_KEYS, SETTINGS = map(tuple, FORMATS["files"].values())
 _NONE_IN_IT = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it"
 #: What models are called: at most an organisation and a name.
 _NAME = r"[\w.-]*[\w](?:/[\w.-]+)?"
@@ -328,7 +328,7 @@ class Tree:
 
         They may be another machine's, or of the trainer's. Devices that a command gives go over accelerate's.
         """
-        for key in ("deepspeed_config", "deepspeed", "config_file"):
+        for key in SETTINGS:
             if (named := str(found.get(key))).endswith(_DATA) and (text := self.sourced(named)):
                 own = {"zero_optimization": {}, **parse_mapping(text, named), "_file": named}
                 if key != "config_file" or "distributed_type" in own:

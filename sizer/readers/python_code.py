@@ -2,6 +2,7 @@
 
 import ast
 import re
+import shlex
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
@@ -44,7 +45,7 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
         whole = file.options | found  # LoRA is often made deep inside
         if file.options.keys().isdisjoint(_SIZES) and named_plainly(whole):
             found = whole
-        return found | {"_assigned": True}
+        return found | {"_assigned": True, "_commands": "\n".join(file.commands)}
     chosen = settings.get("recipe", min(made) if len(made) == 1 else None)
     refuse(
         chosen not in made,
@@ -62,11 +63,12 @@ def _statements(text: str, where: str) -> Iterator[ast.stmt]:
 
 
 def _cells(text: str, where: str) -> Iterator[str]:
-    """A notebook's cells of code, without what they tell the notebook or a shell."""
+    """A notebook's cells of code, what they tell the notebook or a shell as a call."""
     with suppress(TypeError, KeyError):  # another program's
         for one in parse_mapping(text, where)["cells"]:
             if one["cell_type"] == "code":
-                yield re.sub(r"(?m)^(\s*)[%!].*", r"\1pass", "".join(one["source"]))
+                shell = r"(?m)^(\s*)[%!](?:.*\\\n)*.*"
+                yield re.sub(shell, lambda line: f"{line[1]}run({line[0].strip()[1:]!r})", "".join(one["source"]))
 
 
 def _recipe(found: Values, where: str) -> Values | None:
@@ -83,6 +85,7 @@ class _Code:
         self.functions = {}
         self.names: Values = {}
         self.options: Values = {}
+        self.commands = list[str]()
         self._read, self._text = 0, text
         self.follow(body, self.names)
         whole = ast.Module(body, [])
@@ -213,6 +216,8 @@ class _Code:
                 return args[place]
         if said == "int":
             return int(first)
+        if said.endswith(tuple(FORMATS["runs"])):
+            self.commands += [shlex.join(map(str, first)) if isinstance(first, list) else str(first)]
         if "default" in given and not args:  # a field's
             return given["default"]
         if said in self.functions:

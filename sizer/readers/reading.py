@@ -17,7 +17,7 @@ from typing import Any
 
 from shapes.dtypes import next_multiple
 from shapes.errors import InputError, positive_int, refuse, shorten
-from shapes.frozen import Named, Sizes, Words, frozen
+from shapes.frozen import Named, Sizes, Words, frozen, without
 from shapes.frozen import Names as Names
 from shapes.frozen import Values as Values
 from shapes.model import ModelShape, Unread
@@ -417,7 +417,7 @@ def with_settings(config: Config, settings: Config, normalised: Callable[[Config
             inner = inner[parent]
         inner[last] = value
         if isinstance(unknown := changed.get("_unknown"), Mapping):
-            changed["_unknown"] = {name: what for name, what in unknown.items() if name != key}
+            changed["_unknown"] = without(unknown, [key])
     return changed
 
 

@@ -20,7 +20,7 @@ from shapes.program import install
 from shapes.toml_table import nearest
 
 from .expressions import expressed, flat, with_settings_of
-from .loading import is_name, parse_file
+from .loading import SETTINGS, is_name, parse_file
 from .reading import (
     FORMATS,
     LACKS,
@@ -148,7 +148,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     row = _with_usual(row, config)
     taken = (
         *row["names"],
-        *["deepspeed", "deepspeed_config", "config_file"] * ("_deepspeed" in config),
+        *SETTINGS * ("_deepspeed" in config),
         *re.findall(r"\w+", str(row.get("rounds"))),
     )
     settings, degrees = _given(row, config)
@@ -165,22 +165,17 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     )
     rounds = _rounds(row, config)
     longest = degrees.pop("longest", reading.longest)
-    workload = {
-        **reading.workload,
-        **stated(
-            phase=row.get("phase"),
-            s=at(rounds, "share.length"),
-            gpus="phase" not in row and config.get("_devices"),  # a server runs on those that it splits over
-        ),
-        **degrees,
-        **rounds.pop("train", {}),
-    }
+    own = stated(
+        phase=row.get("phase"),
+        s=at(rounds, "share.length"),
+        gpus="phase" not in row and config.get("_devices"),  # a server runs on those that it splits over
+    )
     reading = replace(
         reading,
         source=where,
         keys={},
         notes=notes,
-        workload=workload,
+        workload={**reading.workload, **own, **degrees, **rounds.pop("train", {})},
         longest=longest,
         unread=(*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)),
         rounds=rounds,

@@ -15,7 +15,7 @@ from shapes.model import ModelShape, Unread
 from shapes.recipes import RECIPES
 from shapes.workload import modules
 from sizer.readers import expressions
-from sizer.readers.loading import Tree
+from sizer.readers.loading import SETTINGS, Tree
 from sizer.readers.reading import (
     FORMATS,
     LACKS,
@@ -72,17 +72,16 @@ def parse_script(text: str, settings: Config, tree: Tree) -> Values:
     ``settings`` give shell variables a value, whatever the script assigns. Values that only running would tell
     (``$(nproc)``, ``$1``) are left out and listed under ``_unknown``.
     """
-    preset = {key: str(value) for key, value in settings.items()}
-    script = Script(Variables(preset), tree.sourced)
+    script = Script(Variables({key: str(value) for key, value in settings.items()}), tree.sourced)
     script.follow(text)
-    used = frozenset(script.variables.used & preset.keys())
+    used = script.variables.used & script.variables.preset
     # Settings that the script writes are not those in a file of their name, which another run left.
     settled = dict if re.search(r"(?i)>\s*[\"']?\$?\{?\w*(?:conf|json)", text) else tree.with_deepspeed
     launched = _launched(script, text)
     try:
         words, notes = _model_command(script)
     except InputError:
-        if (named := _naming(script, launched)) is None:
+        if not (named := _naming(script, launched)):
             raise
         return settled(named | {"_variables": used})
     program = _program(words)
@@ -170,7 +169,8 @@ def _model_command(script: Script) -> tuple[list[str], list[str]]:
 
 #: vllm serve NAME, lmdeploy serve api_server NAME, trtllm-serve [serve] NAME, llama-server -m NAME.gguf
 _SERVED = (
-    r"(?:^| )(?:(?:trtllm-)?serve (?:serve |api_server )*|-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
+    r"(?:^| )(?:(?:trtllm-)?serve (?:serve |api_server |--[\w-]+=\S+ )*|"
+    r"-(?:m|hfr?|-hf-repo|-model) (?=\S*(?:\.gguf|GGUF)))"
     "(?!-)((?:\0[^\0]*\0|\\S)+)"
 )
 
@@ -313,7 +313,7 @@ def read(config: Config, where: str) -> Reading:
     unknown: Mapping[str, str] = config.get("_unknown", {})
     # In a script a flag has no value: what follows it is something else.
     fields = Fields(config, where, present=frozenset(unknown if "_program" in config else ()))
-    fields.ignore(*["deepspeed", "deepspeed_config"] * ("_deepspeed" in config))
+    fields.ignore(*SETTINGS * ("_deepspeed" in config))
 
     def lacking() -> list[str]:
         return [key for key in sorted(unknown) if key in fields.asked - fields.flags and not is_harmless(key, NAME)]
