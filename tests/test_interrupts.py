@@ -45,6 +45,7 @@ def asked(*arguments, **named):
     if next(calls) == int(at):
         signal.raise_signal(int(number))
     return original(*arguments, **named)
+asked.__kwdefaults__ = getattr(original, "__kwdefaults__", None)  # which the command line reads
 setattr(module, name, asked)
 sys.argv = ["sizer", *words]
 from sizer.__main__ import run
