@@ -76,7 +76,7 @@ def at_once(
     line: Mapping[str, str], model: ModelShape, step: Workload, device: Device, lengths: tuple[int, int]
 ) -> int:
     """Requests of a prompt and an output that a stage runs at once; 0: the memory does not hold one."""
-    weights, cache = _bytes(model, replace(step, b=1, context=1), "weights"), _bytes(model, step, "kv_cache")
+    weights, cache = _bytes(model, replace(step, b=1, context=1), "weights"), _held(model, step)
     free, share = device.memory.bytes - weights - CONTEXT, 0.95
     if line["engine_version"] in BUILT:
         key = line["model"], line["t"]
@@ -103,7 +103,7 @@ def _chosen(
         held = _bytes(model, replace(step, t=1, p=1, d=1, e=1), "weights")
         counted = held - (held - NVFP4 * counted) / (2 - NVFP4)
     weights = counted * sizes.get(line["dtype_weights"], 2)
-    cache = _bytes(model, step, "kv_cache") * step.t * step.p
+    cache = _held(model, step) * step.t * step.p
     said = json.loads(line["config"]) if line["config"].startswith("{") else {}
     if said.get("kv_lora_rank"):
         width = said.get("head_dim") or said["hidden_size"] // said["num_attention_heads"]
@@ -112,6 +112,16 @@ def _chosen(
     most = min(4096, 0.95 * (ranks * device.memory.bytes - weights) / cache) / step.p
     batched = min(most * (1 + lengths[0] / lengths[1]), 32768)
     return _rounded(batched, 2048, ((4096, 256), (8192, 512)), 1024), _rounded(most, 64, ((256, 32), (1024, 128)), 256)
+
+
+def _held(model: ModelShape, step: Workload) -> int:
+    """Bytes of the cache of ``step``'s requests.
+
+    Without max_attention_window, which no page sets, layers with a window hold a request's whole length like the others
+    (tensorrt_llm/_torch/pyexecutor/resource_manager.py).
+    """
+    one, two = (_bytes(model, replace(step, context=tokens), "kv_cache") for tokens in (1, 2))
+    return one + (two - one) * ((step.context or 1) - 1)
 
 
 def _rounded(number: float, least: int, steps: tuple[tuple[int, int], ...], coarsest: int) -> int:

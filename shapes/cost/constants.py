@@ -334,9 +334,9 @@ def _without_tables(constants: GemmConstants, kin: Device) -> GemmConstants:
     Libraries split few tiles along a long k, and have tiles of few rows. The constants of memory and caches come from
     small products, as large ones hardly tell them and may leave them on the bounds of their fit.
     """
-    form, small = constants.uncorrected(), constants.small
+    form = constants.uncorrected()
     keys = "bandwidth_bytes_per_s", "cache_bandwidth_bytes_per_s", "cache_bytes"
-    least = {key: min(getattr(constants, key), getattr(small or constants, key)) for key in keys}
+    least = {key: min(getattr(constants, key), getattr(constants.small or constants, key)) for key in keys}
     tiles = *LOW_TILES[: CARRY.low_tiles.get(kin.architecture, 0)], *form.tiles
     return replace(form.both(split_steps=CARRY.split_steps, tiles=tiles), **least)
 
@@ -352,8 +352,7 @@ def _fed_share(device: Device, dtype: str) -> float:
 def asymptote(device: Device, dtype: str) -> float:
     """Share of the peak that a long product's tiles reach where nothing else slows them; never more than all of it."""
     if dtype in device.compute.vector_dtypes:
-        shared = device.compute_capability in PLAIN_CORES.shared
-        return PLAIN_CORES.reached_shared if shared else PLAIN_CORES.reached
+        return PLAIN_CORES.reached_shared if device.compute_capability in PLAIN_CORES.shared else PLAIN_CORES.reached
     if published := _published(device, dtype, "bf16", "fp16"):
         return min(1.0, CARRY.over_published * published)
     return CARRY.boosted if _watts_per_tflops(device) >= CARRY.boosting_w_per_tflops else CARRY.asymptote

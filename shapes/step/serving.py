@@ -161,7 +161,7 @@ class Load:
 
 def touched(chosen: Any, tokens: Any) -> Any:
     """Share of the experts that any of ``tokens`` is routed to, each at random to ``chosen`` of them."""
-    return 1.0 - (1.0 - chosen) ** tokens
+    return 1.0 - (1.0 - np.minimum(1.0, chosen)) ** tokens
 
 
 def serving_load(
