@@ -294,4 +294,4 @@ def test_a_pipe_in_a_dataset_is_not_waited_for_and_a_name_is_no_book(tmp_path: P
     row = at_half_the_peak(1024).row()
     row["environment"]["device"] = "x" * 201  # no folder could be called so
     with pytest.raises(InputError, match=r"environment.device.*expected printable text of 1 to 200 characters"):
-        checked_row(row, "here")
+        checked_row(row)

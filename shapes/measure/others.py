@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from shapes.errors import DAMAGED, InputError
+from shapes.errors import DAMAGED, InputError, within
 from shapes.frozen import Named, Values, given
 from shapes.operators.types import Gemm
 from shapes.toml_table import DATA, content
@@ -70,7 +70,8 @@ def _row(environment: Environment, work: Gemm, samples: NDArray[np.float64], whe
     bare = outcome(Job(work), environment, "ok", flops=work.flops, bytes=work.bytes, stop="samples", method=program)
     own = hashlib.sha256(f"{environment.device}{bare.key}".encode() + samples.tobytes()).hexdigest()
     said = {"samples": samples.tolist(), "message": f"{program}: {Path(where).name}", "uid": own, "label": "imported"}
-    return checked_row(bare.row() | said | summary_fields(samples), where)
+    with within(where):
+        return checked_row(bare.row() | said | summary_fields(samples))
 
 
 def _products(row: Named, how: Named) -> Iterator[tuple[Gemm, float]]:

@@ -15,7 +15,7 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 
-from shapes.errors import DAMAGED, InputError, decoded, refuse
+from shapes.errors import DAMAGED, InputError, decoded, refuse, within
 from shapes.frozen import Named, Names, Values, frozen, replace
 from shapes.toml_table import LARGEST
 
@@ -203,28 +203,28 @@ def read_export(lines: Iterable[str], where: str, of: Environment | None = None)
     for number, line in enumerate(lines, 1):
         if not line.strip():
             continue
-        place = f"{where}, line {number}"
-        refuse(len(line) > MAX_LINE, f"expected lines of at most {MAX_LINE // 2**20} MiB", where=place)
-        row = None
-        with suppress(ValueError, RecursionError):
-            row = json.loads(line)
-        if not isinstance(row, dict):
-            raise InputError(
-                "expected JSON lines of `sizer store export`, or a program's file (`sizer store import --help`)",
-                where=place,
-            )
-        if of:
-            row["environment"] = replace(of, uuid=row.get("card")).to_dict()
-        yield checked_row(row, place)
+        with within(f"{where}, line {number}"):
+            refuse(len(line) > MAX_LINE, f"expected lines of at most {MAX_LINE // 2**20} MiB")
+            row = None
+            with suppress(ValueError, RecursionError):
+                row = json.loads(line)
+            if not isinstance(row, dict):
+                raise InputError(
+                    "expected JSON lines of `sizer store export`, or a program's file (`sizer store import --help`)"
+                )
+            if of:
+                row["environment"] = replace(of, uuid=row.get("card")).to_dict()
+            found = checked_row(row)
+        yield found
 
 
-def checked_row(row: Named, where: str) -> Measurement:
+def checked_row(row: Named) -> Measurement:
     """The measurement that ``row`` holds; InputError naming the field that is wrong."""
     values = dict(row)
     for name in ("environment", "description", "clocks"):
         if isinstance(row.get(name), Mapping):
             values |= {f"{name}.{key}": value for key, value in row[name].items()}
-    _check(values, _CHECKS, where)
+    _check(values, _CHECKS)
     if row["status"] == "ok":
         low, seconds, high = (row.get(name) or 0.0 for name in ("low", "seconds", "high"))
         refuse(
@@ -232,7 +232,6 @@ def checked_row(row: Named, where: str) -> Measurement:
             "expected samples, and low <= seconds <= high",
             "seconds",
             seconds,
-            where=where,
         )
     try:
         sizes = flat(row["description"])
@@ -240,13 +239,13 @@ def checked_row(row: Named, where: str) -> Measurement:
         one.row(samples=False)
         json.dumps(row).encode()
     except DAMAGED as error:
-        raise InputError(f"expected a measurement exported by `sizer store export` ({error!r})", where=where) from None
+        raise InputError(f"expected a measurement exported by `sizer store export` ({error!r})") from None
     named = {f"description.{name}": sizes[name] for name in ("batch", "m", "n", "k")}
-    _check(named, dict.fromkeys(named, COUNT), where)
+    _check(named, dict.fromkeys(named, COUNT))
     return one
 
 
-def _check(values: Named, checks: Mapping[str, Check], where: str) -> None:
+def _check(values: Named, checks: Mapping[str, Check]) -> None:
     for key, (holds, expected) in checks.items():
         value = values.get(key)
         refuse(
@@ -254,5 +253,4 @@ def _check(values: Named, checks: Mapping[str, Check], where: str) -> None:
             f"expected {expected}",
             key,
             value,
-            where=where,
         )

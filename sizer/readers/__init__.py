@@ -175,7 +175,8 @@ def _reader(name: str) -> Any:
 def _read_mapping(config: Config, where: str, config_format: str | None, settings: Config) -> Reading:
     if config_format is not None and config_format not in (*(known := _claims()), "object"):
         raise InputError(f"expected one of {', '.join(known)}", "--config-format", config_format)
-    chosen = config_format or recipe_of(config) or _format_of(config, where)
+    with within(where):
+        chosen = config_format or recipe_of(config) or _format_of(config)
     if not isinstance(chosen, str):
         return _of_recipe(chosen, underscored(config), underscored(settings), where)
     reader = _reader(chosen)
@@ -203,7 +204,7 @@ def _of_recipe(row: Config, config: Config, settings: Config, where: str) -> Rea
     return read_recipe(row, with_settings(config, own), where, lambda name: read_config(name, settings=rest))
 
 
-def _format_of(config: Config, where: str) -> str | Config:
+def _format_of(config: Config) -> str | Config:
     """The one format that claims the configuration, else a recipe of the model that it names.
 
     NoModel for none or two, naming the nearest and what it lacks.
@@ -222,14 +223,14 @@ def _format_of(config: Config, where: str) -> str | Config:
     if claimed and claims[claimed[0]].get("deep") and not any(str(key).upper() == "MODEL_ARGS" for key in config):
         sizes = {str(value): None for key, value in leaves(config) if key == "hidden_size" and "$" not in str(value)}
         if len(sizes) > 1:
-            raise NoModel(f"expected one model, found several: hidden_size {', '.join([*sizes][:3])}", where=where)
+            raise NoModel(f"expected one model, found several: hidden_size {', '.join([*sizes][:3])}")
     if claimed:
         if len(claimed) > 1 and not claims[claimed[0]].get("declared"):
-            raise NoModel(f"has the keys of {' and of '.join(claimed)}: choose one with --config-format", where=where)
+            raise NoModel(f"has the keys of {' and of '.join(claimed)}: choose one with --config-format")
         return claimed[0]
     for keys, other in FORMATS["elsewhere"]:
         if config.keys() >= {*keys}:
-            raise NoModel(other, keys[-1], config[keys[-1]], where)
+            raise NoModel(other, keys[-1], config[keys[-1]])
     if row:
         return row
     near = sorted(claims, key=lambda name: len(lacks[name]) / len(claims[name]["all"]))
@@ -240,8 +241,7 @@ def _format_of(config: Config, where: str) -> str | Config:
     )
     raise NoModel(
         "expected a configuration in one of the known formats: "
-        + (f"nearest are {said}" if said else "no model_type found (--config-format NAME names one)"),
-        where=where,
+        + (f"nearest are {said}" if said else "no model_type found (--config-format NAME names one)")
     )
 
 
