@@ -74,6 +74,11 @@ SMALLEST: dict[str, tuple[str, str]] = {
         "model: {architecture: llama, vocab_size: 320, attention: {num_heads: 2},\n  dimensions: {hidden_size: 64, "
         "intermediate_size: 96, num_layers: 2}}\n",
     ),
+    "mindformers": (
+        "m.yaml",
+        "{runner_config: {batch_size: 1}, model: {model_config: {type: LlamaConfig, hidden_size: 64, num_layers: 2, "
+        "num_heads: 4, vocab_size: 320}}}",
+    ),
     "torchtune_model": (
         "t.yaml",
         "model: {_component_: torchtune.models.llama3_2.llama3_2, vocab_size: 320, num_layers: 2, num_heads: 4, "
@@ -1166,6 +1171,51 @@ def test_torchtunes_builders_with_sizes_are_read_and_others_refused() -> None:
         assert (found.format, found.workload["phase"]) == ("torchtune_model", "decode")
     with pytest.raises(InputError, match=r"model\._component_ .*expected llama2, llama3"):
         read_config({"model": {"_component_": "torchtune.models.gemma.gemma", **model}})
+
+
+def test_mindformers_sizes_adapters_and_degrees_are_read() -> None:
+    """LlamaConfig's width is Meta's; its degrees hold where use_parallel, and of adapters LoRA alone has a price."""
+    sizes = {"type": "LlamaConfig", "hidden_size": 64, "num_layers": 2, "num_heads": 4, "vocab_size": 320}
+    lora = {"pet_type": "lora", "lora_rank": 8, "target_modules": ".*wq|.*wv"}
+    config = {
+        "use_parallel": True,
+        "runner_config": {"batch_size": 2},
+        "parallel_config": {"data_parallel": 2, "model_parallel": 4, "use_seq_parallel": True},
+        "recompute_config": {"recompute": True},
+        "optimizer": {"type": "FP32StateAdamWeightDecay"},
+        "model": {"model_config": {**sizes, "multiple_of": 32, "seq_length": 128, "pet_config": lora}},
+    }
+    found = read_config(config)
+    assert found.model.parameters == 2 * 320 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 192 + 2 * 64) + 64
+    said = {"b": 2, "s": 128, "t": 4, "d": 2, "checkpointing": "full", "finetune": "lora", "lora_rank": 8}
+    assert said.items() <= found.workload.items()
+    assert (found.workload["lora_targets"], found.unread) == ("q_proj,v_proj", ())
+    found = read_config(config | {"use_parallel": False, "run_mode": "predict"})
+    assert (found.workload["phase"], found.workload["t"]) == ("decode", 1)
+    plain, biased = (
+        read_config({"model": {"model_config": {**sizes, "qkv_has_bias": biased}}, "runner_config": {}}).model
+        for biased in (False, True)
+    )
+    assert biased.parameters - plain.parameters == 2 * 3 * 64
+    wide = {"multiple_of": 256, "ffn_dim_multiplier": 1.3, "hidden_size": 8192, "num_layers": 80, "num_heads": 64}
+    llama2 = {**sizes, **wide, "n_kv_heads": 8, "vocab_size": 32000}
+    assert read_config({"model": {"model_config": llama2}, "runner_config": {}}).model.parameters == 68_976_648_192
+    for own, around, said in (
+        ({"pet_config": {"pet_type": "ptuning2"}}, {}, "LoRA alone"),
+        ({"type": "GLM32kConfig"}, {}, "expected LlamaConfig"),
+        ({}, {"moe_config": {"expert_num": 8}}, "its experts are not read here"),
+    ):
+        with pytest.raises(InputError, match=said):
+            read_config({"model": {"model_config": {**sizes, **own}}, "runner_config": {}} | around)
+
+
+def test_olmos_mixtures_name_no_key_of_how_they_run_and_their_sharding_is_read() -> None:
+    moe = {"block_type": "moe", "moe_num_experts": 8, "moe_top_k": 2, "moe_dropless": True, "moe_loss_weight": 0.01}
+    sizes = {"d_model": 128, "n_heads": 4, "n_layers": 2, "layer_norm_type": "rms", "rope": True, "include_bias": False}
+    config = {"model": {**sizes, **moe}, "optimizer": {"name": "adamw"}, "activation_checkpointing": "whole_layer"}
+    found = read_config(config | {"distributed_strategy": "fsdp", "fsdp": {"sharding_strategy": "FULL_SHARD"}})
+    assert (found.workload["zero"], found.workload["checkpointing"]) == (3, "full")
+    assert found.unread == ()
 
 
 def test_mlx_pretrains_vocabulary_is_its_tokenizers() -> None:
