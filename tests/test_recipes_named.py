@@ -1649,6 +1649,12 @@ def test_a_default_for_an_argument_that_a_script_keeps_first_is_taken(tmp_path: 
         read(tmp_path, script.replace(":-", "-"), "run.sh")
 
 
+def test_a_generators_split_under_a_name_of_its_own_is_read(tmp_path: Path) -> None:
+    script = f"#!/bin/bash\nTP=${{4:-8}}\npython batched_generate_vllm.py --model {QWEN} --tp_per_worker $TP"
+    found = read(tmp_path, script, "run.sh")
+    assert (found.workload["phase"], found.workload["t"], found.unread) == ("decode", 8, ())
+
+
 def test_adapters_that_training_goes_on_with_are_named(tmp_path: Path) -> None:
     script = f"#!/bin/bash\npython train.py{TRAINS} --lora_remote_checkpoint a/b --checkpoint c --save_checkpoint d"
     assert [(one.key, one.changes) for one in read(tmp_path, script, "run.sh").unread] == [
