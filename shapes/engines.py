@@ -37,10 +37,10 @@ Check = Literal["divides", "shares", "enough", "one", "multiple", "whole", "shar
 class Fact:
     """A requirement ``check`` on the dimensions ``of`` in these ``formats``, and the verdict ``otherwise``.
 
-    ``multiple``: of elements. ``cut``: it holds only for sides that are cut over ranks or merged with others in one
-    matrix. ``every``: experts lie over all ranks too. ``padded``: the dimension is first padded to this multiple.
-    ``needs``: what the model has to have: "experts", "latent" attention or neither ("dense"). ``instead``: the outcome
-    in words. ``quote``: the line of the source that says so ("": an issue or pull request says it).
+    ``multiple``: of elements. ``cut``: it holds only for sides that are cut over ranks or, where ``merged``, are one
+    matrix with others. ``every``: experts lie over all ranks too. ``padded``: the dimension is first padded to this
+    multiple. ``needs``: what the model has to have: "experts", "latent" attention or neither ("dense"). ``instead``:
+    the outcome in words. ``quote``: the line of the source that says so ("": an issue or pull request says it).
     """
 
     topic: str
@@ -52,6 +52,7 @@ class Fact:
     formats: Names = FORMATS
     multiple: int = 1
     cut: bool = False
+    merged: bool = True
     every: bool = False
     padded: int = 1
     needs: str = ""

@@ -260,7 +260,7 @@ def _multiples(fact: Fact, model: ModelShape, tp: int, expert_tp: int) -> Iterat
     asked = [
         side
         for side in sides(model, tp, expert_tp, fused=True)
-        if side.dimension in fact.of and not (fact.cut and side.shards == 1 and not side.merged)
+        if side.dimension in fact.of and not (fact.cut and side.shards == 1 and not (side.merged and fact.merged))
     ]
     for name in dict.fromkeys(side.dimension for side in asked):
         own = (side for side in asked if side.dimension == name)
