@@ -354,6 +354,7 @@ def test_a_trace_is_compared_with_the_predicted_parts(tmp_path: Path) -> None:
         '{"traceEvents": [{"ph": "X", "name": "a"}]}',
         '{"traceEvents": [{"ph": "X", "name": "a", "cat": "kernel", "ts": "0", "dur": 1}]}',
         '{"traceEvents": [',
+        '{"traceEvents": ' + "[" * 10**5,  # once a traceback
         trace([(0.0, -1.0, "gemm")]),
         trace([(0.0, float("nan"), "gemm")]),
         trace(KERNELS).replace('"ts": 40.0', f'"ts": {10**400}'),
