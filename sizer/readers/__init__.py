@@ -83,7 +83,14 @@ def read_config(
             # An object whose fields are llama's own names, and say no type.
             if not isinstance(config, str | Path | Mapping) and not lacking(FORMATS["object"]["claim"], names_of(held)):
                 config_format = config_format or "object"
-            reading = _read_mapping(held, where or named, config_format, asked.settings)
+            refuse(
+                config_format not in (None, *(known := _claims()), "object"),
+                f"expected one of {', '.join(known)}",
+                "--config-format",
+                config_format,
+            )
+            with within(where or named):
+                reading = _read_mapping(held, where or named, config_format, asked.settings)
         except NoModel as error:
             if isinstance(config, str | Path) and not error.expected.startswith("names a model"):
                 error.expected += speaks_of(asked.text or load_text(find_config(Path(config))))
@@ -173,10 +180,7 @@ def _reader(name: str) -> Any:
 
 
 def _read_mapping(config: Config, where: str, config_format: str | None, settings: Config) -> Reading:
-    if config_format is not None and config_format not in (*(known := _claims()), "object"):
-        raise InputError(f"expected one of {', '.join(known)}", "--config-format", config_format)
-    with within(where):
-        chosen = config_format or recipe_of(config) or _format_of(config)
+    chosen = config_format or recipe_of(config) or _format_of(config)
     if not isinstance(chosen, str):
         return _of_recipe(chosen, underscored(config), underscored(settings), where)
     reader = _reader(chosen)

@@ -184,7 +184,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     wrapper = _type_of(outer)
     fields, model_type, part = _sized(outer, wrapper)
     if not family and model_type not in BUILDERS:
-        raise UnknownModelType("no reader for this model type", fields.key_of("model_type"), model_type, where)
+        raise UnknownModelType("no reader for this model type", fields.key_of("model_type"), model_type)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
     # What the class's head is, its own file says.
     given = {**fields.config, "model_type": model_type, "architectures": outer.config.get("architectures")}
@@ -201,12 +201,12 @@ def read(config: Config, where: str, family: str = "") -> Reading:
         if model.part == "text tower" or "audio_config" in config:
             model, towers = _function("with_towers")(outer, wrapper, model)
     except InputError as error:
-        raise _in_file_terms(error, fields, where) from None
+        raise _in_file_terms(error, fields) from None
     _refuse_unknown_layers(fields)
     outer.ignore(*_TEXTS * (part == "vision tower"))  # as a note says
     top.ignore(*(key for key, value in table("hf_written").get(wrapper, {}).items() if at(config, key) == value))
     if model.stacks[1:] and architecture_of(outer).endswith("ForCausalLM"):
-        raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", "architectures", where=where)
+        raise UnknownModelType("has no formula: an encoder-decoder's decoder alone", "architectures")
     notes, keys = _notes({**config, **given}, model_type, None if model.towers else part), _keys(fields, model)
     return reading(
         top,
@@ -327,7 +327,7 @@ def _refuse_unknown_layers(fields: Fields) -> None:
     )
 
 
-def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
+def _in_file_terms(error: InputError, fields: Fields) -> InputError:
     """An error that ModelShape raised about a dimension, under the file's name for it, with the keys that are misspelt.
 
     One that is not read leaves its class's own size to clash with the others.
@@ -337,7 +337,6 @@ def _in_file_terms(error: InputError, fields: Fields, where: str) -> InputError:
     sizes = {*chain(*KEYS.values())}
     near = ((key, misspelt(key, sizes, fields.config)) for key in fields.config.keys() - sizes)
     error.expected += "".join(f"; {key} is not known here: did you mean {one}?" for key, one in near if one)
-    error.where = error.where or where
     return error
 
 

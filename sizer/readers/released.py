@@ -126,7 +126,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
     """
     key = next((one for one in row["model"].split("|") if at(config, one) is not None), row["model"])
     name = at(config, key)
-    refuse(not isinstance(name, str), "expected a model's name", key, name, where=where)
+    refuse(not isinstance(name, str), "expected a model's name", key, name)
     try:
         name = name.split(",")[0]  # pretrained=NAME,dtype=bfloat16
         called, notes = (name, ()) if is_name(name) else _folder(name)
@@ -142,7 +142,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         # The hub is asked for what the command names, which is this file; of a path it has nothing.
         wrong = f"{said}; sizer check {called} --download{way}" if asked and is_name(name) else said
         said = f"names a model ({key} = {shorten(name.replace(chr(0), ''))}): {wrong}"
-        raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json", where=where) from None
+        raise NoModel(f"{said}; --set {key}=NAME, or give that model's config.json") from None
     config = in_use(config)
     lora = {} if row.get("phase") else _lora(config, row["names"])
     row = _with_usual(row, config)
@@ -177,7 +177,7 @@ def read_recipe(row: Config, config: Config, where: str, read: Callable[[str], R
         notes=notes,
         workload={**reading.workload, **own, **degrees, **rounds.pop("train", {})},
         longest=longest,
-        unread=(*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row, where)),
+        unread=(*reading.unread, *_further(reading, called, config, (key, *taken, *lora), row)),
         rounds=rounds,
     )
     return _trained_as(reading, settings, config, where)
@@ -249,7 +249,7 @@ def _lora(config: Config, taken: Collection[str]) -> Values:
     return {} if off or any("lora" in one and at(config, one) is not None for one in taken) else said
 
 
-def _further(reading: Reading, name: str, config: Config, read: Names, row: Config, where: str) -> Iterator[Unread]:
+def _further(reading: Reading, name: str, config: Config, read: Names, row: Config) -> Iterator[Unread]:
     """Keys whose value a script does not hold, and those not in ``read`` whose names say that they change something.
 
     InputError for a size that is not the model's own (an override, or another model), and where a model of another
@@ -266,7 +266,6 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
             f"expected the {size} of {name}, which it names ({read[0]}): give a config.json with these sizes",
             key,
             value,
-            where=where,
         )
         unclear = unknown_in(str(value))
         shown = unclear or shorten(value)
@@ -281,7 +280,6 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
                 f"trains {what} and not {name}, which it names: no formula here; sizer check {name} for that model",
                 key,
                 value,
-                where=where,
             )
             if what:
                 yield Unread(key, shown, what)

@@ -322,13 +322,13 @@ def read(config: Config, where: str) -> Reading:
         model, notes = build(fields)
         # What sizes the model is not left to a default; dropouts, lengths and degrees change no size.
         sizes = (key for key in lacking() if not key.endswith(("dropout", "seq_length", "parallel_size")))
-        refuse(size := next(sizes, None), f"expected this key; --set {size}=VALUE", size, where=where)
+        refuse(size := next(sizes, None), f"expected this key; --set {size}=VALUE", size)
         settled, layout_notes = workload(fields, model)
     except InputError as error:
         if held := unknown.get(error.key or ""):
             tested = "".join(f"--set {name}=... or " for name in config.get("_tested", ())[:3])
             said = f"its value is {held}, which the file does not hold; {tested}--set {error.key}=N"
-            raise InputError(said, error.key, where=where) from None
+            raise InputError(said, error.key) from None
         raise
     left = [Unread(key, unknown[key], LACKS) for key in lacking()]
     left += [Unread(f"${name}", "further options", LACKS) for name in config.get("_further", ())]
