@@ -290,7 +290,8 @@ MODEL_NAME = "Qwen/Qwen3-0.6B"
 GPUS = 2
 
 def serve():
-    cmd = ["vllm", "serve", "--log-level=info", MODEL_NAME, "--revision", REV, "--tensor-parallel-size", str(GPUS)]
+    cmd = ["vllm", "serve", "--log-level=info", MODEL_NAME, "--revision", REVISION]
+    cmd += ["--enforce-eager" if FAST else "--no-enforce-eager", "--tensor-parallel-size", str(GPUS)]
     subprocess.Popen(" ".join(cmd), shell=True)
 """
 
@@ -302,6 +303,13 @@ def test_what_a_program_has_a_shell_run_is_read_where_it_trains_nothing_itself(t
     assert "phase" not in read(tmp_path, RUNS + trains).workload
     nothing = read(tmp_path, f'{trains.partition("Trainer")[0]}os.system("pip install vllm --upgrade")\n{RUNS[:60]}')
     assert (nothing.model.layers, "t" in nothing.workload) == (28, False)
+
+
+def test_lists_that_grow_and_run_again_and_again_are_bounded() -> None:
+    calls = "subprocess.run(x)\nprint(x)\n" * 2000
+    for text in ('x = ["a"]\n' + "x += x\n" * 500 + calls, f"x = {['word'] * 20_000}\n{calls}"):
+        code = python_code._Code([*python_code._statements(text, "x.py")], text)
+        assert sum(map(len, code.commands)) < 5 * python_code.MAX_READ
 
 
 def test_a_notebooks_shell_is_read(tmp_path: Path) -> None:

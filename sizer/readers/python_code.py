@@ -184,6 +184,9 @@ class _Code:
                     return self._value(inner, names)[self._value(place, names)]
                 case ast.BinOp(left, way, right) | ast.AugAssign(left, way, right) | ast.Compare(left, [way], [right]):
                     one, other = self._value(left, names), self._value(right, names)
+                    if type(one) is type(other) is list:
+                        self._read += len(one)
+                        return one + other
                     numbers = all(type(side) in (int, float) and abs(side) < 2**53 for side in (one, other))
                     if None in (one, other) or not (numbers or isinstance(way, ast.cmpop)):
                         return None
@@ -210,14 +213,16 @@ class _Code:
             self.names["_class"] = said
         of, *args = (self._value(one, names) for one in (getattr(node.func, "value", None), *node.args))
         # Of an option's names (-m, --model) the long one.
-        first: Any = max(args, key=lambda one: str(one)[:2] == "--", default=None)
+        first: Any = max(args, key=lambda one: isinstance(one, str) and one[:2] == "--", default=None)
         for name, place in FORMATS["passed"].items():  # a variable's default, a path
             if said.endswith(name) and len(args) > place:
                 return args[place]
         if said == "int":
             return int(first)
         if said.endswith(tuple(FORMATS["runs"])):
-            self.commands += [shlex.join(map(str, first)) if isinstance(first, list) else str(first)]
+            text = shlex.join(map(str, first)) if isinstance(first, list) else str(first)
+            self._read += len(text)
+            self.commands += [text]
         if "default" in given and not args:  # a field's
             return given["default"]
         if said in self.functions:
