@@ -520,7 +520,8 @@ def read_module(module: Any, example_inputs: object, dtype: str | None = None) -
     dtype, notes = _module_dtype(proof.dtype, dtype, where)
     reading = _reading_of(proof, where, {}, InputError("", where=where))
     again = "its torch.utils.checkpoint is not followed: say what is run again (checkpointing full)"
-    return replace(reading, notes=(*reading.notes, *notes, *[again] * PLAIN.ran), workload={**ran, "dtype": dtype})
+    notes += (again,) * PLAIN.ran + ("inputs that layers read as they are have a gradient",) * (not reading.model.vocab)
+    return replace(reading, notes=(*reading.notes, *notes), workload={**ran, "dtype": dtype})
 
 
 def _module_dtype(runs_in: str, asked: str | None, where: str) -> tuple[str, Names]:
@@ -546,7 +547,7 @@ def _called(example_inputs: object, where: str) -> tuple[Sequence[Any], Named, S
     named = example_inputs if isinstance(example_inputs, Mapping) else {}
     listed = example_inputs if isinstance(example_inputs, tuple | list) else (example_inputs,)
     positional = () if named else listed
-    b, s = batch_and_sequence((*positional, *named.values()))
+    b, s = batch_and_sequence(named.values() or listed)
     return positional, named, {"b": b, "s": s}
 
 

@@ -35,11 +35,11 @@ SMALL = {
     "vocab_size": 320,
     "pad_token_id": 0,
 }
-#: Types that are whole without a formula, with what of them tells them from llama.
+#: Types without a formula that are whole, with what of them tells them from llama.
 WHOLE: dict[str, dict[str, Any]] = {
-    "cohere2_moe": {"head_dim": 16, "num_experts": 8, "num_experts_per_tok": 2, "sliding_window": 16},
-    "beam": {"head_dim": 16},
-    "roformer": {"embedding_size": 48},
+    "moshi": {"head_dim": 16, "ffn_dim": 320},
+    "muse_spark_text": {"head_dim": 16, "n_routed_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "roc_bert": {},
     # An MLP whose last matrix alone has a bias; biases by distance in every layer; a part of a wrapper.
     "gte": {},
     "umt5": {"d_model": 96, "d_ff": 160, "d_kv": 16, "num_layers": 2, "num_heads": 6},
@@ -649,3 +649,36 @@ def test_parts_that_did_not_run_count_in_parameters_and_are_named() -> None:
     with torch.device("meta"):
         class_ = transformers.TrOCRForCausalLM(transformers.TrOCRConfig(**found.config))
     assert found.model.parameters == sum(one.numel() for one in class_.parameters())
+
+
+def _torchs_own() -> dict[str, tuple[Any, int]]:
+    """torch's own modules, and how many sequences of hidden states each is called with."""
+    layers = {"batch_first": True, "dim_feedforward": 96, "dropout": 0.0}
+    encoder, decoder = torch.nn.TransformerEncoderLayer, torch.nn.TransformerDecoderLayer
+    return {
+        "encoder": (torch.nn.TransformerEncoder(encoder(48, 4, **layers), 3), 1),
+        "pre-norm": (torch.nn.TransformerEncoder(encoder(48, 4, norm_first=True, **layers), 3), 1),
+        "layer": (encoder(48, 4, **layers), 1),
+        "decoder": (torch.nn.TransformerDecoder(decoder(48, 4, **layers), 3), 2),
+        "both": (torch.nn.Transformer(48, 4, 2, 2, **layers), 2),
+        "attention": (torch.nn.MultiheadAttention(48, 4, batch_first=True), 3),
+    }
+
+
+@pytest.mark.parametrize("name", ["encoder", "pre-norm", "layer", "decoder", "both", "attention"])
+def test_torchs_own_layers_by_themselves_are_whole(name: str) -> None:
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from shapes.trace import recognise_module
+
+    module, called = _torchs_own()[name]
+    inputs = tuple(torch.randn(2, 24, 48, requires_grad=True) for _ in range(called))
+    found = recognise_module(module, inputs, {}).model
+    assert found is not None
+    assert found.parameters == sum(parameter.numel() for parameter in module.parameters())
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        out = module(*inputs)
+        (out[0] if isinstance(out, tuple) else out).sum().backward()
+    step = operators(found, Workload(2, 24, "fp32", attention="eager"))
+    assert sum(one.flops * one.count for one in step) == counter.get_total_flops()

@@ -121,7 +121,10 @@ class Proof:
 
 @frozen
 class OfModule:
-    """A module of one's own, called as in an example of ``b`` sequences of ``s`` tokens; members as `Built`'s."""
+    """A module of one's own, called as in an example of ``b`` sequences of ``s`` tokens; members as `Built`'s.
+
+    ``learns``: what it reads has a gradient, as where layers alone are a part of some model.
+    """
 
     module: nn.Module
     args: Items
@@ -129,6 +132,7 @@ class OfModule:
     b: int
     s: int
     buffers: Mapping[str, Tensor]
+    learns: bool = False
 
     @property
     def name(self) -> str:
@@ -158,9 +162,9 @@ class OfModule:
         """The example's with one sequence of s tokens."""
 
         def one(tensor: Tensor) -> Tensor:
-            if tensor.dim() < 2 or tensor.shape[:2] != (self.b, self.s):
+            if tensor.shape[:2] != (self.b, self.s):
                 return tensor
-            return tensor.new_empty((1, s, *tensor.shape[2:]), device="meta")
+            return tensor.new_empty((1, s, *tensor.shape[2:]), requires_grad=self.learns and tensor.is_floating_point())
 
         return _pytree.tree_map_only(  # type: ignore[no-any-return] # as it was given
             Tensor, one, (self.args, dict(self.kwargs))
@@ -257,6 +261,8 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
         found = differences(model, again, Workload(1, second, dtype, "infer"))
     if found:
         return found[0]
+    if isinstance(subject, OfModule):
+        subject = replace(subject, learns=not (model.vocab or model.stacks[0].front))
     # What masks let through is proven forward: not every class tells its core of it. Eager attention is
     # products of activations alone; their gradients follow from those that ran forward.
     names = Names(subject.module)

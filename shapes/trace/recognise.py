@@ -155,18 +155,18 @@ class _Layer:
         alike: dict[Ints, list[Node]] = {}
         for core in self.open("attention"):
             alike.setdefault(core.operands, []).append(core)
-        self.need(len(alike) < 3, f"{len(alike)} attention cores in one layer")
         cores = [one[0] for one in alike.values()]
         found: list[AttentionShape | MlaShape | None] = [self._attention(*one) for one in alike.values()]
         own, cross = [*found, None, None][:2]
-        if isinstance(cross, AttentionShape) and not self._is_cross(cores[0]) and self._is_cross(cores[1]):
+        if isinstance(cross, AttentionShape) and [*map(self._is_cross, cores)] == [False, True]:
             return own, replace(cross, cross=True)
-        self.need(cross is None, "2 attention cores in one layer")
+        self.need(cross is None, f"{len(cores)} attention cores in one layer")
         return own, None
 
     def _is_cross(self, core: Node) -> bool:
         queries, keys = (reduce(or_, (node.reads for node in self.graph.of(mask)), 0) for mask in core.operands[:2])
-        return bool(keys & ~queries) and not keys & queries & ~(TRIGONOMETRY | INPUTS)
+        made = queries & ~(TRIGONOMETRY | INPUTS)
+        return made > 0 and not keys & made
 
     def _attention(self, core: Node, *again: Node) -> AttentionShape | MlaShape:
         """``again``: further cores on the same queries, keys and values."""
@@ -410,8 +410,7 @@ class _Layer:
     def _parallel(self, mlp: set[int]) -> bool:
         """Whether the MLP, whose nodes these are, does not read what this layer's attention or recurrence wrote."""
         first = min(self.written, default=inf)
-        after = (node for node in self.nodes if node.number in mlp and node.number > first)
-        return any(not node.reads_any(self.nodes) for node in after)
+        return any(not node.reads_any(self.nodes) for node in self.nodes if node.number in mlp and node.number > first)
 
     def _norms(self, hidden: int) -> Pair:
         """Norms of hidden size in a layer, and the weights of each."""
@@ -449,16 +448,12 @@ class _Layer:
         )
         sizes = sorted((node.n, node.k) for node in into)
         low = ("decay", "gate") if shape.kind == "kda" else ()
-        forms = (replace(shape, in_proj=parts, low_rank=low) for parts in ((), *_IN_PROJECTIONS))
-        known = (
-            form
-            for form in forms
-            if set(chain.from_iterable(form.in_proj)) <= set(form.form.parts)
-            and sorted((one.out_features, one.in_features) for one in form.linears(hidden)[:-1]) == sizes
-        )
-        found = next(known, None)
-        self.need(found is not None, f"in-projections of {sizes} for {out.k} channels of a recurrence")
-        return found
+        for parts in ((), *_IN_PROJECTIONS):
+            form = replace(shape, in_proj=parts, low_rank=low)
+            linears = form.linears(hidden)[:-1] if {*chain.from_iterable(parts)} <= {*form.form.parts} else ()
+            if sorted((one.out_features, one.in_features) for one in linears) == sizes:
+                return form
+        raise Misfit(f"{self.path}: in-projections of {sizes} for {out.k} channels of a recurrence")
 
     def _recurrence(self, conv: Node, inner: int, vectors: set[str], into: Nodes) -> RecurrentShape:
         """The kind by the sizes of what it learns: a number for every head, or for its channels or states too."""
@@ -568,8 +563,10 @@ class Recogniser:
             if self.graph.parameters[path] != (rows, width):
                 self.left[path] = f"token embeddings of another size than {rows} x {width}"
         heads = self._heads(outside, main, rows)
-        every = all(node.m > 1 for node in heads)
-        outside.need(every, "a head of the last token alone: call the module as it is trained, with targets")
+        outside.need(
+            all(node.m > 1 for node in heads),
+            "a head of the last token alone: call the module as it is trained, with targets",
+        )
         head = heads[0] if heads else None
         read = [self._stack(span, found[:index], outside) for index, span in enumerate(found)]
         hidden = read[-1].hidden
@@ -581,11 +578,10 @@ class Recogniser:
         for node in outside.open("gemm", "grouped", "conv", "depthwise", "attention"):
             self.left[node.path] = f"{node.kind} outside the layers"
         vocab = head.n if head else rows
-        rest = len(tables) * (rows - vocab) * width
         of_head: Values = {"head": False}
         if head:
-            of_head = {"tied": head.weight in tables, "head_bias": head.biased, "heads": len(heads)}
-            of_head["head_inputs"] = head.k if head.k not in (width, hidden) else None
+            own = head.k if head.k not in (width, hidden) else None
+            of_head = {"tied": head.weight in tables, "head_bias": head.biased, "heads": len(heads), "head_inputs": own}
         return ModelShape(
             self.model_type,
             tuple(read),
@@ -593,7 +589,9 @@ class Recogniser:
             embedding_dim=width if width not in (0, hidden) else None,
             before_head=self._linears("head_transform", before, read[-1].length),
             max_positions=next((stack.positions for stack in reversed(read) if stack.positions), None),
-            extra=_some(head_norm=sum(map(self.graph.size, norms)), embedding_rows=rest),
+            extra=_some(
+                head_norm=sum(map(self.graph.size, norms)), embedding_rows=len(tables) * (rows - vocab) * width
+            ),
             embedding_tables=len(tables),
             **of_head,
         )
@@ -627,6 +625,8 @@ class Recogniser:
                     outside.nodes += layer.nodes
                     outside.scaled += layer.scaled
         main.sort(key=lambda span: span.first)
+        # One layer may be by itself.
+        main = main or [_Span(0, 10**9, [outside])] * bool(outside.open(*mixing))
         outside.need(bool(main), "no layers with attention, a convolution or experts")
         for one, following in pairwise(main):
             outside.need(one.last < following.first, "stacks of layers that run in turns")
@@ -700,8 +700,7 @@ class Recogniser:
 
     def _vectors(self, outside: _Layer) -> Iterable[Scaled]:
         """Each learned vector outside the layers that has no role yet, as it was used last."""
-        last = {one.parameter: one for one in outside.scaled if one.parameter not in outside.vectors}
-        return last.values()
+        return {one.parameter: one for one in outside.scaled if one.parameter not in outside.vectors}.values()
 
     def _hidden(self, layers: Iterable[_Layer]) -> int:
         """Columns of what most products of the layers read."""
