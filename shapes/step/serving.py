@@ -177,7 +177,7 @@ def serving_load(
     rate = device.memory.bandwidth_bytes_per_s
     products = np.array(
         [_product(one, device, model, spread) for one in listed if isinstance(one, Gemm | GroupedGemm)], dtype=float
-    )
+    ).reshape(-1, 7)
     reduces = [one for one in listed if isinstance(one, Collective) and one.what == "all_reduce"]
     layers = products[products[:, 0] > DENSE, 1].sum() // 2
     return Load(
