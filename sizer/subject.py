@@ -373,8 +373,7 @@ def settle_workload(reading: Reading, asked: Named) -> Workload:
         asked.get("vpp"),
     )
     if values.get("finetune") in ADAPTED:
-        if values.get("lora_targets") is None:
-            values["lora_targets"] = USUAL_OF.get(reading.model.model_type)
+        values.setdefault("lora_targets", USUAL_OF.get(reading.model.model_type))
         if reading.model.formats:
             values.setdefault("base", "release")
     return _within_positions(reading, values, decodes=decodes)

@@ -52,8 +52,7 @@ def document(answer: "Checked | tuple[Overview, ...]") -> Document:
     else:
         checked, seen = Checked(tuple(map(attrgetter("report"), answer))), answer
     reports = checked.reports
-    of_path = {report.path: [one for one in reports if one.path == report.path] for report in reports}
-    several = {path: found for path, found in of_path.items() if len({one.device for one in found}) > 1}
+    several = _on_several(reports)
     sections = [
         *([_compared(reports)] if reports else ()),
         *(_side_by_side(path, found) for path, found in several.items()),
@@ -61,6 +60,12 @@ def document(answer: "Checked | tuple[Overview, ...]") -> Document:
         Section("Total", lines([_total(checked)]), only=("text",)),
     ]
     return Document("sizer check", sections, checked, tally_text(checked), partial(_records, checked))
+
+
+def _on_several(reports: Sequence[Report]) -> dict[str, list[Report]]:
+    """The reports of each configuration on more than one device, by its path."""
+    of_path = {report.path: [one for one in reports if one.path == report.path] for report in reports}
+    return {path: found for path, found in of_path.items() if len({one.device for one in found}) > 1}
 
 
 def _side_by_side(path: str, reports: Sequence[Report]) -> Section:

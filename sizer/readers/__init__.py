@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from shapes.errors import InputError, refuse, within
+from shapes.errors import InputError, one_of, refuse, within
 from shapes.frozen import Named, Names, replace, without
 from shapes.model import ModelShape
 from shapes.program import added
@@ -83,12 +83,7 @@ def read_config(
             # An object whose fields are llama's own names, and say no type.
             if not isinstance(config, str | Path | Mapping) and not lacking(FORMATS["object"]["claim"], names_of(held)):
                 config_format = config_format or "object"
-            refuse(
-                config_format not in (None, *(known := _claims()), "object"),
-                f"expected one of {', '.join(known)}",
-                "--config-format",
-                config_format,
-            )
+            one_of(config_format or "object", (*_claims(), "object"), "--config-format")
             with within(where or named):
                 reading = _read_mapping(held, where or named, config_format, asked.settings)
         except NoModel as error:

@@ -149,7 +149,7 @@ def _layers(fields: Fields, hidden: int, common: Values) -> list[Block]:
     # Of latent attention's matrices only the last has a bias.
     latent = fields.flag("multi_latent_attention") and bias_linear(fields)
     extra = (("attention.o_proj.bias", hidden),) * latent
-    idle = re.findall(r"\d+", str(fields.raw("noop_layers", default="")))  # MindSpeed's, to fill stages
+    idle = re.findall(r"\d+", str(fields.raw("noop_layers")))  # MindSpeed's, to fill stages
     return [
         Block(None, mlps[sparse[layer]], mixer=mixer, **common)
         if recurrent[layer]
