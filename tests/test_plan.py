@@ -223,6 +223,20 @@ def test_a_mixture_runs_norms_and_activations_again_before_whole_layers() -> Non
 
 
 @pytest.mark.slow
+def test_what_the_host_is_to_keep_may_run_again_instead() -> None:
+    block = Block(AttentionShape(16, 16, 128, rotary_dim=128), MoeShape(64, 6, 1408), count=16)
+    mixture = ModelShape("mixtral", (Stack("decoder", 2048, (block,)),), vocab=102400)
+    base = Workload(s=4096, offload_saved=1.0)
+    found = plan(mixture, load_device("h800"), gpus=16, global_batch=512, base=base, implementation="megatron")
+    policies = {one.workload.checkpointing for one in found.candidates}
+    assert {"none", "full", "layernorm,moe_act,mla_up_proj"} <= policies
+    best = found.candidates[0]
+    kept = replace(best.workload, checkpointing="none")
+    copied = Pricer(load_device("h800"), stack=load_stack("megatron-core-te")).cost(mixture, kept)
+    assert best.workload.checkpointing != "none"
+    assert best.seconds < copied.seconds  # its layers save less than the link copies in time
+
+
 def test_a_larger_microbatch_is_tried_where_a_smaller_one_does_not_fit() -> None:
     # Two microbatches of one sequence keep their gradients between them; one of two sequences makes them as it frees
     # activations (shapes.memory: 67.9 and 60.9 GiB).

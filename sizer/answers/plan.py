@@ -492,7 +492,7 @@ def _microbatches(
                 yield own, used
             elif policy != "none":  # nor does it fit with a larger microbatch
                 left.remove(policy)
-            if used <= room:
+            if used <= room and not own.offload_saved:  # copies may outlast what runs again
                 tall = enough
                 break
             if tall:  # a larger microbatch gains less than it recomputes
@@ -505,7 +505,7 @@ def _microbatches(
 def _of_layers(full: Workload, layers: int, sizes: Pair, most: float, sized: Sized) -> tuple[Workload, int]:
     """All of some layers run again, as few as ``most`` bytes allow; ``sizes``: of all of them and of none."""
     (least, whole), step = sizes, max(1, layers // 8)
-    kept = max(0, int(layers * (most - least) / max(1, whole - least)) // step * step)
+    kept = min(layers - 1, max(0, int(layers * (most - least) / max(1, whole - least)) // step * step))
     fewer = replace(full, checkpointing=f"full:{layers - kept}")
     # All but falls with their number.
     return (fewer, used) if kept and (used := sized(fewer)) <= most else (full, least)

@@ -619,8 +619,7 @@ def _worth_a_line(offers: Offers, subject: Subject, *, outright: frozenset[tuple
 
     def order(offer: Offer) -> tuple[object, ...]:
         # Of what cannot run another split comes before another model, unless it leaves a breach of the model itself.
-        reshapes = bool(dimensions_and_fields(offer.change)[0])
-        return error and (len(outright - offer.fixes), reshapes), _rank(offer, subject)
+        return error and (len(outright - offer.fixes), of_dimensions(offer.change)), _rank(offer, subject)
 
     offers = tuple(sorted(offers, key=order))
     if error:  # what cannot run has no time to compare with
