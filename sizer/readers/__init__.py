@@ -69,9 +69,9 @@ def read_config(
     the usual names (a transformers ``PretrainedConfig`` or model, a dataclass, a namespace) or a ``ModelShape``.
 
     The format is detected unless ``config_format`` names it. ``settings`` replace or add keys of the file; one that the
-    format has no use for is refused. What the file builds on is read below ``root`` (``Tree``). Raises InputError (one
-    line: file, key, value, what was expected) for anything it cannot read, and UnknownModelType for an architecture no
-    reader knows.
+    format has no use for is refused. Files that it builds on are read below ``root`` (``Tree``). Raises InputError
+    (one line: file, key, value, what was expected) for anything it cannot read, and UnknownModelType for an
+    architecture that no reader knows.
     """
     asked = source if isinstance(source, Source) else Source(source, settings or {}, root=root)
     config = asked.config
@@ -103,7 +103,7 @@ def load_mapping(source: object) -> Config:
 
 
 def _held(asked: Source, config_format: str | None) -> tuple[Config, str, Names]:
-    """The keys of what is asked for (of weights: what their headers say), where they are from, a note on them."""
+    """The keys of the source (for weights: those of their headers), its name in errors, and notes on it."""
     config = asked.config
     if asked.text is not None:
         with within(str(config)):

@@ -14,7 +14,7 @@ from shapes.frozen import Words, given, replace
 from .loading import parse_file
 from .reading import FORMATS, Config, Fields, Names, Reading, Values, at, stated, table, unread, whole
 
-#: What an expression of a table may call: of sizes, whose products stay floats' and integers'.
+#: Functions that a table's expression may call: they keep sizes floats and integers.
 CALLS = {"__builtins__": {}, "int": int, "len": len, "max": max, "min": min, "range": range}
 #: Optimizers as files call them (lower case, without underscores and a suffix that says only which kernel runs) -> our
 #: name. Those whose states are not known are not here: their key is named as not read.
@@ -134,7 +134,7 @@ def with_settings_of(reading: Reading, config: Config, where: str) -> Reading:
     fields.ignore(*(key for key, other in row.get("moot", {}).items() if not config.get(other)))
     found, said = workload(row, held, fields)
     if name == "deepspeed" and "no_overlap" in reading.workload:
-        # Of communication it is data parallelism's alone that it decides.
+        # It decides on data parallelism's communication alone.
         kept = {*reading.workload["no_overlap"].split(",")} - {"data", "gather", "none"}
         found["no_overlap"] = ",".join([*sorted(kept), *["data"] * ("no_overlap" in found)]) or "none"
     settled = {**reading.workload, **found}

@@ -35,11 +35,11 @@ HIDDEN, LAYERS, HEADS = NAMES["hidden"], NAMES["layers"], NAMES["heads"]
 EXPERTS, TOP_K = NAMES["experts"], NAMES["top_k"]
 POSITIONS, DROPOUT = _TABLE["positions"], _TABLE["dropouts"]
 
-#: Of a table: texts.
+#: Rows of a table, as texts.
 Rows = Sequence[Sequence[str]]
 Attention = AttentionShape | MlaShape | SharedKeyShape
 Mlp = MlpShape | MoeShape
-#: Of each layer: how far it sees (None: everything), whether it is one of a kind, its attention, its MLP.
+#: Functions of a layer's number: how far it sees (None: everything), whether it is of a kind, its attention, its MLP.
 Window = Callable[[int], int | None]
 Chosen = Callable[[int], bool]
 Core = Callable[[int], Attention]
@@ -80,10 +80,10 @@ def total(fields: Fields, said: str) -> int:
 
 
 def matrices(fields: Fields, rows: Rows) -> Linears:
-    """Of a table's rows: name, outputs, inputs (as ``total``), rows of a sequence (none: its tokens), and words.
+    """The matrices of a table's rows: name, outputs, inputs (as ``total``), rows a sequence (none: its tokens), words.
 
-    "bias"; "conv"; "given": its input learns nothing; "idle": nothing of it runs backward; "shared": its parameters are
-    another's; "column", "row": a shard.
+    Words are "bias"; "conv"; "given": its input learns nothing; "idle": it does not run backward; "shared": another
+    matrix has its parameters; "column", "row": how it is sharded.
     """
     return tuple(
         Linear(
@@ -260,7 +260,7 @@ def experts(
         has = where if isinstance(where, list) else [said(layer, where) for layer in range(layer_count(fields))]
         other = None if all(has) else mlp(**plain)(fields)
         if not other:
-            fields.ignore("intermediate_size")  # of dense layers, of which there are none
+            fields.ignore("intermediate_size")  # the width of dense layers, and there are none
         elif not any(has):
             fields.ignore(*EXPERTS, *TOP_K, "moe_intermediate_size", "n_shared_experts")
             return other
@@ -316,10 +316,12 @@ def stack(
     sparse_extra: Any = (),
     **traits: Any,
 ) -> Stack:
-    """One stack of layers; ``layer_before``: further matrices of each, ``layer_extra``: vectors; ``sparse_``: experts'.
+    """One stack of layers.
 
-    ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer`` in its place),
-    "both"; where each is ``alone`` (no MLP but behind both) also "mlp", "moe". ``traits``: of Block and Stack.
+    ``layer_before``: further matrices of each layer; ``layer_extra``: further vectors; ``sparse_``: those of layers
+    with experts. ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer``
+    instead), "both"; if each part is a layer ``alone`` (only "both" has an MLP) also "mlp", "moe". ``traits``: of Block
+    and Stack.
     """
     traits = told(fields, _OF_BLOCK | traits)
     common = {name: traits.pop(name) for name in _OF_BLOCK}
@@ -390,7 +392,7 @@ def architecture_of(fields: Fields) -> str:
 
 
 def head_of(architecture: str) -> str:
-    """Of the table's drafts or heads; "" for a language model's, the class's own name where its head is not known."""
+    """The table's name of a draft or head; "" for a language model's, the class's own name if it is not known."""
     found = next((one for one in _TABLE["drafts"] if one in architecture), "")
     if found or architecture.endswith(tuple(_TABLE["language_heads"])):
         return found

@@ -65,7 +65,7 @@ def by_layer(fields: Fields, optional: bool = False, **keys: str) -> Callable[[i
     return lambda layer: {trait: found[layer] for trait, found in lists.items() if found}
 
 
-#: Of gemma3n's class, where a file has none.
+#: The width in gemma3n's class, for a file that has none.
 GEMMA3N_WIDTH = 16384
 
 
@@ -79,7 +79,7 @@ def gemma_widths(fields: Fields) -> list[int]:
 
 
 def layer_inputs(fields: Fields) -> Augment | None:
-    """What goes into each layer in addition to the hidden state."""
+    """The further inputs of each layer, besides the hidden state."""
     inputs, streams = fields.count("hidden_size_per_layer_input"), fields.count("altup_num_inputs", default=1)
     return Augment(inputs, fields.count("laurel_rank"), streams) if inputs else None
 
@@ -91,7 +91,7 @@ def altup_matrices(fields: Fields) -> Linears:
 
 
 def one_width(fields: Fields) -> int:
-    """Of hunyuan's experts: its class reads the one key, its release's own code the other."""
+    """The width of hunyuan's experts: its class reads one key, its release's own code another."""
     width = fields.integer("intermediate_size")
     other = fields.integer("moe_intermediate_size", default=width)
     fields.refuse(other != width, f"expected intermediate_size = {width}", "moe_intermediate_size")
@@ -106,7 +106,7 @@ def value_steps(fields: Fields) -> Linears:
 
 
 def decilm(fields: Fields) -> ModelShape:
-    """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix in its place, or nothing."""
+    """nemotron-nas: each layer as ``block_configs`` says, with attention, one matrix instead, or neither."""
     hidden, layers = hidden_size(fields), layer_count(fields)
     given = fields.required("block_configs")
     fields.refuse(

@@ -136,7 +136,7 @@ def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[
 
 
 def patches(fields: Fields, more: int = 0) -> int:
-    """Of an image, and as many tokens ``more``."""
+    """The patches of an image, and ``more`` tokens."""
     image, patch = fields.integer("image_size"), fields.integer("patch_size")
     fields.refuse(patch > image, f"expected at most image_size = {image}", "patch_size")
     return (image // patch) ** 2 + more
@@ -261,7 +261,7 @@ def _layers(own: Fields, spec: Config, value: Callable[[str], int], extra: Vecto
 
 
 def _reader(outer: Fields, own: Fields, names: Words, text: int) -> Callable[[str], int]:
-    """What works out a table's expression of numbers, keys and ``names``."""
+    """A function that evaluates a table's expression of numbers, keys and ``names``."""
     tables = table("towers")
     names = tables["names"] | names
 

@@ -21,7 +21,7 @@ from .reading import Fields, Values, fits, stated, table
 #: A layer's number in a name, a star for it, or one that it begins with ("layers.1*").
 _LAYER = r"(?:^|\.)layers\.(\*|\d+\*?)(?:\.(.*))?$"
 _NEVER = ("moe.router", "moe.shared_gate")
-#: Of a file's rules, each of which is held against each layer.
+#: The most rules of a file; each one is compared with each layer.
 MOST_NAMES = 3000
 #: Expressions that take no more than a moment on a name: few quantifiers, none of a group.
 _MOST_REPEATS, _OF_A_GROUP = 4, re.compile(r"\)[*+?{]")
@@ -42,7 +42,7 @@ class Names:
         )
 
     def _of_layer(self, layer: int) -> frozenset[str]:
-        """What is said of the layer: equal sets have equal layers."""
+        """The rules for a layer: layers with equal sets are equal."""
         return frozenset(rest for at, rest in self.rules if at == str(layer) or ("*" in at and fits(str(layer), at)))
 
     def speak_of(self, path: str, layer: int) -> bool:
@@ -59,7 +59,7 @@ Found = tuple[WeightFormat | None, Named]
 
 
 def _rule(name: str) -> tuple[str, str]:
-    """(a layer's number, or the start of one with a star; what of it a name speaks of)."""
+    """The layer's number in a name (or a glob of one), and the rest of the name, which is its part."""
     found = re.search(_LAYER, name)
     layer, rest = found.groups() if found else ("*", name)
     return layer, re.sub(r"experts\.\d+", "experts.*", rest or "*")
@@ -74,13 +74,13 @@ def _expression(text: str, fields: Fields) -> re.Pattern[str]:
 
 
 def _names(said: str, path: str) -> bool:
-    """Whether a name or glob, of a module or of what is in it, speaks of the matrix ``path`` of a layer."""
+    """Whether a name or glob, of a module or of its content, matches the matrix ``path`` of a layer."""
     return fits(f".model.layers.0.{path}.", f"*.{said}.*")
 
 
 @cache
 def paths(name: str, sparse: str) -> tuple[str, ...]:
-    """What classes call a matrix of a layer; ``sparse``: the model type of one with experts, empty for others."""
+    """The names of a layer's matrix in classes; ``sparse``: the model type of one with experts, empty for others."""
     words = table("weights")
     module, _, leaf = name.rpartition(".")
     own = words["sparse"].get(sparse, words["sparse"][""]) if sparse else {}
@@ -170,7 +170,7 @@ def _scheme(fields: Fields, experts: str) -> Scheme | None:
     whole = fields.prefix.split(".")[0]
     known = f"expected one of {', '.join(METHODS)}; --set {whole}=null sizes the model in 16 bits"
     fields.refuse(method not in METHODS, known, "quant_method")
-    # bitsandbytes takes linear layers, which packed experts are not. What some layers' formats leave out has the usual.
+    # bitsandbytes quantises linear layers, and packed experts are none. Layers without a format have the usual one.
     also = ["experts"] * (method == "bitsandbytes")
     kept = Names([] if "quantized_layers" in fields.config else _kept(fields) + also, fields)
     usual, named = fields.choice(method, METHODS, "quant_method")(fields)

@@ -75,7 +75,7 @@ def _call(call: str, **given: Any) -> Any:
 
 
 def _layers(layers: str, **given: Any) -> Any:
-    """Of each layer a table's expression of the ``layer``, its ``window``, how many there are and traits by name."""
+    """A function of fields that gives each layer a table's expression of ``layer``, ``window``, number, traits."""
     code, traits = compile(layers, "table", "eval"), _traits(given)
 
     def part(fields: Fields) -> Function:
@@ -186,7 +186,7 @@ def read(config: Config, where: str, family: str = "") -> Reading:
     if not family and model_type not in BUILDERS:
         raise UnknownModelType("no reader for this model type", fields.key_of("model_type"), model_type)
     known = {} if family else table("hf_defaults")[DEFAULTS_OF.get(model_type, model_type)]
-    # What the class's head is, its own file says.
+    # The class's own file names its head.
     given = {**fields.config, "model_type": model_type, "architectures": outer.config.get("architectures")}
     tie = "tie_word_embeddings"
     if part and tie in outer.config:  # said twice, either ties, but where the class takes its own word alone
@@ -273,8 +273,8 @@ def _type_of(outer: Fields) -> str:
 
 
 def _sized(outer: Fields, wrapper: str) -> tuple[Fields, str, str | None]:
-    """The fields of what is sized of a ``wrapper``, its type, and which part it is (None: all)."""
-    # Where an unknown type has a text tower that is known.
+    """The fields of the part of a ``wrapper`` that is sized, its type, and the part's name (None: all of it)."""
+    # An unknown type may have a known text tower.
     around = (
         (key, kind, "text tower")
         for key in _TEXTS
@@ -303,7 +303,7 @@ def _within(outer: Fields, key: str) -> Fields:
 
 def _released(outer: Fields, model: ModelShape) -> tuple[ModelShape, Values, Names]:
     """``model`` in the formats that its release says next to it, in its file or in its text tower's part."""
-    outer = Fields(outer.config, outer.where)  # its keys are quantisers' own, of which none is named as not read
+    outer = Fields(outer.config, outer.where)  # quantisers' keys: none is reported as not read
     inner = outer.config.get("text_config")
     texts = (outer, outer.nested("text_config")) if isinstance(inner, Mapping) else (outer,)
     keys = ((one, key) for one in texts for key in ("quantization_config", QUANTISATION, "quantization"))
@@ -352,9 +352,9 @@ def _keys(fields: Fields, model: ModelShape) -> Words:
 
 
 def _left_to_the_class(keys: Words, fields: Fields) -> Names:
-    """A file without its sizes is some other file, or a part of one, as often as it is meant.
+    """Names of sizes that the file leaves to its class: such a file is often another one, or a part of one.
 
-    InputError for a size under another class's name, which this one passes over, and takes its own.
+    InputError for a size under another class's name: this class ignores it and takes its own default.
     """
     for one, mapped in _TABLE["mapped"].items():
         borrowed = fields.config["model_type"] in DEFAULTS_OF  # a type without a class of its own

@@ -113,7 +113,7 @@ def read(name: str, config: Config, where: str) -> Reading:
 
 
 def _in_file_terms(error: InputError, spelled: Words, fields: Fields) -> InputError:
-    """What another reader refuses, with its key as the file spells it."""
+    """Another reader's error, with its key as the file spells it."""
     key = error.key and spelled.get(error.key, fields.prefix + error.key.replace("__", "."))
     expected = re.sub(
         r"--set (\w*)",
@@ -148,7 +148,7 @@ def _add_vocabulary(found: Values, row: Config, config: Config, fields: Fields) 
 
 
 def _kind(row: Config, held: Config, fields: Fields) -> Config:
-    """The names that are of this kind of model alone: by the values of keys, or by the flag that is set."""
+    """The names of this kind of model: chosen by the values of keys, or by the flag that is set."""
     kinds: Mapping[str, Config] = row["kinds"]
     keys = row.get("kind", ())
     said = " ".join(str(held.get(key)).lower() for key in keys) if keys else next(filter(held.get, kinds), "")

@@ -33,7 +33,7 @@ class DuplicateKey(InputError):  # noqa: N818
 MAX_BYTES = 16 * 2**20
 #: Characters of YAML, Python and shell scripts.
 MAX_TEXT = 2**18
-#: What JSON5 has and JSON has not, and texts, in which nothing is meant.
+#: Syntax of JSON5 that JSON does not have, and strings, whose content is left alone.
 _EXTRA = (
     r"""(?s)(?P<text>"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*')|(?P<key>\b[A-Za-z_]\w{0,99})(?=\s*:)|//[^\n]*"""
     r"""|/\*(?:.*?\*/|.*)|,(?=\s*[}\]])"""
@@ -44,7 +44,7 @@ _EXTRA = (
 #: first; without one, weights whose headers are read; keys that name one base or several, the later over the earlier.
 _DATA, SUFFIXES, CONFIG_NAMES, WEIGHTS, BASE_KEYS, SETTINGS = map(tuple, FORMATS["files"].values())
 _NONE_IN_IT = f"found a directory: expected one of {', '.join(CONFIG_NAMES)} in it"
-#: What models are called: at most an organisation and a name.
+#: A model's name: at most an organisation and a name.
 _NAME = r"[\w.-]*[\w](?:/[\w.-]+)?"
 
 
@@ -77,10 +77,10 @@ def find_config(path: Path) -> Path:
     return found
 
 
-#: A tree has thousands of files, of which a few are configurations.
+#: The most files of a tree, few of which are configurations.
 MAX_FOUND = 100_000
-#: What configurations are called that nobody named, and words that state a model or name one: in data, in scripts, and
-#: in Python, where a line has to begin with them, since programs speak of sizes and options all the time.
+#: Names of configurations in a folder, and words that state a model or name one: in data, in scripts, and in Python,
+#: where a line has to begin with them, as programs mention sizes and options all the time.
 _STATES = FORMATS["states"]
 
 
@@ -155,7 +155,7 @@ def load_text(path: Path) -> str:
 
 
 def parse_file(path: Path) -> Config:
-    """The file's JSON or YAML, whose top level is an object, with how its release is quantised."""
+    """The file's JSON or YAML (an object at the top level), with its release's quantisation."""
     return {**parse_mapping(load_text(path), str(path)), **quantisation_of(path)}
 
 
@@ -267,9 +267,9 @@ MAX_TEXT_OF = 200
 
 
 class _Base(NamedTuple):
-    """An entry of a list of bases: its key, what it is (Hydra's words; a file), the files.
+    """An entry of a list of bases: its key, its kind (Hydra's words; a file), the files.
 
-    Of Hydra's also the group, the section from the root, and whether the list gives that (else the file's header may).
+    Hydra's have a group too, the section from the root, and whether the list gives that (else the file's header may).
     """
 
     named_by: str
@@ -362,9 +362,9 @@ class Tree:
         return path, text
 
     def sourced(self, name: str) -> str | None:
-        """The text of a script that another one reads in, by as much of its path as there is; None where there is none.
+        """The text of a script that another one sources, found by the known part of its path; None if there is none.
 
-        What a script finds out by running (``$(dirname $0)``) and the place of its repository are no part of that.
+        Parts that only running tells (``$(dirname $0)``) and the place of its repository do not count.
         """
         parts = [one for one in re.sub("\0[^\0]*\0", "", name).split("/") if one.strip(".~")]
         for first in range(len(parts)):
@@ -373,7 +373,7 @@ class Tree:
         return None
 
     def _opened(self, base: _Base) -> list[Any]:
-        """The layers of a base, or of what overrides it, where Hydra's header says unless the list does."""
+        """The layers of a base or of its override, in the section of the list, else of Hydra's header."""
         self._used.add(base[3:5])
         chosen = self._overrides.get(base.how != "file" and base[3:5], base)
         layers = list[Any]()
@@ -396,7 +396,7 @@ class Tree:
         return layers
 
     def _whole(self, name: str, named_by: str) -> Any:
-        """What a file holds, over all that it builds on."""
+        """A file's content over all that it builds on."""
         return reduce(merged, self._opened(_Base(named_by, "file", [name])))
 
     def _included(self, value: Any) -> Any:
@@ -407,7 +407,7 @@ class Tree:
         return {k: self._included(one) for k, one in value.items()} if isinstance(value, Mapping) else _settled(value)
 
     def _layers(self, config: Config, group: str = "", section: str = "") -> list[Any]:
-        """What ``config``, of Hydra's ``group``, builds on and its own keys in its ``section``, the lowest first."""
+        """The bases of ``config`` (in Hydra's ``group``) and its own keys in its ``section``, the lowest first."""
         named = [key for key in BASE_KEYS if isinstance(config.get(key), str | list)]
         held = self._included(without(config, named))
         own = [with_settings({}, {section: held}) if section else held]

@@ -30,7 +30,7 @@ class Place:
 
 @frozen
 class Entry:
-    """A key as it is written, dotted where nested, with the span of its name and of its value (None: no single one)."""
+    """A key as written, dotted if nested, with the span of its name and of its value (None: no single one)."""
 
     key: str
     name: Span
@@ -82,7 +82,7 @@ def _keys(text: str, path: str) -> Iterator[Entry]:
 
 
 def place(text: str, start: int, end: int) -> Place:
-    """The place of characters ``start`` to ``end``, which are of one line."""
+    """The place of characters ``start`` to ``end``, which lie in one line."""
     before = text.rfind("\n", 0, start) + 1
     return Place(text.count("\n", 0, start) + 1, start - before + 1, end - before + 1)
 

@@ -10,9 +10,9 @@ from .reading import FORMATS, Config, at, snaked
 
 _TABLE = FORMATS["manifests"]
 
-#: What a server is to load.
+#: The name of the model that a server loads.
 _NAME = r"(?:hf://)?[\w.-]+/[\w.-]+"
-#: The name of what is served, before options of the container that serves it.
+#: The name of the served model, before options of the container that serves it.
 _SERVED = r"(?m)(^vllm serve \S+ --port 8000$)\n+(?=--(?!model))"
 
 

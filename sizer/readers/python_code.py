@@ -15,17 +15,17 @@ from .loading import parse_mapping
 from .reading import FORMATS, Config, Values, named_plainly, recipe_of, unknown, with_settings
 from .shell.words import OPERATORS
 
-#: Expressions that are read in one file, whose functions call each other and whose calls lie in each other, and
-#: characters of what is called.
+#: The most expressions that are read in one file, whose functions call each other and whose calls are nested, and the
+#: most characters of a call.
 MAX_READ = 100_000
-#: What a model's own code states, and settings do not.
+#: Sizes that a model's own code states, and settings do not.
 _SIZES = FORMATS["names"]["sizes"]
 
 
 def parse_code(text: str, where: str, settings: Config) -> Values:
     """``n_layer = 12`` lines of a Python file, with names, ``dict(...)`` and arithmetic of numbers.
 
-    What is something else is passed over. Where they name no model, what the one function makes that does, or
+    Other lines are passed over. If they name no model, the result is that of the one function that does, or of
     ``--set recipe=NAME``.
     """
     body = [*_statements(text, where)]
@@ -56,7 +56,7 @@ def parse_code(text: str, where: str, settings: Config) -> Values:
 
 
 def _statements(text: str, where: str) -> Iterator[ast.stmt]:
-    """A file's, or those of a notebook's cells; none of what is no Python."""
+    """The statements of a file, or of a notebook's cells; none of a text that is no Python."""
     for cell in _cells(text, where) if where.endswith(".ipynb") else [text]:
         with suppress(SyntaxError, ValueError, RecursionError, MemoryError), warnings.catch_warnings(action="ignore"):
             yield from ast.parse(cell).body
@@ -72,7 +72,7 @@ def _cells(text: str, where: str) -> Iterator[str]:
 
 
 def _recipe(found: Values, where: str) -> Values | None:
-    """What a function makes, where that names a model; torchtitan's model is its folder's and its flavor."""
+    """A function's result, if it names a model; torchtitan's model is that of its folder and flavor."""
     if isinstance(spec := found.get("model_spec"), dict):
         return found | {"model": spec | {"flavor": spec.get("name"), "name": Path(where).resolve().parent.name}}
     return found if recipe_of(found) else None
@@ -89,7 +89,7 @@ class _Code:
         self._read, self._text = 0, text
         self.follow(body, self.names)
         whole = ast.Module(body, [])
-        for node in ast.walk(whole):  # a program's options first, whose values others take
+        for node in ast.walk(whole):  # a program's options first, as other values come from them
             if isinstance(node, ast.Call) and {"default", "action"} & {one.arg for one in node.keywords}:
                 self._take(self._value(node, self.names))
         if self.options:
@@ -112,7 +112,7 @@ class _Code:
             nodes += [(one, own) for one in inner]
 
     def _take_defaults(self, function: Any, names: Values) -> None:
-        """Of a function that names a model, what it takes where no call gives it anything (fire's, typer's)."""
+        """Take the defaults of a function that names a model and that no call gives arguments (fire, typer)."""
         said = function.args
         pairs = zip(said.args[::-1], said.defaults[::-1], strict=False)
         held = {one.arg: self._value(value, names) for one, value in pairs if one.arg not in _SIZES}
@@ -127,7 +127,7 @@ class _Code:
             self.options[name] = value
 
     def follow(self, body: list[ast.stmt], names: Values) -> Any:
-        """Assignments in order, of names and of what is in them (``cfg.model.layers = 2``); what is returned."""
+        """Follow assignments in order, to names and attributes (``cfg.model.layers = 2``); the returned value."""
         for node in body:
             match node:
                 case ast.Return(said):
@@ -162,10 +162,10 @@ class _Code:
         try:
             match node:
                 case ast.Name(name):
-                    # What nobody gives an argument is what the program's option of its name is.
+                    # An argument that no call gives has the value of the program's option of its name.
                     return names.get(name, self.options.get(name))
                 case ast.Attribute(inner, name):
-                    # Of what a parser fills in: an option's default, or that of a class of settings.
+                    # A parser fills in an option's default, or that of a class of settings.
                     for one in (self._value(inner, names), self.options, *self.names.values()):
                         if isinstance(one, dict) and name in one:
                             return one[name]
@@ -212,7 +212,7 @@ class _Code:
         if {*given} & {*_SIZES}:  # a model that nobody names
             self.names["_class"] = said
         of, *args = (self._value(one, names) for one in (getattr(node.func, "value", None), *node.args))
-        # Of an option's names (-m, --model) the long one.
+        # The long name of an option (-m, --model).
         first: Any = max(args, key=lambda one: isinstance(one, str) and one[:2] == "--", default=None)
         for name, place in FORMATS["passed"].items():  # a variable's default, a path
             if said.endswith(name) and len(args) > place:

@@ -36,7 +36,7 @@ MAX_LAYERS = 10_000
 _MISSING = object()
 
 
-#: What is around a value that a script does not hold.
+#: Marks around a value that a script does not hold.
 _MARK = "\0"
 _UNKNOWN = "\0([^\0]*)\0"
 
@@ -61,7 +61,7 @@ def table(name: str) -> Any:
     return table_of(__file__, f"{name}.json")
 
 
-#: What each format calls the dimensions, what claims a file for it, what it takes absent keys to be.
+#: Each format's names of the dimensions, the keys that claim a file for it, and its defaults.
 FORMATS = table("formats")
 
 
@@ -253,7 +253,7 @@ def vocabulary(fields: Fields, ranks: str, tokenizers: Callable[[], Sequence[str
     return padded, (f"no vocab_size: {size:,} tokens of {name} are taken, padded to {padded:,}",)
 
 
-#: What a key changes whose value only running a script would tell.
+#: The effect of a key whose value only running a script would tell.
 LACKS = "the layout or the model, and the file does not hold its value"
 
 
@@ -261,13 +261,13 @@ LACKS = "the layout or the model, and the file does not hold its value"
 class Reading:
     """A configuration as read.
 
-    ``keys``: dimension (``DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields
-    of ``Workload`` that the file gives. ``longest``: the sequence to take where nobody says. ``notes``: what a person
-    should know of how it was read. ``unread``: keys that matter, or that nobody knows, and were not read. ``asked``:
-    the keys that the reader looked for. ``recognised``: no reader knows the type; its transformers class was recognised
-    and proven (shapes.trace.prove). ``rounds``: of a recipe of reinforcement learning the workloads of its decoding and
-    its forward passes by phase, and under ``share`` the lengths of what a round runs. ``pixels``: a side of an image's
-    token, where the images are the sequence.
+    ``keys``: dimension (``DIMENSIONS``) -> its key in the file, nested ones dotted. ``workload``: fields of
+    ``Workload`` that the file gives. ``longest``: the default sequence. ``notes``: what a person should know about how
+    it was read. ``unread``: keys that matter, or that nobody knows, and were not read. ``asked``: the keys that the
+    reader looked for. ``recognised``: no reader knows the type; its transformers class was recognised and proven
+    (shapes.trace.prove). ``rounds``: for a recipe of reinforcement learning, the workloads of decoding and of forward
+    passes by phase, and under ``share`` the lengths in a round. ``pixels``: the side of an image's token, if images are
+    the sequence.
     """
 
     model: ModelShape
@@ -370,7 +370,7 @@ def leaves(config: Config) -> Iterator[tuple[str, Any]]:
 
 
 def lacking(claim: Config, names: Held) -> list[str]:
-    """What the configuration lacks of the keys that claim it for a format, and the keys that say it is none."""
+    """The keys of a format's claim that the configuration lacks, and its keys that rule the format out."""
     held = names[0] | names[1] if claim.get("deep") else names[0]
     return [one for one in claim["all"] if held.isdisjoint(one.split("|"))] + [
         f"no {one}" for one in claim.get("none", ()) if one in held
@@ -380,7 +380,7 @@ def lacking(claim: Config, names: Held) -> list[str]:
 def at(config: Config, key: str) -> Any:
     """The value under a dotted key; None where there is none. A key of the file may have dots itself.
 
-    Dashes stand for underscores where it has those. What has more keys than any configuration is not searched so.
+    Dashes stand for underscores if it has those. A mapping with more keys than any configuration is not searched so.
     """
     first, _, rest = key.partition(".")
     if first not in config and len(config) < MOST_UNREAD:
@@ -591,7 +591,7 @@ def _entry(key: str, names: Collection[str]) -> str | None:
 
 
 def fits(key: str, glob: str) -> bool:
-    """Whether a glob of asterisks alone matches: without an expression, whose compiling takes longer than a check."""
+    """Whether a glob of asterisks alone matches; to compile an expression would take longer than a check."""
     first, *middle, last = glob.split("*")
     at, end = len(first), len(key) - len(last)
     for part in middle:

@@ -287,7 +287,7 @@ def _further(reading: Reading, name: str, config: Config, read: Names, row: Conf
 
 def _folder(path: str) -> tuple[str, Names]:
     """The model that a folder is called by, and a note. InputError for another path."""
-    # Of the hub's cache a snapshot is called by a hash; other mirrors write the organisation before two dashes.
+    # The hub's cache names a snapshot by a hash; other mirrors write the organisation before two dashes.
     plain = re.sub(
         "models--.+?--([^/]+).*|[^/]+?--([^/]+)/?$|/(?:tree|blob|resolve)/.*|\\.gguf$|:(?=(?:UD-)?I?Q\\d)",
         r"\1\2",

@@ -18,7 +18,7 @@ from shapes.frozen import Sizes, replace
 from .loading import CONFIG_NAMES, MAX_BYTES, decode, parse_file, parse_mapping
 from .reading import FORMATS, Config, Reading, Values, at, fits
 
-#: Of a GGUF file: Gemma's, whose tokenizer has 262,000 words, is 16 MiB.
+#: The largest header of a GGUF file: Gemma's, with a tokenizer of 262,000 words, has 16 MiB.
 MAX_HEADER = 2**25
 #: More numbers than these are the tokenizer's; a release has some hundred shards.
 MAX_LISTED = MAX_SHARDS = 1024
@@ -144,9 +144,9 @@ class _Gguf(BytesIO):
 
 
 def _gguf(path: Path) -> Values:
-    """The architecture's metadata without its name, what the tensors' shapes say, and how the layers' are quantised.
+    """The architecture's metadata without its name, sizes from the tensors' shapes, and the layers' quantisation.
 
-    Of all that a file was split into (``x-00001-of-00003.gguf``), of which the first has the metadata.
+    A file may be split into parts (``x-00001-of-00003.gguf``): all are read, the first one has the metadata.
     """
     parts = re.findall(r"(.*)-\d{5}-of-(\d{5})\.gguf$", path.name)
     files = [

@@ -50,7 +50,7 @@ def parse_yaml(text: str) -> object:
 
 
 class _Loader(Composer, _LOADER):  # type: ignore[misc]
-    """Composes in Python, whose recursion ends: libyaml's overflows the stack of the process."""
+    """Composes in Python, whose recursion has a limit: libyaml's overflows the stack of the process."""
 
     def __init__(self, text: str) -> None:
         _LOADER.__init__(self, text)

@@ -256,7 +256,7 @@ def parse_options(words: Iterable[str]) -> Values:
 
 
 def _launched(script: Script, text: str) -> Values:
-    """What the script's #SBATCH lines, else its commands, say of the devices that they start."""
+    """The devices that the script's #SBATCH lines, else its commands, start."""
     named = {
         name.lower(): value for name, value in script.variables.values.items() if name in _SWIFTS and "swift " in text
     }
@@ -320,7 +320,7 @@ def read(config: Config, where: str) -> Reading:
 
     try:
         model, notes = build(fields)
-        # What sizes the model is not left to a default; dropouts, lengths and degrees change no size.
+        # A size of the model is not left to a default; dropouts, lengths and degrees change no size.
         sizes = (key for key in lacking() if not key.endswith(("dropout", "seq_length", "parallel_size")))
         refuse(size := next(sizes, None), f"expected this key; --set {size}=VALUE", size)
         settled, layout_notes = workload(fields, model)
@@ -380,7 +380,7 @@ def _recomputation(fields: Fields) -> str:
     words += ["moe"] * fields.flag("moe_layer_recompute")
     most, first = fields.optional("recompute_num_layers"), fields.text("recompute_method") == "block"
     if granularity == "full":
-        # "uniform" divides all layers in chunks, of which the inputs are kept; "block" takes the first of each stage.
+        # "uniform" divides all layers into chunks and keeps their inputs; "block" takes the first of each stage.
         return granularity + f":{most}" * bool(most and first)
     return ",".join(words) or granularity or "selective" * activations
 

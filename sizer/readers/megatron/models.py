@@ -92,7 +92,7 @@ def _tokenizers(fields: Fields) -> tuple[str, str]:
 
 
 def _said(fields: Fields, *names: str) -> Any:
-    """A value, or what a script has for the first name in its place; None for neither."""
+    """A value, or the unknown text that a script has for the first name; None for neither."""
     return fields.raw(*names, default=fields.config.get("_unknown", {}).get(names[0]))
 
 
@@ -146,7 +146,7 @@ def _layers(fields: Fields, hidden: int, common: Values) -> list[Block]:
     cores = {flag: attention(fields, windowed=flag) for flag in set(windowed)}
     moe = mixture(fields)
     mlps = {flag: (flag and moe) or mlp(fields) for flag in set(sparse)}
-    # Of latent attention's matrices only the last has a bias.
+    # Only the last of latent attention's matrices has a bias.
     latent = fields.flag("multi_latent_attention") and bias_linear(fields)
     extra = (("attention.o_proj.bias", hidden),) * latent
     idle = re.findall(r"\d+", str(fields.raw("noop_layers")))  # MindSpeed's, to fill stages
@@ -278,7 +278,7 @@ def _sparse(fields: Fields, layers: int) -> list[bool]:
 
 
 def _deepspeeds(fields: Fields) -> bool:
-    """Whether it is the fork Megatron-DeepSpeed, whose experts are DeepSpeed's layer."""
+    """Whether it is the fork Megatron-DeepSpeed, which has DeepSpeed's layer of experts."""
     return any(key in fields.config for key in ("deepspeed", "create_moe_param_group", "moe_expert_parallel_size"))
 
 

@@ -27,7 +27,7 @@ MAX_TEST = 100
 MAX_DEPTH = 60
 _ASSIGNMENT = r"([A-Za-z_]\w*)(\+?)="
 _COUNTING = r"\s*(\w+)\s*=([^;]*);\s*\1\s*(<=?)([^;]*);\s*(?:\1\s*\+\+|\+\+\s*\1)\s*"
-#: Of bash's words.
+#: Sets of bash's words.
 _REDIRECTIONS, _DECLARING, _SUCCEEDING, _COMPOUND, _ENDS, _BETWEEN, _NAMED, _JOINTS = FORMATS["shell"].values()
 #: Commands that run another one, or a script; scripts' suffixes.
 _RUNNING, _SCRIPTS = map(tuple, FORMATS["scripts"])
@@ -52,7 +52,7 @@ class Script:
     calls: int = 0
 
     def follow(self, text: str, line: int = 1) -> None:
-        """Follow a text, whose first line is that ``line``. InputError for an unclosed quote or bracket."""
+        """Follow a text that starts at ``line``. InputError for an unclosed quote or bracket."""
         _Follower([*Scanner(text, line).tokens()], self).all()
 
 
@@ -66,7 +66,7 @@ class _Follower:
         self.live = True
 
     def all(self) -> None:
-        """Follow the tokens to the end; ``calls`` counts those inside one another, of which the innermost are not."""
+        """Follow the tokens to the end; ``calls`` counts nested calls, the innermost of which are not followed."""
         self.script.calls += 1
         try:
             while self._more and self.script.calls <= MAX_CALLS:
@@ -215,7 +215,7 @@ class _Follower:
         self._skip(";", "\n")
         body = self.at
         known = [item for item in items if not unknown_in(item)]
-        # Of items that are not known (``$(seq 8)``) one is taken for all, so that what the loop runs is seen.
+        # One unknown item (``$(seq 8)``) stands for all, so that the loop's commands are seen.
         for item in known or items[:1]:
             self.at = body
             self._step()
@@ -380,7 +380,7 @@ def _test(words: list[str]) -> bool | None:
             cut = words.index(joint)
             sides = _test(words[:cut]), _test(words[cut + 1 :])
             return settles if settles in sides else None if None in sides else not settles
-    # Of several nodes the first one, which runs what the others wait for; of scripts that ask it, the one that is run.
+    # The first of several nodes, which the others wait for; and the script itself, if it asks for its own name.
     own = "\0\\$\\{?(?:\\w*(?:RANK|NODE_?ID|PROC_?ID)|BASH_SOURCE(?:\\[0\\])?|0)\\}?\0"
     first = [re.sub(own, "0", word) for word in words]
     told = not any(map(unknown_in, first))

@@ -1,11 +1,11 @@
 """A script's text -> tokens, and the words as bash expands them.
 
-Tokens are words in parts (literal, variable, command substitution, arithmetic) and operators. Expanded are variables,
-defaults and arithmetic; what only running could tell is marked.
+Tokens are words in parts (literal, variable, command substitution, arithmetic) and operators. Variables, defaults and
+arithmetic are expanded; a value that only running could tell is marked.
 
-Our own and not bashlex: of 83 launch scripts of Megatron-LM bashlex 0.18 parses 43 (no arithmetic, ``[[ ]]``, ``case``
-or array that is appended to), and its licence is the GPL. tree-sitter-bash 0.25.1 (MIT, 0.9 MB of wheels, 24 ms to
-start) has error nodes in 75 of 2,984 scripts of public repositories, of which 2 are refused here, and would replace
+Why not a library: bashlex 0.18 parses 43 of 83 launch scripts of Megatron-LM (no arithmetic, ``[[ ]]``, ``case`` or
+array that is appended to), and its licence is the GPL. tree-sitter-bash 0.25.1 (MIT, 0.9 MB of wheels, 24 ms to start)
+has error nodes in 75 of 2,984 scripts of public repositories (2 of them are refused here), and would replace
 ``Scanner`` alone.
 """
 
@@ -205,9 +205,9 @@ class Scanner:
         return InputError(f"expected a closing {sign}, line {self.line}")
 
 
-#: What a script's variables may hold together: doubling one forty times ends here.
+#: The most characters of all variables together: doubling one forty times ends here.
 MAX_EXPANDED = 2**22
-#: $(echo $ARGS); with a sign between a list's elements: $(IFS=', '; echo "${arr[*]}"), whose first character it is.
+#: $(echo $ARGS); or $(IFS=', '; echo "${arr[*]}"), which puts IFS's first character between a list's elements.
 _ECHOED = r"""\s*(?:IFS=["']?([^\s\w"'])[^;]*;)?\s*echo ((?!-[neE])[^|;&<>`]*)"""
 _ARGUMENT = "\0\\$\\d+\0"
 _PARAMETER = r"(?s)([A-Za-z_]\w*|\d+|[@*#?$!-])(\[[^\]]*\])?(?:(:?[-=+?])(.*))?"
@@ -342,7 +342,7 @@ class Variables:
             return unknown(f"$(({text}))")
 
 
-#: What an operator of an expression does with its two sides.
+#: An expression's operator -> its function of two sides.
 OPERATORS: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     **{getattr(ast, name): getattr(operator, own) for name, own in FORMATS["operators"].items()},
     ast.Div: lambda a, b: int(a / b) if abs(a) < 2**52 else a // b,
