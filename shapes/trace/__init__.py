@@ -47,7 +47,7 @@ def trace(module: "nn.Module", *args: Any, phase: RunPhase = "train", **kwargs: 
 
 
 def recognise_module(module: "nn.Module", args: Items, kwargs: Named) -> "Proof":
-    """What a module is recognised as by a call ``module(*args, **kwargs)`` with token numbers, and whether proven."""
+    """Recognise a module from a call ``module(*args, **kwargs)`` with token numbers, and prove it."""
     _require("torch")
     from .prove import prove_module
 
@@ -93,7 +93,7 @@ def trace_config(
 
 
 def recognise_config(config: Any) -> "Proof":
-    """What the transformers class of ``config`` is recognised as, and whether that is proven (shapes.trace.prove)."""
+    """Recognise the transformers class of ``config``, and prove it (shapes.trace.prove)."""
 
     _require("torch", "transformers")
     from .config import with_class

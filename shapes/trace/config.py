@@ -29,7 +29,7 @@ from .repeats import Cut, layers_cut
 from .result import Traced
 from .run import masks_where_read, parameters_of, run, said, unless_too_long
 
-#: Of a configuration that is read here.
+#: The largest configuration that is read here.
 MOST_BYTES = 2**26
 #: Numbers that JSON has no form for.
 _NO_JSON = ("Infinity", "-Infinity", "NaN")
@@ -147,7 +147,7 @@ class Built:
         unknown = any(node.kind == "lookup" and node.index is None for node in graph.nodes)
         if self.buffers is not None or not (graph.eager or unknown):
             return graph
-        # What eager attention sees is in the values of its masks; some classes keep those, and positions, in buffers.
+        # Eager attention's masks have to be read by value; some classes keep those, and positions, in buffers.
         self.buffers, self.eager = buffers_of(self.module), graph.eager
         if graph.eager:
             attend_with(self.module, "eager")
@@ -202,7 +202,7 @@ def _expert_notes(settings: Any) -> Iterator[str]:
 def load_config(config: Any) -> tuple[Any, str]:
     """(PretrainedConfig, what to call it in an error). A configuration is data: code it names is never run."""
     if isinstance(config, transformers.PretrainedConfig):
-        # Building a model writes into its configuration: the caller's stays as it is.
+        # Building a model writes into its configuration: the caller's is left alone.
         return deepcopy(config), config.model_type
     where = f"<{type(config).__name__}>"
     if isinstance(config, str | Path):
@@ -265,7 +265,7 @@ def model_class(settings: Any, where: str) -> Any:
 
 
 def _own_class(known: type) -> Any:
-    """Of a model's part, which no class of classes has: the last class of its own, which those before are in."""
+    """The class of a model's part that no auto class has: the last of its module, which contains those before."""
     with suppress(ImportError):
         defined = vars(import_module(known.__module__.replace(".configuration_", ".modeling_"))).values()
         alike = (one for one in reversed(defined) if getattr(one, "config_class", None) is known)
@@ -274,7 +274,7 @@ def _own_class(known: type) -> Any:
 
 def _autos(settings: Any) -> list[str]:
     """transformers' classes of classes, in the order in which one is looked for."""
-    if hasattr(settings, "logit_scale_init_value"):  # of what compares texts with images a classifier is a part
+    if hasattr(settings, "logit_scale_init_value"):  # a model that compares texts with images is no classifier
         return ["AutoModel"]
     translating = getattr(settings, "is_encoder_decoder", False)
     return sorted(NAMES["classes"]["auto"], key=lambda name: translating and "Seq2Seq" not in name)

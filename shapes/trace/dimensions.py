@@ -85,7 +85,7 @@ def is_known(model_type: str) -> bool:
 
 
 def unknown_type(config: Named, where: str) -> InputError:
-    """What to do about a type that transformers does not know."""
+    """The error that says what to do about a type that transformers does not know."""
     if "auto_map" in config:
         expected = "expected a model_type with a class in transformers: code that a configuration names is never run"
         return InputError(expected, "auto_map", config["auto_map"], where)

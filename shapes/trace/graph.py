@@ -39,7 +39,7 @@ TRIGONOMETRY, INPUTS, MIXED = 1, 2, 4
 FIRST = 3
 
 NodeKind = Literal["gemm", "bmm", "conv", "depthwise", "grouped", "attention", "scores", "lookup"]
-#: What a table is asked for: the tokens' numbers, a number of their own for each place, or one number for all.
+#: Indices of a look-up: the tokens' numbers, one for each position, or one number for all.
 Index = Literal["tokens", "positions", "types"]
 
 
@@ -47,10 +47,10 @@ Index = Literal["tokens", "positions", "types"]
 class Node:
     """One product (C[m,n] = A[m,k] B[k,n], ``batch`` times), attention core, depthwise convolution or table look-up.
 
-    ``reads``: the set of what its activation comes from; ``operands``: those of an attention core's queries, keys and
-    values. ``weight`` and ``bias``: paths of the parameters that its second operand and its addend were made of.
-    ``index``: what a look-up asks for. ``again``: parameters of a loop's further experts, in one grouped product. Eager
-    attention is a node "scores", queries by keys, and the "attention" that reads values.
+    ``reads``: the set of nodes that its activation comes from; ``operands``: those of an attention core's queries, keys
+    and values. ``weight`` and ``bias``: paths of the parameters of its second operand and its addend. ``index``: the
+    kind of a look-up. ``again``: parameters of a loop's further experts, in one grouped product. Eager attention is a
+    node "scores", queries by keys, and the "attention" that reads values.
     """
 
     number: int
@@ -110,11 +110,11 @@ class Scaled:
 class Graph:
     """Nodes in the order in which they ran, and what was seen between them.
 
-    ``normed``: where each norm ran, with weights or without, its width and what it reads.
-    ``rotated``: set -> channels of what comes from it that were multiplied by cosines or sines.
-    ``dropped``: where hidden states are dropped out in training, and what share.
-    ``problems``: module -> what of its attention mask was not understood. ``eager``: attention ran as products.
-    ``shared``: module -> key/value heads, which it repeats before its core.
+    ``normed``: each norm's module, whether it has weights, its width and its input.
+    ``rotated``: set of nodes -> channels from them that were multiplied by cosines or sines.
+    ``dropped``: where hidden states are dropped out in training, and their share.
+    ``problems``: module -> the part of its attention mask not understood. ``eager``: attention ran as products.
+    ``shared``: module -> key/value heads that it repeats before its core.
     """
 
     parameters: Mapping[str, Ints]
@@ -208,7 +208,7 @@ class Known:
                 found = func(*args, **kwargs)
         if found is None and func._schema.is_mutable:
             self._lost.update((storage._cdata, storage) for storage in (one.untyped_storage() for one in outs))
-        for one, value in zip(outs, tensors_in(found)):  # noqa: B905 - none of what is not known
+        for one, value in zip(outs, tensors_in(found)):  # noqa: B905 - unknown results have none
             self.put(one, value.expand(one.shape))
 
 
@@ -251,7 +251,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
                 self.known.put(buffer, buffers[path])
 
     def form_of(self, mask: Tensor) -> Form | None:
-        """What an attention mask lets through, where the function that made it says so."""
+        """The keys that an attention mask lets through, if the function that made it says so."""
         return self.forms.get(mask.untyped_storage()._cdata, (None, None))[1]
 
     def reads_input(self, tensor: Tensor, number: int) -> None:
@@ -266,7 +266,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         name = func._schema.name
         if is_product(name):
             product, a, b = read_product(name, args, out)
-            # What is added to the result is in front of the operands, and behind a convolution's.
+            # The addend comes before the operands, and after those of a convolution.
             addend = args[2 if product.kind == "conv" else 0]
             self._product(product, a, b, None if addend is a or addend is b else addend, out)
         elif name == "aten::embedding":
@@ -276,7 +276,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         return out
 
     def _added(self, node: Node, addend: Tensor) -> int:
-        """What a product's result gets in addition reads: nothing of the step where it is a learned bias."""
+        """The set of nodes that a product's addend reads: none for a learned bias."""
         value = self._value(addend)
         if value.activation or not value.made_of:
             return value.mask
@@ -306,7 +306,7 @@ class GraphRecorder(Follower):  # type: ignore[no-untyped-call] # as its base
         if not first.activation and second.activation and product.kind != "conv":
             product, first, second = product.transposed(), second, first
         if not first.activation and not second.activation:
-            # Of constants and parameters alone (rotary angles): no operator of the step.
+            # It reads constants and parameters alone (rotary angles): no operator of the step.
             self._set(out, first.mask | second.mask, first.made_of | second.made_of, False)
             return
         weight = min(second.made_of, default="")
@@ -457,7 +457,7 @@ _MOST_KNOWN = 2**25
 
 
 def _index(values: Tensor | None) -> Index | None:
-    """What a table is asked for."""
+    """The kind of a look-up by its indices."""
     if values is None:
         return None
     found = set(values.reshape(-1).tolist())
@@ -482,7 +482,7 @@ _MASK_KEYS = 16384
 _MASK_QUERIES = (0, 8191, 10_000, _MASK_KEYS - 1)
 
 
-#: What a mask takes off a score, at least; a bias by distance takes off less.
+#: The least that a mask subtracts from a score; a bias by distance subtracts less.
 _HIDES = 5000
 
 
@@ -514,7 +514,7 @@ def mask_of(scores: Tensor) -> Form | None:
 
 
 def _form(rows: list[tuple[int, Tensor]]) -> Form | None:
-    """Of (query, which keys it sees) from the middle to the last; None for any other form."""
+    """The form of a mask by (query, keys that it sees), from the middle query to the last; None for any other."""
     seen = []
     last_key = rows[0][1].numel() - 1
     for query, sees in rows:
@@ -574,7 +574,7 @@ class _Watched(FusedAttention):
         return out
 
     def _values_form(self, mask: Tensor) -> Form | None:
-        """What a mask lets through by its values, where those depend on no weight or token."""
+        """The keys that a mask lets through by its values, if those depend on no weight or token."""
         seen = self.recorder.known.of(mask)
         if seen is None:
             return None

@@ -19,7 +19,7 @@ from shapes.frozen import Function, Named
 
 #: Entries of one list, layers or labels: a class of 100,000 labels takes a second and 100 MiB.
 MOST_OBJECTS = 100_000
-#: Modules: DeepSeek-V3 as transformers 4 has it, an expert three modules, is of 50,000.
+#: The most modules: DeepSeek-V3 in transformers 4, with three modules an expert, has 50,000.
 MOST_MODULES = 100_000
 _COUNTING = re.compile(r"(^|_)(n_?)?(layers?|depths?|blocks?|labels?|experts?|levels?|stages?)$")
 
@@ -84,7 +84,7 @@ REFUSED = "the network is not used for a configuration"
 
 def _refusing(real: Function) -> Function:
     def call(*arguments: Any, **options: Any) -> Any:
-        # Of this thread alone: another of the program that called us may be using the network.
+        # In this thread alone: another one of the calling program may be using the network.
         if getattr(_HERE, "offline", False):
             raise OSError(REFUSED)
         return real(*arguments, **options)

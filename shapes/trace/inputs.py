@@ -1,9 +1,9 @@
 """A model's arguments: inputs of the right shapes, and answers where it asks for values that there are not.
 
-Answers are for transformers' own models alone. A mask helper asks whether every token is attended to: yes. Whether one
-number equals another: no. An expert loop asks which experts were hit, by which tokens and by how many: all of them, and
-each by an even share. Of anybody else's code only a loop over experts is answered: any other ``.item()`` is refused,
-because an answer would choose a branch of their code for them.
+Answers are for transformers' own models. A mask helper asks whether every token is attended to: yes. Whether one number
+equals another: no. An expert loop asks which experts were hit, by which tokens and by how many: all of them, and each
+by an even share. In other code only a loop over experts is answered. Any other ``.item()`` is refused, because an
+answer would choose a branch of that code.
 """
 
 from collections.abc import Callable, Container, Mapping
@@ -211,7 +211,7 @@ _ANSWERS: Mapping[str, tuple[str, Callable[[DataAnswers, Any, Any], Any]]] = {
     "aten::index": ("boolean mask", DataAnswers._indexed),
     "aten::_to_copy": ("rows an expert", DataAnswers._listed),
 }
-#: What a loop over experts asks with.
+#: Operators with which a loop over experts asks.
 _LOOPS = _ANSWERS.keys() - {"aten::_local_scalar_dense", "aten::equal"}
-#: What chooses experts, and what takes a part of their numbers.
+#: Operators that choose experts, and those that take a part of their numbers.
 _CHOOSES, _PARTS = NAMES["operators"]["chooses"], NAMES["operators"]["parts"]

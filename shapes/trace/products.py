@@ -112,7 +112,7 @@ def convolution_product(inputs: Tensor, weight: Tensor, out: Tensor, *, groups: 
 
 
 _PRODUCTS = NAMES["products"]
-#: What reads each kind of product; "vector" is a matrix, or a vector, times a vector.
+#: The function that reads each kind of product; "vector" is a matrix, or a vector, times a vector.
 _READERS = {
     "matrix": matrix_product,
     "vector": lambda a, b, out: matrix_product(a if a.dim() == 2 else a.unsqueeze(0), b.unsqueeze(-1), out),

@@ -81,9 +81,9 @@ def run_products(graph: Graph, shared: Sizes = _NONE) -> Counter[Key]:
 
 
 def differences(model: ModelShape, run: Counter[Key], workload: Workload, *, masks: bool = True) -> list[str]:
-    """What torch ran and ``model`` does not say, and the other way round, one line each.
+    """Lines on operators that torch ran and ``model`` does not have, and the other way round.
 
-    ``masks``: what each attention sees is compared too.
+    ``masks``: the keys that each attention sees are compared too.
     """
     try:
         said = products(operators(model, workload), masks=masks)
@@ -100,12 +100,12 @@ def _line(key: Key) -> str:
 
 @frozen
 class Proof:
-    """What a class was recognised as. ``model``: proven to be the model (None: something of it was not understood).
+    """The outcome of a recognition. ``model``: proven to be the class (None: a part of it was not understood).
 
-    ``unproven``: what was not understood, the largest part first. ``parameters``: of what ran; ``held``: modules with
-    parameters that did not run (towers for images). ``keys``: dimension -> its key in the configuration; ``longest``:
-    the longest sequence that it names. ``dtype``: of most products. ``built``: the class, to list its products.
-    ``module``: what was recognised.
+    ``unproven``: modules that were not understood, the largest share first. ``parameters``: those that ran; ``held``:
+    modules with parameters that did not run (towers for images). ``keys``: dimension -> its key in the configuration;
+    ``longest``: the longest sequence that it names. ``dtype``: that of most products. ``built``: the class, to list its
+    products. ``module``: the recognised module.
     """
 
     model: ModelShape | None
@@ -171,7 +171,7 @@ class OfModule:
         )
 
 
-#: What is proven: a module on the meta device that can be called with a sequence of any length.
+#: A subject of a proof: a module on the meta device that can be called with a sequence of any length.
 Provable = Built | OfModule
 
 
@@ -231,7 +231,7 @@ def prove(subject: Provable, cut: Cut | None = None) -> Proof:
 
 
 def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
-    """The graph to be understood, the lengths of it and of what proves it, and the element type of most products."""
+    """The graph to be understood, the two lengths (its own and the proof's), and the element type of most products."""
     first, second = subject.lengths()
     graph = subject.graph(first)
     if graph.eager and first < subject.longest:
@@ -244,7 +244,7 @@ def recorded(subject: Provable) -> tuple[Graph, Pair, str]:
 
 
 def refuted(model: ModelShape, graph: Graph, workload: Workload) -> list[str]:
-    """What of parameters and of a forward pass's products and attention is not as ``model`` says."""
+    """Lines on parameters, products and attention of a forward pass that differ from ``model``."""
     ran = sum(graph.size(path) for path in graph.used)
     if model.parameters != ran:
         return [f"{model.parameters:,} parameters recognised of {ran:,}"]
@@ -263,8 +263,8 @@ def difference(model: ModelShape, graph: Graph, subject: Provable, lengths: Pair
         return found[0]
     if isinstance(subject, OfModule):
         subject = replace(subject, learns=not (model.vocab or model.stacks[0].front))
-    # What masks let through is proven forward: not every class tells its core of it. Eager attention is
-    # products of activations alone; their gradients follow from those that ran forward.
+    # Masks are proven forward alone, as not every class hands them to its core. Eager attention consists of products of
+    # activations; their gradients follow from those that ran forward.
     names = Names(subject.module)
     shared = {names.fold(path): heads for path, heads in graph.shared.items()}
     traced = products(subject.run(second).operators, masks=False, shared=shared)
@@ -289,7 +289,7 @@ def _whole(model: ModelShape, cut: Cut) -> ModelShape:
 
 
 def _unproven(graph: Graph, problems: Words, module: nn.Module, stands_for: Sizes) -> tuple[Unproven, ...]:
-    """What was not understood by folded path, with its part of the FLOPs, the largest first."""
+    """Modules that were not understood, by folded path, with their share of the FLOPs, the largest first."""
     fold = Names(module).fold
     outer = {
         path.removesuffix(".weight"): why

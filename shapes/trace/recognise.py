@@ -55,7 +55,7 @@ class Misfit(Exception):  # noqa: N818 # named for what it is
 
 @dataclass
 class _Layer:
-    """One layer's nodes and vectors, and what of them has been claimed."""
+    """One layer's nodes and vectors, and those that parts have claimed."""
 
     path: str
     whole: "Recogniser"
@@ -115,7 +115,7 @@ class _Layer:
         mixing = {*self.claimed}
         moe = self._experts(hidden)
         dense = self._mlps(hidden)
-        # An adapter is a narrow MLP more, whose matrices are the layer's.
+        # An adapter is a further narrow MLP; its matrices belong to the layer.
         adapters = [] if moe else sorted(dense, key=lambda one: one.width)
         mlp = self._with_shared(moe, dense) if moe else adapters.pop() if dense else None
         norms, weights = self._norms(hidden)
@@ -151,7 +151,7 @@ class _Layer:
         return found
 
     def _attentions(self) -> tuple[AttentionShape | MlaShape | None, AttentionShape | None]:
-        """A layer's attention, and that to another stack: keys and values of what its queries do not read."""
+        """A layer's attention, and its attention to another stack, whose keys and values its queries do not read."""
         alike: dict[Ints, list[Node]] = {}
         for core in self.open("attention"):
             alike.setdefault(core.operands, []).append(core)
@@ -331,7 +331,7 @@ class _Layer:
                 self._keep(one.parameter)
 
     def _keep(self, *parameters: str) -> None:
-        """What a layer learns and no part of it has a field for."""
+        """Keep parameters of a layer for which no part has a field."""
         self.vectors.update(parameters)
         self.extra += [(one.removeprefix(f"{self.path}."), self.graph.size(one)) for one in parameters]
 
@@ -368,7 +368,7 @@ class _Layer:
         sizes = [node.n for node in first]
         fused = sizes == [2 * width]
         self.need(fused or sizes in ([width], [width, width]), f"experts of {sizes} and {width} columns")
-        # Of a loop each gets as many rows, rounded up: with fewer experts than tokens that is no further choice.
+        # In a loop each expert gets as many rows, rounded up, which is exact if experts are fewer than tokens.
         exact = rows % self.whole.sequence == 0 and (len(down.again) < 2 or experts <= self.whole.sequence)
         self.need(exact, f"{rows} rows of {experts} experts for {self.whole.sequence} tokens")
         self.claim(*first)
@@ -399,7 +399,7 @@ class _Layer:
         return self.one([node for node in found if first.reads & node.bit] or found, "routers")
 
     def _around_experts(self, first: Node, down: Node, hidden: int) -> Nodes:
-        """What projects routed tokens to another width than the hidden size before the experts, and back."""
+        """The projections of routed tokens from the hidden size to another width before the experts, and back."""
         if first.k == hidden:
             return ()
         what = f"projections of experts of width {first.k} in a model of {hidden}"
@@ -408,7 +408,7 @@ class _Layer:
         return into, out
 
     def _parallel(self, mlp: set[int]) -> bool:
-        """Whether the MLP, whose nodes these are, does not read what this layer's attention or recurrence wrote."""
+        """Whether the MLP of these nodes does not read this layer's attention or recurrence."""
         first = min(self.written, default=inf)
         return any(not node.reads_any(self.nodes) for node in self.nodes if node.number in mlp and node.number > first)
 
@@ -456,7 +456,7 @@ class _Layer:
         raise Misfit(f"{self.path}: in-projections of {sizes} for {out.k} channels of a recurrence")
 
     def _recurrence(self, conv: Node, inner: int, vectors: set[str], into: Nodes) -> RecurrentShape:
-        """The kind by the sizes of what it learns: a number for every head, or for its channels or states too."""
+        """The recurrence's kind by the sizes of its vectors: a number for every head, or for channels or states too."""
         if not vectors:
             return RecurrentShape("short_conv", inner, 1, 1, 0, 1)
         sizes = sorted(map(self.graph.size, vectors))
@@ -693,7 +693,7 @@ class Recogniser:
         return heads
 
     def _tables(self, outside: _Layer, index: Index) -> list[Node]:
-        """Tables that were asked for tokens' numbers, for positions, or for the one kind that all tokens are of."""
+        """Tables that were looked up by tokens' numbers, by positions, or by the one type of all tokens."""
         found = [node for node in outside.open("lookup") if node.index == index]
         outside.vectors.update(node.path for node in found)
         return found
@@ -703,7 +703,7 @@ class Recogniser:
         return {one.parameter: one for one in outside.scaled if one.parameter not in outside.vectors}.values()
 
     def _hidden(self, layers: Iterable[_Layer]) -> int:
-        """Columns of what most products of the layers read."""
+        """The hidden size: columns of the input of most products in the layers."""
         widths = Counter(
             node.k for one in layers for node in one.nodes if node.kind == "gemm" and not node.reads_any(one.nodes)
         )

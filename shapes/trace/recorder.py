@@ -91,7 +91,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         return out
 
     def place(self) -> tuple[str, int, int | None]:
-        """(module path, times, sequence number) of what runs now; the number is None outside the backward pass."""
+        """(module path, times, sequence number) of the running operator; the number is None outside the backward."""
         node: Any = torch._C._current_autograd_node()  # its stub says there always is one
         if not node:
             return self.where, self._times, None
@@ -131,7 +131,7 @@ class Recorder(Follower):  # type: ignore[no-untyped-call] # as its base
         self._gradients(forward, data=of_a, weight=not of_a)
 
     def _gradients(self, forward: _Forward, *, data: bool = True, weight: bool = True) -> None:
-        """Those of a product: a weight's as [out, in], an activation's as that lies in memory."""
+        """A product's gradients: a weight's as [out, in], an activation's in its memory layout."""
         product, own = forward.product, forward.weight
         if data:
             # dA = dC B^T of a product in canonical orientation: (m, k, n), tokens in the rows.

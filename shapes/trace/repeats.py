@@ -38,7 +38,7 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
                 hook.remove()
 
     def run(self, func: Any, args: Items, kwargs: Named | None) -> Any:
-        """What ``func`` makes."""
+        """Run ``func`` and count it."""
         count_operator(self._ran, self.where)
         return func(*args, **(kwargs or {}))
 
@@ -59,8 +59,8 @@ class Follower(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch has 
 def repeated_children(module: nn.Module) -> Iterator[tuple[str, list[tuple[str, nn.Module]]]]:
     """(path, its children) of every container whose children are a repetition.
 
-    A ModuleList is one always; a Sequential where all its children are of one class that has children itself
-    (stages of blocks, not Linear-GELU-Linear).
+    A ModuleList always is one; a Sequential is, if all its children have one class that has children itself (stages of
+    blocks, not Linear-GELU-Linear).
     """
     for path, container in module.named_modules():
         children = list(container.named_children())
@@ -93,7 +93,7 @@ class Names:
         return f"{head}.{part}" if head else part
 
     def of_product(self, parameter: int | None, calling: str) -> str:
-        """The name of a product with ``parameter``: as ``calling`` has it (a tied head), else as it is first met."""
+        """The name of a product with ``parameter``: as in ``calling`` (a tied head), else as it was first met."""
         if parameter is None:
             return calling
         names = self._by_owner[parameter]
@@ -151,18 +151,18 @@ class _Few(nn.ModuleList):
 
 @contextmanager
 def layers_cut(module: nn.Module, config: object, layers: int | None) -> Iterator[Cut | None]:
-    """``module`` with as many of its ``layers`` as hold two of each kind; None, and whole, where that saves nothing.
+    """``module`` with only so many of its ``layers`` that each kind is there twice; None, and whole, if none goes.
 
-    Two layers are of a kind when their classes, their parameters' shapes and dtypes and their plain attributes agree,
-    all the way down, and so do the entries that per-layer lists of the model's configuration hold for them. Stacks of
-    as many layers are cut together, where those are alike.
+    Two layers are of one kind if their classes, their parameters' shapes and dtypes and their plain attributes agree,
+    all the way down, and the entries for them in per-layer lists of the configuration too. Stacks with as many layers
+    are cut together, if these are alike.
     """
     held = {
         path: len(one)
         for path, one in module.named_modules()
         if isinstance(one, nn.ModuleList) and not re.search(r"\d\.", path)
     }
-    # Of any number where the configuration counts its layers in another way.
+    # Any number of layers, if the configuration counts them in another way.
     listed = [path for path, number in held.items() if number == layers] or [*held]
     alike = {_kept(module.get_submodule(path), config) for path in listed}
     found = alike.pop() if len(alike) == 1 else None
@@ -190,7 +190,7 @@ def _kept(container: nn.Module, config: object) -> tuple[Ints, Ints] | None:
     )
     seconds = {kind: at for at, kind in reversed(list(enumerate(kinds))) if kind != at}
     kept = tuple(sorted({*kinds, *seconds.values()}))
-    if lists or kept[-1] + 1 < len(kinds):  # a layer stays in its place where that may matter, or saves as much
+    if lists or kept[-1] + 1 < len(kinds):  # a layer keeps its place if that may matter, or saves as much
         kept = tuple(range(kept[-1] + 1))
     return (kinds, kept) if len(kept) < len(kinds) else None
 

@@ -107,7 +107,7 @@ def on_meta_device(
     masks: bool,
     train: bool,
 ) -> Iterator[None]:
-    """What a forward on the meta device needs around it, the ``recorder`` innermost; InputError for what it raises."""
+    """The contexts of a forward on the meta device, the ``recorder`` innermost; its exceptions become InputErrors."""
     if isinstance(answers, LoopAnswers):
         answers.running = lambda: recorder.stack[-1:]
     try:
@@ -156,7 +156,7 @@ def _flexible(
 
 @contextmanager
 def _flexibly() -> Iterator[None]:
-    # Whoever calls flex_attention holds the function itself, of which patch takes no code away.
+    # Callers hold flex_attention itself, so that patching its name would not reach them: its code is exchanged.
     core: Any = getattr(sys.modules.get("torch.nn.attention.flex_attention"), "flex_attention", _flexible)
     own, core.__code__ = core.__code__, _flexible.__code__
     try:
