@@ -75,7 +75,7 @@ def test_pyproject_says_the_same_under_tool_sizer(tmp_path: Path) -> None:
         ("per-file = 3", "per-file"),
         ('[[per-file]]\npath = "*.json"\nignore = ["SZ1"]', "reason"),
         ('[[per-file]]\npath = "*.json"\ncolour = "red"', "colour"),
-        ("device = ", "cannot be read"),
+        ("device = ", "expected TOML"),
     ],
 )
 def test_a_mistake_in_the_table_is_one_line_with_file_and_key(tmp_path: Path, text: str, key: str) -> None:
