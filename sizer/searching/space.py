@@ -163,18 +163,18 @@ def usual_kv_heads(heads: int, shards: int) -> int:
 
 
 def usual_heads(h: int, shards: int) -> tuple[int, int]:
-    """Heads and their dimension: of 128 or 64 that add up to ``h``, that ``shards`` divide and that can be grouped.
+    """Heads and their dimension: fours of 128 or 64 that add up to ``h`` and that ``shards`` divide.
 
-    Where none do, so many eights of them as come nearest to ``h`` (gpt-oss: 64 of 64 at 2880).
+    Where none do, so many eights of 128 as come nearest to ``h`` (gpt-oss has 64 of 64 at 2880).
 
     >>> usual_heads(4096, 8), usual_heads(2880, 8)
     ((32, 128), (24, 128))
     """
     for dim in (128, 64):
-        if h % (dim * shards) == 0 and (h < 1024 or usual_kv_heads(h // dim, shards) < h // dim):
+        if h % (dim * lcm(4, shards)) == 0:
             return h // dim, dim
-    dim, each = 128 if h >= 1024 else 64, lcm(8, shards)
-    return max(1, round(h / dim / each)) * each, dim
+    each = lcm(8, shards)
+    return max(1, round(h / 128 / each)) * each, 128
 
 
 def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -> ModelShape:
