@@ -29,6 +29,7 @@ from shapes.workload import Workload
 from sizer.answers.plan import ServingPlan
 from sizer.cli import main
 from sizer.readers import read_config
+from sizer.readers.released import released
 from sizer.subject import read_subject
 
 LLAMA = {
@@ -431,6 +432,25 @@ def test_figures_of_a_device_under_a_title_of_all_are_of_a_device(tmp_path: Path
     said = {"gpus": "8", "t": "8", "engine_version": "0.6.1", "batch_or_concurrency": "128", "value": "180"}
     assert _offline(tmp_path, **said).value == 8 * 180
     assert _offline(tmp_path, **said | {"engine_version": "0.8.0"}).value == 180
+
+
+def test_tensorrt_llm_holds_whole_requests_in_layers_with_a_window() -> None:
+    # resource_manager.py: "Use max_seq_len as default max_attention_window". vLLM's allocator takes a window's worth.
+    config = dict(released("openai/gpt-oss-20b")[0])
+    asked: dict[str, Any] = {"phase": "decode", "device": "h200", "gpus": 1, "sequence": 1024, "context": 33 * 1024}
+    assert most_held(config, "tensorrt-llm", asked) == most_held(wide(config), "tensorrt-llm", asked)
+    assert most_held(config, "vllm", asked) > 1.9 * most_held(wide(config), "vllm", asked)
+
+
+def wide(config: dict[str, Any]) -> dict[str, Any]:
+    """The model with windows longer than any request."""
+    return config | {"sliding_window": 2**17}
+
+
+def most_held(config: dict[str, Any], engine: str, asked: dict[str, Any]) -> int:
+    found = sizer.plan(config, engine=engine, **asked)
+    assert isinstance(found, ServingPlan)
+    return found.ways[0].most_requests
 
 
 def test_tensorrt_llms_share_is_of_what_its_weights_leave() -> None:

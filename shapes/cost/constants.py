@@ -245,7 +245,7 @@ def _base(kin: Device, device: Device, dtype: str) -> str:
         wanted = []
     elif dtype == "int8" and kin.architecture != device.architecture:
         # A relative's int8 kernels are of its own architecture, and older than its fp8 ones.
-        wanted = wanted[1:]
+        del wanted[0]
     for base in (*wanted, "bf16"):
         if base in kin.cost:
             return base

@@ -213,8 +213,8 @@ def _product(one: Gemm | GroupedGemm, device: Device, model: ModelShape, spread:
         experts = model.moe.experts
         kind = NVFP4_EXPERTS if one.dtype == "nvfp4" else EXPERTS
         held, chosen = replace(one, m=0, groups=experts).bytes / spread, one.m / experts
-    moved_s = held / rate, (one.bytes - weights) / rate
-    return kind, one.count, *moved_s, _flops_s(device, one), chosen, one.name != "lm_head"
+    more_s = (one.bytes - weights) / rate
+    return kind, one.count, held / rate, more_s, _flops_s(device, one), chosen, one.name != "lm_head"
 
 
 def _flops_s(device: Device, one: Any) -> float:

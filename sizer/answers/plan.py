@@ -23,6 +23,7 @@ from shapes.keywords import WorkloadKeywords
 from shapes.memory import ROOM, divisors, memory
 from shapes.memory.engine import UTILIZATION, engine_bytes, most_requests, share_of_free
 from shapes.model import ModelShape
+from shapes.model.resize import dimensions, resize
 from shapes.operators import operators
 from shapes.operators.parallel import split_problems
 from shapes.operators.types import possible_mfu
@@ -645,8 +646,13 @@ def _of_split(
     """The split with ranks that are all alike, and with the best share of them for prompts; none where none fits."""
     context = asked.prompt_tokens + round(stack.reserved * asked.output_tokens)
     rank = replace(split, d=split.e, context=context, speculative=asked.drafted)
-    share = asked.memory_utilization
-    held = most_requests(model, rank, device, share_of_free(model, rank, device, share) if stack.of_free else share)
+    share, holds = asked.memory_utilization, model
+    if stack.of_free:
+        share = share_of_free(model, rank, device, share)
+        if "window" in dimensions(model):
+            # TensorRT-LLM without max_attention_window: layers with a window hold all of a request, as others do.
+            holds = resize(model, window=context)
+    held = most_requests(holds, rank, device, share)
     most = MOST_RUN if held is None else min(MOST_RUN, held // split.p)
     if not most:
         return []
@@ -668,7 +674,7 @@ def _of_split(
                 prefill,
                 requests * many,
                 most * many,
-                engine_bytes(model, replace(rank, b=requests * split.p)),
+                engine_bytes(holds, replace(rank, b=requests * split.p)),
                 first,
                 token,
                 rate * many,

@@ -616,12 +616,16 @@ def _as_one(ordered: Sequence[Graded], subject: Subject, offers: Offers) -> Pric
 
 def _worth_a_line(offers: Offers, subject: Subject, *, outright: frozenset[tuple[str, str]], error: bool) -> Offers:
     """The offers that save; for a breach that none of them saves by mending, the cheapest one."""
-
-    def order(offer: Offer) -> tuple[object, ...]:
-        # Of what cannot run another split comes before another model, unless it leaves a breach of the model itself.
-        return error and (len(outright - offer.fixes), of_dimensions(offer.change)), _rank(offer, subject)
-
-    offers = tuple(sorted(offers, key=order))
+    # Of what cannot run another split comes before another model, unless it leaves a breach of the model itself.
+    offers = tuple(
+        sorted(
+            offers,
+            key=lambda one: (
+                error and (len(outright - one.fixes), of_dimensions(one.change)),
+                _rank(one, subject),
+            ),
+        )
+    )
     if error:  # what cannot run has no time to compare with
         return offers
     useful = [
