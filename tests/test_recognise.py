@@ -682,3 +682,12 @@ def test_torchs_own_layers_by_themselves_are_whole(name: str) -> None:
         (out[0] if isinstance(out, tuple) else out).sum().backward()
     step = operators(found, Workload(2, 24, "fp32", attention="eager"))
     assert sum(one.flops * one.count for one in step) == counter.get_total_flops()
+
+
+def test_torchs_own_layers_with_the_sequence_first_say_what_to_do() -> None:
+    from shapes.trace import recognise_module
+
+    module = torch.nn.TransformerEncoder(torch.nn.TransformerEncoderLayer(48, 4, 96), 2)
+    proof = recognise_module(module, (torch.randn(24, 2, 48),), {})
+    assert proof.model is None
+    assert proof.unproven[0].reason.endswith("if its first dimension is the sequence, build it with batch_first=True")

@@ -49,6 +49,10 @@ _STATE_VECTORS = re.compile(r"(^|\.)(A_log|A|D|dt_bias)$")
 _IN_PROJECTIONS = [tuple(map(tuple, groups)) for groups in content(DATA / "recurrences.toml")["inputs"]["grouped"]]
 
 
+#: A likely cause where the heads of one product for all do not add up: torch's own layers have the sequence first.
+_SEQUENCE_FIRST = "; if its first dimension is the sequence, build it with batch_first=True"
+
+
 class Misfit(Exception):  # noqa: N818 # named for what it is
     """A part of a layer whose sizes or edges fit no known form."""
 
@@ -202,7 +206,7 @@ class _Layer:
         expected = heads * wide * (1 + (gate == "queries")), kv_heads * wide, kv_heads * v_wide
         sizes = (sum(expected),) * 3 if fused else (expected[0], *[sum(expected[1:])] * 2) if pair else expected
         found = tuple(node.n for node in sources)
-        self.need(found == sizes, f"projections of {found} for {heads} and {kv_heads} heads of {wide}")
+        self.need(found == sizes, f"projections of {found} for {heads} heads of {wide}{_SEQUENCE_FIRST * fused}")
         known = fused or gate == "queries" or not out.reads_any(sources)
         self.need(known, "the output projection reads queries, keys or values")
         self.claim(*sources)
