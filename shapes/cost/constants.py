@@ -166,7 +166,7 @@ def relative(device: Device, table: str = "bf16") -> Device:
     if table in device.cost:
         return device
     product = table not in (GROUPED, "collective")
-    fitted = [load_device(name) for name in CARRY.fitted + CARRY.linked]
+    fitted = [load_device(name) for name in FITTED + tuple(CARRY.linked)]
 
     def those(key: str, value: str | None) -> list[Device]:
         alike = [other for other in fitted if getattr(other, key) == value]
