@@ -18,7 +18,7 @@ from .frozen import Named
 if TYPE_CHECKING:
     from importlib.metadata import Distribution, EntryPoint
 
-#: The signals that asked for an end, the first of which counts (``sizer.process``): what takes long looks here between
+#: The signals that asked for an end; the first counts (``sizer.process``): what takes long looks here between
 #: two parts, and answers with what it has.
 REQUESTS: list[int] = []
 #: Whether one thread of the command line's own process answers (``sizer.__main__``): nothing else uses what it loads.

@@ -70,7 +70,7 @@ def others_words() -> Named:
 
 
 def ours(name: str, known: Collection[str]) -> str:
-    """``name`` in its ``known`` spelling, or the known name of which it is a synonym; itself if it is neither."""
+    """``name`` in its ``known`` spelling, or the known name that it is a synonym of; itself if it is neither."""
     if name in known:
         return name
     own, said = {squeezed(one): one for one in known}, squeezed(name)

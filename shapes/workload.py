@@ -489,7 +489,7 @@ OPTIONS = _options()
 #: Fields that a plan varies.
 _VARIED = attrgetter("t", "cp", "p", "e", "d", "b", "s", "zero", "vpp", "checkpointing")
 _VALUES, _DEFAULTS = attrgetter(*OPTIONS), [one.default for one in OPTIONS.values()]
-#: Fields of which more is asked than a kind and a range.
+#: Fields that are checked for more than a kind and a range.
 _DEMANDING = {*content(DATA / "demands.toml")["asking"]}
 WORKLOAD_FIELDS = Workload.__match_args__
 #: A field -> what people call it, as reports and options do; the others go by their own names.

@@ -95,7 +95,7 @@ class Subject:
 
     @property
     def understood(self) -> Operators:
-        """The operators of which the kernel is known.
+        """The operators whose kernel is known.
 
         A model's are all of them; a traced class's are products with a weight and attention, in modules that were
         understood.

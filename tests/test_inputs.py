@@ -1,4 +1,4 @@
-"""What people pass: directories, globs, several files of which one is bad, changed keys, trainers' files, objects."""
+"""What people pass: directories, globs, several files, one of them bad, changed keys, trainers' files, objects."""
 
 from __future__ import annotations
 

@@ -624,7 +624,7 @@ def test_what_a_script_that_another_runs_sets_is_its_own(tmp_path: Path) -> None
 def test_of_several_commands_of_one_model_one_is_read_and_that_is_said(tmp_path: Path) -> None:
     run = f"python train.py --model_name_or_path {QWEN} --per_device_train_batch_size "
     notes = [read(tmp_path, text, "run.sh").notes for text in (f"{run}1\n{run}2\n", f"{run}1\n{run}1\n")]
-    said = "several commands name it, with other options, of which the first is read"
+    said = "several commands name it, with other options; the first is read"
     assert [any(one.startswith(said) for one in each) for each in notes] == [True, False]
 
 

@@ -39,7 +39,7 @@ def staircase(device: Device, data: Products, folder: Path) -> Path:
     for edge in range(512, 4353, 128):
         axes.axvline(edge, color="lightgrey", linewidth=0.4)
     for wave in range(1, 200):
-        # The last m of which all 128x256 tiles fit into `wave` whole waves.
+        # The last m whose 128x256 tiles all fit into `wave` whole waves.
         crest = 128 * (wave * constants.units // 16)
         if 512 <= crest <= 4352:
             axes.axvline(crest, color="tab:red", linewidth=0.7, linestyle="--")

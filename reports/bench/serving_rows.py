@@ -42,7 +42,7 @@ ENGINES = {
 EARLY, EARLY_VERSIONS = "tensorrt-llm-0.12", ("0.5.0", "0.6.1", "0.8.0", "0.9.0", *BUILT)
 #: Share of a group's reads that miss L2 (see _read_again).
 MISSED = 0.3
-#: A page of which a table is titled as of all devices and is of one: the next release's says so of the same figures.
+#: A page with a table whose title says all devices and whose figures are one's, as the next release says.
 PER_DEVICE = ("trtllm-docs", "0.6.1")
 #: What a row cannot be priced without.
 NEEDED = ("id", "engine", "gpu", "gpus", "t", "config", "dtype_weights", "metric", "value")
@@ -61,7 +61,7 @@ NAMES = {
 #: language/mixtral-8x7b/standalone_infer/hf_eval_all.py) and MBXP (about 150: nobody publishes its mean).
 LENGTHS = {"mlperf-inference-v4.1": (294, 294)}
 MIXED = {"mixtral-8x7b": (294 + 662 + 150) // 3}
-#: aiconfigurator's lengths are upper bounds, of which runs draw nine tenths on average.
+#: aiconfigurator's lengths are upper bounds; runs draw nine tenths of them on average.
 DRAWN = {"aic-silicon": 0.9}
 #: Requests that an engine's scheduler runs at once at most: TensorRT-LLM's max_batch_size.
 MOST_RUN = 2048
@@ -94,7 +94,7 @@ class Requests:
     ``most``: requests that a replica's memory holds at once (None: any number). ``streamed``: tokens are sent as they
     come. ``apart``: other devices run the prompts. How a client asks: ``at_random``: when it likes, and a prompt waits
     as in a queue of random arrivals and even service; ``waves``: requests of the whole run a request in
-    flight, of which the first come at once; ``lockstep``: outputs are of one length, so that those that began one
+    flight, where the first come at once; ``lockstep``: outputs are of one length, so that those that began one
     after another end so, and each finds the prompts of those before it; ``held``: steps that the engine waits for more
     prompts; ``cached``: share of the prompts' tokens that it has in its cache; ``eager``: prompts run outside of
     graphs; ``late_s``: seconds that a first token takes more, nobody knows why.
@@ -326,7 +326,7 @@ def _row(line: Mapping[str, str]) -> Row:
     given = number("batch_or_concurrency", 0)
     if not given and metric != METRICS[2]:
         raise InputError("expected the concurrency of a latency", key="batch_or_concurrency")
-    # MLPerf's throughputs are given with the batch of one engine, of which d run.
+    # MLPerf's throughputs are given with the batch of one engine, and d engines run.
     given *= d if source.startswith("mlperf") and metric == METRICS[2] else 1
     if (told := re.search(r"batch_size per rank (\d+)", notes)) is not None:
         # A campaign's concurrency is over more engines than the row's.

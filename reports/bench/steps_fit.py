@@ -368,7 +368,7 @@ def newest_in_bf16(fits: Mapping[str, Fit]) -> None:
 def pooled(fits: Mapping[str, Fit]) -> None:
     """Each stack's rows priced by its own facts and the mean of the others' constants, as if none of them were fitted.
 
-    This is what is recorded of stacks whose software is known and of which there is no run.
+    This is recorded for stacks whose software is known and that have no run.
     """
     found = json.loads(HELD_OUT.read_text(encoding="utf-8"))
     found[POOLED] = {}

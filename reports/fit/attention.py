@@ -61,7 +61,7 @@ BACKWARD_ERROR = {
 #: H200's die is H100's: measured 4% slower forward and 3.5% faster backward (Dao-AILab/flash-attention#1438).
 SAME_DIE = 0.04
 
-#: FlashAttention 2 at head dimension 64 over 128 on A100, of which no row holds 64: arXiv 2307.08691, figure 5.
+#: FlashAttention 2 at head dimension 64 over 128 on A100, where no row holds 64: arXiv 2307.08691, figure 5.
 SIXTY_FOUR_ON_A100 = 0.85
 
 #: Exponentials a clock and unit on NVIDIA: CUDA C++ Programming Guide, throughput of native arithmetic instructions.
@@ -342,7 +342,7 @@ def _from_figures(
 
 
 def _lend_head_dimensions(devices: dict[str, dict[str, Any]]) -> None:
-    """A head dimension that one device's rows lack: as another's stands to their nearest common one."""
+    """A head dimension that one device's rows lack: another's ratio to their nearest common one."""
     for sets in devices.values():
         for own, other in ((own, other) for own in sets.values() for one in devices.values() for other in one.values()):
             pairs = [(own, other), (own["backward"], other["backward"]), (own.get("training", {}), own)]

@@ -48,7 +48,7 @@ TABLES_OF: dict[str, dict[str, tuple[str, ...]]] = {
     },
 }
 #: Of encoders (encoder_attention_perf.parquet, no mask) what vLLM and SGLang run: FlashAttention, of the 4th generation
-#: on Blackwell, where it stands in for what ours of a head dimension is priced as.
+#: on Blackwell, where it replaces the kernel that a head dimension of ours is priced as.
 ENCODERS_OF: dict[str, dict[str, tuple[str, tuple[int, ...], tuple[str, ...]]]] = {
     "fa2": {"l40s": ("l40s", (64, 72, 80), ("vllm_vit_flash_attn_fa2",))},
     "fa3": {

@@ -1,7 +1,7 @@
 """Fit of the cells: what measured products of one (m, n) take beyond the tables, bound never to let growth save by it.
 
 A quadratic program: squared log errors on the k that may be seen, drawn towards 0, under a linear inequality for every
-pair of sizes of which one grows into the other by a tile or to the double and of which a cell speaks of one at least.
+pair of sizes where one grows into the other, by a tile or to the double, and at least one has a cell.
 Which pairs those are is known (a cell is a size, not a range), so that all of them are looked at, at every k: what is
 written holds by enumeration, not by luck.
 """

@@ -85,7 +85,7 @@ DECIMALS = 5
 ROOM, MARGIN = 1e-4, 5e-5
 #: Log units from binding at which a pair is let go.
 NEAR_BINDING = 0.05
-#: Sizes of which growth is asked: up to this, three quarters of them multiples of 64.
+#: Sizes where growth is tried: up to this, three quarters of them multiples of 64.
 LARGEST = 65536
 #: The least of them, and what the others are multiples of: of a fit, and of a polish, which looks at narrow ones too.
 FIT, POLISH = (16, 1), (8, 8)
@@ -352,7 +352,7 @@ def _first_of_each(pairs: _Pairs, order: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 class _Program:
-    """Robust ridge regression under linear inequalities, of which those far from binding are let go.
+    """Robust ridge regression under linear inequalities; those far from binding are let go.
 
     From ``start`` on, where it is given, to which the entries are held.
     """

@@ -48,7 +48,7 @@ class Protocol:
     """What a harness makes of a kernel's time.
 
     ``host_s``: host seconds a call, aligned and misaligned. ``queued``: many calls in a row hide host and device behind
-    each other, the longer counts; else a call is timed on an idle device, and the host's time stands before the
+    each other, the longer counts; else a call is timed on an idle device, and the host's time comes before the
     kernel's. ``multiple``: dimensions are padded to it before timing; ``recipe``: whose kernels were timed. ``felt_s``:
     of what lasts longer the power limit is felt on plain cores, where an idle device has saved up for shorter work.
     """

@@ -5,7 +5,7 @@
 Sources: NVIDIA's aiconfigurator-core, moe_perf, of each device the kernel that serving software runs there. A row is a
 layer: both products, and what sizer lists apart (permuting, activation, quantising), priced as sizer does and left as
 it is. Its tokens are spread evenly or by a power law, drawn as the collector draws it (ai-dynamo/aiconfigurator,
-collector/helper.py), of which the fit sees what a user gives: the rank's rows, its experts, the fullest one's load.
+collector/helper.py). The fit sees what a user gives of it: the rank's rows, its experts, the fullest one's load.
 Under expert parallelism the busiest rank was timed with all ranks' tokens at hand, which costs bytes of its own
 (``remote``, through the cache while they fit). Held out are 30% of the shapes (hidden, width, experts, top_k, split),
 drawn by their hash. The form is that of shapes/cost/experts.py, which the fit calls. Ten minutes.

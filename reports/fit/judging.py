@@ -19,7 +19,7 @@ from shapes.device import load_device
 from shapes.errors import InputError
 from shapes.recipes import load_recipe
 
-#: Squares of which gemm_squares.csv holds the best.
+#: Squares whose best time gemm_squares.csv holds.
 SQUARES = np.array([1024 * size for size in range(1, 11)])
 #: AMD's tuned sizes: how far (in log size) an aligned neighbour may lie, and how many of them count.
 NEAR, NEIGHBOURS = 0.06, 8

@@ -2,8 +2,8 @@
 
     python reports/fit/misaligned.py --data FOLDER        # of gemm_misaligned.csv
 
-Prints what each family's rows ask for, and by alignment how far off each sweep is by a fit to the others; what stands
-in the file is rounded from it. Sweeps weigh alike whatever their number of points, since their points are neighbours.
+Prints what each family's rows ask for, and by alignment how far off each sweep is by a fit to the others; the file's
+figures are rounded from it. Sweeps weigh alike whatever their number of points, since their points are neighbours.
 """
 
 from __future__ import annotations

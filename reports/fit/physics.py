@@ -55,7 +55,7 @@ def against_physics(shapes: int, seed: int = 0) -> list[Counts]:
 
 @dataclass(frozen=True, slots=True)
 class CellCounts:
-    """Of all pairs of sizes of which one has a cell and grows into the other: in how many growth saves.
+    """In how many pairs of sizes, one with a cell and growing into the other, growth saves time.
 
     ``alone``: in how many it does by the constants without cells, and no more with them.
     """
@@ -121,7 +121,7 @@ def _with_and_without(dims: Integers, constants: GemmConstants, device: Device) 
 
 
 def drawn(shapes: int, seed: int) -> tuple[Integers, Integers, Integers]:
-    """m, n, k up to 65536, evenly over their logarithm; the first half multiples of 64, of which growth is asked."""
+    """m, n, k up to 65536, evenly over their logarithm; the first half multiples of 64, where growth is tried."""
     random = np.random.default_rng(seed)
     m, n, k = (np.exp(random.uniform(np.log(16), np.log(65536), shapes)).astype(np.int64) for _ in range(3))
     whole = np.arange(shapes) < shapes // 2

@@ -103,7 +103,7 @@ class GemmConstants:
         return self.both(correction=None, cells=None)
 
     def coarse(self, least: int) -> GemmConstants:
-        """Without tiles of fewer rows or columns than ``least``, of which few are split along k."""
+        """Without tiles of fewer rows or columns than ``least``; kernels split few of the others along k."""
         return self.both(tiles=tuple(tile for tile in self.tiles if min(tile) >= least), split_steps=CARRY.split_steps)
 
     def scaled(self, speed: float, bandwidth: float, cache: float, elements: float, units: int) -> GemmConstants:

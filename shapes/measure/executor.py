@@ -6,7 +6,7 @@ job stays on one device, so that samples of two jobs may be paired.
 
 Nothing that crosses the interface holds a device. Jobs and settings go in, samples and measurements come out, and the
 driver keeps them (``runner.measure``, the store). ``shapes.measure.in_process.InProcess`` runs in this process on one
-device; ``shapes.measure.workers.Workers`` runs each device in a process of its own, the first of which is the session's
+device; ``shapes.measure.workers.Workers`` runs each device in a process of its own; the first is the session's
 (``workers.Session``). ``workers.here`` chooses one, for the command line and the library.
 """
 

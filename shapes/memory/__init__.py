@@ -176,7 +176,7 @@ def _of_step(
 
 
 def memory_of_parameters(parameters: int, workload: Workload) -> int:
-    """The least bytes of one device for a model of which the parameters alone are known, spread as evenly as can be.
+    """The least bytes of one device for a model known by its parameters alone, spread as evenly as can be.
 
     Weights, and in training their master copies, gradients and optimizer states, with the framework's own.
     """

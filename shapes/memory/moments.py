@@ -272,7 +272,7 @@ def _tied_head(step: StageStep) -> int:
 
 
 def _moment(name: str, alive: int, saved: int, there: ShardParameters) -> Moment:
-    """A moment with ``alive`` bytes, of which at most those that the forward ``saved`` count as saved."""
+    """A moment with ``alive`` bytes; at most those that the forward ``saved`` count as saved."""
     return Moment(name, min(alive, saved), 0, max(0, alive - saved), there)
 
 

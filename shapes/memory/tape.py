@@ -239,7 +239,7 @@ class _Gradient:
     readers: int = 1
 
     def read(self) -> Events:
-        """One reader fewer, the last of which frees it."""
+        """One reader fewer; the last frees it."""
         self.readers -= 1
         if not self.readers:
             yield self.name, -self.bytes

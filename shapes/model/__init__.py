@@ -99,7 +99,7 @@ def named_vectors(extra: Vectors, copies: int = 1, role: Role = "other") -> Each
 def block_tensors(
     block: Block, hidden: int, t: int = 1, e: int = 1, etp: int | None = None, *, active: bool = False
 ) -> EachTensor:
-    """All tensors of ``block.count`` layers on one of ``t`` x ``e`` ranks, of which ``etp`` (None: t) cut an expert.
+    """All tensors of ``block.count`` layers on one of ``t`` x ``e`` ranks; ``etp`` (None: t) ranks share an expert.
 
     ``active``: of its experts only top_k.
     """
@@ -242,7 +242,7 @@ class ModelShape:
         return *self.after_embedding, Linear("layer_input.entry", self.layer_channels, self.hidden)
 
     def embedding_tensors(self, t: int) -> EachTensor:
-        """The token embedding, of which each of ``t`` ranks holds a share of the vocabulary."""
+        """The token embedding: each of ``t`` ranks holds a share of the vocabulary."""
         if self.vocab:
             shape = -(-self.vocab // t), self.embedding_dim or self.hidden
             yield ParameterTensor("embedding", shape, self.embedding_tables, "embedding")

@@ -262,7 +262,7 @@ class Stack:
 class Tower:
     """An encoder of images before a text tower: its ``stack``, then the matrices ``behind`` it, which read tokens.
 
-    An image is cut in patches of ``patch`` pixels a side (0: the tower hears, and no step runs it), of which ``merge``
+    An image is cut in patches of ``patch`` pixels a side (0: the tower hears, and no step runs it); ``merge`` of them
     a side make a token. ``side``: pixels that every image is resized to (0: each keeps its size), or the tiles are that
     it is cut in (``tiled``), with one of the whole image in addition to several. ``special``: tokens of the tower's own
     (a class token). ``heads``: what tensor parallelism cuts, in a tower that Megatron-Bridge cuts (1: it is whole on

@@ -1,4 +1,4 @@
-"""A model's named dimensions: the same model with some changed, and which sides of which matrices have each."""
+"""A model's named dimensions: the same model with some changed, and the sides of matrices that have each."""
 
 from collections.abc import Iterator
 from typing import Any

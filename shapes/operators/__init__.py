@@ -272,7 +272,7 @@ def _run_again(listed: Operators, mixture: bool, saving: Saving) -> Listed:
 
 
 def _images(model: ModelShape, workload: Workload) -> Repeated:
-    """The towers' operators over a microbatch's images, each of which attends to itself.
+    """The towers' operators over a microbatch's images; each image attends to itself.
 
     A merger that is cut adds up its tokens over ranks, a fifteenth of the layers' messages: that is left out.
     """

@@ -195,7 +195,7 @@ def layer_and_ends(stage: Work, layers: Any, stack: SoftwareStack, device: Devic
 def spread(layers: Any, p: int, ends: Any) -> tuple[Any, Any, Any]:
     """(layers of each other stage, of the last, the slowest stage's worth) where that of ``p`` > 1 is the least.
 
-    The last has ``ends`` layers' worth of time more. Numbers, or columns of which no row is compared with another.
+    The last has ``ends`` layers' worth of time more. Numbers, or columns, where no row is compared with another.
     """
 
     def last(others: Any) -> Any:

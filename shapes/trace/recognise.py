@@ -1,6 +1,6 @@
 """A graph of products read as a ``ModelShape``: attention, MLPs, experts, recurrences, norms, embeddings, heads.
 
-Parts are told by edges: who reads whom, and of which sizes. Every parameter is claimed by one part; what no part claims
+Parts are told by edges: who reads whom, and at what sizes. Every parameter is claimed by one part; what no part claims
 is named in ``Recogniser.left``, and a model with anything left over is not recognised.
 """
 

@@ -118,7 +118,7 @@ def deploy(
     model = reading.model
     refuse(
         not model.vocab,
-        "expected a language model, of which engines' facts are known (`sizer memory` says whether another fits)",
+        "expected a language model: engines' facts are known for those (`sizer memory` says whether another fits)",
         "deploy",
         model.model_type,
         where=reading.source,
@@ -185,7 +185,7 @@ def _released_in(model: ModelShape) -> tuple[str, tuple[FactOutcome, ...]]:
     found = most.title.split()[0].lower() if most.recipe is None else spelled(most.recipe, "recipe", FORMATS)
     if found in FORMATS and (most.bits == 4) == (found in ("int4", "mxfp4", "nvfp4")):
         return found, ()
-    said = f"released in {most.title}, of which no fact is known: these are of bf16"
+    said = f"released in {most.title}, about which no fact is known: these facts are for bf16"
     return "bf16", (FactOutcome("format", "unknown", said, "config.json"),)
 
 

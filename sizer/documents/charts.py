@@ -40,7 +40,7 @@ class Layer:
 
 @frozen
 class Chart:
-    """A chart of layers of marks; ``caption`` says what is seen, all of which is in a table of the page too.
+    """A chart of layers of marks; ``caption`` says what is seen; a table of the page has all of it too.
 
     ``colours`` and ``shapes``: group and kind -> how they look, in the legend's order (shapes of their own where none
     is named; where rows have no kind, shapes are the groups'). ``legend``: what groups are called. A layer without rows

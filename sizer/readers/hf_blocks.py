@@ -1,4 +1,4 @@
-"""Parts of which the Hugging Face families are declared: attention, MLPs and experts, layers in order.
+"""The parts that declare Hugging Face's families: attention, MLPs and experts, layers in order.
 
 A part reads its fields and answers a layer's shape by its index. Any trait of a part or a family may be a function of
 the fields (``flag("attention_bias")``), called when a file is read.

@@ -106,7 +106,7 @@ class Scheme:
         return self.usual
 
     def said_of(self, layer: int) -> tuple[object, ...]:
-        """Layers of which the same is said are quantised alike; expressions may tell any apart."""
+        """What the file says about a layer: equal answers are quantised alike; expressions may tell any two apart."""
         every = self.kept, *(names for names, _ in self.named)
         told_apart = any(re.search(r"\\d|\d", one.pattern) for names in every for one in names.expressions)
         return (layer if told_apart else None, *(names.of_layer(layer) for names in every))

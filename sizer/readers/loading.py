@@ -77,7 +77,7 @@ def find_config(path: Path) -> Path:
     return found
 
 
-#: The most files of a tree, few of which are configurations.
+#: The most files of a tree; few are configurations.
 MAX_FOUND = 100_000
 #: Names of configurations in a folder, and words that state a model or name one: in data, in scripts, and in Python,
 #: where a line has to begin with them, as programs mention sizes and options all the time.

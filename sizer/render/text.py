@@ -70,7 +70,7 @@ def _console(page: Page) -> "Console":
 
 
 def _drawn(what: "RenderableType", page: Page) -> list[str]:
-    """The lines that rich makes of it; signs of its own that cannot be written are as wide as what stands for them."""
+    """The lines that rich makes of it; signs that the output cannot write are as wide as what replaces them."""
     console = _console(page)
     with console.capture() as held:
         console.print(what)

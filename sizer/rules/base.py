@@ -66,7 +66,7 @@ class Finding:
     """What a rule found, before pricing.
 
     ``field``: a dimension (``DIMENSIONS``), a field of Workload, or a name of what ``value`` measures. ``value``: ""
-    stands for the context's own value of ``field``. ``error``: it cannot run or cannot be sharded. ``violated``: it
+    means the context's own value of ``field``. ``error``: it cannot run or cannot be sharded. ``violated``: it
     breaks a kernel's requirement or the source's plain recommendation, and is a warning whatever its price. Every other
     severity follows from the price. ``cause``: where it comes from, if not from ``field``; findings of one cause are
     reported as one. ``at_most_s``: seconds of a step that the cause takes at most, where the rule knows; no suggestion

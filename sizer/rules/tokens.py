@@ -270,7 +270,7 @@ def smallest_tensor_parallel(context: Context) -> Answer:
     that saves most counts: over slow links gradients cost more than messages do. A degree alone (`--tp 8`) is a part of
     a layout: a note then says which t fits. Unless the workload names sequence parallelism, only the messages of t
     count as a saving: norms and residuals, which each rank computes whole, would be shared with it at the same t.
-    Messages do not count for a stack of which no run says how many it hides (torchtitan).
+    Messages do not count for a stack where no run says how many it hides (torchtitan).
 
     Bad: `sizer check config.json --tp 8 --gpus 8` on a model whose step fits one device.
     Good: the smallest `--tp` that `sizer memory config.json` names.
@@ -348,7 +348,7 @@ def fits_in_memory(context: Context) -> Answer:
     """A step has to fit the device's memory.
 
     Ways out, each by itself enough, are listed from the cheapest in step time: what ZeRO's communication, an extra
-    forward of checkpointing, or a larger t's all-reduces cost is priced; sequence parallelism beside a t costs no
+    forward of checkpointing, or a larger t's all-reduces cost is priced; sequence parallelism with a t costs no further
     message. Shards stay inside the devices that are linked, and within those given.
 
     Memory is that of `sizer memory` for the workload. It is an error if the layout was said (the devices or the

@@ -133,8 +133,8 @@ _Run = tuple[ModelShape, Workload, Operators, float, int, int]
 
 def run_of(space: Space, device: Device, change: Sizes | IntegerTable) -> _Run:
     """A candidate, or many as columns, as the space's stack runs it on ``device``."""
-    # Attention's kernels differ by it, and stages by the order of a hybrid's layers, of which columns have none: rows
-    # are told apart before the rest is worked out.
+    # Attention's kernels differ by it, and stages by the order of a hybrid's layers. Columns have no order: rows are
+    # told apart before the rest is worked out.
     ordered = space.workload.p > 1 and "full_every" in dimensions(space.model)
     for name in {"head_dim", *("layers", "full_every") * ordered} & {*change.keys()}:
         int(change[name])

@@ -20,7 +20,7 @@ class Ranked(AsJson):
     ``parameters``: those of the part that was searched (an MLP, a model). ``memory_change_bytes``: a device's peak over
     the baseline's, for candidates that are listed (None: only plotted). ``gain`` > 1: better than the baseline by the
     objective, with its bounds. ``breaks``: rules of `check` that it breaks and the baseline keeps, and ``why`` it is
-    listed all the same. ``warns``: rules on a cost alone (a last wave, an occupancy) of which `check` warns here and
+    listed all the same. ``warns``: rules on a cost alone (a last wave, an occupancy) that make `check` warn here and
     not at the baseline. ``decode``: its decode step, if serving was asked for, and ``decode_speedup`` over the
     baseline's; ``gain`` is then the geometric mean of both. ``loss``: predicted loss over the baseline's, with its
     error (None: quality was not asked for). ``layout``: its split over the devices, if layouts were asked for.

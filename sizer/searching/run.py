@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 SMALL = frozenset({"d_ff", "vocab", "expert_d_ff", "shared_d_ff"})
 #: And layers that differ by no more than this share.
 FEW_LAYERS = 0.1
-#: Multiples of which are preferred in a tie: what halves over 2, 4 and 8 shards stays aligned.
+#: In a tie its multiples are preferred: what halves over 2, 4 and 8 shards stays aligned.
 PREFERRED = 512
 #: Tensor-parallel shards of one node, which numbers of heads are best ready for.
 MOST_SHARDS = 8

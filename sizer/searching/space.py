@@ -212,7 +212,7 @@ def usual_model(parameters: float, step: int, shards: int, p: int, vocab: int) -
 #: Longest range that is searched: a typing error must not fill the memory.
 MOST_VALUES = 1_000_000
 
-#: Names of ``vary`` -> the dimensions that they let change; and dimensions of which more is better, whatever the time.
+#: Names of ``vary`` -> the dimensions that they let change. REACH: dimensions where more is better, whatever the time.
 VARIABLE: dict[str, Names] = _TABLES["vary"]
 REACH: dict[str, float] = _TABLES["reach"]
 
@@ -317,7 +317,7 @@ TOLERANCE, WIDER = 0.01, (0.02, 0.05, 0.1, 0.25)
 class Limits:
     """Bounds common to all spaces.
 
-    ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the searched dimension, of which every
+    ``tolerance``: largest relative change of parameters. ``low``..``high`` bound the searched dimension; every
     ``step``-th value is taken (None: the space's own choice). ``aspect`` bounds h/L and ``head_dims`` names the head
     dimensions allowed (None: the space's own choice); ``tp_ready``: candidates also split over so many tensor-parallel
     shards (None: over the workload's); ``vary``: names of ``VARIABLE``, which are tried halved and doubled. ``spread``:

@@ -214,7 +214,7 @@ def _first_of(named: list[Values]) -> Values | None:
     keys = *FORMATS["names"]["keys"], "n_layer", "n_embd"
     models = dict.fromkeys(" ".join(str(one[key]) for key in keys if key in one) for one in named)
     what = "models are named" if len(models) > 1 else "commands name it, with other options"
-    more = f"several {what}, of which the first is read: {shorten(', '.join(models))}"
+    more = f"several {what}; the first is read: {shorten(', '.join(models))}"
     return named[0] | {"_notes": (more,) * (len({*map(str, named)}) > 1)} if named else None
 
 

@@ -66,7 +66,7 @@ class _Follower:
         self.live = True
 
     def all(self) -> None:
-        """Follow the tokens to the end; ``calls`` counts nested calls, the innermost of which are not followed."""
+        """Follow the tokens to the end; ``calls`` counts nested calls, and the innermost are not followed."""
         self.script.calls += 1
         try:
             while self._more and self.script.calls <= MAX_CALLS:
