@@ -125,9 +125,8 @@ class Device:
     limit_w: float | None = None
     price_usd_per_h: float | None = None
 
-    def __hash__(self) -> int:
-        # Mappings do not hash; devices that compare equal have the same name and origin.
-        return hash((self.name, self.origin))
+    # Mappings do not hash; devices that compare equal have the same name and origin.
+    HASHED = "name", "origin"
 
     def __reduce__(self) -> tuple[Callable[..., Device], tuple[Values, str]]:
         # Read-only views do not pickle; the file's own mapping does, and rebuilds an equal device.

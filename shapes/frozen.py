@@ -9,12 +9,17 @@ hundred classes, which was most of its start. Here __init__ alone is compiled, a
 import tomllib
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, dataclass, field, fields, is_dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import chain
 from operator import attrgetter
 from pathlib import Path
 from types import CodeType, FunctionType
-from typing import Any, NoReturn, TypeVar, dataclass_transform
+from typing import Annotated, Any, NoReturn, TypeVar, dataclass_transform
+
+from .errors import positive_int
+
+#: A field that is a positive integer: of anything else a ``frozen`` class raises InputError.
+Count = Annotated[int, "1 or more"]
 
 T = TypeVar("T")
 
@@ -24,7 +29,8 @@ def frozen(cls: type[T]) -> type[T]:
     """A dataclass of slots that cannot be changed: ``fields``, ``replace``, ``match``, ``pickle`` take it as such.
 
     Methods that ``cls`` has of its own stay. A class that inherits from a frozen one is to be ``frozen`` as well.
-    Fields are positional, shown, and hashed where compared, or a TypeError says so.
+    Fields are positional, shown, and hashed where compared, or a TypeError says so. ``HASHED``: names of the fields
+    that are hashed alone, where others are long or do not hash.
     """
     made = dataclass(init=False, repr=False, eq=False, slots=True)(cls)
     listed = fields(made)  # type: ignore[arg-type] # it is one
@@ -33,7 +39,8 @@ def frozen(cls: type[T]) -> type[T]:
             raise TypeError(
                 f"{cls.__qualname__}.{one.name}: a frozen class has positional fields alone, shown, hashed if compared"
             )
-    compared = _values([one.name for one in listed if one.compare])
+    names = [one.name for one in listed if one.compare]
+    compared, hashed = _values(names), _values(getattr(cls, "HASHED", names))
 
     def __repr__(self: object) -> str:  # noqa: N807
         inner = ", ".join(f"{one.name}={getattr(self, one.name)!r}" for one in listed)
@@ -43,7 +50,7 @@ def frozen(cls: type[T]) -> type[T]:
         return compared(self) == compared(other) if other.__class__ is self.__class__ else NotImplemented
 
     def __hash__(self: object) -> int:  # noqa: N807
-        return hash(compared(self))
+        return hash(hashed(self))
 
     shared = _Shared.__setattr__, _Shared.__delattr__, _Shared.__setstate__
     methods: tuple[Function, ...] = (__repr__, __eq__, __hash__, *shared, _init(made, listed))
@@ -83,10 +90,12 @@ def _values(names: Sequence[str]) -> Callable[[object], Any]:
 
 def _init(cls: type, listed: tuple[Field[Any], ...]) -> Callable[..., None]:
     """__init__ by the fields; slots are set past ``__setattr__``."""
-    known: dict[str, Any] = {"MISSING": MISSING}
+    counts = [one.name for one in listed if one.type in (Count, "Count")]
+    known: dict[str, Any] = {"MISSING": MISSING, "check": partial(_check_counts, counts)}
     for place, one in enumerate(listed):
         known |= {f"set{place}": getattr(cls, one.name).__set__, f"make{place}": one.default_factory}
-    code = _code(tuple(one.default_factory is not MISSING for one in listed), hasattr(cls, "__post_init__"))
+    ends = {" check(self)": counts, " self.__post_init__()": hasattr(cls, "__post_init__")}
+    code = _code(tuple(one.default_factory is not MISSING for one in listed), tuple(filter(ends.get, ends)))
     own = code.replace(co_varnames=("self", *(one.name for one in listed)))
     defaults = tuple(one.default for one in listed if one.default is not one.default_factory)
     made = FunctionType(own, known, "__init__", defaults)
@@ -96,15 +105,20 @@ def _init(cls: type, listed: tuple[Field[Any], ...]) -> Callable[..., None]:
 
 
 @cache
-def _code(makes: tuple[bool, ...], then: bool) -> CodeType:
-    """The code of each __init__ of such fields (which make their defaults), since compiling is what costs."""
+def _code(makes: tuple[bool, ...], ends: "Names") -> CodeType:
+    """The code of each __init__ of such fields (which make their defaults) and last lines: compiling is what costs."""
     lines = [f"def __init__(self, {', '.join(f'_{place}' for place in range(len(makes)))}):", " pass"]
     for place, make in enumerate(makes):
         lines.append(f" set{place}(self, {f'make{place}() if _{place} is MISSING else ' * make}_{place})")
     made: dict[str, Any] = {}
-    exec("\n".join([*lines, " self.__post_init__()" * then]), made)
+    exec("\n".join([*lines, *ends]), made)
     code: CodeType = made["__init__"].__code__
     return code
+
+
+def _check_counts(names: Sequence[str], one: object) -> None:
+    for name in names:
+        positive_int(getattr(one, name), name)
 
 
 class _Shared:

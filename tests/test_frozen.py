@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from shapes.errors import InputError
-from shapes.frozen import frozen
+from shapes.frozen import Count, frozen
 from shapes.frozen import replace as replaced
 from shapes.workload import Workload
 
@@ -129,6 +129,23 @@ def test_a_class_inherits_fields_and_is_not_equal_to_its_base() -> None:
 
 def test_methods_of_its_own_stay() -> None:
     assert (repr(Own(1)), hash(Own(1)), Own(1) == 3) == ("own", 7, True)
+
+
+@frozen
+class Counted:
+    """A field that is a count, of which alone the hash is."""
+
+    of: dict[str, int]
+    number: Count
+    HASHED = ("number",)
+
+
+def test_a_count_is_checked_and_hashes_are_of_the_fields_named() -> None:
+    assert hash(Counted({}, 2)) == hash(Counted({"a": 1}, 2)) != hash(Counted({}, 3))
+    assert Counted({}, 2) != Counted({"a": 1}, 2)
+    for wrong in (0, True, 1.0, None):
+        with pytest.raises(InputError, match=r"number.*expected an integer between 1 and"):
+            Counted({}, wrong)  # type: ignore[arg-type]
 
 
 def test_other_fields_than_positional_ones_are_refused() -> None:

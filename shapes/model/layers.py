@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, ClassVar
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Pair, Triple, frozen, replace
+from shapes.frozen import Count, Pair, Triple, frozen, replace
 from shapes.recipes import WeightFormat
 
 from .mixers import (
@@ -24,7 +24,6 @@ from .mixers import (
     Streams,
     Vectors,
     matrices,
-    positive,
 )
 
 #: Attention of every kind.
@@ -38,14 +37,11 @@ MOST_LAYERS = 2**17
 class MlpShape:
     """A dense MLP: down(act(gate(x)) * up(x)) if ``gated``, else down(act(up(x))). ``width`` is d_ff."""
 
-    width: int
+    width: Count
     gated: bool = True
     bias: bool = False
     fused_gate_up: bool = False
     prefix: str = "mlp"
-
-    def __post_init__(self) -> None:
-        positive(self, "width")
 
     def linears(self, hidden: int, *, fused: bool | None = None) -> Linears:
         return matrices(self, hidden=hidden, together=self.gated and (self.fused_gate_up if fused is None else fused))
@@ -62,9 +58,9 @@ class MoeShape(Listed):
     token chooses from.
     """
 
-    experts: int
-    top_k: int
-    width: int
+    experts: Count
+    top_k: Count
+    width: Count
     gated: bool = True
     bias: bool = False
     fused_gate_up: bool = True
@@ -79,7 +75,6 @@ class MoeShape(Listed):
     groups: Pair = (1, 1)
 
     def __post_init__(self) -> None:
-        positive(self, "experts", "top_k", "width")
         expected = f"expected at most the {self.experts} experts there are"
         refuse(self.top_k > self.experts, expected, "top_k", self.top_k)
 
@@ -102,14 +97,11 @@ class Augment(Listed):
     which a layer predicts and corrects from the one that it ran on (AltUp; 1: none).
     """
 
-    inputs: int
+    inputs: Count
     laurel: int = 0
-    streams: int = 1
+    streams: Count = 1
     #: AltUp's router runs twice, with the same weights.
     again: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        positive(self, "inputs", "streams")
 
 
 @frozen
@@ -134,7 +126,7 @@ class Block:
     norms: int = 2
     norm_weights: int = 1
     parallel: bool = False
-    count: int = 1
+    count: Count = 1
     dropout: float = 0.0
     extra: Vectors = ()
     mixer: RecurrentShape | None = None
@@ -147,12 +139,8 @@ class Block:
     joined: bool = False
     shared: bool = False
 
-    def __post_init__(self) -> None:
-        positive(self, "count")
-
-    def __hash__(self) -> int:
-        # Of a part, as a stack's: formats are long.
-        return hash((self.attention, self.mlp, self.mixer, self.count))
+    # Of a part, as a stack's: formats are long.
+    HASHED = "attention", "mlp", "mixer", "count"
 
     @property
     def crosses(self) -> bool:
@@ -216,7 +204,7 @@ class Stack:
     """
 
     name: str
-    hidden: int
+    hidden: Count
     blocks: Blocks
     length: int | None = None
     front: Linears = ()
@@ -226,7 +214,6 @@ class Stack:
     extra: Vectors = ()
 
     def __post_init__(self) -> None:
-        positive(self, "hidden")
         refuse(not self.blocks, "expected at least one layer", "layers", 0)
         positive_int(sum(block.count for block in self.blocks), "layers", MOST_LAYERS)
         if len(self.blocks) == 1:

@@ -11,7 +11,7 @@ from operator import mul
 from typing import Any, ClassVar, Literal, NamedTuple
 
 from shapes.errors import positive_int, refuse
-from shapes.frozen import Named, Names, Pair, Values, Words, frozen, replace
+from shapes.frozen import Count, Named, Names, Pair, Values, Words, frozen, replace
 from shapes.recipes import WeightFormat
 from shapes.toml_table import DATA, content, formula, hold
 
@@ -145,12 +145,9 @@ class Compressor:
     twice as wide.
     """
 
-    rate: int
-    width: int
-    series: int = 1
-
-    def __post_init__(self) -> None:
-        positive(self, "rate", "width", "series")
+    rate: Count
+    width: Count
+    series: Count = 1
 
     @property
     def channels(self) -> int:
@@ -176,19 +173,16 @@ class Indexer:
     Nothing is differentiated: a choice has no gradient (transformers runs it without autograd).
     """
 
-    heads: int
-    head_dim: int
-    top_k: int
-    block: int = 1
+    heads: Count
+    head_dim: Count
+    top_k: Count
+    block: Count = 1
     query_rank: int | None = None
     grouped: bool = False
     norm_weights: int = 2
     compressor: Compressor | None = None
     reused: bool = False
     weights_dtype: str | None = None
-
-    def __post_init__(self) -> None:
-        positive(self, "heads", "head_dim", "top_k", "block")
 
     @property
     def rate(self) -> int:
@@ -226,9 +220,9 @@ class AttentionShape:
     queries come through (Step-3).
     """
 
-    heads: int
-    kv_heads: int
-    head_dim: int
+    heads: Count
+    kv_heads: Count
+    head_dim: Count
     v_head_dim: int | None = None
     qkv_bias: bool = False
     k_bias: bool | None = None
@@ -251,7 +245,6 @@ class AttentionShape:
     q_lora_rank: int | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "heads", "kv_heads", "head_dim")
         expected = f"expected a divisor of the {self.heads} attention heads"
         refuse(self.heads % self.kv_heads, expected, "kv_heads", self.kv_heads)
 
@@ -307,11 +300,11 @@ class MlaShape(_Latent):
     (A.X-K2). ``indexer`` chooses the keys.
     """
 
-    heads: int
-    kv_lora_rank: int
-    qk_nope_head_dim: int
+    heads: Count
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
     qk_rope_head_dim: int
-    v_head_dim: int
+    v_head_dim: Count
     q_lora_rank: int | None = None
     bias: bool = False
     causal: bool = True
@@ -325,8 +318,8 @@ class MlaShape(_Latent):
     sinks: bool = False
 
     def __post_init__(self) -> None:
-        rope = ["qk_rope_head_dim"] if self.qk_rope_head_dim != 0 else []
-        positive(self, "heads", "kv_lora_rank", "qk_nope_head_dim", *rope, "v_head_dim")
+        if self.qk_rope_head_dim != 0:
+            positive_int(self.qk_rope_head_dim, "qk_rope_head_dim")
 
     @property
     def kv_heads(self) -> int:
@@ -358,11 +351,11 @@ class SharedKeyShape(_Latent):
     window alone. ``indexer`` chooses among the compressed entries (None: all of them are seen). A learned sink a head.
     """
 
-    heads: int
-    head_dim: int
-    q_lora_rank: int
-    out_groups: int
-    out_rank: int
+    heads: Count
+    head_dim: Count
+    q_lora_rank: Count
+    out_groups: Count
+    out_rank: Count
     window: int | None = None
     rotary_dim: int = 0
     compressor: Compressor | None = None
@@ -373,9 +366,6 @@ class SharedKeyShape(_Latent):
     causal: ClassVar[bool] = True
     sinks: ClassVar[bool] = True
     gate: ClassVar[Gate] = "none"
-
-    def __post_init__(self) -> None:
-        positive(self, "heads", "head_dim", "q_lora_rank", "out_groups", "out_rank")
 
     @property
     def v_dim(self) -> int:
@@ -410,12 +400,6 @@ class Streams:
     def head(self, hidden: int) -> Linear:
         """The matrix that collapses the streams behind the last layer; it has ``number`` + 1 vectors."""
         return Linear("streams.head", self.number, self.number * hidden, dtype="fp32")
-
-
-def positive(shape: object, *keys: str) -> None:
-    """InputError where one of a shape's fields is no positive integer."""
-    for key in keys:
-        positive_int(getattr(shape, key), key)
 
 
 #: Tokens of a chunk of a delta rule, in transformers' ``chunk_gated_delta_rule`` and in fla's.
@@ -462,11 +446,11 @@ class RecurrentShape:
     """
 
     kind: RecurrenceKind
-    heads: int
-    head_dim: int
-    groups: int
+    heads: Count
+    head_dim: Count
+    groups: Count
     state: int
-    chunk: int
+    chunk: Count
     conv: int = 4
     bias: bool = False
     conv_bias: bool = False
@@ -478,7 +462,6 @@ class RecurrentShape:
     out_bias: bool | None = None
 
     def __post_init__(self) -> None:
-        positive(self, "heads", "head_dim", "groups", "chunk")
         refuse(self.heads % self.groups, f"expected a divisor of the {self.heads} heads", "groups", self.groups)
 
     @property
