@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import shapes.model
-from shapes.frozen import replace, without
+from shapes.frozen import replace
 from shapes.model import (
     AttentionShape,
     Block,
@@ -47,7 +47,6 @@ Dense = Callable[[int], Mlp]
 Windows = Callable[[Fields], Window | None]
 AttentionPart = Callable[[Fields], Core]
 MlpPart = Callable[[Fields], Dense]
-Builder = Callable[[Fields], ModelShape]
 
 
 def flag(name: str, default: bool = False) -> Callable[[Fields], bool]:
@@ -117,20 +116,24 @@ def all_heads(fields: Fields) -> int:
     return fields.integer(*HEADS)
 
 
-def positions(fields: Fields) -> int:
-    return fields.integer(*POSITIONS)
+def positions(fields: Fields, more: int = 0) -> int:
+    """Learned positions, and ``more`` rows that are none."""
+    return fields.integer(*POSITIONS) + more
 
 
-def layer_count(fields: Fields) -> int:
-    return fields.layers(*LAYERS)
+def layer_count(fields: Fields, names: Sequence[str] = LAYERS) -> int:
+    return fields.layers(*names)
 
 
 def head_dim(fields: Fields) -> int:
     """The declared head_dim, never re-derived; where absent h / a, which must be whole."""
-    if declared := fields.optional("head_dim"):
-        return declared
-    hidden, heads = hidden_size(fields), all_heads(fields)
-    return fields.quotient(hidden, heads, f"{fields.key_of(*HIDDEN)} = {hidden}, or a head_dim of its own", *HEADS)
+    return fields.optional("head_dim") or head_share(fields, HEADS, ", or a head_dim of its own")
+
+
+def head_share(fields: Fields, names: Sequence[str], more: str = "") -> int:
+    """The hidden size by the heads that the first of ``names`` gives."""
+    hidden = hidden_size(fields)
+    return fields.quotient(hidden, fields.integer(*names), f"{fields.key_of(*HIDDEN)} = {hidden}{more}", *names)
 
 
 def listed(fields: Fields, name: str) -> list[str]:
@@ -307,6 +310,9 @@ def stack(
     mlp: MlpPart,
     *,
     side: str = "decoder",
+    hidden: Any = hidden_size,
+    layers: Any = layer_count,
+    crosses: bool = False,
     layer_before: Any = (),
     layer_extra: Any = (),
     mixer: Any = None,
@@ -316,7 +322,7 @@ def stack(
     sparse_extra: Any = (),
     **traits: Any,
 ) -> Stack:
-    """One stack of layers.
+    """One stack of layers, which also attend to the stack before it where it ``crosses``.
 
     ``layer_before``: further matrices of each layer; ``layer_extra``: further vectors; ``sparse_``: those of layers
     with experts. ``kinds``: a word for all layers, or fields -> a word each: "attention", "recurrent" (a ``mixer``
@@ -327,7 +333,7 @@ def stack(
     common = {name: traits.pop(name) for name in _OF_BLOCK}
     common |= {"before": said(fields, layer_before), "extra": vectors(fields, layer_extra)}
     words = said(fields, kinds)
-    words = [words] * layer_count(fields) if isinstance(words, str) else words
+    words = [words] * said(fields, layers) if isinstance(words, str) else words
     core = _where(attention, {"attention", "both"}, words, fields)
     dense = _where(mlp, {"mlp", "moe", "both"} if alone else {*words}, words, fields)
     recurrent = _where(mixer, {"recurrent", "both"}, words, fields)
@@ -338,9 +344,12 @@ def stack(
         further = mlps if alone else isinstance(mlps, MoeShape)
         own = {name: (*common[name], *more[name]) for name in more} if further else {}
         own["shared"] = said(layer, common["shared"])
-        blocks.append(Block(core(layer, kind), mlps, mixer=recurrent(layer, kind), **common | own))
+        attends = core(layer, kind)
+        cross = replace(attends, causal=False, cross=True) if crosses else None
+        blocks.append(Block(attends, mlps, cross, mixer=recurrent(layer, kind), **common | own))
     traits.setdefault("final_norm", common["norm_weights"])
-    return Stack(side, hidden_size(fields), run_lengths(blocks), **traits)
+    traits["extra"] = vectors(fields, traits.get("extra", ()))
+    return Stack(side, said(fields, hidden), run_lengths(blocks), **traits)
 
 
 def vectors(fields: Fields, rows: Any) -> Vectors:
@@ -355,7 +364,8 @@ def _where(part: Any, kinds: set[str], words: list[str], fields: Fields) -> Call
     return lambda layer, kind: made(layer) if made and kind in kinds else None
 
 
-_OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions", "embedding_norm", "front", "length"}
+#: Traits of a family that are its stack's.
+OF_STACK = {*(stack.__kwdefaults__ or ()), *_OF_BLOCK, "final_norm", "positions", "embedding_norm", "front", "length"}
 
 
 def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:
@@ -364,21 +374,6 @@ def model_of(fields: Fields, *stacks: Stack, **traits: Any) -> ModelShape:
     traits.setdefault("vocab", lambda own: own.integer("vocab_size"))
     traits["extra"] = vectors(fields, traits.get("extra", ()))
     return ModelShape(fields.text("model_type"), stacks, **told(fields, traits))
-
-
-def family(attention: AttentionPart, mlp: MlpPart, *, ignored: Names = (), **traits: Any) -> Builder:
-    """A family of decoder-only language models: one stack of layers between an embedding and a head.
-
-    ``traits``: of Block, Stack and ModelShape, where the family differs from llama. ``ignored``: keys that its class
-    has no use for.
-    """
-
-    def build(fields: Fields) -> ModelShape:
-        fields.ignore(*ignored)
-        layers = {name: traits[name] for name in _OF_STACK if name in traits}
-        return model_of(fields, stack(fields, attention, mlp, **layers), **without(traits, layers))
-
-    return build
 
 
 def architecture_of(fields: Fields) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
 
 from shapes.frozen import Words, replace
 from shapes.model import (
@@ -21,25 +20,19 @@ from shapes.model import (
 
 from .expressions import sized
 from .hf_blocks import (
-    HIDDEN,
     POSITIONS,
     Rows,
     all_heads,
     architecture_of,
-    flag,
     head_dim,
     head_matrices,
     hidden_size,
-    layer_count,
     matrices,
-    model_of,
     positions,
     total,
     vectors,
 )
 from .reading import FORMATS, Config, Fields, Names, Values, table
-
-_TIED = flag("tie_word_embeddings", True)
 
 
 def learned(fields: Fields, padding: int = 0) -> int | None:
@@ -65,74 +58,12 @@ def head_norm(fields: Fields, of: str, weights: int = 2) -> int:
     return weights * sum(one.out_features for one in own_head(fields, of) if one.name.startswith("head"))
 
 
-def one_side(side: str, core: AttentionShape, mlp: MlpShape, layers: int, **traits: Any) -> Block:
-    """Layers of an encoder, which see everything, or of its decoder, which attend to it as well."""
-    whole = replace(core, causal=False)
-    if side == "encoder":
-        return Block(whole, mlp, count=layers, **traits)
-    return Block(core, mlp, cross=replace(whole, cross=True), norms=3, count=layers, **traits)
-
-
-def t5(fields: Fields, activation: str = "relu") -> ModelShape:
-    """T5, where a x d_kv need not be h.
-
-    ``feed_forward_proj`` (absent: ``activation``) "gated-…" makes the MLP gated; the first layer of each stack learns
-    relative position biases.
-    """
-    hidden, heads, dropout = hidden_size(fields), all_heads(fields), fields.number("dropout_rate")
-    gated = fields.text("feed_forward_proj", default=activation).startswith("gated-")
-    width = MlpShape(fields.integer("d_ff"), gated=gated)
-    buckets = fields.integer("relative_attention_num_buckets", default=32)
-    core = AttentionShape(heads, heads, fields.integer("head_dim", "d_kv"), dropout=dropout)
-    # Absent, the class takes num_layers (not its alias), whatever the table of defaults (made from default num_layers)
-    # holds.
-    own = "num_decoder_layers" in fields.config and fields.optional("num_decoder_layers")
-    layers = {"encoder": layer_count(fields), "decoder": own or fields.layers("num_layers")}
-    stacks = [
-        Stack(
-            side,
-            hidden,
-            (one_side(side, core, width, number, dropout=dropout),),
-            extra=(("relative_attention_bias", buckets * heads),),
-        )
-        for side, number in layers.items()
-    ]
-    # transformers 5's class ties whatever the file says, but for a checkpoint whose two matrices differ: Flan-T5's do.
-    return model_of(fields, *stacks, tied=_TIED)
-
-
-def bart(fields: Fields, offset: int = 2, embedding_norm: int = 2, final_norm: int = 0) -> ModelShape:
-    """BART and its kin: learned positions (``offset`` rows more than positions), norms by their weights."""
-    rows = positions(fields)
-    stacks = _bart_stacks(fields, positions=rows + offset, embedding_norm=embedding_norm, final_norm=final_norm)
-    # Untied, the class keeps a table for each side and the shared one, which then nothing reads.
-    tables = (1 if _TIED(fields) else 3) if fields.flag("share_encoder_decoder_embeddings", default=True) else 2
-    vocab = fields.integer("vocab_size")  # marian's
+def shared_vocabulary(fields: Fields) -> int:
+    """The vocabulary of both sides, of which marian could have two."""
+    vocab = fields.integer("vocab_size")
     decoders = fields.config.get("decoder_vocab_size") or vocab
     fields.refuse(decoders != vocab, f"expected vocab_size = {vocab}", "decoder_vocab_size")
-    return model_of(fields, *stacks, tied=_TIED, max_positions=rows, embedding_tables=tables)
-
-
-def whisper(fields: Fields) -> ModelShape:
-    """Whisper: two convolutions turn 3,000 frames into 1,500 positions; keys have no bias."""
-    frames, targets = fields.integer("max_source_positions"), fields.integer("max_target_positions")
-    front = matrices(fields, FORMATS["huggingface"]["whisper_front"])
-    encoder, decoder = _bart_stacks(fields, k_bias=False, final_norm=2)
-    encoder = replace(encoder, length=frames, front=front, positions=frames)
-    return model_of(fields, encoder, replace(decoder, positions=targets), tied=_TIED, max_positions=targets)
-
-
-def _bart_stacks(fields: Fields, *, k_bias: bool = True, **traits: Any) -> list[Stack]:
-    hidden, dropout = hidden_size(fields), fields.number("attention_dropout")
-    stacks = []
-    for side, (names, layers) in FORMATS["huggingface"]["sides"].items():
-        heads = fields.integer(*names)
-        dim = fields.quotient(hidden, heads, f"{fields.key_of(*HIDDEN)} = {hidden}", *names)
-        core = AttentionShape(heads, heads, dim, qkv_bias=True, k_bias=k_bias, o_bias=True, dropout=dropout)
-        width = MlpShape(fields.integer(f"{side}_ffn_dim"), gated=False, bias=True)
-        block = one_side(side, core, width, fields.layers(*layers), norm_weights=2, dropout=fields.number("dropout"))
-        stacks.append(Stack(side, hidden, (block,), **traits))
-    return stacks
+    return vocab
 
 
 def patches(fields: Fields, more: int = 0) -> int:

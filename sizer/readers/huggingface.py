@@ -12,23 +12,25 @@ from typing import Any
 
 from shapes.errors import InputError
 from shapes.frozen import Function, Words, replace
-from shapes.model import ModelShape
+from shapes.model import ModelShape, Stack
 from shapes.model.resize import dimensions
 
 from .expressions import CALLS
 from .hf_blocks import (
+    OF_STACK,
     POSITIONS,
     all_but_every,
     all_heads,
     architecture_of,
     attention,
     experts,
-    family,
     layer_count,
     matrices,
     mlp,
+    model_of,
     rotary_share,
     said,
+    stack,
     told,
     total,
     with_head,
@@ -95,6 +97,9 @@ def _rows(made: Function, **given: Any) -> Callable[[Fields], Any]:
 _WAYS: dict[str, Callable[..., Callable[[Fields], Any]]] = {
     "flag": lambda then=True, otherwise=False, **given: _either(_read("flag", **given), then, otherwise),
     "key": lambda key, among, **given: _either(lambda fields: fields.raw(key) in among, **given),
+    "begins": lambda begins, of, absent="", **given: _either(
+        lambda fields: fields.text(of, default=absent).startswith(begins), **given
+    ),
     "layers": _layers,
     "total": partial(_rows, total),
     "matrices": partial(_rows, matrices),
@@ -141,7 +146,12 @@ def _table(name: str) -> Values:
     """A family's traits, with those of the family that it is like."""
     own = tomllib.loads(_TABLES[name])
     own |= own.pop(name, {})  # [name.mixer]
-    found = _table(own.pop("like")) if "like" in own else {}
+    return _over(_table(own.pop("like")) if "like" in own else {}, own)
+
+
+def _over(table: Values, own: Config) -> Values:
+    """``table`` with a family's, or a stack's, ``own`` traits over it."""
+    found = dict(table)
     for key, given in own.items():
         both = isinstance(given, dict) and key in _PARTS
         found[key] = {**found.get(key, {}), **given} if both else given
@@ -154,11 +164,18 @@ def declared(name: str, fields: Fields) -> ModelShape:
     if "builder" in table:
         model: ModelShape = _function(table.pop("builder"))(fields, **table)
         return model
+    fields.ignore(*table.pop("ignored", ()))
+    layers = {name: table.pop(name) for name in OF_STACK.union(_PARTS) if name in table}
+    stacks = [_stack(fields, _over(layers, own)) for own in table.pop("stacks", [{}])]
+    return model_of(fields, *stacks, **_traits(table))
+
+
+def _stack(fields: Fields, table: Values) -> Stack:
     core, dense, sparse, mixer = (table.pop(part, {}) for part in _PARTS)
     part: Any = _trait(core) if "call" in core else attention(**_traits(core))
     mlps: Any = experts(dense=_traits(dense), **_traits(sparse)) if sparse else mlp(**_traits(dense))
     traits = _traits(table) | ({"mixer": _function("recurrence")(**_traits(mixer))} if mixer else {})
-    return family(part, mlps, ignored=tuple(traits.pop("ignored", ())), **traits)(fields)
+    return stack(fields, part, mlps, **traits)
 
 
 NAME = "huggingface"

@@ -23,7 +23,15 @@ from sizer.readers.reading import FORMATS, at
 
 #: Every type that has a builder, under the type whose defaults it is read with, and SigLIP's other tower.
 TYPES = sorted({DEFAULTS_OF.get(model_type, model_type) for model_type in BUILDERS} | {"siglip_text_model"})
-DRIVERS = {"hidden_size": 2, "n_embd": 2, "num_attention_heads": 4, "n_head": 4, "num_hidden_layers": 3, "n_layer": 3}
+DRIVERS = {
+    "hidden_size": 2,
+    "n_embd": 2,
+    "num_attention_heads": 4,
+    "n_head": 4,
+    "num_hidden_layers": 3,
+    "n_layer": 3,
+    "num_layers": 3,
+}
 #: Ends of keys of sizes as shares of the hidden size (xLSTM's).
 SHARES = "dim_factor", "proj_factor"
 TARGET = Path(__file__).parents[2] / "sizer" / "readers" / "hf_defaults.json"
