@@ -234,7 +234,7 @@ def device_from_mapping(data: Named, where: str) -> Device:
     top = Table(data, where)
     if not re.fullmatch(r"[a-z0-9][a-z0-9.-]*(:[\w.-]+)*", top.text("name")):  # what a file of another kind lacks
         raise top.fail("name", "expected small letters, digits, dots and dashes")
-    compute, memory, link = top.table("compute"), top.table("memory"), top.table("link")
+    compute = top.table("compute")
     peak_flops = top.numbers_by_dtype("peak_flops")
     if not peak_flops:
         raise top.fail("peak_flops", "expected at least one dtype")
@@ -251,9 +251,7 @@ def device_from_mapping(data: Named, where: str) -> Device:
         Device,
         compute=compute.record(Compute, **by_dtype),
         peak_flops=peak_flops,
-        memory=memory.record(DeviceMemory),
         alignment_bytes=alignment_bytes,
-        link=link.record(Link),
         mamf_flops=top.numbers_by_dtype("mamf_flops", peak_flops),
         sources=top.documents(),
         errors=top.read_only("error"),

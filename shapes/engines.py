@@ -8,7 +8,7 @@ engine by name.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal
 
 from .frozen import Named, Names, frozen
 from .program import added
@@ -106,8 +106,6 @@ def _fact(table: Table, repository: str, version: str) -> Fact:
         source = f"blob/{version}/{source}"
     return table.record(
         Fact,
-        check=table.choice("check", get_args(Check)),
-        otherwise=table.choice("otherwise", get_args(Verdict)),
         source=source if source.startswith("http") else f"{repository}/{source}",
         formats=_formats(table),
     )

@@ -74,10 +74,7 @@ def load_recipe(name: str) -> Recipe:
 
 
 def _recipe(data: Named, where: str) -> Recipe:
-    top = Table(data, where)
-    return top.record(
-        Recipe, alignment=top.table("alignment").record(Alignment), quantise=top.table("quantise").record(Quantise)
-    )
+    return Table(data, where).record(Recipe)
 
 
 @frozen

@@ -6,6 +6,7 @@ A `Table` names file and key of a value that is not as expected; `load` reads a 
 import json
 import os
 import re
+import sys
 import tomllib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, fields
@@ -13,7 +14,7 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from pathlib import Path
 from types import CodeType, MappingProxyType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias, get_args
 
 from .dtypes import DTYPES
 from .errors import InputError, one_of, read_text, refuse
@@ -261,16 +262,24 @@ class Table:
     def record(self, cls: type[T], **given: Any) -> T:
         """A dataclass from this table, each field read as its annotation says; ``given`` were read otherwise.
 
-        An absent key leaves its field's default; a key that is no field is refused.
+        An annotation may be a Literal of the class's module, or a dataclass there, which is a table's record. An absent
+        key leaves its field's default; a key that is no field is refused.
         """
         for field in fields(cls):  # type: ignore[arg-type]  # a dataclass
             if field.name in given:
                 continue
             kind, here = str(field.type).removesuffix(" | None"), self.has(field.name)
             if here or field.default is MISSING:
-                given[field.name] = _READERS[kind](self, field.name) if here or kind == field.type else None
+                of = vars(sys.modules[cls.__module__]).get(kind)
+                given[field.name] = self._value(field.name, kind, of) if here or kind == field.type else None
         self.refuse_the_rest()
         return cls(**given)
+
+    def _value(self, key: str, kind: str, of: Any) -> Any:
+        """The value of an annotation ``kind``, which is ``of`` in its module."""
+        if kind in _READERS:
+            return _READERS[kind](self, key)
+        return self.choice(key, get_args(of)) if get_args(of) else self.table(key).record(of)
 
     def keyed(self, read: "Callable[[Table, str], T]", known: Collection[str] | None = None) -> Mapping[str, T]:
         """Key -> the value that ``read`` gives; every key has to be one of ``known``."""

@@ -17,7 +17,7 @@ from shapes.cost.constants import TIERS
 from shapes.errors import AnyPath, InputError, refuse
 from shapes.frozen import Named, Names, Numbers, Words, frozen, replace
 from shapes.toml_table import DATA, Amount, Share, Table, content, load, names, shipped
-from shapes.workload import LOSSES, AttentionKernel
+from shapes.workload import AttentionKernel, Loss
 
 #: The stack that is likely to run a configuration, if nobody says.
 DEFAULT_STACK = "transformers-eager"
@@ -133,9 +133,9 @@ class SoftwareStack:
     tiers: Words
     sources: Words
     rows: str
-    loss: str
     releases: tuple[Release, ...]
     origin: str
+    loss: Loss = "fp32"
     misaligned_bmm: float = 1.0
     without: Names = ()
 
@@ -256,7 +256,6 @@ def stack_from_mapping(data: Named, where: str) -> SoftwareStack:
         intervals=below("interval").keyed(_interval, STEP_TIERS),
         tiers=below("tiers").keyed(lambda table, key: table.choice(key, TIERS)),
         sources=top.documents(),
-        loss=top.choice("loss", LOSSES) if top.has("loss") else "fp32",
         releases=tuple(below("release").keyed(lambda table, key: table.table(key).record(Release)).values()),
         origin=where,
     )
